@@ -1,0 +1,241 @@
+"""Read the shipped fact tables. Each row names its source; look there before trusting a figure."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.names import resolve
+
+FACT_TABLES: dict[str, dict[str, Any]] = {
+    "mig_profiles": {
+        "memory_gib_total": pl.Float64,
+        "memory_slices_total": pl.Int32,
+        "compute_slices_total": pl.Int32,
+        "gi_profile_id": pl.Int32,
+        "compute_slices": pl.Int32,
+        "memory_slices": pl.Int32,
+        "memory_gib": pl.Float64,
+        "sms": pl.Int32,
+        "copy_engines": pl.Int32,
+        "max_instances": pl.Int32,
+        "placement_size": pl.Int32,
+        "decoders": pl.Int32,
+        "encoders": pl.Int32,
+        "jpeg_engines": pl.Int32,
+        "ofa_engines": pl.Int32,
+    },
+    "gpu_specs": {
+        "memory_gb": pl.Float64,
+        "memory_bandwidth_gb_s": pl.Float64,
+        "dense_bf16_tflops": pl.Float64,
+        "dense_fp16_tflops": pl.Float64,
+        "dense_fp8_tflops": pl.Float64,
+        "tdp_w": pl.Float64,
+        "idle_w": pl.Float64,
+        "nvlink_or_fabric_total_gb_s": pl.Float64,
+        "sm_or_cu_count": pl.Int32,
+        "mig_max_instances": pl.Int32,
+    },
+    "gpu_prices": {
+        "gpu_count": pl.Int32,
+        "price_per_instance_hour": pl.Float64,
+        "price_per_gpu_hour": pl.Float64,
+    },
+    "carbon_intensity": {"gco2e_per_kwh": pl.Float64, "carbon_free_fraction": pl.Float64},
+    "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
+}
+"""Name of each fact table and the numeric columns in it; every other column is text."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One figure with its range, unit and source."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    meaning: str
+    source: str
+    date: str
+
+
+@functools.cache
+def facts(name: str) -> pl.DataFrame:
+    """One shipped fact table.
+
+    Parameters
+    ----------
+    name : str
+        ``"mig_profiles"``, ``"gpu_specs"``, ``"gpu_prices"``, ``"carbon_intensity"`` or ``"parameters"``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The rows as shipped, with ``source`` and, where one is known, ``date``.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such table.
+
+    Examples
+    --------
+    >>> facts("mig_profiles")["gpu_model"].n_unique()
+    19
+    """
+    table = resolve(name, FACT_TABLES, what="fact table", error=ScenarioError)
+    path = resources.files("gpuplanner.catalog") / "facts" / f"{table}.csv"
+    return pl.read_csv(path.read_bytes(), infer_schema=False).with_columns(
+        pl.col(column).cast(dtype) for column, dtype in FACT_TABLES[table].items()
+    )
+
+
+def board_names() -> list[str]:
+    """Boards with a MIG geometry, in the order of the catalogue.
+
+    Examples
+    --------
+    >>> board_names()[0]
+    'A30-24GB'
+    """
+    return facts("mig_profiles")["gpu_model"].unique(maintain_order=True).to_list()
+
+
+def find_board(text: str) -> str:
+    """Resolve a board name; a unique prefix is enough.
+
+    Raises
+    ------
+    GeometryError
+        If no board, or more than one, begins with the text. Unknown boards are refused, never guessed.
+
+    Examples
+    --------
+    >>> find_board("B200")
+    'B200-180GB'
+    """
+    return resolve(text, board_names(), what="board", error=GeometryError)
+
+
+def board_spec(board: str) -> dict[str, Any]:
+    """Data-sheet facts of the first variant of a MIG board.
+
+    Examples
+    --------
+    >>> board_spec("H100-80GB-SXM5")["tdp_w"]
+    700.0
+    """
+    name = find_board(board)
+    rows = facts("gpu_specs").filter(pl.col("mig_model") == name)
+    if rows.is_empty():
+        text = message(
+            f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
+        )
+        raise GeometryError(text)
+    return rows.row(0, named=True)
+
+
+def parameter(name: str) -> Parameter:
+    """One sourced figure with its range.
+
+    Examples
+    --------
+    >>> parameter("pue").value
+    1.56
+    """
+    table = facts("parameters")
+    known = resolve(name, table["name"], what="parameter", error=ScenarioError)
+    return Parameter(**table.row(by_predicate=pl.col("name") == known, named=True))
+
+
+def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> dict[str, Any]:
+    """Median list price of one GPU-hour, with range, number of rows, sources and newest date.
+
+    The price of an instance is divided by its GPUs, so host CPU and disk are included.
+
+    Parameters
+    ----------
+    board : str
+        Board of ``mig_profiles.csv``.
+    term : {"on_demand", "spot"}
+        Kind of purchase.
+    cloud : str, optional
+        Only this provider.
+
+    Returns
+    -------
+    dict
+        ``value``, ``low``, ``high`` [currency per GPU-hour], ``currency``, ``rows``, ``source``, ``date``.
+
+    Raises
+    ------
+    ScenarioError
+        If no shipped row matches.
+
+    Examples
+    --------
+    >>> gpu_price("H100-80GB-SXM5")["currency"]
+    'USD'
+    """
+    name = find_board(board)
+    rows = facts("gpu_prices").filter(gpu_model=name, term=term)
+    if cloud is not None:
+        rows = rows.filter(cloud=cloud)
+    if rows.is_empty():
+        text = message(
+            f"price of {name} ({term})",
+            "at least one row in gpu_prices",
+            "none",
+            "Set price_usd_per_gpu_hour in the scenario.",
+        )
+        raise ScenarioError(text)
+    prices = rows["price_per_gpu_hour"]
+    return {
+        "value": float(prices.median()),  # type: ignore[arg-type]
+        "low": float(prices.min()),  # type: ignore[arg-type]
+        "high": float(prices.max()),  # type: ignore[arg-type]
+        "currency": rows["currency"][0],
+        "rows": rows.height,
+        "source": "; ".join(rows["source"].unique().sort()),
+        "date": rows["date"].max(),
+    }
+
+
+def carbon_intensity(region: str) -> dict[str, Any]:
+    """Grid carbon intensity of one region.
+
+    Parameters
+    ----------
+    region : str
+        A ``region`` of the table, optionally with its scope in front: ``"gcp:europe-west4"``. The three
+        scopes use different methods and must not be mixed in one comparison.
+
+    Returns
+    -------
+    dict
+        The row: ``gco2e_per_kwh`` [g CO2e/kWh], ``location``, ``method``, ``source``, ``year``.
+
+    Raises
+    ------
+    ScenarioError
+        If no region, or regions of several scopes, match.
+
+    Examples
+    --------
+    >>> carbon_intensity("gcp:europe-west4")["location"]
+    'Eemshaven'
+    """
+    table = facts("carbon_intensity").with_columns(key=pl.concat_str("scope", "region", separator=":"))
+    keys = table["key"].to_list()
+    matches = [key for key in keys if key.partition(":")[2] == region]
+    wanted = matches[0] if len(matches) == 1 else region
+    known = resolve(wanted, matches or keys, what="carbon region", error=ScenarioError)
+    return table.row(by_predicate=pl.col("key") == known, named=True)

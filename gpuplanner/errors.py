@@ -1,0 +1,89 @@
+"""Exceptions and warnings.
+
+Every message has four parts, in this order: what and where; what was expected; what came, with a count
+and at most five examples; what to do. Build it with :func:`message`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_EXAMPLES = 5
+
+
+class GpuPlannerError(Exception):
+    """Base of every error that gpuplanner raises on purpose."""
+
+
+class SchemaError(GpuPlannerError, ValueError):
+    """A table does not have the columns, types or values of its schema."""
+
+
+class TraceFormatError(GpuPlannerError, ValueError):
+    """A source file cannot be read as what it was said to be."""
+
+
+class GeometryError(GpuPlannerError, ValueError):
+    """A board, profile, placement or layout that does not exist or cannot be placed."""
+
+
+class ScenarioError(GpuPlannerError, ValueError):
+    """A scenario, configuration file or parameter that cannot be used as it stands."""
+
+
+class OutputError(GpuPlannerError, OSError):
+    """A result could not be written; whatever stood there before is intact."""
+
+
+class InfeasiblePlanError(GpuPlannerError, ValueError):
+    """A plan was required and none exists, or none was found in time."""
+
+
+class MissingDependencyError(GpuPlannerError, ImportError):
+    """An optional library is not installed."""
+
+
+class GpuPlannerWarning(UserWarning):
+    """Something that the user should know but that does not stop the work."""
+
+
+def message(what: str, expected: str, got: str, todo: str) -> str:
+    """Join the four parts of an error message.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong and where: file, row, column.
+    expected : str
+        What would have been right.
+    got : str
+        What came instead, with a count.
+    todo : str
+        What the user can do about it.
+
+    Returns
+    -------
+    str
+        One paragraph.
+
+    Examples
+    --------
+    >>> message("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs.")
+    'fleet.gpus: expected a whole number above 0; got -8. Give the number of GPUs.'
+    """
+    return f"{what}: expected {expected}; got {got}. {todo}"
+
+
+def examples(values: Sequence[object]) -> str:
+    """Print at most five of the values, and say how many more there are.
+
+    Examples
+    --------
+    >>> examples(["a", "b"])
+    "'a', 'b'"
+    >>> examples(range(8))
+    '0, 1, 2, 3, 4 and 3 more'
+    """
+    shown = ", ".join(repr(value) for value in values[:MAX_EXAMPLES])
+    rest = len(values) - MAX_EXAMPLES
+    return f"{shown} and {rest} more" if rest > 0 else shown

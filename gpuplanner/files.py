@@ -1,0 +1,204 @@
+"""Atomic writes and stable text: a file is either the old one or the whole new one."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuplanner.errors import OutputError, ScenarioError, message
+
+
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
+    """Let ``write`` fill a temporary file beside ``path``, then move it into place in one step.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where the file shall stand. Missing folders are made.
+    write : callable
+        Gets the temporary path and writes the whole file.
+
+    Returns
+    -------
+    Path
+        ``path``.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written or the disk is full. What stood at ``path`` is untouched.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "a.txt", lambda p: p.write_text("x")).read_text()
+    'x'
+    """
+    path = Path(path)
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def replaced_directory(path: str | Path) -> Iterator[Path]:
+    """Fill a new folder beside ``path`` and put it in place only if the block ends well.
+
+    Yields
+    ------
+    Path
+        The empty temporary folder to fill.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written. What stood at ``path`` is untouched.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replaced_directory(Path(folder) / "out") as new:
+    ...         _ = (new / "a.txt").write_text("x")
+    ...     sorted(p.name for p in (Path(folder) / "out").iterdir())
+    ['a.txt']
+    """
+    path = Path(path)
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        with _explained(path):
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            if path.exists():
+                previous = temporary.with_name(temporary.name + ".previous")
+                path.rename(previous)
+                try:
+                    temporary.rename(path)
+                except OSError:
+                    previous.rename(path)
+                    raise
+                shutil.rmtree(previous)
+            else:
+                temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: str | Path) -> str:
+    """Hash of a file's bytes, in hexadecimal."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
+    r"""Print as JSON with sorted keys and a line end; NaN and infinity are refused.
+
+    Examples
+    --------
+    >>> print(to_json({"b": 1, "a": 1.5}), end="")
+    {
+      "a": 1.5,
+      "b": 1
+    }
+    """
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_yaml(value: Any) -> str:  # noqa: ANN401 - anything that YAML can hold
+    r"""Print as YAML in the given key order.
+
+    Examples
+    --------
+    >>> print(to_yaml({"b": 1, "a": "x"}), end="")
+    b: 1
+    a: x
+    """
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+
+
+def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401
+    """Load one YAML document safely.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is missing, too large, not UTF-8 or not YAML; the message says where.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= limit_bytes else None
+    except (OSError, UnicodeDecodeError) as error:
+        text_out = message(
+            str(path), "a readable UTF-8 YAML file", str(error), "Check the path and encoding."
+        )
+        raise ScenarioError(text_out) from error
+    if text is None:
+        text_out = message(
+            str(path), f"at most {limit_bytes} bytes", f"{size} bytes", "Is this the right file?"
+        )
+        raise ScenarioError(text_out)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        text_out = message(
+            str(path), "one YAML document", " ".join(str(error).split()), "Mend the line named."
+        )
+        raise ScenarioError(text_out) from error
+
+
+# What a folder or disk can do to a writer; any other OSError is a fault of its own and passes unchanged.
+_WRITE_FAULTS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EFBIG,
+    }
+)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OutputError) or error.errno not in _WRITE_FAULTS:
+            raise
+        text = message(
+            f"cannot write {path}",
+            "a writable folder with free space",
+            error.strerror or str(error),
+            "Choose another folder with -o; nothing that stood there was changed.",
+        )
+        raise OutputError(text) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

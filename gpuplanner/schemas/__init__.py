@@ -1,0 +1,38 @@
+"""One declaration per table: used for checks, for the reference page and for test data."""
+
+from gpuplanner.schemas.check import check, conform, empty, filter_rows, to_markdown
+from gpuplanner.schemas.tables import (
+    TABLES,
+    Costs,
+    Demand,
+    Forecast,
+    Inventory,
+    Jobs,
+    LayoutPlan,
+    Ledger,
+    Outcomes,
+    Samples,
+)
+from gpuplanner.schemas.words import BUCKETS, JOB_STATES, UNSTARTED_STATES, WHOLE_GPU
+
+__all__ = [
+    "BUCKETS",
+    "JOB_STATES",
+    "TABLES",
+    "UNSTARTED_STATES",
+    "WHOLE_GPU",
+    "Costs",
+    "Demand",
+    "Forecast",
+    "Inventory",
+    "Jobs",
+    "LayoutPlan",
+    "Ledger",
+    "Outcomes",
+    "Samples",
+    "check",
+    "conform",
+    "empty",
+    "filter_rows",
+    "to_markdown",
+]

@@ -1,0 +1,221 @@
+"""The tables that pass between the rooms. All times are UTC instants; units stand in the names."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import dataframely as dy
+import polars as pl
+
+from gpuplanner.schemas.words import BUCKETS, JOB_STATES
+
+MAX_GPUS_PER_JOB = 100_000
+"""More GPUs than any machine has: a count above it is a fault of the source, not a job."""
+
+
+def _meaning(text: str, unit: str = "") -> dict[str, Any]:
+    return {"meaning": text, "unit": unit}
+
+
+def _time(text: str, *, nullable: bool = False) -> dy.Datetime:
+    return dy.Datetime(nullable=nullable, time_unit="us", time_zone="UTC", metadata=_meaning(text, "UTC"))
+
+
+def _text(text: str, *, nullable: bool = False) -> dy.String:
+    return dy.String(nullable=nullable, metadata=_meaning(text))
+
+
+def _number(
+    text: str, unit: str = "", *, nullable: bool = False, low: float | None = 0.0, high: float | None = None
+) -> dy.Float64:
+    return dy.Float64(nullable=nullable, min=low, max=high, metadata=_meaning(text, unit))
+
+
+def _count(text: str, *, nullable: bool = False, low: int = 0) -> dy.Int32:
+    return dy.Int32(nullable=nullable, min=low, metadata=_meaning(text))
+
+
+class Jobs(dy.Schema):
+    """One job attempt a row. Missing stays missing: a null is never read as zero."""
+
+    job_id = _text("identity in the source")
+    attempt = dy.Int32(nullable=False, min=1, metadata=_meaning("1 for the first try"))
+    tenant = _text("who pays: account, virtual cluster, namespace")
+    user = _text("who submitted", nullable=True)
+    job_class = _text("pretraining, fine-tuning, evaluation, inference, interactive", nullable=True)
+    tier = _text("service tier: guaranteed, standard, best_effort", nullable=True)
+    submit_time = _time("when the job was submitted")
+    start_time = _time("when it first held its GPUs; null if it never did", nullable=True)
+    end_time = _time("when it gave them back; null if it still runs or waits", nullable=True)
+    state = dy.Enum(JOB_STATES, nullable=False, metadata=_meaning("state at the end of the observation"))
+    gpus = _number(
+        "GPUs held, or asked for if it never started; a fraction where the source shares GPUs; "
+        "null where the source does not say",
+        "GPU",
+        nullable=True,
+        high=MAX_GPUS_PER_JOB,
+    )
+    gpu_model = _text("board, in the words of the source", nullable=True)
+    profile_requested = _text("MIG profile asked for; null if none was named", nullable=True)
+    nodes = _count("number of nodes", nullable=True)
+    node_list = _text("names of the nodes, as the source writes them", nullable=True)
+    time_limit_s = _number("run-time limit", "s", nullable=True)
+    sm_activity = _number("mean SM activity of the GPUs held", "0-1", nullable=True, high=1.0)
+    memory_peak_gib = _number("peak memory on the fullest GPU held", "GiB", nullable=True)
+
+    @dy.rule()
+    def start_not_before_submit(cls) -> pl.Expr:
+        """start_time is at or after submit_time."""
+        return pl.col("start_time") >= pl.col("submit_time")
+
+    @dy.rule()
+    def end_not_before_start(cls) -> pl.Expr:
+        """end_time is at or after start_time."""
+        return pl.col("end_time") >= pl.col("start_time")
+
+
+class Samples(dy.Schema):
+    """One GPU or MIG instance at one time."""
+
+    time = _time("when the sample was taken")
+    node = _text("node name")
+    gpu = _count("index of the GPU on its node")
+    instance = _count("MIG instance on that GPU; null for the whole GPU", nullable=True)
+    profile = _text("MIG profile of the instance; null for the whole GPU", nullable=True)
+    job_id = _text("job that held it; null if none or not known", nullable=True)
+    sm_activity = _number("share of time and SMs with a warp resident", "0-1", nullable=True, high=1.0)
+    tensor_activity = _number("share of cycles the tensor pipe was busy", "0-1", nullable=True, high=1.0)
+    dram_activity = _number("share of cycles device memory was busy", "0-1", nullable=True, high=1.0)
+    nvlink_gb_s = _number("NVLink traffic, both directions", "GB/s", nullable=True)
+    pcie_gb_s = _number("PCIe traffic, both directions", "GB/s", nullable=True)
+    memory_used_gib = _number("device memory in use", "GiB", nullable=True)
+    power_w = _number("board power", "W", nullable=True)
+    activity_source = _text("rung of the metric ladder: profiling, engine, legacy, none")
+
+
+class Inventory(dy.Schema):
+    """One node a row."""
+
+    node = _text("node name")
+    gpu_model = _text("board, in the words of the source", nullable=True)
+    gpus = _count("GPUs installed")
+    rack = _text("rack name", nullable=True)
+    nvlink_domain = _text("GPUs that reach each other over NVLink", nullable=True)
+    ownership = _text("owned, reserved, on_demand, spot", nullable=True)
+    installed = _time("when the node came into service; null if before the observation", nullable=True)
+    retired = _time("when it went; null if it is still there", nullable=True)
+    mig_enabled = dy.Bool(nullable=True, metadata=_meaning("MIG mode is on"))
+    layouts = _text("layout of each GPU, joined by ';'", nullable=True)
+
+
+class Demand(dy.Schema):
+    """One series at one slot, in the long form that forecasting libraries read."""
+
+    unique_id = _text("series: tenant/profile")
+    ds = _time("start of the slot")
+    y = _number("mean number of instances held or wanted during the slot", "instances")
+    tenant = _text("who asks")
+    profile = _text("MIG profile, or 'gpu' for a whole GPU")
+    gpu_model = _text("board that the profile belongs to", nullable=True)
+    tier = _text("service tier", nullable=True)
+
+
+class Forecast(dy.Schema):
+    """One series, slot and model."""
+
+    unique_id = _text("series: tenant/profile")
+    ds = _time("start of the slot")
+    model = _text("name of the model")
+    mean = _number("point forecast", "instances")
+    q05 = _number("5 % quantile", "instances")
+    q10 = _number("10 % quantile", "instances")
+    q25 = _number("25 % quantile", "instances")
+    q50 = _number("median", "instances")
+    q75 = _number("75 % quantile", "instances")
+    q90 = _number("90 % quantile", "instances")
+    q95 = _number("95 % quantile", "instances")
+    cutoff = _time("end of the history that the model saw")
+
+    @dy.rule()
+    def quantiles_ordered(cls) -> pl.Expr:
+        """Quantiles do not cross."""
+        names = ["q05", "q10", "q25", "q50", "q75", "q90", "q95"]
+        return pl.all_horizontal(pl.col(low) <= pl.col(high) for low, high in itertools.pairwise(names))
+
+
+class LayoutPlan(dy.Schema):
+    """One GPU over one range of slots in which its layout stays the same."""
+
+    node = _text("node name")
+    gpu = _count("index of the GPU on its node")
+    slot_start = _time("start of the range")
+    slot_end = _time("end of the range")
+    layout = _text("profiles on the GPU, '3g.40gb:1,1g.10gb:3'; 'gpu' if not cut; 'off' if not needed")
+    changed = dy.Bool(nullable=False, metadata=_meaning("the GPU was cut anew at slot_start"))
+
+
+class Outcomes(dy.Schema):
+    """One simulated job."""
+
+    job_id = _text("identity of the job; bootstrapped copies carry '#day' behind it")
+    policy = _text("name of the policy")
+    replication = _count("number of the replication")
+    tenant = _text("who pays")
+    submit = _number("submission", "s from the start of the run", low=None)
+    first_start = _number("first start; null if it never started", "s", nullable=True, low=None)
+    end = _number("end; null if it did not end within the run", "s", nullable=True, low=None)
+    profile = _text("profile asked for in this run")
+    served_on = _text("profile of the instance it ran on; null if it never started", nullable=True)
+    gpus = _count("whole GPUs held; 1 for an instance", low=1)
+    node = _count("number of the (first) node; null if it never started", nullable=True)
+    gpu = _count("number of the (first) GPU on the node; null if it never started", nullable=True)
+    preemptions = _count("times it was stopped and queued again")
+    lost_gpu_s = _number("work lost to stops and restarts", "GPU s")
+    wait_s = _number("queueing delay: first start - submit", "s", nullable=True)
+    jct_s = _number("end - submit", "s", nullable=True)
+
+
+class Ledger(dy.Schema):
+    """Installed GPU-time of one tenant, board and hour in one bucket. Tenant '-' is nobody."""
+
+    tenant = _text("who held the GPUs; '-' where nobody did")
+    gpu_model = _text("board, in the words of the source", nullable=True)
+    hour = _time("start of the hour")
+    bucket = dy.Enum(BUCKETS, nullable=False, metadata=_meaning("where the time went"))
+    gpu_hours = _number("GPU-hours", "GPU h")
+
+
+class Costs(dy.Schema):
+    """One charge line, with the column names of FOCUS 1.2; own fields begin with ``x_``."""
+
+    BillingPeriodStart = _time("first instant of the billing period")
+    BillingPeriodEnd = _time("first instant after the billing period")
+    SubAccountName = _text("tenant; 'Unallocated' for GPU-time that nobody held")
+    ChargeCategory = _text("Usage, Tax, Credit, Adjustment, Purchase")
+    ChargeDescription = _text("what the line is for")
+    ServiceCategory = _text("FOCUS service category")
+    ServiceName = _text("name of the service")
+    ProviderName = _text("who provides it")
+    PricingQuantity = _number("amount priced", "GPU h")
+    PricingUnit = _text("unit of PricingQuantity")
+    ListUnitPrice = _number("list price of one unit", "BillingCurrency")
+    ListCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("at list price", "BillingCurrency"))
+    EffectiveCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what it costs", "BillingCurrency"))
+    BilledCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what is billed", "BillingCurrency"))
+    BillingCurrency = _text("ISO 4217 code")
+    x_EnergyKwh = _number("energy, facility included", "kWh")
+    x_CarbonKg = _number("operational carbon", "kg CO2e")
+
+
+TABLES: dict[str, type[dy.Schema]] = {
+    "jobs": Jobs,
+    "samples": Samples,
+    "inventory": Inventory,
+    "demand": Demand,
+    "forecast": Forecast,
+    "layout_plan": LayoutPlan,
+    "outcomes": Outcomes,
+    "ledger": Ledger,
+    "costs": Costs,
+}

@@ -1,0 +1,53 @@
+"""Words with one meaning each, used in tables, reports and files alike."""
+
+from __future__ import annotations
+
+WHOLE_GPU = "gpu"
+"""Name of the "profile" of a GPU that is not cut (MIG off), as in the resource ``nvidia.com/gpu``."""
+
+JOB_STATES = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "RUNNING",
+    "PENDING",
+    "UNKNOWN",
+)
+"""States of a job attempt. ``UNKNOWN``: the source has no state column."""
+
+UNSTARTED_STATES = ("PENDING",)
+"""States in which a job holds no GPU yet."""
+
+BUCKETS = (
+    "used",
+    "unobserved",
+    "held_idle",
+    "free",
+    "fragmented",
+    "reserved",
+    "reconfiguring",
+    "down",
+)
+"""Where installed GPU-time goes; every installed GPU-hour is in exactly one bucket.
+
+used
+    Allocated, and the device was seen to work.
+unobserved
+    Allocated, and no activity was measured: neither used nor idle may be claimed.
+held_idle
+    Allocated, and the device was seen not to work.
+free
+    Not allocated while no job waited.
+fragmented
+    Not allocated although at least one job waited: free, but of no use to those who asked.
+reserved
+    Kept out of the pool for somebody, not allocated.
+reconfiguring
+    Out of service because its MIG layout was being changed.
+down
+    Out of service for any other reason.
+"""

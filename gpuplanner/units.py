@@ -1,0 +1,86 @@
+"""Conversions and rounding, in one place, with the unit in every name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_EVEN, Decimal
+
+SECONDS_PER_MINUTE = 60.0
+SECONDS_PER_HOUR = 3600.0
+HOURS_PER_WEEK = 168.0
+MIB_PER_GIB = 1024.0
+WATTS_PER_KILOWATT = 1000.0
+GRAMS_PER_KILOGRAM = 1000.0
+
+
+def hours_from_seconds(seconds: float) -> float:
+    """Convert seconds to hours.
+
+    Examples
+    --------
+    >>> hours_from_seconds(5400)
+    1.5
+    """
+    return seconds / SECONDS_PER_HOUR
+
+
+def kwh_from_watt_hours(watt_hours: float) -> float:
+    """Convert watt-hours to kilowatt-hours.
+
+    Examples
+    --------
+    >>> kwh_from_watt_hours(2500)
+    2.5
+    """
+    return watt_hours / WATTS_PER_KILOWATT
+
+
+def money(amount: float, decimals: int = 2) -> Decimal:
+    """Round an amount of money to its smallest unit, half to even.
+
+    Totals are made before rounding; this is the last step before an amount is shown.
+
+    Examples
+    --------
+    >>> money(1234.565)
+    Decimal('1234.56')
+    """
+    return Decimal(repr(float(amount))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_EVEN)
+
+
+def split_exactly(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
+    """Split a rounded amount so that the parts sum to it exactly (largest remainder).
+
+    Parameters
+    ----------
+    total : Decimal
+        The amount, already rounded; its number of decimals is kept.
+    weights : sequence of float
+        Non-negative shares, in any scale. All zero means equal shares.
+
+    Returns
+    -------
+    list of Decimal
+        One part per weight, in order.
+
+    Examples
+    --------
+    >>> split_exactly(Decimal("10.00"), [1, 1, 1])
+    [Decimal('3.34'), Decimal('3.33'), Decimal('3.33')]
+    >>> split_exactly(Decimal("0.00"), [])
+    []
+    """
+    if not weights:
+        return []
+    scale = sum(weights)
+    shares = [1 / len(weights)] * len(weights) if scale <= 0 else [w / scale for w in weights]
+    exponent = total.as_tuple().exponent
+    unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else -2)
+    cents = int(total / unit)
+    floors = [int(cents * share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (floors[i] - cents * shares[i], i))
+    short = cents - sum(floors)
+    step = 1 if short >= 0 else -1
+    for position in range(abs(short)):
+        floors[by_remainder[position % len(shares)]] += step
+    return [floor * unit for floor in floors]
