@@ -1,5 +1,5 @@
-"""Commands: parse, call one function, print."""
+"""The command line: parse, call one function, print. Data on stdout, talk on stderr."""
 
+from gpuplanner.cli.app import main
 
-def main() -> None:
-    """Run the command line."""
+__all__ = ["main"]

@@ -1,0 +1,59 @@
+# One venv in the checkout; uv makes it fast, plain pip works as well (see README).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export GPUPLANNER_DATA ?= ../shared/data
+
+.PHONY: demo test test-fast lint format sample bench notebook docs lock clean
+
+demo: $(VENV)/.all  ## walk from bundled data to one HTML page
+	$(BIN)/gpuplanner demo -o reports/demo
+
+test: $(VENV)/.dev  ## all tests, with the coverage floors
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=
+	$(BIN)/coverage report --fail-under=95 --include='gpuplanner/hardware/*,gpuplanner/planner/verify.py,gpuplanner/ledger/*,gpuplanner/cost/*'
+
+test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
+	$(BIN)/python -m pytest -q -m "not slow and not notebook and not browser"
+
+lint: $(VENV)/.dev  ## style, types, floors, spelling, notebooks without output
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/nbstripout --verify notebooks/*.ipynb
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+sample: $(VENV)/.all  ## make data/sample again; the same seed gives the same bytes
+	$(BIN)/python data/make_sample.py -o data/sample
+
+bench: $(VENV)/.dev  ## ratios against named peers
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+notebook: $(VENV)/.all  ## JupyterLab on the notebooks
+	$(BIN)/gpuplanner notebook
+
+docs: $(VENV)/.dev  ## reference pages that are made from the code
+	$(BIN)/python docs/make_reference.py
+
+lock: $(VENV)/.dev  ## pin every package that the tests run with
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --no-header --all-extras pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+
+$(VENV)/.all: pyproject.toml requirements.lock | $(VENV)/bin/uv
+	$(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -c requirements.lock -e '.[all]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml requirements.lock | $(VENV)/bin/uv
+	$(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -c requirements.lock -e '.[dev]'
+	touch $@ $(VENV)/.all

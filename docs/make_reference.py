@@ -1,0 +1,25 @@
+"""Write the reference pages that are made from the code: tables and commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuplanner.cli.reference import commands_markdown
+from gpuplanner.schemas import TABLES, to_markdown
+
+HERE = Path(__file__).parent
+
+
+def pages() -> dict[str, str]:
+    """Text of each page by file name."""
+    tables = "\n".join(to_markdown(name, schema) for name, schema in TABLES.items())
+    intro = "All times are UTC instants. Units stand in the names. Missing is never zero.\n"
+    return {
+        "tables.md": f"# Tables\n\n{intro}\n{tables}",
+        "commands.md": commands_markdown(),
+    }
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (HERE / name).write_text(text, encoding="utf-8")

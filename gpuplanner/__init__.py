@@ -1,0 +1,64 @@
+"""Say how many GPUs are needed, cut how, for whom, by when, how sure that is, and what it saves.
+
+The names below are loaded when they are first used, so that ``import gpuplanner`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuplanner.catalog import facts
+    from gpuplanner.hardware import load_gpu_model, prove
+    from gpuplanner.planner import Plan, PlanProblem, plan, verify
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study import Study, evaluate
+    from gpuplanner.traces import open_trace, read
+    from gpuplanner.widgets import whatif
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Plan": "planner",
+    "PlanProblem": "planner",
+    "Scenario": "scenario",
+    "Study": "study",
+    "evaluate": "study",
+    "facts": "catalog",
+    "load_gpu_model": "hardware",
+    "open_trace": "traces",
+    "plan": "planner",
+    "prove": "hardware",
+    "read": "traces",
+    "verify": "planner",
+    "whatif": "widgets",
+}
+
+__all__ = [
+    "Plan",
+    "PlanProblem",
+    "Scenario",
+    "Study",
+    "__version__",
+    "evaluate",
+    "facts",
+    "load_gpu_model",
+    "open_trace",
+    "plan",
+    "prove",
+    "read",
+    "verify",
+    "whatif",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the room exports under that name
+    if name not in _HOME:
+        missing = f"module 'gpuplanner' has no attribute {name!r}"
+        raise AttributeError(missing)
+    return getattr(importlib.import_module(f"gpuplanner.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,85 @@
+"""The application, its conventions and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+
+import typer
+
+from gpuplanner.errors import (
+    GpuPlannerError,
+    InfeasiblePlanError,
+    MissingDependencyError,
+)
+
+app = typer.Typer(
+    name="gpuplanner",
+    help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Exit(IntEnum):
+    """Exit codes that scripts may rely on."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    BAD_INPUT = 3
+    INFEASIBLE = 4
+    TIME_LIMIT = 5
+    NOTHING_IN_TIME = 6
+    MISSING_PART = 7
+    INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line and turn errors into one line and an exit code."""
+    # Importing a module is what registers its commands; none of them loads a heavy library.
+    from gpuplanner.cli import inbox, machine, walk
+
+    del inbox, machine, walk
+    try:
+        app()
+    except GpuPlannerError as error:
+        if os.environ.get("GPUPLANNER_DEBUG"):
+            raise
+        say(f"gpuplanner: {error}")
+        raise SystemExit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        say("gpuplanner: interrupted; results written before are intact")
+        raise SystemExit(Exit.INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader of stdout went away, as `head` does; that is not a fault.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(Exit.DONE) from None
+
+
+def exit_code(error: GpuPlannerError) -> Exit:
+    """Exit code of an error.
+
+    Examples
+    --------
+    >>> exit_code(InfeasiblePlanError("no plan")).name
+    'INFEASIBLE'
+    """
+    if isinstance(error, MissingDependencyError):
+        return Exit.MISSING_PART
+    if isinstance(error, InfeasiblePlanError):
+        return Exit.INFEASIBLE
+    return Exit.BAD_INPUT
+
+
+def say(text: str) -> None:
+    """Talk to the person at the terminal: on stderr, so that data on stdout stays clean."""
+    typer.echo(text, err=True)
+
+
+def put(text: str) -> None:
+    """Write data to stdout."""
+    typer.echo(text, nl=not text.endswith("\n"))

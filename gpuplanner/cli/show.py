@@ -1,0 +1,84 @@
+"""Print frames and mappings as text or JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from gpuplanner.cli.app import put
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MAX_ROWS = 60
+
+
+def show(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a mapping: JSON, or one ``key  value`` line each."""
+    if as_json:
+        from gpuplanner.files import to_json
+
+        put(to_json(plain(values)))
+        return
+    width = max((len(key) for key in values), default=0)
+    for key, value in values.items():
+        put(f"{key:<{width}}  {_text(value)}")
+
+
+def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
+    """Print a table: JSON rows, or aligned text, the first rows of a long one."""
+    if as_json:
+        from gpuplanner.files import to_json
+
+        put(to_json(plain(frame.to_dicts())))
+        return
+    if title:
+        put(f"{title}\n{'-' * len(title)}")
+    rows = [[_text(cell) for cell in row] for row in frame.head(MAX_ROWS).iter_rows()]
+    columns = list(zip(frame.columns, *rows, strict=True)) if rows else [(name,) for name in frame.columns]
+    widths = [max(map(len, column)) for column in columns]
+    right = [dtype.is_numeric() for dtype in frame.dtypes]
+    for line in [frame.columns, *rows]:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        put("  ".join(cells).rstrip())
+    if frame.height > MAX_ROWS:
+        put(f"... {frame.height - MAX_ROWS} more rows; --json gives all")
+    put("")
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - anything that a table can hold
+    """Turn a value into what JSON can hold; what is not a number becomes null.
+
+    Examples
+    --------
+    >>> plain({"a": float("nan"), "b": Decimal("1.50")})
+    {'a': None, 'b': '1.50'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    # Control characters from a source must not reach the terminal.
+    return "".join(character if character.isprintable() else "?" for character in str(value))

@@ -1,0 +1,162 @@
+"""Energy of GPUs by a two-state law, and of the facility around them.
+
+A GPU without resident work draws its idle power. A GPU with work draws ``base + slope * u``, where ``u`` is
+the share of its SMs that are active, capped at the board's rating. The usual straight line from idle to
+rating over "utilisation" is far off: on one fleet of A100s it would give 285 W where the published mean is
+191 W (Hu et al., NSDI 2024, https://arxiv.org/abs/2403.07648).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuplanner.catalog import board_spec, find_board, parameter
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.units import kwh_from_watt_hours
+
+
+@dataclass(frozen=True)
+class PowerModel:
+    """Two-state power law of one board.
+
+    Attributes
+    ----------
+    board : str
+        Name in the catalogue.
+    idle_w, base_w, slope_w, tdp_w : float
+        Power [W] without work, with work at vanishing load, added at full load, and the rating.
+    source : str
+        Where the figures come from.
+    """
+
+    board: str
+    idle_w: float
+    base_w: float
+    slope_w: float
+    tdp_w: float
+    source: str
+
+    def busy_w(self, activity: float) -> float:
+        """Power [W] of a GPU with work at SM activity 0-1, never above its rating."""
+        return min(self.base_w + self.slope_w * activity, self.tdp_w)
+
+
+def power_model(board: str) -> PowerModel:
+    """Power law of a board from its rating and the catalogue's coefficients.
+
+    The idle power is a fraction of the rating: single idle readings in data sheets differ by a factor of two
+    for one and the same board.
+
+    Parameters
+    ----------
+    board : str
+        Board of the catalogue.
+
+    Returns
+    -------
+    PowerModel
+
+    Raises
+    ------
+    ScenarioError
+        If the catalogue has no rating for the board.
+
+    Examples
+    --------
+    >>> law = power_model("H100-80GB-SXM5")
+    >>> round(law.idle_w), round(law.busy_w(0.5))
+    (70, 536)
+    """
+    name = find_board(board)
+    spec = board_spec(name)
+    tdp_w = spec["tdp_w"]
+    if tdp_w is None:
+        text = message(
+            f"power of {name}",
+            "a tdp_w in gpu_specs",
+            "none",
+            "Add the rating to gpu_specs.csv with its source.",
+        )
+        raise ScenarioError(text)
+    idle, base, slope = (
+        parameter(key) for key in ("idle_fraction", "active_base_fraction", "active_slope_fraction")
+    )
+    return PowerModel(
+        board=name,
+        idle_w=idle.value * tdp_w,
+        base_w=base.value * tdp_w,
+        slope_w=slope.value * tdp_w,
+        tdp_w=tdp_w,
+        source=f"rating: {spec['source']}; law: {base.source} ({base.date})",
+    )
+
+
+def gpu_kwh(
+    law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float
+) -> float:
+    """Energy of the GPUs alone.
+
+    Parameters
+    ----------
+    law : PowerModel
+        Of the board.
+    powered_gpu_hours : float
+        GPU-hours [GPU h] switched on.
+    resident_gpu_hours : float
+        Of these, with at least one job on the GPU.
+    active_gpu_hours : float
+        Integral of SM activity over resident time [GPU h]: at most ``resident_gpu_hours``.
+
+    Returns
+    -------
+    float
+        Energy [kWh].
+
+    Raises
+    ------
+    ScenarioError
+        If the three do not nest.
+
+    Examples
+    --------
+    >>> law = power_model("H100-80GB-SXM5")
+    >>> gpu_kwh(law, powered_gpu_hours=10, resident_gpu_hours=6, active_gpu_hours=3)
+    3.493
+    """
+    slack = 1e-6 * max(powered_gpu_hours, 1.0)
+    if not -slack <= active_gpu_hours <= resident_gpu_hours + slack <= powered_gpu_hours + 2 * slack:
+        text = message(
+            "energy",
+            "active <= resident <= powered GPU-hours",
+            f"{active_gpu_hours:.6g}, {resident_gpu_hours:.6g}, {powered_gpu_hours:.6g}",
+            "Use figures of one run and one window.",
+        )
+        raise ScenarioError(text)
+    idle_wh = law.idle_w * max(powered_gpu_hours - resident_gpu_hours, 0.0)
+    mean_activity = active_gpu_hours / resident_gpu_hours if resident_gpu_hours > 0 else 0.0
+    return kwh_from_watt_hours(idle_wh + law.busy_w(mean_activity) * resident_gpu_hours)
+
+
+def facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: float) -> float:
+    """Energy at the meter of the building: GPUs, their servers, and cooling and losses around them.
+
+    Parameters
+    ----------
+    gpu_energy_kwh : float
+        Energy of the GPUs alone [kWh].
+    host_factor : float
+        Server energy over GPU energy.
+    pue : float
+        Facility energy over equipment energy.
+
+    Returns
+    -------
+    float
+        Energy [kWh].
+
+    Examples
+    --------
+    >>> round(facility_kwh(100.0, host_factor=1.5, pue=1.2), 6)
+    180.0
+    """
+    return gpu_energy_kwh * host_factor * pue

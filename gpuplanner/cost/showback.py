@@ -1,0 +1,86 @@
+"""Who pays for the installed GPU-time: one charge line per tenant, and one for what nobody held."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from gpuplanner.cost.prices import Price
+from gpuplanner.schemas import Costs, check
+from gpuplanner.units import money, split_exactly
+
+NOBODY = "-"
+UNALLOCATED = "Unallocated"
+
+
+def showback(
+    ledger: pl.DataFrame,
+    price: Price,
+    *,
+    start: datetime,
+    end: datetime,
+    energy_kwh: float,
+    carbon_kg: float,
+) -> pl.DataFrame:
+    """Charge lines whose sum is the price of the installed GPU-time, to the cent.
+
+    The total is made first and rounded once; lines share it by GPU-hours with the largest-remainder rule, so
+    that no cent is lost. Time that nobody held is a line of its own, never spread silently.
+
+    Parameters
+    ----------
+    ledger : polars.DataFrame
+        Table ``schemas.Ledger``.
+    price : Price
+        Of one GPU-hour.
+    start, end : datetime
+        Billing period.
+    energy_kwh, carbon_kg : float
+        Facility energy [kWh] and operational carbon [kg CO2e] of the period, split like the hours.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Costs``, largest line first, ``Unallocated`` last.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> day = datetime(2026, 2, 1, tzinfo=UTC)
+    >>> rows = {"tenant": ["a", "-"], "gpu_hours": [2.0, 1.0], "hour": [day, day]}
+    >>> price = Price(1.0, 1.0, 1.0, "USD", "own price", "as given")
+    >>> lines = showback(pl.DataFrame(rows), price, start=day, end=day, energy_kwh=3.0, carbon_kg=0.0)
+    >>> [str(cost) for cost in lines["EffectiveCost"]]
+    ['2.00', '1.00']
+    """
+    name = pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED)).otherwise("tenant")
+    lines = (
+        ledger.group_by(SubAccountName=name)
+        .agg(PricingQuantity=pl.col("gpu_hours").sum())
+        .with_columns(last=pl.col("SubAccountName") == UNALLOCATED)
+        .sort("last", "PricingQuantity", "SubAccountName", descending=[False, True, False])
+    )
+    hours = lines["PricingQuantity"]
+    total_hours = float(hours.sum())
+    costs = split_exactly(money(total_hours * price.value), hours.to_list())
+    cost = pl.Series(costs, dtype=pl.Decimal(18, 2))
+    share = hours / total_hours if total_hours > 0 else hours
+    table = lines.with_columns(
+        BillingPeriodStart=pl.lit(start),
+        BillingPeriodEnd=pl.lit(end),
+        ChargeCategory=pl.lit("Usage"),
+        ChargeDescription=pl.lit("GPU-hours of installed GPUs"),
+        ServiceCategory=pl.lit("Compute"),
+        ServiceName=pl.lit("GPU cluster"),
+        ProviderName=pl.lit("own fleet"),
+        PricingUnit=pl.lit("GPU-Hours"),
+        ListUnitPrice=pl.lit(price.value),
+        ListCost=cost,
+        EffectiveCost=cost,
+        BilledCost=cost,
+        BillingCurrency=pl.lit(price.currency),
+        x_EnergyKwh=share * energy_kwh,
+        x_CarbonKg=share * carbon_kg,
+    )
+    return check(table, Costs, where="showback")

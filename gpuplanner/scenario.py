@@ -1,0 +1,288 @@
+"""A scenario: everything that a study depends on, in one frozen value with a strict YAML form."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from gpuplanner.catalog import find_board
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import read_yaml, to_yaml
+from gpuplanner.names import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is planned, on what data, by which rules and at which price.
+
+    Attributes
+    ----------
+    name : str
+        Title of reports.
+    data : str
+        Folder written by ``gpuplanner ingest``, or ``"sample"`` for the shipped sample.
+    month : str or None
+        Calendar month ``YYYY-MM`` in ``tz`` that ledger and cost cover; None: the whole observation.
+    tz : str
+        Zone of calendar months and of what is shown.
+    workload : {"all", "fractional"}
+        All jobs, or only those that ask for less than one GPU.
+    board : str
+        Board to plan for; a unique prefix is enough.
+    nodes, gpus_per_node : int
+        Fleet; ``nodes`` 0: from the inventory if its board is ``board``, else from the peak of whole GPUs.
+    history_days : int
+        How much of the past forecasts and bootstraps use.
+    slot_hours, horizon_slots
+        Grid of the plan.
+    quantile : float
+        Demand quantile that the plan must cover.
+    headroom : float
+        Added to observed use when a request is right-sized.
+    arrival_scale : float
+        Factor on demand: what if there were so many times the jobs?
+    over_request_share : float or None
+        Share of the jobs that can shrink and still ask for too much; None: as in the trace.
+    reconfigure_minutes, change_gpu_hours : float
+        Time a GPU is out of service for a change of layout, and what a change costs in the plan.
+    whole_gpus_kept : int
+        GPUs that are never cut.
+    unmet_price : float
+        Price of one GPU-hour of demand not covered, in GPU-hours.
+    gap_target, time_limit_s : float
+        When the planner may stop.
+    queue : {"easy", "strict"}
+        Backfill rule of every policy.
+    substitute : bool
+        A larger free instance may serve a smaller request.
+    replications, seed : int
+        Bootstrapped weeks and their seed.
+    price_usd_per_gpu_hour : float
+        0: median list price of the board in the catalogue.
+    carbon_region : str
+        Row of the carbon table, ``scope:region``.
+    pue : float
+        0: the survey average in the catalogue.
+    currency : str
+        ISO 4217 code of the price.
+
+    Examples
+    --------
+    >>> Scenario(board="h100-80gb-sxm").board
+    'H100-80GB-SXM5'
+    >>> Scenario(quantile=2)
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: scenario: expected quantile between 0.05 and 0.95; got 2.0. Change it.
+    """
+
+    name: str = "sample fleet"
+    data: str = "sample"
+    month: str | None = None
+    tz: str = "UTC"
+    workload: str = "all"
+    board: str = "H100-80GB-SXM5"
+    nodes: int = 0
+    gpus_per_node: int = 8
+    history_days: int = 28
+    slot_hours: float = 1.0
+    horizon_slots: int = 168
+    quantile: float = 0.9
+    headroom: float = 0.1
+    arrival_scale: float = 1.0
+    over_request_share: float | None = None
+    reconfigure_minutes: float = 1.0
+    change_gpu_hours: float = 0.25
+    whole_gpus_kept: int = 0
+    unmet_price: float = 10.0
+    gap_target: float = 0.005
+    time_limit_s: float = 20.0
+    queue: str = "easy"
+    substitute: bool = True
+    replications: int = 20
+    seed: int = 1
+    price_usd_per_gpu_hour: float = 0.0
+    carbon_region: str = "gcp:europe-west4"
+    pue: float = 0.0
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        """Cast, resolve the board and check every value; all faults are reported at once."""
+        faults = [fault for field in fields(self) if (fault := self._cast(field))]
+        if not faults:
+            object.__setattr__(self, "board", find_board(self.board))
+            faults = [text for ok, text in self._rules() if not ok]
+        if faults:
+            text = message("scenario", "; ".join(faults), self._got(faults), "Change it.")
+            raise ScenarioError(text)
+
+    def _cast(self, field: dataclasses.Field[Any]) -> str | None:
+        """Accept an int where a float is wanted; refuse any other type."""
+        value = getattr(self, field.name)
+        wanted = _field_types()[field.name]
+        kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+        if value is None and type(None) in kinds:
+            return None
+        if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+            object.__setattr__(self, field.name, float(value))
+            return None
+        if type(value) in kinds and not (isinstance(value, float) and not math.isfinite(value)):
+            return None
+        return f"{field.name} of type {' or '.join(kind.__name__ for kind in kinds)}"
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        return [
+            (self.name.strip() != "", "name not empty"),
+            (self.month is None or re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", self.month) is not None,
+             "month as YYYY-MM"),
+            (self.tz in available_timezones(), "tz a zone of the tz database, such as Europe/Berlin"),
+            (self.workload in ("all", "fractional"), "workload 'all' or 'fractional'"),
+            (0 <= self.nodes <= 100_000, "nodes between 0 and 100000"),
+            (1 <= self.gpus_per_node <= 128, "gpus_per_node between 1 and 128"),
+            (self.history_days >= 2, "history_days at least 2"),
+            (1 / 60 <= self.slot_hours <= 168, "slot_hours between 1/60 and 168"),
+            (1 <= self.horizon_slots <= 10_000, "horizon_slots between 1 and 10000"),
+            (0.05 <= self.quantile <= 0.95, "quantile between 0.05 and 0.95"),
+            (0 <= self.headroom <= 2, "headroom between 0 and 2"),
+            (0.05 <= self.arrival_scale <= 20, "arrival_scale between 0.05 and 20"),
+            (self.over_request_share is None or 0 <= self.over_request_share <= 1,
+             "over_request_share between 0 and 1"),
+            (0 <= self.reconfigure_minutes <= 24 * 60, "reconfigure_minutes between 0 and 1440"),
+            (0 <= self.change_gpu_hours <= 1000, "change_gpu_hours between 0 and 1000"),
+            (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
+            (0 < self.unmet_price <= 1e6, "unmet_price above 0"),
+            (0 <= self.gap_target < 1, "gap_target between 0 and 1"),
+            (0 < self.time_limit_s <= 86_400, "time_limit_s between 0 and 86400"),
+            (self.queue in ("easy", "strict"), "queue 'easy' or 'strict'"),
+            (2 <= self.replications <= 1000, "replications between 2 and 1000"),
+            (self.seed >= 0, "seed at least 0"),
+            (0 <= self.price_usd_per_gpu_hour <= 1e6, "price_usd_per_gpu_hour at least 0"),
+            (self.pue == 0 or 1 <= self.pue <= 5, "pue 0 (catalogue) or between 1 and 5"),
+            (re.fullmatch(r"[A-Z]{3}", self.currency) is not None, "currency a code of three letters"),
+        ]  # fmt: skip
+
+    def _got(self, faults: list[str]) -> str:
+        return ", ".join(str(getattr(self, fault.split()[0])) for fault in faults)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:
+        """Make a scenario from plain values; unknown keys are refused and the nearest name is given.
+
+        Examples
+        --------
+        >>> Scenario.from_dict({"quantil": 0.9})
+        Traceback (most recent call last):
+            ...
+        gpuplanner.errors.ScenarioError: scenario: expected known keys; got unknown 'quantil' (did you mean
+        'quantile'?). Remove or rename them.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = [str(key) for key in values if key not in known]
+        if unknown:
+            near = [f"{key!r} (did you mean {nearest(key, known)[:1] or known!r}?)" for key in unknown]
+            listed = ", ".join(near).replace("[", "").replace("]", "")
+            text = message(where, "known keys", f"unknown {listed}", "Remove or rename them.")
+            raise ScenarioError(text)
+        return cls(**values)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a scenario file; a relative ``data`` folder is taken from the folder of the file.
+
+        Raises
+        ------
+        ScenarioError
+            If the file is not a mapping of known keys to fitting values.
+        """
+        path = Path(path)
+        values = read_yaml(path)
+        if not isinstance(values, dict):
+            text = message(
+                str(path), "a mapping of scenario keys", type(values).__name__, "Write 'key: value' lines."
+            )
+            raise ScenarioError(text)
+        data = values.get("data", "sample")
+        if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
+            values["data"] = str(path.parent / data)
+        return cls.from_dict(values, where=str(path))
+
+    def to_yaml(self) -> str:
+        """Print every key, so that nothing depends on defaults that may change."""
+        return to_yaml(dataclasses.asdict(self))
+
+    def projected(self, names: typing.Iterable[str]) -> Self:
+        """The scenario with every other field at its default: a key for what depends on these alone.
+
+        Examples
+        --------
+        >>> Scenario(seed=7, quantile=0.8).projected(["seed"]).quantile
+        0.9
+        """
+        return type(self)(**{name: getattr(self, name) for name in names})
+
+    def diff(self, other: Scenario) -> dict[str, tuple[Any, Any]]:
+        """Fields that differ, with both values.
+
+        Examples
+        --------
+        >>> Scenario().diff(Scenario(seed=2))
+        {'seed': (1, 2)}
+        """
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+
+    def with_text(self, assignments: typing.Iterable[str]) -> Self:
+        """Apply ``key=value`` texts, as given on a command line.
+
+        Examples
+        --------
+        >>> Scenario().with_text(["quantile=0.75", "workload=fractional"]).quantile
+        0.75
+        """
+        import yaml
+
+        values: dict[str, Any] = {}
+        for text in assignments:
+            key, equals, value = text.partition("=")
+            if not equals:
+                text_out = message("--set", "key=value", repr(text), "Write for example quantile=0.95.")
+                raise ScenarioError(text_out)
+            parsed = yaml.safe_load(value) if key.strip() not in ("month", "name", "data") else value
+            values[key.strip()] = parsed
+        known = {field.name for field in fields(self)}
+        return replace(self, **values) if values.keys() <= known else self.from_dict(values, where="--set")
+
+    @property
+    def slot_s(self) -> float:
+        """Length of a slot in seconds."""
+        return self.slot_hours * 3600.0
+
+    def month_span(self) -> tuple[datetime, datetime] | None:
+        """First instant of the month and of the next one, in UTC; None without a month.
+
+        Examples
+        --------
+        >>> [t.isoformat() for t in Scenario(month="2026-03", tz="Europe/Berlin").month_span()]
+        ['2026-02-28T23:00:00+00:00', '2026-03-31T22:00:00+00:00']
+        """
+        if self.month is None:
+            return None
+        year, month = map(int, self.month.split("-"))
+        zone = ZoneInfo(self.tz)
+        first = datetime(year, month, 1, tzinfo=zone)
+        after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+        return first.astimezone(UTC), after.astimezone(UTC)
+
+
+@functools.cache
+def _field_types() -> dict[str, Any]:
+    return typing.get_type_hints(Scenario)
