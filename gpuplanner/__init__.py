@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpuplanner._version import __version__
+
 if TYPE_CHECKING:
     from gpuplanner.catalog import facts
     from gpuplanner.hardware import load_gpu_model, prove
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from gpuplanner.study import Study, evaluate
     from gpuplanner.traces import open_trace, read
     from gpuplanner.widgets import whatif
-
-__version__ = "0.1.0"
 
 _HOME = {
     "Plan": "planner",

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from gpuplanner.errors import OutputError, ScenarioError, message
+from gpuplanner.strict_yaml import load_strict
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
@@ -158,13 +159,7 @@ def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: A
             str(path), f"at most {limit_bytes} bytes", f"{size} bytes", "Is this the right file?"
         )
         raise ScenarioError(text_out)
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        text_out = message(
-            str(path), "one YAML document", " ".join(str(error).split()), "Mend the line named."
-        )
-        raise ScenarioError(text_out) from error
+    return load_strict(text, where=str(path), error=ScenarioError)
 
 
 # What a folder or disk can do to a writer; any other OSError is a fault of its own and passes unchanged.

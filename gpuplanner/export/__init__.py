@@ -1,0 +1,20 @@
+"""Plans as files for operators and finance, each with its own check."""
+
+from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.reread import FileReport, verify_file
+from gpuplanner.export.slurm import GRES_CONF, to_slurm, to_slurm_files
+from gpuplanner.export.states import NodeState
+
+__all__ = [
+    "GRES_CONF",
+    "FileReport",
+    "NodeState",
+    "allocatable",
+    "to_change_scripts",
+    "to_config_map",
+    "to_mig_parted",
+    "to_slurm",
+    "to_slurm_files",
+    "verify_file",
+]

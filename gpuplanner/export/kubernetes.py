@@ -1,0 +1,210 @@
+"""Layout plans for clusters with the NVIDIA GPU operator: its ConfigMap, and a script for each change.
+
+The MIG manager cuts GPUs when a node label names a config of the ConfigMap. It neither cordons nor drains
+nor waits for jobs; the change script does, and it is people who run it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import resources
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError, OutputError, examples, message
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.states import NodeState, checked_plan, file_stamp, node_states, stamp
+from gpuplanner.hardware import GpuModel, Reconfiguration, as_board, reconfiguration_cost
+from gpuplanner.schemas import WHOLE_GPU
+
+CONFIG_MAP = "gpuplanner-mig-config"
+NAMESPACE = "gpu-operator"
+DATA_KEY = "config.yaml"
+"""The key under which the MIG manager looks for the configuration."""
+
+MAX_BYTES = 1_000_000
+"""Most text that is put into one ConfigMap; Kubernetes refuses more than 1 MiB."""
+
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_1123 = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_MAX_NAME = 253
+
+
+def to_config_map(
+    plan: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    at: datetime | None = None,
+    name: str = CONFIG_MAP,
+    namespace: str = NAMESPACE,
+) -> str:
+    """Print the node states of a plan as the ConfigMap that the MIG manager reads.
+
+    Apply it with ``kubectl apply -f``, then name it in the ClusterPolicy: ``spec.migManager.config.name``.
+
+    Parameters
+    ----------
+    plan, board, at
+        As for :func:`~gpuplanner.export.mig_parted.to_mig_parted`.
+    name, namespace : str
+        Of the ConfigMap; the namespace is that of the operator.
+
+    Returns
+    -------
+    str
+        YAML with the mig-parted configuration under the data key ``config.yaml``.
+
+    Raises
+    ------
+    SchemaError, GeometryError
+        As ``to_mig_parted``, and if a name cannot be one of a Kubernetes object.
+    OutputError
+        If the text is larger than a ConfigMap may be.
+    """
+    _check_names("name of the ConfigMap", [name])
+    _check_names("namespace", [namespace])
+    text = to_mig_parted(plan, board, at=at)
+    if len(text.encode()) > MAX_BYTES:
+        text_out = message(
+            "ConfigMap",
+            f"at most {MAX_BYTES} bytes, which is what Kubernetes stores",
+            f"{len(text.encode())} bytes",
+            "Export one time of the plan after another.",
+        )
+        raise OutputError(text_out)
+    body = "".join(f"    {line}\n" for line in text.splitlines())
+    return (
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\n"
+        f"data:\n  {DATA_KEY}: |\n{body}"
+    )
+
+
+def to_change_scripts(
+    plan: pl.DataFrame, board: GpuModel | str, *, name: str = CONFIG_MAP, namespace: str = NAMESPACE
+) -> dict[str, str]:
+    """Print a script for each time at which some node is cut anew.
+
+    For each node a script cordons, waits for GPU work to end, drains, labels, waits for the MIG manager,
+    compares what the node then offers with the plan, and uncordons. Its verb ``rollback`` gives back the
+    label that was there before.
+
+    Parameters
+    ----------
+    plan : polars.DataFrame
+        Table ``schemas.LayoutPlan``.
+    board : GpuModel or str
+        The board of all nodes.
+    name, namespace : str
+        Of the ConfigMap.
+
+    Returns
+    -------
+    dict of str to str
+        Bash script by file name, ``change-<time>.sh``, in the order of time. Every name in it is checked and
+        quoted.
+
+    Raises
+    ------
+    SchemaError
+        If the table is not a layout plan.
+    GeometryError
+        If a layout cannot be placed on the board, or a name cannot be one of a Kubernetes object.
+    """
+    board = as_board(board)
+    _check_names("name of the ConfigMap", [name])
+    _check_names("namespace", [namespace])
+    frame = checked_plan(plan, board)
+    _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
+    frame_text = (resources.files("gpuplanner.export") / "change.sh").read_text(encoding="utf-8")
+    scripts: dict[str, str] = {}
+    for time, nodes in node_changes(frame).items():
+        parts = {
+            "TIME": stamp(time),
+            "BOARD": board.name,
+            "CONFIG_MAP": name,
+            "NAMESPACE": namespace,
+            "NODES": " ".join(nodes),
+            "NOTES": "\n".join(_note(board, node, before, after) for node, (before, after) in nodes.items()),
+            "STEPS": "\n".join(_step(node, after) for node, (_, after) in nodes.items()),
+        }
+        text = frame_text
+        for key, value in parts.items():
+            text = text.replace(f"@{key}@", value)
+        scripts[f"change-{file_stamp(time)}.sh"] = text
+    return scripts
+
+
+def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState | None, NodeState]]]:
+    """Nodes that are cut anew at each time, with the state before (None if the plan says nothing) and after.
+
+    Parameters
+    ----------
+    plan : polars.DataFrame
+        A plan that :func:`~gpuplanner.export.states.checked_plan` returned.
+    """
+    anew = set(plan.filter("changed").select("node", "slot_start").iter_rows())
+    found: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
+    for node, states in node_states(plan).items():
+        before: NodeState | None = None
+        for time, state in states.items():
+            if (node, time) in anew and before != state.cut:
+                found.setdefault(time, {})[node] = (before, state.cut)
+            before = state.cut
+    return dict(sorted(found.items()))
+
+
+def allocatable(state: NodeState) -> dict[str, int]:
+    """Resources that a node offers in a state under the strategy ``mixed``, by name.
+
+    Examples
+    --------
+    >>> allocatable(NodeState(((0, "1g.10gb+me:1,1g.10gb:6"), (1, "gpu"))))
+    {'nvidia.com/gpu': 1, 'nvidia.com/mig-1g.10gb': 6, 'nvidia.com/mig-1g.10gb.me': 1}
+    """
+    found = {
+        "nvidia.com/gpu" if profile == WHOLE_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
+        for profile, count in state.cut.totals.items()
+    }
+    return dict(sorted(found.items()))
+
+
+def _step(node: str, state: NodeState) -> str:
+    offers = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
+    return f"  change {shlex.quote(node)} {shlex.quote(state.config_name)} {shlex.quote(offers)}"
+
+
+def _note(board: GpuModel, node: str, before: NodeState | None, after: NodeState) -> str:
+    """Comment lines on one node: what changes and what it costs."""
+    lines = [f"# {node}: {before.config_name if before else 'as it is'} -> {after.config_name}"]
+    was: Mapping[int, str] = dict(before.gpus) if before else {}
+    costs: list[Reconfiguration] = []
+    for gpu, layout in after.gpus:
+        if gpu not in was:
+            lines.append(f"#   GPU {gpu}: {layout}")
+        elif was[gpu] != layout:
+            lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
+            costs.append(reconfiguration_cost(board, was[gpu], layout))
+    if costs:
+        longest = max(costs, key=lambda cost: cost.seconds)
+        reboot = "; MIG mode changes, which needs a reboot (WITH_REBOOT)" if longest.reboot else ""
+        lines.append(
+            f"#   {sum(len(cost.destroyed) for cost in costs)} instances go, "
+            f"{sum(len(cost.created) for cost in costs)} come; about {longest.seconds:.0f} s "
+            f"({longest.low_s:.0f} to {longest.high_s:.0f}) without the drain{reboot}"
+        )
+    return "\n".join(lines)
+
+
+def _check_names(what: str, names: list[str]) -> None:
+    bad = [name for name in names if len(name) > _MAX_NAME or not _DNS_1123.fullmatch(name)]
+    if bad:
+        text = message(
+            what,
+            "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them",
+            f"{len(bad)} of {len(names)} others: {examples(bad)}",
+            "Use the names that 'kubectl get' prints.",
+        )
+        raise GeometryError(text)

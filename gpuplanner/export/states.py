@@ -1,0 +1,225 @@
+"""What the nodes look like at each time of a layout plan: the common ground of all exports."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError, SchemaError, examples, message
+from gpuplanner.hardware import OFF, GpuModel, as_board, format_layout, parse_layout, prove
+from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+
+MAX_LABEL = 63
+"""Longest value of a Kubernetes label."""
+
+_NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DIGEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Layouts of the GPUs of one node.
+
+    Parameters
+    ----------
+    gpus : tuple of (int, str)
+        Index on the node and canonical layout text, ascending by index.
+    """
+
+    gpus: tuple[tuple[int, str], ...]
+
+    @property
+    def cut(self) -> NodeState:
+        """The state as a cutting tool sees it: a GPU that is not needed is one that is not cut."""
+        return NodeState(tuple((gpu, WHOLE_GPU if layout == OFF else layout) for gpu, layout in self.gpus))
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Instances (and whole GPUs) on the node, whole GPUs first, then largest first."""
+        return dict(_totals(self))
+
+    @property
+    def by_layout(self) -> dict[str, list[int]]:
+        """GPU indices that share a layout, in the order of the first of each."""
+        groups: dict[str, list[int]] = {}
+        for gpu, layout in self.gpus:
+            groups.setdefault(layout, []).append(gpu)
+        return groups
+
+    @property
+    def config_name(self) -> str:
+        """Name for the state: what is on the node, and a digest of which GPU has what.
+
+        The same state has the same name in every plan. The name is a legal Kubernetes label value; ``+``
+        becomes ``.``.
+
+        Examples
+        --------
+        >>> NodeState(((0, "3g.40gb:1,1g.10gb+me:1"), (1, "gpu"))).config_name
+        '1xgpu_1x3g.40gb_1x1g.10gb.me_802db64e3e'
+        """
+        state = self.cut
+        digest = hashlib.sha256(";".join(f"{g}={layout}" for g, layout in state.gpus).encode()).hexdigest()
+        name = ""
+        for profile, count in state.totals.items():
+            part = f"{count}x{profile.replace('+', '.')}_"
+            if len(name) + len(part) + _DIGEST <= MAX_LABEL:
+                name += part
+        return name + digest[:_DIGEST]
+
+
+def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+    """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
+
+    Raises
+    ------
+    SchemaError
+        If the table is empty or not a layout plan, a range ends before it starts, or two ranges of one GPU
+        overlap.
+    GeometryError
+        If a layout cannot be placed on the board, or a node name could be mistaken for something else.
+    """
+    frame = check(plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
+    _check_ranges(frame)
+    board = as_board(board)
+    canonical = {text: _proved(board, text) for text in frame["layout"].unique().sort()}
+    _check_nodes(frame["node"].unique().sort().to_list())
+    return frame.with_columns(pl.col("layout").replace_strict(canonical, return_dtype=pl.String))
+
+
+def switch_times(plan: pl.DataFrame) -> list[datetime]:
+    """Times at which a range of some GPU begins, ascending."""
+    return plan["slot_start"].unique().sort().to_list()
+
+
+def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
+    """State of each node at one time, by node name; GPUs for which the plan says nothing then are left out.
+
+    Parameters
+    ----------
+    plan : polars.DataFrame
+        A plan that :func:`checked_plan` returned.
+    at : datetime
+        With its zone.
+
+    Raises
+    ------
+    SchemaError
+        If the time has no zone, or the plan says nothing about it.
+    """
+    if at.tzinfo is None:
+        text = message("time of export", "a time with its zone", at.isoformat(), "Give it in UTC.")
+        raise SchemaError(text)
+    rows = plan.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
+    if rows.is_empty():
+        span = f"{stamp(plan['slot_start'].min())} to {stamp(plan['slot_end'].max())}"  # type: ignore[arg-type]
+        text = message(
+            "time of export", f"a time within {span}", at.isoformat(), "Choose a time of the plan."
+        )
+        raise SchemaError(text)
+    return {str(node[0]): _state(group.iter_rows(named=True)) for node, group in _by_node(rows)}
+
+
+def node_states(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, dict[datetime, NodeState]]:
+    """Each node's states by the time at which they begin; with `at`, only the one in force then."""
+    if at is not None:
+        return {node: {at: state} for node, state in states_at(plan, at).items()}
+    found: dict[str, dict[datetime, NodeState]] = {}
+    for (node,), group in _by_node(plan.sort("node", "slot_start", "gpu")):
+        in_force: dict[int, dict[str, Any]] = {}
+        states = found.setdefault(str(node), {})
+        for row in group.iter_rows(named=True):
+            in_force[row["gpu"]] = row
+            start = row["slot_start"]
+            states[start] = _state(held for held in in_force.values() if held["slot_end"] > start)
+    return found
+
+
+def stamp(time: datetime) -> str:
+    """Print a time in UTC.
+
+    Examples
+    --------
+    >>> stamp(datetime(2026, 11, 1, 8, tzinfo=UTC))
+    '2026-11-01T08:00:00Z'
+    """
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def file_stamp(time: datetime) -> str:
+    """Print a time in UTC for a file name.
+
+    Examples
+    --------
+    >>> file_stamp(datetime(2026, 11, 1, 8, tzinfo=UTC))
+    '20261101T080000Z'
+    """
+    return time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+@functools.lru_cache(maxsize=4096)
+def _totals(state: NodeState) -> tuple[tuple[str, int], ...]:
+    found: Counter[str] = Counter()
+    for _, layout in state.gpus:
+        found.update(parse_layout(layout))
+    whole = found.pop(WHOLE_GPU, 0)
+    cut = parse_layout(format_layout(found))
+    return (*(((WHOLE_GPU, whole),) if whole else ()), *cut.items())
+
+
+def _by_node(frame: pl.DataFrame) -> Iterable[tuple[tuple[object, ...], pl.DataFrame]]:
+    return frame.group_by("node", maintain_order=True)
+
+
+def _state(rows: Iterable[Mapping[str, Any]]) -> NodeState:
+    return NodeState(tuple(sorted((row["gpu"], row["layout"]) for row in rows)))
+
+
+def _proved(board: GpuModel, text: str) -> str:
+    counts = parse_layout(text)
+    proof = prove(board, counts)
+    if proof.layout is None:
+        text_out = message(
+            f"layout plan: layout {text!r}",
+            f"one that a {board.name} can hold",
+            proof.reason,
+            "Nothing is exported; make the plan for this board.",
+        )
+        raise GeometryError(text_out)
+    return proof.layout.text if proof.layout.placements else text.strip()
+
+
+def _check_nodes(names: list[str]) -> None:
+    bad = [name for name in names if not _NODE.fullmatch(name)]
+    if bad:
+        text = message(
+            "layout plan: node names",
+            "letters, digits, '-', '_' and '.' only, as names go into configuration lines",
+            f"{len(bad)} of {len(names)} others: {examples(bad)}",
+            "Mend the names in the inventory.",
+        )
+        raise GeometryError(text)
+
+
+def _check_ranges(frame: pl.DataFrame) -> None:
+    wrong = frame.filter(
+        (pl.col("slot_start") >= pl.col("slot_end"))
+        | (pl.col("slot_start") < pl.col("slot_end").shift().over("node", "gpu")).fill_null(value=False)
+    )
+    if wrong.height or frame.is_empty():
+        rows = [f"{row['node']} gpu {row['gpu']} {stamp(row['slot_start'])}" for row in wrong.to_dicts()]
+        text = message(
+            "layout plan",
+            "at least one row, and for each GPU ranges that end after they start and do not overlap",
+            f"{wrong.height} of {frame.height} rows that do not: {examples(rows)}" if rows else "no row",
+            "Make the plan anew.",
+        )
+        raise SchemaError(text)

@@ -1,0 +1,295 @@
+"""A workbook for finance: numbers that add up, nothing that runs."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner._optional import import_optional
+from gpuplanner.errors import GpuPlannerWarning, OutputError, SchemaError, examples, message
+from gpuplanner.export.columns import unit_of
+from gpuplanner.files import write_atomically
+
+MAX_ROWS = 1_048_576
+MAX_TEXT = 32_767
+MAX_NAME = 31
+README = "Read me"
+
+_CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same bytes
+_EXACT = 2**53  # greatest whole number that a cell holds exactly
+_RISKY = tuple("=+-@＝＋－＠\t\r\n'")
+_RULES = (
+    "Times are UTC. An empty cell is unknown, not zero. There are no macros and no links; the only formulas "
+    "are the sums in rows named Total."
+)
+
+
+def write_workbook(
+    path: str | Path,
+    sheets: Mapping[str, pl.DataFrame],
+    *,
+    title: str,
+    notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
+    """Write tables as an XLSX workbook: one sheet per table, and a first sheet that says what they are.
+
+    Text never becomes a formula, a link or a number: it is stored as text, and text that looks like a formula
+    is marked as quoted, so that editing the cell does not run it. Amounts of type Decimal are exact to the
+    cent. Instants are shown in UTC. The same input gives the same bytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where to write.
+    sheets : mapping of str to polars.DataFrame
+        Tables by name, in order. Names are made legal and unique.
+    title : str
+        Heading of the first sheet.
+    notes : mapping of str to str
+        What the reader must know: period, currency, price date, baseline, sources, versions.
+    totals : mapping of str to sequence of str, optional
+        Columns to add up at the foot of a sheet, by its name in ``sheets``.
+
+    Returns
+    -------
+    Path
+        ``path``.
+
+    Raises
+    ------
+    OutputError
+        If a table has more rows than a sheet holds, or the folder cannot be written.
+    SchemaError
+        If a column of ``totals`` is missing or not numeric.
+    MissingDependencyError
+        If xlsxwriter is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tables = {"costs": pl.DataFrame({"tenant": ["a"], "cost_usd": [1.5]})}
+    ...     totals = {"costs": ["cost_usd"]}
+    ...     write_workbook(Path(folder) / "a.xlsx", tables, title="May", notes={}, totals=totals).name
+    'a.xlsx'
+    """
+    sums = dict(totals or {})
+    for name, frame in sheets.items():
+        _check(name, frame, sums.get(name, ()))
+        if any((frame[column].str.len_chars() > MAX_TEXT).any() for column in _text_columns(frame)):
+            warning = f"sheet {name!r}: a cell holds {MAX_TEXT:,} characters; longer texts were cut"
+            warnings.warn(warning, GpuPlannerWarning, stacklevel=2)
+    writer = import_optional("xlsxwriter", extra="report")
+    buffer = BytesIO()
+    book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
+    book.set_properties({"title": title, "created": _CREATED})
+    names = _legal_names(sheets)
+    formats = _Formats(book)
+    _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
+    for name, frame in sheets.items():
+        _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
+    book.close()
+    return write_atomically(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
+
+
+class _Formats:
+    """Cell formats of one workbook, each made once."""
+
+    def __init__(self, book: Any) -> None:  # noqa: ANN401 - xlsxwriter has no types
+        self._book = book
+        self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
+
+    def __call__(self, **properties: Any) -> Any:  # noqa: ANN401
+        key = tuple(sorted(properties.items()))
+        if key not in self._made:
+            self._made[key] = self._book.add_format(properties)
+        return self._made[key]
+
+
+def _write_readme(
+    sheet: Any,  # noqa: ANN401
+    formats: _Formats,
+    title: str,
+    notes: Mapping[str, str],
+    sheets: Mapping[str, pl.DataFrame],
+    names: Mapping[str, str],
+) -> None:
+    bold, wrap = formats(bold=True), {"text_wrap": True, "valign": "top"}
+    sheet.set_column(0, 0, 28)
+    sheet.set_column(1, 1, 90)
+    sheet.hide_gridlines(2)
+    _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
+    row = 2
+    for key, text in {**notes, "How to read": _RULES}.items():
+        _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
+        _write_text(sheet, row, 1, text, formats, **wrap)
+        row += 1
+    row += 1
+    sheet.write_string(row, 0, "Sheet", bold)
+    sheet.write_string(row, 1, "Columns, with units", bold)
+    for name, frame in sheets.items():
+        row += 1
+        _write_text(sheet, row, 0, names[name], formats, valign="top")
+        _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
+
+
+def _write_table(sheet: Any, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:  # noqa: ANN401
+    header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
+    sheet.freeze_panes(1, 0)
+    for column, series in enumerate(frame.get_columns()):
+        number = _number_format(series)
+        style = formats(num_format=number)
+        _write_text(sheet, 0, column, series.name, formats, **header)
+        values = _plain(series)
+        for row, value in enumerate(values, start=1):
+            _write_cell(sheet, row, column, value, formats, style)
+        sheet.set_column(column, column, _width(series.name, values))
+        if series.name in sums:
+            _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
+    if frame.width:
+        sheet.autofilter(0, 0, frame.height, frame.width - 1)
+    if sums and frame.columns[0] not in sums:
+        sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
+
+
+def _write_cell(
+    sheet: Any,  # noqa: ANN401
+    row: int,
+    column: int,
+    value: object,
+    formats: _Formats,
+    style: Any,  # noqa: ANN401
+) -> None:
+    match value:
+        case None:
+            return
+        case bool():
+            sheet.write_boolean(row, column, value)
+        case int() if abs(value) > _EXACT:
+            sheet.write_string(row, column, str(value))
+        case int() | Decimal():
+            sheet.write_number(row, column, value, style)
+        case float() if math.isfinite(value):
+            sheet.write_number(row, column, value, style)
+        case datetime() | date():
+            sheet.write_datetime(row, column, value, style)
+        case _:
+            _write_text(sheet, row, column, str(value), formats)
+
+
+def _write_text(
+    sheet: Any,  # noqa: ANN401
+    row: int,
+    column: int,
+    text: str,
+    formats: _Formats,
+    **properties: Any,  # noqa: ANN401
+) -> None:
+    """Write text as text, quoted if a spreadsheet program could take it for a formula."""
+    text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+    if text.startswith(_RISKY):
+        properties["quote_prefix"] = True
+    sheet.write_string(row, column, text, formats(**properties) if properties else None)
+
+
+def _write_sum(sheet: Any, height: int, column: int, series: pl.Series, style: Any) -> None:  # noqa: ANN401
+    """A sum that a spreadsheet program recomputes, with the value that it has now."""
+    letters = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name(column)
+    known = series.filter(series.is_finite()) if series.dtype.is_float() else series
+    value = float(known.sum() or 0)
+    formula = f"=SUM({letters}2:{letters}{height + 1})" if height else "=0"
+    sheet.write_formula(height + 1, column, formula, style, value)
+
+
+def _plain(series: pl.Series) -> list[Any]:
+    """Values that a cell can hold: instants without zone, lengths of time in seconds, the rest as text."""
+    dtype = series.dtype
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    elif isinstance(dtype, pl.Duration):
+        series = series.dt.total_microseconds() / 1e6
+    elif isinstance(dtype, pl.List):
+        series = series.list.eval(pl.element().cast(pl.String)).list.join("; ")
+    return series.to_list()
+
+
+def _text_columns(frame: pl.DataFrame) -> list[str]:
+    return [name for name, dtype in frame.schema.items() if dtype == pl.String]
+
+
+def _number_format(series: pl.Series) -> str:
+    dtype = series.dtype
+    if isinstance(dtype, pl.Datetime):
+        return 'yyyy-mm-dd hh:mm:ss "UTC"' if dtype.time_zone else "yyyy-mm-dd hh:mm:ss"
+    if isinstance(dtype, pl.Date):
+        return "yyyy-mm-dd"
+    if isinstance(dtype, pl.Decimal):
+        return "#,##0" + ("." + "0" * dtype.scale if dtype.scale else "")
+    if dtype.is_integer():
+        return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
+    unit = unit_of(series.name)
+    return unit.excel if unit else "#,##0.00"
+
+
+def _columns_text(frame: pl.DataFrame) -> str:
+    units = [(name, unit_of(name)) for name in frame.columns]
+    return ", ".join(f"{name} [{unit.symbol}]" if unit and unit.symbol else name for name, unit in units)
+
+
+def _width(name: str, values: Sequence[object]) -> float:
+    longest = max(
+        (19 if isinstance(value, datetime) else len(str(value)) for value in values[:200]), default=0
+    )
+    return min(48, max(10, len(name) + 4, longest + 2))
+
+
+def _legal_names(names: Collection[str]) -> dict[str, str]:
+    r"""Sheet names as Excel allows them: 31 characters, none of ``[]:*?/\\``, no quote at the ends, unique.
+
+    Examples
+    --------
+    >>> _legal_names(["a/b", "a:b"])
+    {'a/b': 'a-b', 'a:b': 'a-b (2)'}
+    """
+    taken = {README.casefold(), "history"}
+    legal = {}
+    for name in names:
+        stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_NAME] or "Sheet"
+        choice, count = stem, 1
+        while choice.casefold() in taken:
+            count += 1
+            ending = f" ({count})"
+            choice = stem[: MAX_NAME - len(ending)] + ending
+        taken.add(choice.casefold())
+        legal[name] = choice
+    return legal
+
+
+def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    if frame.height + 2 > MAX_ROWS:
+        text = message(
+            f"sheet {name!r}",
+            f"at most {MAX_ROWS - 2:,} rows",
+            f"{frame.height:,}",
+            "Write it as CSV or Parquet.",
+        )
+        raise OutputError(text)
+    wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
+    if wrong:
+        text = message(
+            f"totals of sheet {name!r}",
+            "numeric columns of the table",
+            examples(wrong),
+            "Name columns that can be added up.",
+        )
+        raise SchemaError(text)

@@ -1,0 +1,50 @@
+"""The machine: boards, MIG profiles, layouts, and what is possible on them."""
+
+from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
+from gpuplanner.hardware.feasibility import Proof, prove
+from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
+from gpuplanner.hardware.layout import (
+    OFF,
+    Layout,
+    Placement,
+    format_layout,
+    free_slices,
+    is_valid,
+    layout_faults,
+    parse_layout,
+    parse_placements,
+)
+from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_order
+from gpuplanner.hardware.profile import MigProfile, ProfileName
+from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, reconfiguration_cost
+from gpuplanner.hardware.spread import spread
+
+__all__ = [
+    "OFF",
+    "PATHS",
+    "GpuModel",
+    "Layout",
+    "MigProfile",
+    "Placement",
+    "ProfileName",
+    "Proof",
+    "Reconfiguration",
+    "as_board",
+    "creation_order",
+    "driver_starts",
+    "format_layout",
+    "free_slices",
+    "is_valid",
+    "layout_counts",
+    "layout_faults",
+    "load_gpu_model",
+    "multisets",
+    "pareto_counts",
+    "parse_layout",
+    "parse_placements",
+    "place_in_order",
+    "placed_layouts",
+    "prove",
+    "reconfiguration_cost",
+    "spread",
+]

@@ -1,0 +1,221 @@
+"""All layouts of a board, once per board and in a fixed order.
+
+A set of placements is a layout if memory intervals are disjoint, no profile exceeds its maximum, and the
+engines and SMs taken stay within those of the full-size profile. It is *maximal* if no further instance (of
+the profiles asked for) can be added anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from operator import le
+
+from gpuplanner.errors import GeometryError, message
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import Layout, Placement
+from gpuplanner.hardware.profile import MigProfile
+
+MAX_LAYOUTS = 200_000
+"""More layouts of one board than this are refused: name fewer profiles."""
+
+
+def placed_layouts(
+    board: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
+) -> tuple[Layout, ...]:
+    """Every way to place instances on one GPU; the empty GPU is not among them.
+
+    Parameters
+    ----------
+    board : GpuModel or str
+        The board.
+    profiles : iterable of str, optional
+        Only these profiles; all of the board if None.
+    maximal : bool
+        Only layouts to which nothing can be added.
+
+    Returns
+    -------
+    tuple of Layout
+        Sorted by the places taken.
+
+    Raises
+    ------
+    GeometryError
+        If the board or a profile is unknown, or there are more than :data:`MAX_LAYOUTS`.
+
+    Examples
+    --------
+    >>> [str(layout) for layout in placed_layouts("A30", ["2g.12gb", "4g.24gb"], maximal=True)]
+    ['2g.12gb@0 2g.12gb@2', '4g.24gb@0']
+    """
+    board = as_board(board)
+    every, largest = _all_layouts(board, _chosen(board, profiles))
+    return largest if maximal else every
+
+
+def multisets(
+    board: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
+) -> list[dict[str, int]]:
+    """Profile counts that one GPU can hold, without regard to places.
+
+    Parameters
+    ----------
+    board, profiles
+        As for :func:`placed_layouts`.
+    maximal : bool
+        Only counts of maximal placed layouts. Such counts may still be part of larger ones that start from
+        other places; for those that are not, see :func:`pareto_counts`.
+
+    Returns
+    -------
+    list of dict
+        Largest profiles first, within each and in the list.
+
+    Examples
+    --------
+    >>> multisets("A30", ["2g.12gb", "4g.24gb"])
+    [{'4g.24gb': 1}, {'2g.12gb': 2}, {'2g.12gb': 1}]
+    """
+    board = as_board(board)
+    chosen = _chosen(board, profiles)
+    vectors = _vectors(board, chosen)[1 if maximal else 0]
+    return [_as_counts(chosen, vector) for vector in vectors]
+
+
+def layout_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) -> dict[str, int]:
+    """How many layouts there are, placed and as counts, all and maximal.
+
+    Examples
+    --------
+    >>> layout_counts("A100-40GB", ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"])
+    {'placed': 297, 'placed_maximal': 19, 'multisets': 37, 'multisets_maximal': 14}
+    """
+    board = as_board(board)
+    chosen = _chosen(board, profiles)
+    every, largest = _all_layouts(board, chosen)
+    vectors, largest_vectors = _vectors(board, chosen)
+    return {
+        "placed": len(every),
+        "placed_maximal": len(largest),
+        "multisets": len(vectors),
+        "multisets_maximal": len(largest_vectors),
+    }
+
+
+def pareto_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) -> list[dict[str, int]]:
+    """Profile counts of one GPU to which none other adds an instance and takes none away.
+
+    Every feasible count is part of one of these, so a planner needs no others.
+
+    Returns
+    -------
+    list of dict
+        Largest profiles first, within each and in the list.
+
+    Examples
+    --------
+    >>> pareto_counts("A30", ["1g.6gb", "2g.12gb"])
+    [{'2g.12gb': 2}, {'2g.12gb': 1, '1g.6gb': 2}, {'1g.6gb': 4}]
+    """
+    board = as_board(board)
+    chosen = _chosen(board, profiles)
+    vectors = _vectors(board, chosen)[1]
+    undominated = [
+        vector
+        for vector in vectors
+        if not any(other != vector and all(map(le, vector, other)) for other in vectors)
+    ]
+    return [_as_counts(chosen, vector) for vector in undominated]
+
+
+def _chosen(board: GpuModel, profiles: Iterable[str] | None) -> tuple[MigProfile, ...]:
+    """The profiles asked for, largest first, each once."""
+    if profiles is None:
+        return board.profiles
+    wanted = {board.profile(name) for name in profiles}
+    return tuple(profile for profile in board.profiles if profile in wanted)
+
+
+def _as_counts(profiles: tuple[MigProfile, ...], vector: tuple[int, ...]) -> dict[str, int]:
+    return {profile.name: count for profile, count in zip(profiles, vector, strict=True) if count}
+
+
+@functools.lru_cache(maxsize=256)
+def _vectors(
+    board: GpuModel, profiles: tuple[MigProfile, ...]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Distinct count vectors of all and of the maximal layouts, in descending order."""
+    names = [profile.name for profile in profiles]
+    every, largest = (
+        tuple(sorted({tuple(map(_names(layout).count, names)) for layout in layouts}, reverse=True))
+        for layouts in _all_layouts(board, profiles)
+    )
+    return every, largest
+
+
+def _names(layout: Layout) -> list[str]:
+    return [placement.profile for placement in layout.placements]
+
+
+@functools.lru_cache(maxsize=256)
+def _all_layouts(
+    board: GpuModel, profiles: tuple[MigProfile, ...]
+) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    """All layouts and the maximal ones."""
+    search = _Search(board, profiles)
+    every: list[Layout] = []
+    largest: list[Layout] = []
+    for layout, is_maximal in search.walk(0, ()):
+        if len(every) >= MAX_LAYOUTS:
+            text = message(
+                f"layouts of {board.name} with {len(profiles)} profiles",
+                f"at most {MAX_LAYOUTS}",
+                "more",
+                "Name fewer profiles.",
+            )
+            raise GeometryError(text)
+        every.append(layout)
+        if is_maximal:
+            largest.append(layout)
+    return tuple(sorted(every, key=_place_order)), tuple(sorted(largest, key=_place_order))
+
+
+def _place_order(layout: Layout) -> tuple[Placement, ...]:
+    return layout.placements
+
+
+class _Search:
+    """Depth-first walk over the board from slice 0 upwards: each set of disjoint intervals comes up once."""
+
+    def __init__(self, board: GpuModel, profiles: tuple[MigProfile, ...]) -> None:
+        resources = tuple(board.budget)
+        self.choices = [
+            (placement, placement.mask, index)
+            for index, profile in enumerate(profiles)
+            for placement in (Placement.of(profile, start) for start in profile.starts)
+        ]
+        self.takes = [tuple(profile.amount(name) or 0 for name in resources) for profile in profiles]
+        self.left = [profile.max_instances for profile in profiles]
+        self.spare = [board.budget[name] for name in resources]
+        self.mask = 0
+
+    def walk(self, lowest: int, chosen: tuple[Placement, ...]) -> Iterator[tuple[Layout, bool]]:
+        """Yield every layout that adds at least one placement at or above ``lowest`` to those chosen."""
+        for placement, mask, index in self.choices:
+            if placement.start < lowest or not self._fits(mask, index):
+                continue
+            grown = (*chosen, placement)
+            self._take(mask, index, +1)
+            yield Layout(grown), not any(self._fits(mask, index) for _, mask, index in self.choices)
+            yield from self.walk(placement.start + placement.size, grown)
+            self._take(mask, index, -1)
+
+    def _fits(self, mask: int, index: int) -> bool:
+        return not self.mask & mask and self.left[index] > 0 and all(map(le, self.takes[index], self.spare))
+
+    def _take(self, mask: int, index: int, sign: int) -> None:
+        self.mask ^= mask
+        self.left[index] -= sign
+        for position, amount in enumerate(self.takes[index]):
+            self.spare[position] -= sign * amount

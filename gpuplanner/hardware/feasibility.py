@@ -1,0 +1,171 @@
+"""Prove that one GPU can hold given instances, or say in words why it cannot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuplanner.errors import GeometryError, message
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import Layout, Placement, engine_faults, free_slices, maximum_faults, slices
+from gpuplanner.hardware.placing import driver_starts
+from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.schemas import WHOLE_GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Answer of :func:`prove`; true in a condition if the instances fit.
+
+    Parameters
+    ----------
+    ok : bool
+        Whether one GPU can hold them.
+    layout : Layout or None
+        Places for all of them; None if there are none.
+    reason : str
+        Why not; empty if they fit.
+    """
+
+    ok: bool
+    layout: Layout | None
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def prove(board: GpuModel | str, counts: Mapping[str, int]) -> Proof:
+    """Find places for instances on one GPU, or the reason why there are none.
+
+    The search is exact. Where several arrangements exist, the one that the driver would most likely make is
+    given (see :mod:`gpuplanner.hardware.placing`).
+
+    Parameters
+    ----------
+    board : GpuModel or str
+        The board.
+    counts : mapping of str to int
+        Instances of each profile; names of other driver versions are understood. ``{"gpu": 1}`` is a GPU that
+        is not cut and needs no places.
+
+    Returns
+    -------
+    Proof
+        With the layout found, or the reason.
+
+    Raises
+    ------
+    GeometryError
+        If the board or a profile is unknown, or a count is not a whole number of at least 0.
+
+    Examples
+    --------
+    >>> str(prove("A100-40GB", {"3g.20gb": 1, "4g.20gb": 1}).layout)
+    '4g.20gb@0 3g.20gb@4'
+    >>> prove("A100-40GB", {"1g.10gb": 4, "1g.5gb": 3}).reason
+    '1g.10gb x4 (2 memory slices each) and 1g.5gb x3 (1 each) need 11 memory slices; A100-40GB has 8'
+    """
+    board = as_board(board)
+    wanted = resolve_counts(board, counts)
+    if WHOLE_GPU in wanted:
+        alone = wanted == {WHOLE_GPU: 1}
+        return Proof(alone, Layout() if alone else None, "" if alone else _not_cut(wanted))
+    for rule in (maximum_faults, _memory_fault, engine_faults):
+        faults = "; ".join(rule(board, wanted))
+        if faults:
+            return Proof(False, None, faults)
+    layout = next(arrangements(board, wanted), None)
+    if layout is None:
+        return Proof(False, None, _dead_end(board, wanted))
+    return Proof(True, layout, "")
+
+
+def arrangements(board: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
+    """Every way to place the instances, likeliest first; maxima and engines are not looked at.
+
+    Parameters
+    ----------
+    board : GpuModel
+        The board.
+    counts : mapping of str to int
+        Instances of each profile, by the board's own names.
+
+    Yields
+    ------
+    Layout
+        Each once.
+    """
+    wanted = [p for p in board.profiles for _ in range(counts.get(p.name, 0))]
+
+    def place(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
+        if index == len(wanted):
+            yield ()
+            return
+        starts = driver_starts(board, wanted[index])
+        # Instances of one profile are alike: the next of them only tries starts behind the last one's.
+        first = last + 1 if index and wanted[index - 1] is wanted[index] else 0
+        for position in range(first, len(starts)):
+            placement = Placement.of(wanted[index], starts[position])
+            if not mask & placement.mask:
+                for rest in place(index + 1, mask | placement.mask, position):
+                    yield (placement, *rest)
+
+    for placements in place(0, 0, -1):
+        yield Layout(placements)
+
+
+def resolve_counts(board: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by the board's own names, largest profile first, zeros left out; a whole GPU comes last.
+
+    Raises
+    ------
+    GeometryError
+        If a profile is unknown or a count is not a whole number of at least 0.
+    """
+    found: dict[MigProfile | str, int] = {}
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            text = message(f"count of {name}", "a whole number of at least 0", repr(count), "Mend the count.")
+            raise GeometryError(text)
+        key = name if name == WHOLE_GPU else board.profile(name)
+        found[key] = found.get(key, 0) + count
+    named = {profile.name: found[profile] for profile in board.profiles if found.get(profile)}
+    return named | ({WHOLE_GPU: found[WHOLE_GPU]} if found.get(WHOLE_GPU) else {})
+
+
+def _not_cut(wanted: Mapping[str, int]) -> str:
+    if len(wanted) == 1:
+        return f"{wanted[WHOLE_GPU]} whole GPUs are not one GPU"
+    return "a GPU that is not cut holds no instances beside it"
+
+
+def _memory_fault(board: GpuModel, wanted: Mapping[str, int]) -> Iterator[str]:
+    sizes = {name: board.profile(name).memory_slices for name in wanted}
+    needed = sum(wanted[name] * size for name, size in sizes.items())
+    if needed > board.memory_slices:
+        first, *others = [f"{name} x{wanted[name]} ({size}" for name, size in sizes.items()]
+        parts = [f"{first} memory slice{'s' if sizes[next(iter(sizes))] > 1 else ''} each)"]
+        parts += [f"{other} each)" for other in others]
+        yield f"{_and(parts)} need {needed} memory slices; {board.name} has {board.memory_slices}"
+
+
+def _dead_end(board: GpuModel, wanted: Mapping[str, int]) -> str:
+    """Name the largest part that can be placed, and the instance that then finds no start in any way."""
+    names = [name for name, count in wanted.items() for _ in range(count)]
+    placed = Layout()
+    length = 1
+    while (grown := next(arrangements(board, Counter(names[:length])), None)) is not None:
+        placed, length = grown, length + 1
+    profile = board.profile(names[length - 1])
+    size = profile.memory_slices
+    return (
+        f"with {placed} nothing is left for one more {profile.name}: it needs {size} memory "
+        f"slice{'s' if size > 1 else ''} from {slices(profile.starts)}, free: "
+        f"{slices(free_slices(board, placed))}; no other arrangement leaves room either"
+    )
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join(", ".join(parts).rsplit(", ", 1)) if len(parts) > 1 else parts[0]

@@ -1,0 +1,250 @@
+"""Boards: the profile table of one GPU model, from the catalogue or from rows of the user."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from gpuplanner.catalog import board_names, facts
+from gpuplanner.errors import GeometryError, message
+from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName
+from gpuplanner.hardware.rows import board_rows
+from gpuplanner.names import resolve
+from gpuplanner.schemas import WHOLE_GPU
+
+Rows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
+
+# Drivers round the memory in a name differently: 3g.39gb for 3g.40gb, 7g.189gb for 7g.186gb.
+_ALIAS_GB = 1.0
+_ALIAS_FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """One board and its MIG profiles.
+
+    Parameters
+    ----------
+    name : str
+        Name of the board in the catalogue.
+    memory_gib : float
+        Nominal memory, as in the product name; what the driver reports is in the profiles.
+    memory_slices, compute_slices : int
+        Slices of the whole board.
+    profiles : tuple of MigProfile
+        Largest first: by memory slices, compute slices, name.
+    sms : int or None
+        SMs of the whole board when it is not cut, from its data sheet; None where no source states them.
+    architecture : str or None
+        For example ``"Ampere"``; None where no source states it.
+    """
+
+    name: str
+    memory_gib: float
+    memory_slices: int
+    compute_slices: int
+    profiles: tuple[MigProfile, ...]
+    sms: int | None = None
+    architecture: str | None = None
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, MigProfile]:
+        return {profile.name: profile for profile in self.profiles}
+
+    @functools.cached_property
+    def budget(self) -> dict[str, int]:
+        """What the instances of one board may take together of each resource, from its full-size profile.
+
+        A resource that is not stated for every profile is left out and listed in :attr:`untested`.
+        """
+        return {
+            resource: max(p.amount(resource) or 0 for p in self.profiles if self._is_full(p))
+            for resource in RESOURCES
+            if resource not in self.untested
+        }
+
+    @functools.cached_property
+    def untested(self) -> tuple[str, ...]:
+        """Resources that the table does not state for every profile, so that no sum can be tested."""
+        stated = any(self._is_full(profile) for profile in self.profiles)
+        return tuple(
+            resource
+            for resource in RESOURCES
+            if not stated or any(profile.amount(resource) is None for profile in self.profiles)
+        )
+
+    def _is_full(self, profile: MigProfile) -> bool:
+        return profile.memory_slices == self.memory_slices and profile.compute_slices == self.compute_slices
+
+    def profile(self, name: str) -> MigProfile:
+        """Find a profile by its name, or by the name that another driver version prints for it.
+
+        A name that is not in the table is matched on compute slices, attribute and memory, where the memory
+        may be off by 1 GB or 5 %.
+
+        Raises
+        ------
+        GeometryError
+            If the name is no profile of this board, or fits more than one; the profiles are listed.
+
+        Examples
+        --------
+        >>> load_gpu_model("A100-80GB").profile("3g.39gb").name
+        '3g.40gb'
+        """
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        wanted = ProfileName.parse(name)
+        if wanted.compute_instance is not None:
+            text = message(
+                f"{self.name}: {name!r} is a compute instance inside a GPU instance",
+                "a GPU instance",
+                repr(name),
+                f"Name the GPU instance: {str(wanted).partition('.')[2]!r}.",
+            )
+            raise GeometryError(text)
+        exact = self._by_name.get(str(wanted))
+        if exact is not None:
+            return exact
+        near = [profile for profile in self.profiles if _is_alias(wanted, ProfileName.parse(profile.name))]
+        if len(near) == 1:
+            return near[0]
+        text = message(
+            f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}",
+            f"one of {', '.join(profile.name for profile in reversed(self.profiles))}",
+            repr(name),
+            "Use a name of this list, or check that the board is the right one.",
+        )
+        raise GeometryError(text)
+
+    def share(self, name: str) -> float:
+        """Share of the board's GPU-hours that one instance counts for: its compute slices over all.
+
+        Examples
+        --------
+        >>> board = load_gpu_model("H100-80GB-SXM5")
+        >>> board.share("gpu"), round(board.share("3g.40gb"), 4)
+        (1.0, 0.4286)
+        """
+        return 1.0 if name == WHOLE_GPU else self.profile(name).compute_slices / self.compute_slices
+
+    def sms_of(self, name: str) -> int:
+        """SMs of one instance; for ``"gpu"`` those of the board that is not cut.
+
+        Raises
+        ------
+        GeometryError
+            If no source states them. They are never derived from the slice count.
+
+        Examples
+        --------
+        >>> board = load_gpu_model("A100-40GB")
+        >>> board.sms_of("gpu"), board.sms_of("7g.40gb")
+        (108, 98)
+        """
+        sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
+        if sms is None:
+            text = message(
+                f"{self.name}: SMs of {name!r}",
+                "a number in the catalogue",
+                "none",
+                "Nothing that counts SMs can be computed for it; give rows of your own with 'sms' "
+                "(and 'board_sms'), read from 'nvidia-smi mig -lgip'.",
+            )
+            raise GeometryError(text)
+        return sms
+
+
+def _is_alias(wanted: ProfileName, known: ProfileName) -> bool:
+    off = abs(wanted.memory_gb - known.memory_gb)
+    return (
+        wanted.compute_slices == known.compute_slices
+        and wanted.attribute == known.attribute
+        and off <= max(_ALIAS_GB, _ALIAS_FRACTION * known.memory_gb)
+    )
+
+
+def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
+    """Load one board.
+
+    Parameters
+    ----------
+    name : str
+        Name of the board; a unique prefix is enough.
+    rows : polars.DataFrame or iterable of mappings, optional
+        Profile tables of boards that the catalogue does not have, with the columns of
+        ``mig_profiles.csv``. ``architecture`` and ``board_sms`` may stand beside them. A board of the same
+        name as one in the catalogue takes its place.
+
+    Returns
+    -------
+    GpuModel
+        Hashable; boards of the catalogue are loaded once.
+
+    Raises
+    ------
+    GeometryError
+        If the board is unknown (it is never guessed), the prefix is ambiguous, or rows contradict themselves;
+        the message lists every fault.
+
+    Examples
+    --------
+    >>> board = load_gpu_model("B200")
+    >>> board.name, board.memory_slices, board.compute_slices, board.sms
+    ('B200-180GB', 8, 7, 148)
+    """
+    if rows is None:
+        return _from_catalogue(resolve(name, board_names(), what="board", error=GeometryError))
+    table = rows.to_dicts() if isinstance(rows, pl.DataFrame) else [dict(row) for row in rows]
+    own = list(dict.fromkeys(str(row.get("gpu_model")) for row in table))
+    known = resolve(name, dict.fromkeys([*own, *board_names()]), what="board", error=GeometryError)
+    if known not in own:
+        return _from_catalogue(known)
+    return _build(known, [row for row in table if str(row.get("gpu_model")) == known])
+
+
+def as_board(board: GpuModel | str) -> GpuModel:
+    """Return the board itself, or load it by its name."""
+    return board if isinstance(board, GpuModel) else load_gpu_model(board)
+
+
+@functools.cache
+def _from_catalogue(name: str) -> GpuModel:
+    rows = facts("mig_profiles").filter(pl.col("gpu_model") == name).to_dicts()
+    data_sheet = facts("gpu_specs").filter(pl.col("mig_model") == name).to_dicts()
+    if data_sheet:
+        first = data_sheet[0]
+        extra = {"architecture": first["architecture"], "board_sms": first["sm_or_cu_count"]}
+        rows = [row | extra for row in rows]
+    return _build(name, rows)
+
+
+def _build(name: str, table: list[dict[str, Any]]) -> GpuModel:
+    rows = board_rows(name, table)
+    first = rows[0]
+    profiles = [
+        MigProfile(
+            name=row["profile"],
+            compute_slices=row["compute_slices"],
+            memory_slices=row["memory_slices"],
+            max_instances=row["max_instances"],
+            starts=row["placement_starts"],
+            memory_gib=row["memory_gib"],
+            **{resource: row[resource] for resource in RESOURCES},
+        )
+        for row in rows
+    ]
+    return GpuModel(
+        name=name,
+        memory_gib=first["memory_gib_total"],
+        memory_slices=first["memory_slices_total"],
+        compute_slices=first["compute_slices_total"],
+        profiles=tuple(sorted(profiles, key=lambda profile: profile.size_order, reverse=True)),
+        sms=first["board_sms"],
+        architecture=first["architecture"],
+    )

@@ -1,0 +1,89 @@
+"""Charts: a frame goes in, an Altair chart comes out. No file is written and no statistics are made here.
+
+The names below are loaded when they are first used, so that ``import gpuplanner.plot`` does not load Altair.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gpuplanner._optional import import_optional
+
+if TYPE_CHECKING:
+    from gpuplanner.plot.board import plot_board
+    from gpuplanner.plot.compare import plot_policies, plot_savings
+    from gpuplanner.plot.costs import plot_costs
+    from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
+    from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
+    from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
+    from gpuplanner.plot.phases import plot_phases
+    from gpuplanner.plot.render import (
+        NAMES_SHARE,
+        chart_spec,
+        chart_to_svg,
+        enable_offline_renderer,
+        fitted,
+        spec_to_svg,
+    )
+    from gpuplanner.plot.theme import bucket_colours, layout_colours, policy_colours, tenant_colours
+
+_HOME = {
+    "NAMES_SHARE": "render",
+    "bucket_colours": "theme",
+    "chart_spec": "render",
+    "chart_to_svg": "render",
+    "enable_offline_renderer": "render",
+    "fitted": "render",
+    "layout_colours": "theme",
+    "plot_backtest_scores": "demand",
+    "plot_board": "board",
+    "plot_costs": "costs",
+    "plot_demand": "demand",
+    "plot_layout_calendar": "layout",
+    "plot_layout_counts": "layout",
+    "plot_ledger": "ledger",
+    "plot_ledger_tenants": "ledger",
+    "plot_phases": "phases",
+    "plot_policies": "compare",
+    "plot_savings": "compare",
+    "policy_colours": "theme",
+    "spec_to_svg": "render",
+    "tenant_colours": "theme",
+}
+
+__all__ = [
+    "NAMES_SHARE",
+    "bucket_colours",
+    "chart_spec",
+    "chart_to_svg",
+    "enable_offline_renderer",
+    "fitted",
+    "layout_colours",
+    "plot_backtest_scores",
+    "plot_board",
+    "plot_costs",
+    "plot_demand",
+    "plot_layout_calendar",
+    "plot_layout_counts",
+    "plot_ledger",
+    "plot_ledger_tenants",
+    "plot_phases",
+    "plot_policies",
+    "plot_savings",
+    "policy_colours",
+    "spec_to_svg",
+    "tenant_colours",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports under that name
+    if name not in _HOME:
+        missing = f"module 'gpuplanner.plot' has no attribute {name!r}"
+        raise AttributeError(missing)
+    import_optional("altair", extra="plot")
+    return getattr(importlib.import_module(f"gpuplanner.plot.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,144 @@
+"""Policies side by side, and what each step saves."""
+
+from __future__ import annotations
+
+import itertools
+
+import altair as alt
+import polars as pl
+from altair.typing import ChartType
+
+from gpuplanner.plot import prepare, theme
+
+_SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
+
+
+def plot_policies(frame: pl.DataFrame) -> ChartType:
+    """One panel per metric: the mean of each policy as a mark, its interval as a line.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``policy, metric, unit, mean, low, high``. Policies and metrics stand in the order of their first
+        rows; the first policy is the baseline, the last the plan. ``low`` and ``high`` may be null.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"policy": ["static", "dynamic"], "metric": "GPUs switched on", "unit": "GPU h",
+    ...     "mean": [10.0, 8.0], "low": [9.0, 7.0], "high": [11.0, 9.0]})
+    >>> len(plot_policies(frame).to_dict()["concat"])
+    1
+    """
+    columns = ["policy", "metric", "unit", "mean", "low", "high"]
+    prepare.require(frame, columns, where="plot_policies")
+    title = "Policies compared: mean and interval of each measure"
+    if frame.is_empty():
+        return theme.saying("No policy was simulated.", title=title)
+    policies = frame["policy"].unique(maintain_order=True).to_list()
+    rows = prepare.to_data(frame.select(columns), where="plot_policies")
+    colours = theme.policy_colours(policies)
+    height = theme.BAND_HEIGHT * len(policies)
+    shapes = alt.Scale(domain=policies, range=[_SHAPES[rank % len(_SHAPES)] for rank in range(len(policies))])
+
+    def panel(metric: str, unit: str) -> ChartType:
+        y = alt.Y("policy:N", title=None, sort=policies)
+        x = alt.X("mean:Q", title=f"[{unit}]" if unit else None, scale=alt.Scale(zero=False, nice=True))
+        colour = alt.Color("policy:N", scale=theme.scale(colours, policies), legend=None)
+        hover = [
+            alt.Tooltip("policy:N", title="policy"),
+            alt.Tooltip("mean:Q", title=f"mean [{unit}]" if unit else "mean", format=",.4~g"),
+            alt.Tooltip("low:Q", title="low", format=",.4~g"),
+            alt.Tooltip("high:Q", title="high", format=",.4~g"),
+        ]
+        base = alt.Chart(rows.filter(metric=metric))
+        line = base.mark_rule(size=2).encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour, tooltip=hover)
+        mark = base.mark_point(filled=True, size=110, opacity=1).encode(
+            x=x, y=y, color=colour, shape=alt.Shape("policy:N", scale=shapes, legend=None), tooltip=hover
+        )
+        heading = alt.TitleParams(metric, fontSize=13, offset=6)
+        return alt.layer(line, mark).properties(height=height, title=heading)
+
+    metrics = rows.select("metric", "unit").unique(maintain_order=True)
+    chart = alt.concat(*[panel(metric, unit) for metric, unit in metrics.iter_rows()], columns=2)
+    return theme.finish(
+        chart,
+        title=title,
+        names=prepare.label_width(policies),
+        panels={"columns": 2, "minimum": 340, "margin": 24},
+    )
+
+
+def plot_savings(frame: pl.DataFrame) -> ChartType:
+    """GPU-hours needed, step by step from the baseline to the plan, as a waterfall.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``step, gpu_hours, low, high`` in the order of the steps. The first row is the baseline; each further
+        row has the GPU-hours that are needed with this step and all before it, and their interval (may be
+        null). The bar of a step reaches from the level before it to its own; the last bar is the plan.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> steps = pl.DataFrame({"step": ["as installed", "cutting GPUs"], "gpu_hours": [100.0, 60.0],
+    ...     "low": [None, 55.0], "high": [None, 66.0]})
+    >>> plot_savings(steps).to_dict()["title"]
+    'GPU-hours needed, from the baseline to the plan'
+    """
+    prepare.require(frame, ["step", "gpu_hours", "low", "high"], where="plot_savings")
+    title = "GPU-hours needed, from the baseline to the plan"
+    if frame.is_empty():
+        return theme.saying("No step was measured.", title=title)
+    rows = _waterfall(frame)
+    order = rows["name"].to_list()
+    kinds = {"needed": theme.MUTED, "saved": theme.PALETTE[2], "added": theme.PALETTE[5]}
+    shown = [kind for kind in kinds if kind in rows["kind"]]
+    y = alt.Y("name:N", title=None, sort=order)
+    data = alt.Chart(prepare.to_data(rows, where="plot_savings"))
+    hover = [
+        alt.Tooltip("name:N", title="step"),
+        alt.Tooltip("after:Q", title="GPU-hours needed", format=",.0f"),
+        alt.Tooltip("low:Q", title="low", format=",.0f"),
+        alt.Tooltip("high:Q", title="high", format=",.0f"),
+        alt.Tooltip("label:N", title="change"),
+    ]
+    bars = data.mark_bar().encode(
+        x=alt.X("before:Q", title="GPU-hours"),
+        x2="after:Q",
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=theme.scale(kinds, shown)),
+        tooltip=hover,
+    )
+    whiskers = data.transform_filter("isValid(datum.low)").mark_rule(color=theme.INK, size=1.5)
+    labels = data.mark_text(align="left", dx=6).encode(x=alt.X("edge:Q"), y=y, text="label:N")
+    chart = alt.layer(bars, whiskers.encode(x=alt.X("low:Q"), x2="high:Q", y=y), labels)
+    chart = chart.properties(width="container", height=32 * len(order))
+    return theme.finish(chart, title=title, legend=110, names=prepare.label_width(order), room=48)
+
+
+def _waterfall(frame: pl.DataFrame) -> pl.DataFrame:
+    """Bars from ``before`` to ``after`` with a label each; the baseline and the plan begin at zero."""
+    steps = frame.select("step", pl.col("gpu_hours", "low", "high").cast(pl.Float64)).rows()
+    (first, baseline, *ends), *moves = steps
+    bars = [(first, 0.0, baseline, *ends, "needed", f"{baseline:,.0f}")]
+    for (_, before, *_), (name, after, low, high) in itertools.pairwise(steps):
+        kind = "added" if after > before else "saved"
+        bars.append((name, before, after, low, high, kind, f"{after - before:+,.0f}".replace("-", "−")))
+    if moves:
+        _, last, low, high = steps[-1]
+        share = f" ({last / baseline - 1:+.0%})".replace("-", "−") if baseline else ""
+        bars.append(("plan", 0.0, last, low, high, "needed", f"{last:,.0f}{share}"))
+    names = ["name", "before", "after", "low", "high", "kind", "label"]
+    numbers = dict.fromkeys(names[1:5], pl.Float64)
+    rows = pl.DataFrame(bars, schema=names, schema_overrides=numbers, orient="row")
+    return rows.with_columns(edge=pl.max_horizontal("before", "after", "high"))

@@ -1,0 +1,207 @@
+"""Demand over time with its forecast, and how good the forecasts were."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import altair as alt
+import polars as pl
+from altair.typing import ChartType
+
+from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.plot import prepare, theme
+
+OBSERVED, FORECAST = "observed", "forecast"
+INTERVAL = "5 % to 95 % quantile"
+
+# Coarser and coarser means, until the rows of all panels fit into one chart.
+_ROWS = 2400
+_BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
+_PANELS = {"columns": 2, "minimum": 320, "margin": 40}
+_KEYS = {"unique_id": "series", "tenant": "tenant", "profile": "profile"}
+
+
+def plot_demand(
+    demand: pl.DataFrame,
+    forecast: pl.DataFrame | None = None,
+    *,
+    by: str = "profile",
+    top: int = 6,
+    history_days: float = 14.0,
+) -> ChartType:
+    """Instances demanded over time, with the forecast and its band, one panel per profile.
+
+    Series that share a panel are added up. Quantiles are added too: the band is then that of series which
+    rise and fall together, which is wider than the band of their sum. History is shown as means over as many
+    hours as keep the chart small; the axis says how many.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Table ``schemas.Demand``.
+    forecast : polars.DataFrame, optional
+        Table ``schemas.Forecast``, one model per series.
+    by : {"profile", "tenant", "unique_id"}
+        What a panel stands for.
+    top : int
+        Panels: those with the highest mean demand.
+    history_days : float
+        How much of the history before its end is shown.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, or a series and slot is forecast more than once.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> slot = datetime(2026, 10, 1, tzinfo=UTC)
+    >>> rows = pl.DataFrame(
+    ...     {"unique_id": ["a/gpu"], "tenant": ["a"], "profile": ["gpu"], "ds": [slot], "y": [3.0]}
+    ... )
+    >>> plot_demand(rows).to_dict()["title"]
+    'Instances demanded, by profile'
+    """
+    prepare.require(demand, ["unique_id", "ds", "y", by], where="plot_demand")
+    title = f"Instances demanded, by {_KEYS.get(by, by)}"
+    if demand.is_empty():
+        return theme.saying("The demand table has no rows.", title=title)
+    panels = _largest(demand, by, top)
+    begin = demand["ds"].max() - timedelta(days=history_days)  # type: ignore[operator]
+    past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(panel=by, ds="ds")
+    history = past.agg(y=pl.col("y").sum()).with_columns(kind=pl.lit(OBSERVED))
+    future = _future(demand, forecast, by, panels)
+    allowed = (_ROWS - future.height) // len(panels)
+    slots = history["ds"].n_unique()
+    step_h = _slot_hours(history)
+    hours = next((h for h in _BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _BIN_HOURS[-1])
+    binned = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
+    rows = pl.concat([binned, future], how="diagonal").sort(
+        "panel", "kind", "ds", descending=[False, True, False]
+    )
+    return _panels(rows, panels, title=title, hours=hours)
+
+
+def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
+    """Error and coverage of each model on past data, one mark per series.
+
+    Left the mean absolute scaled error: below 1 is better than repeating the last season. Right the share of
+    values inside the 90 % interval, where the line marks 0.9. Models stand in order of their mean error.
+
+    Parameters
+    ----------
+    scores : polars.DataFrame
+        ``unique_id, model, mase, coverage_90``, one row per series and model.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+    """
+    prepare.require(scores, ["unique_id", "model", "mase", "coverage_90"], where="plot_backtest_scores")
+    title = "Forecast error and interval coverage on past data"
+    if scores.is_empty():
+        return theme.saying("No forecast was tested.", title=title)
+    means = scores.group_by("model").agg(pl.col("mase").mean())
+    models = means.sort("mase", "model", nulls_last=True)["model"].to_list()
+    columns = scores.select("unique_id", "model", "mase", "coverage_90").sort("model", "unique_id")
+    rows = alt.Chart(prepare.to_data(columns, where="plot_backtest_scores"))
+
+    def panel(column: str, axis_title: str, mark_at: float) -> ChartType:
+        points = rows.mark_point(size=60, filled=False, strokeWidth=1.6, color=theme.PALETTE[0]).encode(
+            x=alt.X(f"{column}:Q", title=axis_title, scale=alt.Scale(zero=False)),
+            y=alt.Y("model:N", title=None, sort=models),
+            tooltip=[
+                alt.Tooltip("unique_id:N", title="series"),
+                alt.Tooltip("model:N", title="model"),
+                alt.Tooltip("mase:Q", title="MASE", format=".3f"),
+                alt.Tooltip("coverage_90:Q", title="coverage of the 90 % interval", format=".1%"),
+            ],
+        )
+        line = alt.Chart().mark_rule(color=theme.PALETTE[5], strokeDash=[4, 3], size=1.5)
+        rule = line.encode(x=alt.datum(mark_at))
+        return alt.layer(points, rule).properties(height=theme.BAND_HEIGHT * len(models))
+
+    parts = [
+        panel("mase", "MASE (1 = seasonal naive)", 1.0),
+        panel("coverage_90", "coverage of the 90 % interval", 0.9),
+    ]
+    chart = alt.concat(*parts, columns=2)
+    return theme.finish(
+        chart,
+        title=title,
+        names=prepare.label_width(models),
+        panels={"columns": 2, "minimum": 340, "margin": 24},
+    )
+
+
+def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int) -> ChartType:
+    data = alt.Chart().transform_calculate(**prepare.utc_text(at="ds"))
+    start, end = rows["ds"].min(), rows["ds"].max()
+    slots = f"means of {hours} h" if hours > 1 else "time"
+    x = prepare.utc_axis("ds", prepare.span(start, end, slot=slots))  # type: ignore[arg-type]
+    y = alt.Y("y:Q", title="instances")
+    kinds = [kind for kind in (OBSERVED, FORECAST) if kind in rows["kind"]]
+    colours = {OBSERVED: theme.MUTED, FORECAST: theme.PALETTE[0]}
+    dashes = alt.Scale(domain=kinds, range=[[1, 0], [6, 2]])
+    hover = [
+        alt.Tooltip("panel:N", title="series"),
+        alt.Tooltip("at:N", title="UTC"),
+        alt.Tooltip("kind:N", title="kind"),
+        alt.Tooltip("y:Q", title="instances", format=",.2f"),
+    ]
+    lines = data.mark_line(strokeWidth=1.6).encode(
+        x=x,
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=theme.scale(colours, kinds)),
+        strokeDash=alt.StrokeDash("kind:N", title=None, scale=dashes),
+        tooltip=hover,
+    )
+    layers: list[alt.Chart] = [lines]
+    if "low" in rows.columns:
+        square = alt.Legend(symbolType="square")
+        fill = alt.Fill("band:N", title=None, legend=square, scale=alt.Scale(range=["#56b4e9"]))
+        band = data.mark_area(opacity=0.3).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", fill=fill)
+        known = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL}'")
+        layers.insert(0, known)
+    layered = alt.layer(*layers, data=prepare.to_data(rows, where="plot_demand")).properties(height=150)
+    facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
+    chart: ChartType = facets.resolve_scale(y="independent")
+    return theme.finish(chart, title=title, legend=170, names=30, panels=_PANELS)
+
+
+def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels: list[str]) -> pl.DataFrame:
+    """Forecast rows as ``panel, ds, y, low, high, kind``, added up over the series of a panel."""
+    if forecast is None or forecast.is_empty():
+        return pl.DataFrame()
+    prepare.require(forecast, ["unique_id", "ds", "mean", "q05", "q95"], where="plot_demand: forecast")
+    twice = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
+    if twice.height:
+        text = message(
+            "plot_demand: forecast",
+            "one model per series",
+            f"{twice.height} rows of a series and slot that come again, series "
+            f"{examples(twice['unique_id'].unique().sort().to_list())}",
+            "Filter the forecast to the model to be shown.",
+        )
+        raise SchemaError(text)
+    key = demand.select("unique_id", panel=by).unique()
+    return (
+        forecast.join(key, on="unique_id")
+        .filter(pl.col("panel").is_in(panels))
+        .group_by("panel", "ds")
+        .agg(y=pl.col("mean").sum(), low=pl.col("q05").sum(), high=pl.col("q95").sum())
+        .with_columns(kind=pl.lit(FORECAST))
+    )
+
+
+def _largest(demand: pl.DataFrame, by: str, top: int) -> list[str]:
+    total = demand.group_by(by).agg(pl.col("y").sum()).sort("y", by, descending=[True, False])
+    return total[by].head(top).to_list()
+
+
+def _slot_hours(history: pl.DataFrame) -> float:
+    slots = history["ds"].unique().sort()
+    step = slots.diff().min()
+    return step.total_seconds() / 3600 if isinstance(step, timedelta) else 1.0

@@ -1,0 +1,139 @@
+"""Turn charts into specifications and SVG, with nothing fetched from anywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import altair as alt
+from altair.typing import ChartType
+
+from gpuplanner._optional import import_optional
+
+SVG_WIDTH = 860
+NOTEBOOK_WIDTH = 720
+_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
+_LONG_NUMBER = re.compile(r"(\.\d\d)\d+")  # a hundredth of a pixel is enough
+
+NAMES_SHARE = 0.36
+"""At most this share of the width goes to names on the vertical axis."""
+
+# JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
+_NOTEBOOK_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_NOTEBOOK_TYPE = "application/vnd.vegalite.v5+json"
+
+
+def chart_spec(chart: ChartType) -> dict[str, Any]:
+    """Vega-Lite specification of a chart, validated, data included.
+
+    Examples
+    --------
+    >>> from gpuplanner.plot import plot_costs
+    >>> import polars as pl
+    >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
+    'container'
+    """
+    spec: dict[str, Any] = chart.to_dict()
+    return spec
+
+
+def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
+    """Lay a specification out for a width in pixels, where no browser can say how wide the page is.
+
+    The page does the same in its script when it draws and when the window changes.
+
+    Parameters
+    ----------
+    spec : dict
+        From :func:`chart_spec`; it is not changed.
+    width : int
+        Of the whole chart, in pixels.
+    """
+    facts = spec["usermeta"]
+    names = min(facts["names"], int(width * NAMES_SHARE))
+    config = spec["config"]
+    fit = spec | {
+        "config": config
+        | {
+            "axisYDiscrete": {"labelLimit": names},
+            "legend": config["legend"]
+            | {
+                "columns": max(1, (width - names) // facts["legend"]),
+                "labelLimit": max(60, min(260, width - names - 30)),
+            },
+        }
+    }
+    panels = facts.get("panels")
+    if panels is None:
+        if fit.get("width") == "container":
+            fit |= {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}}
+        return fit
+    columns = max(1, min(panels["columns"], width // panels["minimum"]))
+    panel = {"width": max(80, width // columns - names - panels["margin"])}
+    fit["columns"] = columns
+    if "concat" in fit:
+        fit["concat"] = [part | panel for part in fit["concat"]]
+    else:
+        fit["spec"] = fit["spec"] | panel
+    return fit
+
+
+def chart_to_svg(chart: ChartType, *, width: int = SVG_WIDTH) -> str:
+    """Draw a chart as SVG text, without a browser and without a network.
+
+    Parameters
+    ----------
+    chart : altair chart
+        Any chart of this package.
+    width : int
+        Of the whole drawing, in pixels.
+
+    Raises
+    ------
+    MissingDependencyError
+        If vl-convert is not installed.
+
+    Examples
+    --------
+    >>> from gpuplanner.plot import plot_costs
+    >>> import polars as pl
+    >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
+    '<svg'
+    """
+    return spec_to_svg(chart_spec(chart), width=width)
+
+
+def spec_to_svg(spec: dict[str, Any], *, width: int = SVG_WIDTH) -> str:
+    """Draw a specification of :func:`chart_spec` as SVG text, as :func:`chart_to_svg` does."""
+    return _drawn(fitted(spec, width))
+
+
+def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
+    """Show charts in notebooks without a network: JupyterLab draws the chart, nbconvert takes the SVG.
+
+    Altair's own default loads its runtime from a content network. Call this once in a notebook.
+
+    Parameters
+    ----------
+    width : int
+        Of each chart, in pixels.
+    """
+
+    def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
+        ours = "usermeta" in spec  # a chart of the user's own is shown as it is
+        fit = fitted(spec, width) if ours else spec
+        return {
+            _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
+            "image/svg+xml": _drawn(fit),
+            "text/plain": f"<chart: {spec.get('title', 'untitled')}>",
+        }
+
+    alt.renderers.register("offline", offline)
+    alt.renderers.enable("offline")
+
+
+def _drawn(spec: dict[str, Any]) -> str:
+    converter = import_optional("vl_convert", extra="plot")
+    # An empty list of addresses: data come with the specification, and nothing is fetched.
+    svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
+    return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)

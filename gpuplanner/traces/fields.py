@@ -1,0 +1,130 @@
+"""What a source calls its columns, and how its lines are cut into them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.names import nearest
+
+MAX_NAME = 40
+"""Characters of a column name that a message shows."""
+
+UNIT_SEPARATOR = "\x1f"
+"""Stands between the fields of a line once its quotation marks are gone."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """How one column of a source is read.
+
+    Attributes
+    ----------
+    name : str
+        Our name.
+    kind : str
+        ``"text"``, ``"number"`` or ``"time"`` (naive, in `format`).
+    nullable : bool
+        The value may be empty.
+    optional : bool
+        The whole column may be absent.
+    low, high : float
+        Bounds of a number.
+    format : str
+        Date format of a time.
+    """
+
+    name: str
+    kind: Literal["text", "number", "time"] = "text"
+    nullable: bool = False
+    optional: bool = False
+    low: float = 0.0
+    high: float = math.inf
+    format: str = "%Y-%m-%d %H:%M:%S"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How lines are cut into fields.
+
+    Attributes
+    ----------
+    separator : str
+        One character.
+    quotes : bool
+        Fields may stand in quotation marks.
+    names : callable
+        Field names of a file without a header line, from its first lines; None if the first line is a header.
+    free_tail : collection of str
+        Folded names of fields that may contain the separator when they stand last.
+    any_of : tuple of tuple of str
+        Of each group, at least one column must be there.
+    hint : str
+        What to do where columns are missing.
+    """
+
+    separator: str = ","
+    quotes: bool = True
+    names: Callable[[Sequence[str]], Sequence[str] | None] = lambda _: None
+    free_tail: Collection[str] = ()
+    any_of: tuple[tuple[str, ...], ...] = ()
+    hint: str = "Is this the right source?"
+
+
+CSV = Dialect()
+
+
+def header_names(header: str, dialect: Dialect) -> list[str]:
+    """Field names of a header line."""
+    if dialect.quotes and '"' in header:
+        fields = _unquote(header, dialect.separator)
+        return [] if fields is None else [name.strip() for name in fields.split(UNIT_SEPARATOR)]
+    return [name.strip() for name in header.split(dialect.separator)]
+
+
+def column_places(
+    names: Sequence[str], columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
+) -> dict[str, int]:
+    """Position of each of our columns among the names of the file; what is missing is named all at once."""
+    folded = [name.casefold() for name in names]
+    places = {name: folded.index(name.casefold()) for name in columns if name.casefold() in folded}
+    twice = sorted(name for name in places if folded.count(name.casefold()) > 1)
+    missing: list[tuple[str, ...]] = [
+        (name,) for name, field in columns.items() if name not in places and not field.optional
+    ]
+    missing += [group for group in dialect.any_of if not any(name in places for name in group)]
+    if twice:
+        text = message(str(path), "each column once", f"{examples(twice)} more than once", "Rename one.")
+        raise TraceFormatError(text)
+    if missing:
+        wanted = ", ".join(" or ".join(map(repr, group)) for group in missing)
+        shown = [name[:MAX_NAME] for name in names]
+        got = f"columns {examples(shown)}"
+        free = [name for place, name in enumerate(shown) if place not in places.values()]
+        near = {name: nearest(name, free)[:1] for group in missing for name in group}
+        pairs = ", ".join(f"{name!r} may be {found[0]!r} here" for name, found in near.items() if found)
+        todo = f"Was a column renamed? {pairs}. {dialect.hint}" if pairs else dialect.hint
+        raise TraceFormatError(message(str(path), f"columns {wanted} of {source}", got, todo))
+    return places
+
+
+def unquoted(separator: str) -> pl.Expr:
+    """Lines with quoted fields, with a separator that no field contains; null if a quote is not closed."""
+    raw = pl.col("raw")
+    plain = raw.str.replace_all(separator, UNIT_SEPARATOR, literal=True)
+    parsed = raw.map_elements(lambda line: _unquote(line, separator), return_dtype=pl.String)
+    return pl.when(raw.str.contains('"', literal=True)).then(parsed).otherwise(plain)
+
+
+def _unquote(line: str, separator: str) -> str | None:
+    try:
+        return UNIT_SEPARATOR.join(next(csv.reader([line], delimiter=separator, strict=True)))
+    except csv.Error:
+        return None

@@ -1,0 +1,139 @@
+"""Alibaba OpenB: pods with whole and fractional GPUs, 2023 (Weng et al., USENIX ATC 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.traces.assemble import assemble
+from gpuplanner.traces.fields import Field
+from gpuplanner.traces.inventory import read_inventory
+from gpuplanner.traces.quality import Check
+from gpuplanner.traces.reader import read_rows
+from gpuplanner.traces.times import FIRST_INSTANT, MAX_SECONDS, iso, known_origin, seconds
+from gpuplanner.traces.trace import Trace
+
+COLUMN_MAP = {
+    "name": Field("job_id"),
+    "num_gpu": Field("whole_gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "gpu_milli": Field("gpu_milli", "number", nullable=True, high=1000.0),
+    "gpu_spec": Field("gpu_model", nullable=True),
+    "qos": Field("qos", nullable=True),
+    "pod_phase": Field("phase", nullable=True),
+    "creation_time": Field("submit_s", "number", high=MAX_SECONDS),
+    "deletion_time": Field("end_s", "number", nullable=True, high=MAX_SECONDS),
+    "scheduled_time": Field("start_s", "number", nullable=True, high=MAX_SECONDS),
+}
+"""Times in seconds from the start of the trace; `gpu_milli`: thousandths of one GPU; `gpu_spec`: wanted
+models joined by ``|``."""
+
+PHASES = {
+    "Succeeded": "COMPLETED",
+    "Failed": "FAILED",
+    "Pending": "PENDING",
+    "Running": "RUNNING",
+    "Unknown": "UNKNOWN",
+}
+
+RELATIVE_DATES = "times are seconds from the start of the trace; second 0 was set to {}"
+
+
+def read_openb(
+    paths: Sequence[str | Path], *, nodes: str | Path | None = None, origin: datetime | str | None = None
+) -> Trace:
+    r"""Read an OpenB pod list, and its node list if given.
+
+    A pod is a job: submitted at `creation_time`, started at `scheduled_time` (never, if that is empty),
+    ended at `deletion_time`. A running pod deleted at the last instant of the trace still ran; one deleted
+    earlier ended in a state that the source does not tell. The variant lists are resamplings of the same
+    pods: read them one at a time.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, plain or gzip.
+    nodes : str or Path, optional
+        Node list, see :func:`gpuplanner.traces.inventory.read_inventory`.
+    origin : datetime or str, optional
+        Instant of second 0. The default, 1970-01-01, makes it plain that the dates are relative.
+
+    Returns
+    -------
+    Trace
+        One row per pod; `inventory` if `nodes` was given.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source (the lists with five columns have no times), or no row is
+        left.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> header = "name,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "pods.csv"
+    ...     _ = path.write_text(header + "\npod-1,1,460,,LS,Succeeded,0,7200,3600\n")
+    ...     read_openb([path]).jobs["gpus", "tier", "state"].row(0)
+    (0.46, 'ls', 'COMPLETED')
+    """
+    zero = known_origin(FIRST_INSTANT if origin is None else origin)
+    rows = read_rows(paths, COLUMN_MAP, source="openb")
+    phase = pl.col("phase")
+    rows = rows.reject({f"pod_phase: not one of {', '.join(PHASES)}": ~phase.is_in(list(PHASES))})
+    instants = {
+        f"{name}_time": pl.lit(zero, pl.Datetime("us", "UTC")) + seconds(pl.col(f"{name}_s"))
+        for name in ("submit", "start", "end")
+    }
+    at_end = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
+    jobs = rows.good.with_columns(
+        **instants,
+        attempt=pl.lit(1),
+        tenant=pl.lit("openb"),
+        tier=pl.col("qos").str.to_lowercase(),
+        gpus=pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
+        still_runs=(phase == "Running") & (at_end | pl.col("end_s").is_null()),
+        deleted=(phase == "Running") & ~at_end,
+    ).with_columns(
+        end_time=pl.when(~pl.col("still_runs").fill_null(False)).then(pl.col("end_time")),
+        state=pl.when("deleted")
+        .then(pl.lit("UNKNOWN"))
+        .otherwise(phase.replace_strict(PHASES, default="UNKNOWN")),
+    )
+    checks = [
+        Check(
+            "dates relative to an origin that was not given",
+            "info",
+            "days of the week and calendar dates mean nothing",
+            pl.lit(origin is None),
+        ),
+        Check(
+            "deleted while running, before the trace ended",
+            "info",
+            "state UNKNOWN: how they ended is not told",
+            pl.col("deleted"),
+        ),
+        Check(
+            "a share of a GPU",
+            "info",
+            "GPU-hours count the share asked for, not the whole GPU",
+            pl.col("gpus") != pl.col("gpus").floor(),
+        ),
+    ]
+    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
+    return assemble(
+        replace(rows, good=jobs),
+        source="openb",
+        origin=zero,
+        last_seen=pl.lit(zero, pl.Datetime("us", "UTC")) + seconds(pl.col("end_s")),
+        checks=checks,
+        notes=[RELATIVE_DATES.format(iso(zero)), "the trace names no tenants: all jobs are of 'openb'"],
+        inventory=inventory,
+        more_files=[] if node_file is None else [node_file],
+    )

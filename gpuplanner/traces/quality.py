@@ -1,0 +1,227 @@
+"""What is unclear, missing or odd in a trace, how many rows it touches and which figures it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+
+import polars as pl
+
+from gpuplanner.units import SECONDS_PER_HOUR
+
+COLUMNS = {
+    "check": pl.String,
+    "severity": pl.String,
+    "rows": pl.Int64,
+    "effect": pl.String,
+    "example": pl.String,
+}
+"""Columns of the quality report: what was found, how grave (info, warning, error), in how many rows, which
+figures it moves, and one example."""
+
+GRAVE_SHARE = 0.01
+"""Share of faulty rows above which rejects are an error and no longer a warning."""
+
+LONG_RUN_DAYS = 30.0
+GAP_HOURS = 24.0
+
+RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the quality report."""
+
+    check: str
+    severity: str
+    rows: int
+    effect: str
+    example: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition on rows that is worth a line of the report.
+
+    Attributes
+    ----------
+    check : str
+        What the rows have in common, in words.
+    severity : str
+        ``"info"``, ``"warning"`` or ``"error"``.
+    effect : str
+        Which figures it moves, and which way.
+    condition : polars.Expr
+        True where it holds; null counts as false.
+    """
+
+    check: str
+    severity: str
+    effect: str
+    condition: pl.Expr
+
+
+JOB_CHECKS = (
+    Check(
+        "ended without an end time",
+        "warning",
+        "their GPU-hours are not counted",
+        pl.col("end_time").is_null() & ~pl.col("state").is_in(["RUNNING", "PENDING"]),
+    ),
+    Check(
+        "running when the observation ended",
+        "info",
+        "their GPU-hours are counted up to the end of the observation; their run times are unknown",
+        pl.col("end_time").is_null() & (pl.col("state") == "RUNNING"),
+    ),
+    Check(
+        "waiting when the observation ended",
+        "info",
+        "they hold no GPUs; their queueing delays are lower bounds",
+        (pl.col("state") == "PENDING") & pl.col("end_time").is_null(),
+    ),
+    Check(
+        "ended without ever starting",
+        "info",
+        "they have no queueing delay, run time or GPU-hours",
+        pl.col("start_time").is_null() & pl.col("end_time").is_not_null(),
+    ),
+    Check(
+        "running without a start time",
+        "warning",
+        "their GPU-hours are not counted",
+        pl.col("start_time").is_null() & (pl.col("state") == "RUNNING"),
+    ),
+    Check(
+        "number of GPUs not known",
+        "warning",
+        "demand and GPU-hours leave them out and are too low",
+        pl.col("gpus").is_null(),
+    ),
+    Check("no GPU", "info", "they count as jobs but add nothing to demand or GPU-hours", pl.col("gpus") == 0),
+    Check(
+        "state not known",
+        "info",
+        "failures, time-outs and cancellations cannot be told apart",
+        pl.col("state") == "UNKNOWN",
+    ),
+    Check(
+        f"ran for more than {LONG_RUN_DAYS:g} days",
+        "info",
+        "a few such jobs can dominate means and GPU-hours",
+        RUN_S > LONG_RUN_DAYS * 86400,
+    ),
+)
+
+UNSORTED = Check(
+    "out of order by submission in the file",
+    "info",
+    "none: the rows were sorted",
+    pl.col("submit_time") < pl.col("submit_time").cum_max(),
+)
+
+AMBIGUOUS_TIME = Check(
+    "local time that the clock showed twice",
+    "warning",
+    "the earliest reading that fits the row was taken; these times may be an hour too early",
+    pl.col("ambiguous"),
+)
+
+NO_QUEUE = Check(
+    "start not in the source",
+    "info",
+    "the start was set to the submission: queueing delays are unknown, and demand is placed too early",
+    pl.col("start_time").is_not_null(),
+)
+
+
+def run_checks(frame: pl.DataFrame, checks: Sequence[Check]) -> list[Finding]:
+    """Evaluate checks on rows that have ``job_id``; only those that hold somewhere are returned.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"job_id": ["a", "b"], "gpus": [0.0, 8.0]})
+    >>> run_checks(frame, [Check("no GPU", "info", "none", pl.col("gpus") == 0)])
+    [Finding(check='no GPU', severity='info', rows=1, effect='none', example='job a')]
+    """
+    marks = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
+    return [
+        Finding(check.check, check.severity, int(mark.sum()), check.effect, f"job {_first(frame, mark)}")
+        for check, mark in zip(checks, marks.iter_columns(), strict=True)
+        if mark.any()
+    ]
+
+
+def reject_findings(rejects: pl.DataFrame, rows_in: int, harmless: Iterable[str]) -> list[Finding]:
+    """Count the rejected rows by reason.
+
+    Parameters
+    ----------
+    rejects : polars.DataFrame
+        ``file``, ``row``, ``reason``, ``raw``.
+    rows_in : int
+        Rows of the files; more than 1 % of them faulty is an error.
+    harmless : iterable of str
+        Reasons that are no faults, such as the step rows of an accounting dump.
+    """
+    if rejects.is_empty():
+        return []
+    reasons = rejects.group_by("reason", maintain_order=True).agg(
+        pl.len(), pl.col("file").first(), pl.col("row").first()
+    )
+    harmless = set(harmless)
+    faulty = rejects.height - rejects.filter(pl.col("reason").is_in(sorted(harmless))).height
+    grave = "error" if faulty > GRAVE_SHARE * rows_in else "warning"
+    return [
+        Finding(
+            f"rejected: {reason}",
+            "info" if reason in harmless else grave,
+            rows,
+            "none: not a job" if reason in harmless else "left out of every figure",
+            f"{file}, line {line}",
+        )
+        for reason, rows, file, line in reasons.sort("len", "reason", descending=[True, False]).iter_rows()
+    ]
+
+
+def gap_findings(submit_time: pl.Series) -> list[Finding]:
+    """Find stretches without any submission, in a sorted column of instants.
+
+    Examples
+    --------
+    >>> from datetime import datetime
+    >>> days = pl.Series([datetime(2025, 1, day) for day in (1, 2, 5)])
+    >>> gap_findings(days)[0].example
+    '72.0 hours before 2025-01-05 00:00 UTC'
+    """
+    gaps = submit_time.diff().dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
+    count = int((gaps > GAP_HOURS).sum())
+    if not count:
+        return []
+    longest = gaps.arg_max() or 0
+    return [
+        Finding(
+            f"no submission for more than {GAP_HOURS:g} hours",
+            "warning",
+            count,
+            "an outage, a holiday or missing data: forecasts learn it as low demand",
+            f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC",
+        )
+    ]
+
+
+def report(findings: Iterable[Finding]) -> pl.DataFrame:
+    """Quality report as a table, gravest and most frequent first.
+
+    Examples
+    --------
+    >>> report([Finding("a", "info", 9, "", ""), Finding("b", "error", 1, "", "")])["check"].to_list()
+    ['b', 'a']
+    """
+    rank = {"error": 0, "warning": 1, "info": 2}
+    ordered = sorted(findings, key=lambda finding: (rank[finding.severity], -finding.rows, finding.check))
+    return pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
+
+
+def _first(frame: pl.DataFrame, mark: pl.Series) -> str:
+    return str(frame["job_id"][int(mark.arg_max() or 0)])

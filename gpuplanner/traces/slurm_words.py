@@ -1,0 +1,207 @@
+"""Words of Slurm accounting: states, trackable resources (TRES), durations and field lists of known tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+STATES = {
+    "BOOT_FAIL": "NODE_FAIL",
+    "CANCELLED": "CANCELLED",
+    "COMPLETED": "COMPLETED",
+    "COMPLETING": "RUNNING",
+    "CONFIGURING": "RUNNING",
+    "DEADLINE": "TIMEOUT",
+    "FAILED": "FAILED",
+    "LAUNCH_FAILED": "NODE_FAIL",
+    "NODE_FAIL": "NODE_FAIL",
+    "OUT_OF_MEMORY": "OUT_OF_MEMORY",
+    "PENDING": "PENDING",
+    "PREEMPTED": "PREEMPTED",
+    "RECONFIG_FAIL": "NODE_FAIL",
+    "REQUEUED": "PREEMPTED",
+    "REQUEUE_FED": "PENDING",
+    "REQUEUE_HOLD": "PENDING",
+    "RESIZING": "RUNNING",
+    "RESV_DEL_HOLD": "PENDING",
+    "REVOKED": "CANCELLED",
+    "RUNNING": "RUNNING",
+    "SIGNALING": "RUNNING",
+    "SPECIAL_EXIT": "FAILED",
+    "STAGE_OUT": "RUNNING",
+    "STOPPED": "RUNNING",
+    "SUSPENDED": "RUNNING",
+    "TIMEOUT": "TIMEOUT",
+}
+"""State of Slurm → ours. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
+
+NO_VALUE = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
+"""What sacct prints where there is nothing."""
+
+SONAR_FIELDS = (
+    "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
+    "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"
+    "|TimelimitRaw|UserCPU|NodeList|Partition|AllocTRES|Priority|JobName"
+)
+"""Fields that NordicHPC Sonar asks of sacct, without a header line."""
+
+XDMOD_FIELDS = (
+    "JobID|JobIDRaw|Cluster|Partition|QOS|Account|Group|GID|User|UID|Submit|Eligible|Start|End|Elapsed|ExitCode"
+    "|State|NNodes|NCPUS|ReqCPUS|ReqMem|ReqTRES|AllocTRES|Timelimit|NodeList|JobName"
+)
+"""Fields that Open XDMoD asks of sacct, without a header line."""
+
+FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
+
+INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
+TYPED_GPU = re.compile(r"gres/gpu:(.+)")
+MIG_TYPE = re.compile(r"(?:(.*)_)?(\d+g\.\d+gb)(?:[.+](me))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Tres:
+    """GPUs and nodes of one TRES text.
+
+    Attributes
+    ----------
+    gpus : float
+        The untyped count where there is one, else the sum of the typed ones: never both.
+    types : int
+        Number of different GPU types.
+    typed : float
+        Sum of the typed counts.
+    model, profile : str, optional
+        Board and MIG profile, in the words of the source; boards are joined by ``|``, and the profile is
+        None if there are several.
+    nodes : int, optional
+        Number of nodes.
+    """
+
+    gpus: float
+    types: int
+    typed: float
+    model: str | None
+    profile: str | None
+    nodes: int | None
+
+
+def parse_tres(text: str) -> Tres:
+    """Read a TRES text such as ``billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G,node=1``.
+
+    Raises
+    ------
+    ValueError
+        If an item is not ``name=value``, or a count of GPUs or nodes is no whole number.
+
+    Examples
+    --------
+    >>> parse_tres("cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1").gpus
+    4.0
+    >>> tres = parse_tres("gres/gpu:nvidia_a100_3g.20gb=1")
+    >>> tres.model, tres.profile
+    ('nvidia_a100', '3g.20gb')
+    """
+    untyped: int | None = None
+    nodes: int | None = None
+    typed: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, value = item.strip().partition("=")
+        if not (name and equals and value):
+            raise ValueError(item)
+        if name == "gres/gpu":
+            untyped = _count(value)
+        elif name == "node":
+            nodes = _count(value)
+        elif match := TYPED_GPU.fullmatch(name):
+            typed[match[1]] = typed.get(match[1], 0) + _count(value)
+    boards = [_board(name) for name in sorted(typed)]
+    models = dict.fromkeys(model for model, _ in boards if model)
+    profiles = {profile for _, profile in boards}
+    total = sum(typed.values())
+    return Tres(
+        gpus=float(total if untyped is None else untyped),
+        types=len(typed),
+        typed=float(total),
+        model="|".join(models) or None,
+        profile=profiles.pop() if len(profiles) == 1 else None,
+        nodes=nodes,
+    )
+
+
+def _count(text: str) -> int:
+    """A number of things: decimal digits, and no more of them than a 32-bit table column holds."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise ValueError(text)
+    return int(text)
+
+
+def _board(gres_type: str) -> tuple[str | None, str | None]:
+    """Part the type of a GPU into board and MIG profile: a100_3g.20gb → a100, 3g.20gb."""
+    match = MIG_TYPE.fullmatch(gres_type)
+    if match is None:
+        return gres_type, None
+    return match[1] or None, match[2].lower() + ("+me" if match[3] else "")
+
+
+def slurm_state(text: str) -> str | None:
+    """Our state for one of Slurm's; None if it is unknown.
+
+    Examples
+    --------
+    >>> slurm_state("CANCELLED by 380693"), slurm_state("OUT_OF_ME+"), slurm_state("LOST")
+    ('CANCELLED', 'OUT_OF_MEMORY', None)
+    """
+    word = text.split(" ")[0]
+    if not word.endswith("+"):
+        return STATES.get(word)
+    ours = {state for name, state in STATES.items() if name.startswith(word[:-1]) and len(word) > 3}
+    return ours.pop() if len(ours) == 1 else None
+
+
+def duration_s(text: pl.Expr) -> pl.Expr:
+    """Seconds of ``[days-][hours:]minutes:seconds``; null where it is no such text.
+
+    Examples
+    --------
+    >>> pl.select(duration_s(pl.lit("10-13:27:06"))).item()
+    912426.0
+    """
+    parts = text.str.extract_groups(r"^(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2}(?:\.\d{1,6})?)$")
+    days, hours, minutes, rest = (parts.struct.field(str(place)).cast(pl.Float64) for place in range(1, 5))
+    return days.fill_null(0) * 86400 + hours.fill_null(0) * 3600 + minutes * 60 + rest
+
+
+def known_fields(lines: Sequence[str]) -> list[str] | None:
+    """Field names of a file without a header line, from the number of fields and what stands in them.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        First lines of the file.
+
+    Returns
+    -------
+    list of str or None
+        One of :data:`FIELD_LISTS` if more than half of the lines fit it; None if none does.
+
+    Examples
+    --------
+    >>> known_fields(["JobID|State|Submit"]) is None
+    True
+    """
+    for names in FIELD_LISTS:
+        if 2 * sum(_fits(line, names) for line in lines) > len(lines):
+            return list(names)
+    return None
+
+
+def _fits(line: str, names: Sequence[str]) -> bool:
+    values = dict(zip(names, line.split("|", len(names) - 1), strict=False))
+    return (
+        len(values) == len(names)
+        and slurm_state(values["State"]) is not None
+        and INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
+    )

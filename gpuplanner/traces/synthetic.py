@@ -1,0 +1,313 @@
+"""Seeded job requests and telemetry of a made-up fleet, for the shipped sample, docs and tests.
+
+The shapes follow published traces, the numbers are ours:
+
+- job mix and failures: pretraining is few jobs and most GPU time, evaluation is the bulk of the jobs, about
+  two jobs in five fail, most of them early (Hu et al., NSDI 2024, Acme [1]_);
+- run times are lognormal with medians of minutes and means of hours, nine in ten jobs ask for one GPU
+  outside the large gangs (Jeon et al., ATC 2019, Philly [2]_);
+- people ask for more than they use (Weng et al., ATC 2023, OpenB [3]_).
+
+The generator knows no scheduler: :func:`make_requests` says what was asked for and how long it would run;
+whoever calls it lets a simulator place the jobs and passes the result to :func:`as_jobs`.
+
+References
+----------
+.. [1] https://arxiv.org/abs/2403.07648
+.. [2] https://www.usenix.org/conference/atc19/presentation/jeon
+.. [3] https://www.usenix.org/conference/atc23/presentation/weng
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.catalog import facts
+from gpuplanner.schemas import Jobs, check
+
+SLICES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
+"""Slice sizes of the H100-80GB in the order in which people step up; after the last comes a whole GPU."""
+WHOLE = len(SLICES)
+STEPS_TOO_MANY = ((0, 1, 2, WHOLE), (0.40, 0.30, 0.20, 0.10))
+"""By how many sizes a request exceeds the need, and how often."""
+BOARD = "H100-80GB-SXM5"
+DAY_S = 86_400.0
+MEASURED_SHARE = 0.85
+"""Share of jobs for which the accounting system kept activity and peak memory."""
+
+
+@dataclass(frozen=True)
+class JobClass:
+    """What one kind of job asks for and when.
+
+    ``needs`` are the slices that its one-GPU jobs can fill (``"gpu"``: more than any slice); ``duty`` is the
+    range of the share of its run time in which it keeps them busy.
+    """
+
+    name: str
+    tenants: dict[str, float]
+    tier: str
+    jobs_per_day: float
+    run_median_s: float
+    run_sigma: float
+    gpus: dict[int, float]
+    needs: dict[str, float]
+    duty: tuple[float, float]
+    peak_hour: float
+    day_swing: float
+    weekend_factor: float
+    failure_rate: float
+
+
+JOB_CLASSES = (
+    JobClass(
+        "pretraining",
+        {"llm-core": 0.7, "vision": 0.2, "speech": 0.1},
+        "guaranteed",
+        jobs_per_day=2.2,
+        run_median_s=32_400,
+        run_sigma=0.9,
+        gpus={8: 0.85, 16: 0.15},
+        needs={},
+        duty=(0.80, 0.95),
+        peak_hour=17,
+        day_swing=0.3,
+        weekend_factor=0.7,
+        failure_rate=0.30,
+    ),
+    JobClass(
+        "fine-tuning",
+        {"assistants": 0.4, "vision": 0.3, "speech": 0.2, "research": 0.1},
+        "standard",
+        jobs_per_day=42.0,
+        run_median_s=4_320,
+        run_sigma=1.1,
+        gpus={1: 0.5, 2: 0.15, 4: 0.2, 8: 0.15},
+        needs={"2g.20gb": 0.15, "3g.40gb": 0.35, "4g.40gb": 0.10, "gpu": 0.40},
+        duty=(0.60, 0.90),
+        peak_hour=15,
+        day_swing=0.7,
+        weekend_factor=0.45,
+        failure_rate=0.38,
+    ),
+    JobClass(
+        "evaluation",
+        {"llm-core": 0.6, "assistants": 0.2, "vision": 0.1, "speech": 0.1},
+        "best_effort",
+        jobs_per_day=330.0,
+        run_median_s=360,
+        run_sigma=1.2,
+        gpus={1: 0.92, 2: 0.05, 4: 0.03},
+        needs={"1g.10gb": 0.45, "1g.20gb": 0.20, "2g.20gb": 0.20, "3g.40gb": 0.15},
+        duty=(0.45, 0.60),
+        peak_hour=16,
+        day_swing=0.6,
+        weekend_factor=0.6,
+        failure_rate=0.40,
+    ),
+    JobClass(
+        "inference",
+        {"search": 0.55, "assistants": 0.35, "speech": 0.10},
+        "guaranteed",
+        jobs_per_day=22.0,
+        run_median_s=30_600,
+        run_sigma=0.35,
+        gpus={1: 1.0},
+        needs={"1g.10gb": 0.25, "1g.20gb": 0.10, "2g.20gb": 0.30, "3g.40gb": 0.25, "4g.40gb": 0.10},
+        duty=(0.55, 0.80),
+        peak_hour=9,
+        day_swing=0.95,
+        weekend_factor=0.55,
+        failure_rate=0.04,
+    ),
+    JobClass(
+        "inference",
+        {"search": 0.6, "assistants": 0.4},
+        "guaranteed",
+        jobs_per_day=1.0,
+        run_median_s=432_000,
+        run_sigma=0.4,
+        gpus={1: 1.0},
+        needs={"1g.10gb": 0.2, "2g.20gb": 0.4, "3g.40gb": 0.4},
+        duty=(0.50, 0.75),
+        peak_hour=11,
+        day_swing=0.5,
+        weekend_factor=0.5,
+        failure_rate=0.02,
+    ),
+    JobClass(
+        "interactive",
+        {"research": 0.5, "vision": 0.2, "speech": 0.15, "llm-core": 0.15},
+        "standard",
+        jobs_per_day=70.0,
+        run_median_s=4_700,
+        run_sigma=0.9,
+        gpus={1: 1.0},
+        needs={"1g.10gb": 0.60, "1g.20gb": 0.15, "2g.20gb": 0.20, "3g.40gb": 0.05},
+        duty=(0.05, 0.45),
+        peak_hour=14,
+        day_swing=0.95,
+        weekend_factor=0.25,
+        failure_rate=0.12,
+    ),
+)
+
+
+def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) -> pl.DataFrame:
+    """Draw the jobs that six tenants would submit.
+
+    Parameters
+    ----------
+    start : datetime
+        First instant, with a time zone; days of the week follow from it.
+    days : int
+        Number of days.
+    seed : int
+        Same seed, same jobs.
+    scale : float
+        Factor on all arrival rates.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_jobs, 14)
+        ``job_id, attempt, tenant, user, job_class, tier, submit_time, gpus, profile_requested``, ``state``
+        (how it will end), ``run_s`` [s], ``time_limit_s`` [s], ``sm_activity`` [0-1 of the GPUs held] and
+        ``memory_peak_gib`` [GiB], sorted by submission.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> jobs = make_requests(start=datetime(2026, 2, 2, tzinfo=UTC), days=7, seed=1)
+    >>> jobs["tenant"].n_unique()
+    6
+    """
+    streams = np.random.default_rng(seed).spawn(len(JOB_CLASSES))
+    drawn = [
+        _draw_class(kind, start, days, scale, stream)
+        for kind, stream in zip(JOB_CLASSES, streams, strict=True)
+    ]
+    jobs = pl.concat(drawn).sort("submit_time", "job_class", "tenant", "run_s")
+    return jobs.with_columns(
+        job_id=pl.format("job-{}", pl.int_range(1, pl.len() + 1).cast(pl.String).str.zfill(6)),
+        attempt=pl.lit(1, pl.Int32),
+    )
+
+
+def as_jobs(requests: pl.DataFrame, placed: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+    """Join requests with the times and nodes at which a scheduler placed them.
+
+    Parameters
+    ----------
+    requests : polars.DataFrame
+        From :func:`make_requests`.
+    placed : polars.DataFrame
+        ``job_id``, ``start_time``, ``end_time``, ``node_list``, ``nodes``.
+    start, end : datetime
+        The observation: jobs that ended before ``start`` are left out; what lies after ``end`` is not known.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Jobs``: a job that has not ended by ``end`` is RUNNING or PENDING, and its activity
+        and memory are not known yet.
+    """
+    columns = ["job_id", "start_time", "end_time", "node_list", "nodes"]
+    joined = requests.join(placed.select(columns), on="job_id", how="left", maintain_order="left")
+    begun = pl.col("start_time") < end
+    ended = begun & (pl.col("end_time") <= end)
+    jobs = (
+        joined.filter((pl.col("submit_time") < end) & (pl.col("end_time") > start))
+        .with_columns(
+            state=pl.when(ended)
+            .then("state")
+            .otherwise(pl.when(begun).then(pl.lit("RUNNING")).otherwise(pl.lit("PENDING"))),
+            sm_activity=pl.when(ended).then("sm_activity"),
+            memory_peak_gib=pl.when(ended).then("memory_peak_gib"),
+            end_time=pl.when(ended).then("end_time"),
+            nodes=pl.when(begun).then("nodes"),
+            node_list=pl.when(begun).then("node_list"),
+        )
+        .with_columns(start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD))
+    )
+    return check(jobs.sort("submit_time", "job_id"), Jobs, where="synthetic jobs")
+
+
+def _draw_class(
+    kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator
+) -> pl.DataFrame:
+    submit_s = _arrivals(kind, start, days, scale, rng)
+    n = len(submit_s)
+    tenant = rng.choice(list(kind.tenants), n, p=list(kind.tenants.values()))
+    gpus = rng.choice(list(kind.gpus), n, p=list(kind.gpus.values()))
+    run_s = np.minimum(rng.lognormal(np.log(kind.run_median_s), kind.run_sigma, n), 14 * DAY_S)
+    state = rng.choice(["COMPLETED", "FAILED", "CANCELLED"], n, p=_endings(kind.failure_rate))
+    # A failed or cancelled job stops part of the way, mostly early: the square of a uniform share.
+    run_s = np.where(state == "COMPLETED", run_s, run_s * rng.random(n) ** 2)
+    run_s = np.maximum(np.round(run_s), 5.0)
+    limit_s = 1800 * np.ceil(np.maximum(run_s, kind.run_median_s) * rng.uniform(1.3, 4.0, n) / 1800)
+    sizes = np.array([*kind.needs] or ["gpu"])
+    need = rng.choice(sizes, n, p=[*kind.needs.values()] or [1.0])
+    need = np.where(gpus > 1, "gpu", need)
+    fill = rng.uniform(0.60, 0.95, n)
+    duty = rng.uniform(*kind.duty, n)
+    memory_fill = rng.uniform(0.55, 0.95, n)
+    measured = rng.random(n) < MEASURED_SHARE
+    share_of_sms, memory_gib = _slice_facts()
+    sm_activity = np.array([share_of_sms[size] for size in need]) * fill * duty
+    return pl.DataFrame(
+        {
+            "tenant": tenant.astype(str),
+            "user": np.char.add(np.char.add(tenant.astype(str), "-u"), rng.integers(1, 9, n).astype(str)),
+            "job_class": [kind.name] * n,
+            "tier": [kind.tier] * n,
+            "submit_time": [start + timedelta(seconds=int(second)) for second in submit_s],
+            "gpus": gpus.astype(np.float64),
+            "profile_requested": _requests(need, gpus, rng),
+            "state": state.astype(str),
+            "run_s": run_s,
+            "time_limit_s": limit_s,
+            "sm_activity": np.round(sm_activity, 4),
+            "memory_peak_gib": np.round(np.array([memory_gib[size] for size in need]) * memory_fill, 2),
+        },
+        schema_overrides={"submit_time": pl.Datetime("us", "UTC"), "profile_requested": pl.String},
+    ).with_columns(
+        pl.when(pl.lit(measured)).then(name).alias(name) for name in ("sm_activity", "memory_peak_gib")
+    )
+
+
+def _arrivals(
+    kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Poisson arrivals by thinning: a cosine over the day, a factor at the weekend, whole seconds."""
+    highest = kind.jobs_per_day * scale * (1 + kind.day_swing) / DAY_S
+    n = rng.poisson(highest * days * DAY_S)
+    second = np.sort(rng.uniform(0, days * DAY_S, n))
+    hour = (second / 3600 + start.hour) % 24
+    weekday = (start.weekday() + (second / 3600 + start.hour) // 24) % 7
+    shape = 1 + kind.day_swing * np.cos((hour - kind.peak_hour) * 2 * np.pi / 24)
+    shape = shape * np.where(weekday >= 5, kind.weekend_factor, 1.0)
+    return np.floor(second[rng.random(n) * (1 + kind.day_swing) < shape])
+
+
+def _endings(failure_rate: float) -> list[float]:
+    cancelled = 0.08 if failure_rate > 0.05 else 0.02
+    return [1 - failure_rate - cancelled, failure_rate, cancelled]
+
+
+def _requests(need: np.ndarray, gpus: np.ndarray, rng: np.random.Generator) -> list[str | None]:
+    """What people name on the submission form: the need or some sizes more; a whole GPU has no name."""
+    steps = rng.choice(STEPS_TOO_MANY[0], len(need), p=STEPS_TOO_MANY[1])
+    index = np.array([SLICES.index(size) if size in SLICES else WHOLE for size in need]) + steps
+    return [SLICES[i] if i < WHOLE and count == 1 else None for i, count in zip(index, gpus, strict=True)]
+
+
+def _slice_facts() -> tuple[dict[str, float], dict[str, float]]:
+    rows = facts("mig_profiles").filter(gpu_model=BOARD)
+    whole = rows.filter(pl.col("memory_slices") == pl.col("memory_slices_total")).row(0, named=True)
+    sms = {row["profile"]: row["sms"] / whole["sms"] for row in rows.iter_rows(named=True)}
+    memory = {row["profile"]: row["memory_gib"] for row in rows.iter_rows(named=True)}
+    return sms | {"gpu": 1.0}, memory | {"gpu": whole["memory_gib"]}

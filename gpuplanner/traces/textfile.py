@@ -1,0 +1,247 @@
+"""Bytes of a source file to numbered lines of text: compression, encoding and size, with nothing guessed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+
+MAX_BYTES = 4 << 30
+"""Largest text that is read into memory."""
+
+MAX_RATIO = 200
+"""Text compresses 5 to 50 times; beyond this, and beyond RATIO_FREE_BYTES, a file was made to do harm."""
+
+RATIO_FREE_BYTES = 256 << 20
+STEP_BYTES = 64 << 10
+HEAD_BYTES = 16 << 10
+
+GZIP = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+OTHER_FORMATS = {
+    GZIP: "gzip inside gzip",
+    b"PK\x03\x04": "a ZIP archive",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"BZh": "bzip2",
+    b"PAR1": "Parquet",
+    b"SQLite format 3": "a SQLite database",
+    b"x\x01": "zlib",  # polars would unpack these three, without limit
+    b"x\x9c": "zlib",
+    b"x\xda": "zlib",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
+
+
+@dataclass(frozen=True, eq=False)
+class TextFile:
+    """A file of text, read whole.
+
+    Attributes
+    ----------
+    path : Path
+        Where it was read.
+    sha256 : str
+        Hash of the bytes on disk.
+    bytes : int
+        Size on disk.
+    lines : polars.DataFrame
+        ``line`` (1-based) and ``text``, without the line ends (LF or CR LF).
+    has_quotes, has_controls : bool
+        A quotation mark, a control character stands somewhere in the text: a reader looks line by line
+        only if so.
+    ends_open : bool
+        The last line has no line end, so it may have been cut.
+    """
+
+    path: Path
+    sha256: str
+    bytes: int
+    lines: pl.DataFrame
+    has_quotes: bool
+    has_controls: bool
+    ends_open: bool
+
+
+def read_text_file(path: str | Path) -> TextFile:
+    r"""Read UTF-8 text, plain or gzip.
+
+    Parameters
+    ----------
+    path : str or Path
+        A regular file.
+
+    Returns
+    -------
+    TextFile
+        Its lines, numbered from 1.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file is missing, not a regular file, too large, truncated or corrupt gzip, a decompression
+        bomb, another format, or not UTF-8 (the line and byte are named).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.csv"
+    ...     _ = path.write_bytes(b"x,y\r\n1,2\r\n")
+    ...     read_text_file(path).lines.rows()
+    [(1, 'x,y'), (2, '1,2')]
+    """
+    path = Path(path)
+    with _explained(path):
+        packed = _regular(path).read_bytes()
+        data = _gunzip(packed, path) if packed.startswith(GZIP) else packed
+    _refuse_other_formats(data, path)
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    _require_utf8(data, path)
+    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=1)
+    ends_open = bool(data) and not data.endswith(b"\n")
+    return TextFile(
+        path=path,
+        sha256=hashlib.sha256(packed).hexdigest(),
+        bytes=len(packed),
+        lines=lines,
+        has_quotes=b'"' in data,
+        has_controls=_has_controls(data, line_ends=lines.height - ends_open),
+        ends_open=ends_open,
+    )
+
+
+def head(path: str | Path) -> list[str]:
+    """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file cannot be read, or is of another format.
+    """
+    path = Path(path)
+    with _explained(path), _regular(path).open("rb") as raw:
+        packed = raw.read(len(GZIP)) == GZIP
+        raw.seek(0)
+        data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
+    _refuse_other_formats(data, path)
+    lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
+    whole = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+    return [line for line in whole if line.strip()]
+
+
+def _has_controls(data: bytes, line_ends: int) -> bool:
+    """True if there is a control character other than tab, LF and CR LF; counted, since that is quick."""
+    codes = np.frombuffer(data, np.uint8)
+    steps = range(0, len(codes), STEP_BYTES)
+    low = sum(int(np.count_nonzero(codes[start : start + STEP_BYTES] < ord(" "))) for start in steps)
+    tabs = data.count(b"\t") if b"\t" in data else 0
+    returns = data.count(b"\r\n") if b"\r" in data else 0
+    return low != line_ends + tabs + returns or b"\x7f" in data
+
+
+def _regular(path: Path) -> Path:
+    """The path, if it is a file that may be read whole: a folder or pipe is refused, not waited for."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or device"
+        raise TraceFormatError(message(str(path), "a regular file", kind, "Give the files themselves."))
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise TraceFormatError(_too_large(path, f"{size} bytes"))
+    return path
+
+
+def _gunzip(packed: bytes, path: Path) -> bytes:
+    """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
+    pieces, size = [], 0
+    for piece in _members(packed):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_BYTES or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
+            raise TraceFormatError(_too_large(path, f"more than {size} bytes out of {len(packed)}"))
+    return b"".join(pieces)
+
+
+def _members(packed: bytes) -> Iterator[bytes]:
+    """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
+    member = zlib.decompressobj(wbits=31)
+    for start in range(0, len(packed), STEP_BYTES):
+        piece = packed[start : start + STEP_BYTES]
+        while piece := piece.lstrip(b"\0") if member.eof else piece:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            yield member.decompress(piece)
+            piece = member.unused_data
+    if not member.eof:
+        cut_short = "it ends before the end of its data"
+        raise EOFError(cut_short)
+
+
+def _too_large(path: Path, got: str) -> str:
+    return message(
+        str(path),
+        f"at most {MAX_BYTES} bytes of text, packed at most {MAX_RATIO} times",
+        got,
+        "Split the file by month and give the parts together.",
+    )
+
+
+def _refuse_other_formats(data: bytes, path: Path) -> None:
+    """Say what the file is, where its first bytes tell."""
+    kind = next((name for mark, name in OTHER_FORMATS.items() if data.startswith(mark)), None)
+    if kind is None and b"\0" in data[:4] and b"\0" in data[4:8]:
+        kind = "UTF-16 text"
+    if kind is not None:
+        todo = (
+            "Convert it: iconv -f UTF-16 -t UTF-8."
+            if kind.startswith("UTF")
+            else "Unpack or export it first."
+        )
+        raise TraceFormatError(message(str(path), "UTF-8 text, plain or gzip", kind, todo))
+
+
+def _require_utf8(data: bytes, path: Path) -> None:
+    if data.isascii():
+        return
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        text = message(
+            f"{path}, line {line}",
+            "UTF-8 text",
+            f"byte 0x{data[error.start]:02x} ({error.reason})",
+            "Convert the file, for example from Latin-1: iconv -f ISO-8859-1 -t UTF-8.",
+        )
+        raise TraceFormatError(text) from error
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the disk or gzip says into the four-part message."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        text = message(str(path), "a whole gzip file", _first_line(error), "Copy or download it again.")
+        raise TraceFormatError(text) from error
+    except OSError as error:
+        reason = error.strerror or _first_line(error)
+        text = message(str(path), "a readable file", reason, "Check the path and its permissions.")
+        raise TraceFormatError(text) from error
+
+
+def _first_line(error: Exception) -> str:
+    return re.split(r"\n", str(error), maxsplit=1)[0]

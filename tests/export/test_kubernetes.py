@@ -1,0 +1,248 @@
+"""The ConfigMap, and change scripts run against a cluster of files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from gpuplanner.errors import GeometryError, OutputError
+from gpuplanner.export import to_change_scripts, to_config_map, to_mig_parted
+
+BOARD = "H100-80GB-SXM5"
+MORNING = "change-20261102T080000Z.sh"
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+# Each node is a folder: labels and annotations are files, "offers" lists resources, "pods" lists work.
+# Labelling a node sets the state that the file "outcome" says and puts "offers.next" in place.
+KUBECTL = r"""#!/usr/bin/env bash
+set -eu
+echo "$*" >>"$CLUSTER/log"
+[[ ! -e "$CLUSTER/broken" ]] || exit 1
+case "$1 $2" in
+  "get pods")
+    node=${6#--field-selector}; node=${7#spec.nodeName=}; cat "$CLUSTER/${node%%,*}/pods" ;;
+  "get node")
+    case "$5" in
+      *annotations*) cat "$CLUSTER/$3/annotation" 2>/dev/null || true ;;
+      *state*) cat "$CLUSTER/$3/state" ;;
+      *config*) cat "$CLUSTER/$3/config" ;;
+      *) cat "$CLUSTER/$3/offers" ;;
+    esac ;;
+  "annotate node") echo -n "${5#*=}" >"$CLUSTER/$3/annotation" ;;
+  "label node")
+    case "$4 ${5:-}" in
+      *state-*) : >"$CLUSTER/$3/state" ;;
+      *) echo -n "${5#*=}" >"$CLUSTER/$3/config"; cp "$CLUSTER/$3/outcome" "$CLUSTER/$3/state"
+         cp "$CLUSTER/$3/offers.next" "$CLUSTER/$3/offers" ;;
+    esac ;;
+esac
+"""
+
+
+@dataclass
+class Cluster:
+    """One node, n2, and the script that changes it."""
+
+    folder: Path
+    script: Path
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / "n2" / name.replace("_", ".")).write_text(text)
+
+    def read(self, name: str) -> str:
+        return (self.folder / "n2" / name).read_text()
+
+    def log(self) -> list[str]:
+        path = self.folder / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(self.script), *words],
+            env={
+                "PATH": f"{self.folder}{os.pathsep}{os.environ['PATH']}",
+                "CLUSTER": str(self.folder),
+                "TIMEOUT_S": "0",
+                "POLL_S": "0.01",
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def cluster(plan: pl.DataFrame, tmp_path: Path) -> Cluster:
+    (tmp_path / "n2").mkdir()
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    script = tmp_path / MORNING
+    script.write_text(to_change_scripts(plan, BOARD)[MORNING])
+    made = Cluster(tmp_path, script)
+    made.write(
+        config="before",
+        state="success",
+        outcome="success",
+        pods="",
+        offers="cpu=8\nnvidia.com/gpu=2\n",
+        offers_next="cpu=8\nnvidia.com/gpu=1\nnvidia.com/mig-1g.10gb=7\nnvidia.com/mig-3g.40gb=0\n",
+    )
+    return made
+
+
+def test_config_map_holds_the_mig_parted_file(plan: pl.DataFrame) -> None:
+    found = yaml.safe_load(to_config_map(plan, BOARD, name="team-mig", namespace="gpu"))
+    assert found["apiVersion"] == "v1"
+    assert found["kind"] == "ConfigMap"
+    assert found["metadata"] == {"name": "team-mig", "namespace": "gpu"}
+    assert found["data"] == {"config.yaml": to_mig_parted(plan, BOARD)}
+
+
+@pytest.mark.parametrize("name", ["", "Team", "a_b", "-a", "a..b", "a" * 254, "a\nb", "a; reboot"])
+def test_names_of_objects_are_checked(plan: pl.DataFrame, name: str) -> None:
+    with pytest.raises(GeometryError, match="name of the ConfigMap"):
+        to_config_map(plan, BOARD, name=name)
+    with pytest.raises(GeometryError, match="namespace"):
+        to_change_scripts(plan, BOARD, namespace=name)
+
+
+def test_config_map_that_kubernetes_would_refuse(plan: pl.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuplanner.export.kubernetes.MAX_BYTES", 100)
+    with pytest.raises(OutputError, match="at most 100 bytes"):
+        to_config_map(plan, BOARD)
+
+
+def test_node_names_that_kubernetes_does_not_have_are_refused(make_plan: Callable[..., pl.DataFrame]) -> None:
+    with pytest.raises(GeometryError, match=r"node names: expected DNS-1123 names.*'Node_1'"):
+        to_change_scripts(make_plan([("Node_1", 0, 0, 1, "gpu", True)]), BOARD)
+
+
+def test_only_nodes_that_are_cut_anew_are_in_a_script(plan: pl.DataFrame) -> None:
+    """At the start n1 changes one GPU and n2 is set up; at eight only n2, whose other GPU just falls idle."""
+    first, second = to_change_scripts(plan, BOARD).items()
+    assert first[0] == "change-20261102T000000Z.sh"
+    assert "\n  change n1 " in first[1]
+    assert "\n  change n2 " in first[1]
+    assert second[0] == MORNING
+    assert second[1].count("\n  change ") == 1
+    assert "change n2 1xgpu_7x1g.10gb_2660f7c36d 'nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7'" in second[1]
+    assert "# n2: 2xgpu_6c7ce06274 -> 1xgpu_7x1g.10gb_2660f7c36d\n#   GPU 0: gpu -> 1g.10gb:7\n" in second[1]
+    assert "#   0 instances go, 7 come; about 60 s (30 to 300) without the drain\n" in second[1]
+
+
+def test_reboot_is_announced_where_the_mode_change_needs_one(make_plan: Callable[..., pl.DataFrame]) -> None:
+    plan = make_plan([("n1", 0, 0, 1, "gpu", False), ("n1", 0, 1, 2, "3g.20gb:2", True)])
+    (script,) = to_change_scripts(plan, "A100-40GB").values()
+    assert "about 600 s (300 to 1200) without the drain; MIG mode changes, which needs a reboot" in script
+
+
+def test_same_plan_same_bytes(plan: pl.DataFrame) -> None:
+    assert to_change_scripts(plan, BOARD) == to_change_scripts(plan.reverse(), BOARD)
+    assert not re.search("@[A-Z_]+@", to_change_scripts(plan, BOARD)[MORNING])
+
+
+@needs_bash
+def test_apply(cluster: Cluster) -> None:
+    done = cluster.run("apply")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(
+        "n2: 1xgpu_7x1g.10gb_2660f7c36d, offers nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7\n"
+    )
+    verbs = [line for line in cluster.log() if not line.startswith("get")]
+    assert verbs == [
+        "cordon n2",
+        "drain n2 --ignore-daemonsets --timeout=0s",
+        "annotate node n2 --overwrite gpuplanner-previous-mig-config=before",
+        "label node n2 nvidia.com/mig.config.state-",
+        "label node n2 --overwrite nvidia.com/mig.config=1xgpu_7x1g.10gb_2660f7c36d",
+        "uncordon n2",
+    ]
+
+
+@needs_bash
+def test_applying_again_changes_nothing(cluster: Cluster) -> None:
+    assert cluster.run("apply").returncode == 0
+    (cluster.folder / "log").unlink()
+    assert cluster.run("apply").returncode == 0
+    assert [line for line in cluster.log() if not line.startswith("get")] == ["cordon n2", "uncordon n2"]
+
+
+@needs_bash
+def test_running_work_is_not_evicted_unless_allowed(cluster: Cluster) -> None:
+    pods = "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\n"
+    cluster.write(pods=pods)
+    done = cluster.run("apply")
+    assert done.returncode == 1
+    assert "n2: still at work: a/train c/notebook." in done.stderr
+    assert not any(line.startswith(("drain", "label", "uncordon")) for line in cluster.log())
+    assert cluster.run("apply", EVICT="yes").returncode == 0
+    assert any(line.startswith("drain") for line in cluster.log())
+
+
+@needs_bash
+def test_failure_of_the_manager_leaves_the_node_cordoned_and_can_be_rolled_back(cluster: Cluster) -> None:
+    cluster.write(outcome="failed")
+    done = cluster.run("apply")
+    assert done.returncode == 1
+    assert "the MIG manager reports failed" in done.stderr
+    assert "uncordon n2" not in cluster.log()
+    cluster.write(outcome="success", offers_next="nvidia.com/gpu=2\n")
+    assert cluster.run("rollback").returncode == 0
+    assert cluster.read("config") == "before"
+    assert cluster.log()[-1] == "uncordon n2"
+
+
+@needs_bash
+def test_success_of_an_earlier_change_is_not_taken_for_this_one(cluster: Cluster) -> None:
+    cluster.write(outcome="pending")
+    done = cluster.run("apply")
+    assert done.returncode == 1
+    assert "the MIG manager reports 'pending' after 0 s" in done.stderr
+
+
+@needs_bash
+def test_success_without_the_resources_is_no_success(cluster: Cluster) -> None:
+    cluster.write(offers_next="nvidia.com/gpu=1\nnvidia.com/mig-1g.10gb=6\n")
+    done = cluster.run("apply")
+    assert done.returncode == 1
+    assert "offers 'nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=6'" in done.stderr
+
+
+@needs_bash
+def test_a_cluster_that_does_not_answer_stops_everything(cluster: Cluster) -> None:
+    """No answer about running work is not the answer that there is none."""
+    (cluster.folder / "broken").touch()
+    assert cluster.run("apply").returncode != 0
+    assert not any(line.startswith(("drain", "label")) for line in cluster.log())
+
+
+@needs_bash
+def test_verify_changes_nothing(cluster: Cluster) -> None:
+    assert cluster.run("verify").returncode == 1
+    assert cluster.run("apply").returncode == 0
+    (cluster.folder / "log").unlink()
+    assert cluster.run("verify", "n2").returncode == 0
+    assert all(line.startswith("get") for line in cluster.log())
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("words", "code"), [((), 2), (("undo",), 2), (("apply", "n9"), 1), (("rollback",), 1)]
+)
+def test_words_that_mean_nothing_here(cluster: Cluster, words: tuple[str, ...], code: int) -> None:
+    assert cluster.run(*words).returncode == code
+    assert not any(line.startswith(("cordon", "label")) for line in cluster.log())

@@ -1,0 +1,221 @@
+"""Layout plans as mig-parted files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import GeometryError, SchemaError
+from gpuplanner.export import NodeState, to_config_map, to_mig_parted, to_slurm, verify_file
+from gpuplanner.hardware import format_layout, load_gpu_model, multisets
+
+BOARD = "H100-80GB-SXM5"
+NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=UTC)
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+WHOLE_PLAN = """\
+# MIG configs for H100-80GB-SXM5, one per distinct state of a node.
+# Check with: gpuplanner verify FILE --board H100-80GB-SXM5
+version: v1
+mig-configs:
+  "1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d":
+    - devices: [0]
+      mig-enabled: false
+    - devices: [1]
+      mig-enabled: true
+      mig-devices:
+        "3g.40gb": 1
+        "2g.20gb": 1
+        "1g.10gb": 2
+  "1xgpu_7x1g.10gb_2660f7c36d":
+    - devices: [0]
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 7
+    - devices: [1]
+      mig-enabled: false
+  "2xgpu_6c7ce06274":
+    - devices: [0, 1]
+      mig-enabled: false
+"""
+
+
+def test_whole_calendar(plan: pl.DataFrame) -> None:
+    assert to_mig_parted(plan, BOARD) == WHOLE_PLAN
+
+
+def test_one_time_names_its_nodes(plan: pl.DataFrame) -> None:
+    text = to_mig_parted(plan, BOARD, at=NIGHT + timedelta(hours=7))
+    configs = yaml.safe_load(text)["mig-configs"]
+    assert [name.rpartition("_")[0] for name in configs] == ["1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb", "2xgpu"]
+    assert '  # n2\n  "2xgpu_' in text
+    assert to_mig_parted(plan, BOARD, at=DAY).count("devices:") == 4 + 2  # two entries with mig-devices
+
+
+def test_times_of_other_zones_are_the_same_instants(plan: pl.DataFrame) -> None:
+    elsewhere = DAY.astimezone(timezone(timedelta(hours=-5)))
+    assert to_mig_parted(plan, BOARD, at=elsewhere) == to_mig_parted(plan, BOARD, at=DAY)
+
+
+def test_rows_in_any_order_give_the_same_bytes(plan: pl.DataFrame) -> None:
+    assert to_mig_parted(plan.reverse(), BOARD) == WHOLE_PLAN
+    assert to_mig_parted(plan.sample(fraction=1, shuffle=True, seed=3), BOARD) == WHOLE_PLAN
+
+
+def test_plus_stays_in_keys_and_becomes_a_dot_in_names(make_plan: Callable[..., pl.DataFrame]) -> None:
+    plan = make_plan([("n1", 0, 0, 1, "1g.10gb+me:1,1g.10gb:6", True)])
+    (name, entries), *others = yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"].items()
+    assert not others
+    assert entries[0]["mig-devices"] == {"1g.10gb+me": 1, "1g.10gb": 6}
+    assert name.startswith("1x1g.10gb.me_6x1g.10gb_")
+
+
+def test_names_of_other_drivers_are_written_as_the_board_has_them(
+    make_plan: Callable[..., pl.DataFrame],
+) -> None:
+    plan = make_plan([("n1", 0, 0, 1, "3g.39gb:2", True)])
+    assert '"3g.40gb": 2' in to_mig_parted(plan, "A100-80GB")
+
+
+def test_a_state_keeps_its_name_in_every_plan(make_plan: Callable[..., pl.DataFrame]) -> None:
+    one = make_plan([("n1", 0, 0, 1, "3g.40gb:2", True)])
+    other = make_plan([("m7", 0, 5, 9, "gpu", True), ("m8", 0, 5, 9, "3g.40gb:2", True)])
+    first, second = (yaml.safe_load(to_mig_parted(p, BOARD))["mig-configs"] for p in (one, other))
+    assert set(first) < set(second)
+
+
+def test_which_gpu_has_what_is_part_of_the_state(make_plan: Callable[..., pl.DataFrame]) -> None:
+    plan = make_plan(
+        [
+            ("n1", 0, 0, 1, "gpu", True),
+            ("n1", 1, 0, 1, "7g.80gb:1", True),
+            ("n2", 0, 0, 1, "7g.80gb:1", True),
+            ("n2", 1, 0, 1, "gpu", True),
+        ]
+    )
+    assert len(yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"]) == 2
+
+
+def test_gpus_without_a_word_in_the_plan_are_left_out(make_plan: Callable[..., pl.DataFrame]) -> None:
+    plan = make_plan(
+        [("n1", 0, 0, 4, "gpu", True), ("n1", 1, 0, 2, "7g.80gb:1", True), ("n1", 0, 4, 8, "3g.40gb:2", True)]
+    )
+    after = yaml.safe_load(to_mig_parted(plan, BOARD, at=NIGHT + timedelta(hours=5)))["mig-configs"]
+    assert [[entry["devices"] for entry in entries] for entries in after.values()] == [[[0]]]
+    assert set(after) < set(yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"])
+
+
+@given(
+    st.lists(
+        st.sampled_from(["gpu", "off", *map(format_layout, multisets("RTX-PRO-6000"))]),
+        min_size=1,
+        max_size=16,
+    )
+)
+def test_names_are_legal_labels(layouts: list[str]) -> None:
+    assert LABEL.fullmatch(NodeState(tuple(enumerate(layouts))).config_name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_every_exported_plan_reads_back_and_holds(
+    make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    board = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000", "B300"]))
+    texts = ["gpu", "off", *map(format_layout, multisets(board))]
+    gpus = data.draw(st.integers(1, 4))
+    nodes = data.draw(st.integers(1, 3))
+    rows = [
+        (f"n{node}", gpu, hour, hour + 1, data.draw(st.sampled_from(texts)), True)
+        for node in range(nodes)
+        for gpu in range(gpus)
+        for hour in range(2)
+    ]
+    plan = make_plan(rows)
+    folder = tmp_path_factory.mktemp("plan")
+    for name, text in {
+        "parted.yaml": to_mig_parted(plan, board),
+        "map.yaml": to_config_map(plan, board),
+        "now.yaml": to_mig_parted(plan, board, at=NIGHT),
+        "slurm.conf": to_slurm(plan, board, NIGHT),
+    }.items():
+        path = folder / name
+        path.write_text(text)
+        report = verify_file(path, board, gpus_per_node=gpus)
+        assert report.ok, (text, report.problems)
+        assert len(report.findings) >= min(nodes, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_planted_impossible_count_is_found(
+    make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    """Raise one count of an exported file until the layout is one that the board cannot hold."""
+    board = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000"]))
+    possible = multisets(board)
+    counts = data.draw(st.sampled_from(possible))
+    name = data.draw(st.sampled_from([profile.name for profile in load_gpu_model(board).profiles]))
+    worse = dict(counts)
+    while worse in possible:
+        worse[name] = worse.get(name, 0) + 1
+    document = yaml.safe_load(to_mig_parted(make_plan([("n1", 0, 0, 1, format_layout(counts), True)]), board))
+    ((config, entries),) = document["mig-configs"].items()
+    entries[0]["mig-devices"] = worse
+    path = tmp_path_factory.mktemp("plan") / "parted.yaml"
+    path.write_text(yaml.safe_dump(document))
+    report = verify_file(path, board, gpus_per_node=1)
+    assert not report.ok
+    assert len(report.problems) == 1
+    assert f"config {config}, devices 0: " in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "fault"),
+    [
+        ([("n1", 0, 0, 1, "3g.40gb:2,1g.10gb:1", True)], GeometryError, "need 9 memory slices"),
+        ([("n1", 0, 0, 1, "3g.20gb:1", True)], GeometryError, "MIG profile '3g.20gb' is unknown"),
+        ([("n1", 0, 0, 1, "half", True)], GeometryError, "layout"),
+        ([("n1\n- x", 0, 0, 1, "gpu", True)], GeometryError, "node names"),
+        ([("$(reboot)", 0, 0, 1, "gpu", True)], GeometryError, "node names"),
+        ([("n[1-4]", 0, 0, 1, "gpu", True)], GeometryError, "node names"),
+        ([("n1", 0, 1, 1, "gpu", True)], SchemaError, "end after they start"),
+        ([("n1", 0, 0, 3, "gpu", True), ("n1", 0, 2, 4, "gpu", True)], SchemaError, "do not overlap"),
+        ([], SchemaError, "no row"),
+        ([("n1", -1, 0, 1, "gpu", True)], SchemaError, "gpu"),
+    ],
+)
+def test_plans_that_are_not_exported(
+    make_plan: Callable[..., pl.DataFrame], rows: list[Any], error: type[Exception], fault: str
+) -> None:
+    with pytest.raises(error, match=re.escape(fault)):
+        to_mig_parted(make_plan(rows), BOARD)
+
+
+def test_times_that_the_plan_does_not_know(plan: pl.DataFrame) -> None:
+    with pytest.raises(SchemaError, match="2026-11-02T00:00:00Z to 2026-11-03T00:00:00Z"):
+        to_mig_parted(plan, BOARD, at=NIGHT + timedelta(days=1))
+    with pytest.raises(SchemaError, match="a time with its zone"):
+        to_mig_parted(plan, BOARD, at=datetime(2026, 11, 2))
+
+
+def test_file_of_the_docs_reads_back(plan: pl.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "parted.yaml"
+    path.write_text(to_mig_parted(plan, BOARD))
+    assert verify_file(path, BOARD, gpus_per_node=2).findings == [
+        "config 1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d, devices 0: not cut",
+        "config 1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d, devices 1: "
+        "2g.20gb@0 1g.10gb@2 1g.10gb@3 3g.40gb@4",
+        "config 1xgpu_7x1g.10gb_2660f7c36d, devices 0: " + " ".join(f"1g.10gb@{start}" for start in range(7)),
+        "config 1xgpu_7x1g.10gb_2660f7c36d, devices 1: not cut",
+        "config 2xgpu_6c7ce06274, devices 0-1: not cut",
+    ]

@@ -1,0 +1,213 @@
+"""The workbook: totals equal, nothing runs, the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import fastexcel
+import polars as pl
+import pytest
+
+from gpuplanner.errors import GpuPlannerWarning, OutputError, SchemaError
+from gpuplanner.export.workbook import MAX_ROWS, MAX_TEXT, write_workbook
+
+HOSTILE = [
+    '=HYPERLINK("http://example.org")',
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1+1",
+    "\r=1",
+    "＝1",
+    "{=1}",
+    "<b>",
+    "0012",
+    "http://example.org",
+]
+
+
+@pytest.fixture
+def tables() -> dict[str, pl.DataFrame]:
+    cents = [Decimal(n * 7 + 1) / 100 for n in range(len(HOSTILE))]
+    when = datetime(2026, 10, 25, 3, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    costs = pl.DataFrame(
+        {
+            "tenant": HOSTILE,
+            "EffectiveCost": pl.Series(cents, dtype=pl.Decimal(18, 2)),
+            "used_gpu_hours": [0.1 * n for n in range(len(HOSTILE))],
+            "idle_fraction": [0.25] * len(HOSTILE),
+            "start": pl.Series([when] * len(HOSTILE), dtype=pl.Datetime("us", "Europe/Berlin")),
+        }
+    )
+    odd = pl.DataFrame(
+        {
+            "day": [date(2026, 10, 1), None],
+            "x": [float("nan"), float("inf")],
+            "big": [2**60, 1],
+            "ok": [True, None],
+            "length": [timedelta(seconds=90), None],
+            "nodes": [["a", "b"], None],
+        }
+    )
+    return {"Costs: a/b [1]": costs, "odd": odd}
+
+
+@pytest.fixture
+def workbook(tables, tmp_path):
+    return write_workbook(
+        tmp_path / "x.xlsx",
+        tables,
+        title="=October",
+        notes={"Currency": "USD", "=Baseline": "=1+1"},
+        totals={"Costs: a/b [1]": ["EffectiveCost", "used_gpu_hours"]},
+    )
+
+
+def part(path, name: str) -> str:
+    with zipfile.ZipFile(path) as book:
+        return book.read(name).decode()
+
+
+def test_totals_equal_the_table_to_the_cent(workbook, tables):
+    costs = tables["Costs: a/b [1]"]
+    sheet = fastexcel.read_excel(workbook).load_sheet(1).to_polars()
+    total = sheet.row(-1, named=True)
+    assert total["tenant"] == "Total"
+    assert Decimal(repr(total["EffectiveCost"])) == costs["EffectiveCost"].sum()
+    assert total["used_gpu_hours"] == pytest.approx(costs["used_gpu_hours"].sum())
+    amounts = [Decimal(repr(amount)) for amount in sheet["EffectiveCost"].to_list()[:-1]]
+    assert amounts == costs["EffectiveCost"].to_list()
+
+
+def test_hostile_cells_stay_text(workbook):
+    sheet = fastexcel.read_excel(workbook).load_sheet(1).to_polars()
+    assert sheet["tenant"].to_list()[:-1] == HOSTILE
+
+
+def test_the_only_formulas_are_our_sums_and_there_are_no_links_or_macros(workbook, tables):
+    formulas = []
+    with zipfile.ZipFile(workbook) as book:
+        assert not [name for name in book.namelist() if "vba" in name.lower() or "externalLink" in name]
+        for name in book.namelist():
+            if name.startswith("xl/worksheets/"):
+                xml = book.read(name).decode()
+                formulas += re.findall(r"<f>(.*?)</f>", xml)
+                assert "hyperlink" not in xml.lower()
+    last = len(HOSTILE) + 1
+    assert formulas == [f"SUM(B2:B{last})", f"SUM(C2:C{last})"]
+
+
+def test_text_that_looks_like_a_formula_is_marked_as_quoted(workbook):
+    assert 'quotePrefix="1"' in part(workbook, "xl/styles.xml")
+
+
+def test_sheets_have_legal_names_and_say_what_they_are(workbook):
+    book = fastexcel.read_excel(workbook)
+    assert book.sheet_names == ["Read me", "Costs- a-b -1-", "odd"]
+    text = " ".join(
+        str(cell) for row in book.load_sheet(0, header_row=None).to_polars().rows() for cell in row if cell
+    )
+    assert text.startswith("=October")
+    assert "used_gpu_hours [GPU h]" in text
+    assert "=1+1" in text
+    assert "Times are UTC" in text
+
+
+def test_names_are_cut_to_31_characters_and_kept_apart(tmp_path):
+    names = ["n" * 40, "N" * 40, "", "History", "'q'"]
+    path = write_workbook(
+        tmp_path / "x.xlsx", dict.fromkeys(names, pl.DataFrame({"x": [1]})), title="t", notes={}
+    )
+    got = fastexcel.read_excel(path).sheet_names[1:]
+    assert got == ["n" * 31, "N" * 27 + " (2)", "Sheet", "History (2)", "q"]
+
+
+def test_instants_are_utc_and_say_so(workbook):
+    sheet = fastexcel.read_excel(workbook).load_sheet(1).to_polars()
+    assert sheet["start"][0] == datetime(2026, 10, 25, 2, 30)
+    assert "UTC" in part(workbook, "xl/styles.xml")
+
+
+def test_formats_follow_the_names(workbook):
+    styles = part(workbook, "xl/styles.xml")
+    assert "0.0%" in styles
+    assert "#,##0.0" in styles
+
+
+def test_odd_values_are_kept_or_left_empty(workbook):
+    sheet = fastexcel.read_excel(workbook).load_sheet("odd").to_polars()
+    assert sheet["x"].to_list() == ["nan", "inf"]
+    assert str(sheet["big"][0]) == str(2**60)
+    assert sheet["ok"].to_list() == [True, None]
+    assert sheet["length"].to_list() == [90.0, None]
+    assert sheet["nodes"].to_list() == ["a; b", None]
+
+
+def test_same_tables_give_the_same_bytes(tables, tmp_path):
+    paths = [
+        write_workbook(tmp_path / f"{n}.xlsx", tables, title="t", notes={"a": "b"}, totals={}) for n in (1, 2)
+    ]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_header_is_frozen_and_filtered(workbook):
+    xml = part(workbook, "xl/worksheets/sheet2.xml")
+    assert 'state="frozen"' in xml
+    assert f'<autoFilter ref="A1:E{len(HOSTILE) + 1}"/>' in xml
+
+
+def test_totals_skip_what_is_no_number(tmp_path):
+    frame = pl.DataFrame({"a": ["x", "y"], "v": [1.5, float("nan")]})
+    path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={}, totals={"s": ["v"]})
+    assert "<v>1.5</v>" in part(path, "xl/worksheets/sheet2.xml").split("SUM(")[1]
+
+
+def test_an_empty_table_has_a_header_and_a_total_of_zero(tmp_path):
+    frame = pl.DataFrame(schema={"tenant": pl.String, "cost_usd": pl.Float64})
+    path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={}, totals={"s": ["cost_usd"]})
+    sheet = fastexcel.read_excel(path).load_sheet(1).to_polars()
+    assert sheet.rows() == [("Total", 0.0)]
+
+
+@pytest.mark.parametrize("column", ["tenant", "nothing"])
+def test_totals_of_text_or_of_nothing_are_refused(column, tmp_path):
+    frame = pl.DataFrame({"tenant": ["a"]})
+    with pytest.raises(SchemaError, match=f"got '{column}'"):
+        write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={}, totals={"s": [column]})
+
+
+def test_too_many_rows_are_refused_before_anything_is_written(tmp_path):
+    frame = pl.DataFrame({"x": pl.zeros(MAX_ROWS, eager=True, dtype=pl.Int8)})
+    with pytest.raises(OutputError, match="CSV or Parquet"):
+        write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_longer_than_a_cell_is_cut_with_a_warning(tmp_path):
+    frame = pl.DataFrame({"x": ["a" * (MAX_TEXT + 1)]})
+    with pytest.warns(GpuPlannerWarning, match="longer texts were cut"):
+        path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
+    (cell,) = fastexcel.read_excel(path).load_sheet(1).to_polars()["x"]
+    assert len(cell) == MAX_TEXT
+    assert cell.endswith("…")
+
+
+def test_control_characters_do_not_break_the_file(tmp_path):
+    frame = pl.DataFrame({"x": ["a\x00b\x1b[31m", "c"]})
+    path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
+    assert (
+        fastexcel.read_excel(io.BytesIO(path.read_bytes()).getvalue()).load_sheet(1).to_polars()["x"][1]
+        == "c"
+    )
+
+
+def test_a_workbook_made_elsewhere_in_time_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    frame = pl.DataFrame({"t": [datetime(2026, 1, 1, tzinfo=UTC)]})
+    path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
+    assert "2000-01-01T00:00:00Z" in part(path, "docProps/core.xml")

@@ -1,0 +1,178 @@
+"""Counts of layouts that were published or found by exhaustive search elsewhere."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+
+from gpuplanner.catalog import board_names
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import enumerate as enumeration
+from gpuplanner.hardware import (
+    layout_counts,
+    layout_faults,
+    load_gpu_model,
+    multisets,
+    pareto_counts,
+    placed_layouts,
+)
+
+EIGHT_SLICES = [name for name in board_names() if load_gpu_model(name).memory_slices == 8]
+CLASSIC = ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
+
+# The 14 maximal ways to cut an A100, by compute slices, as in the MIG User Guide.
+MAXIMAL_A100 = """
+7
+4 3
+4 2 1
+4 1 1 1
+3 3
+3 2 2
+3 2 1 1
+3 2 1
+3 1 1 1 1
+3 1 1 1
+2 2 2 1
+2 2 1 1 1
+2 1 1 1 1 1
+1 1 1 1 1 1 1
+"""
+
+
+def base(board: str) -> list[str]:
+    """Profiles without media or graphics attribute."""
+    return [profile.name for profile in load_gpu_model(board).profiles if not profile.attribute]
+
+
+def as_tuple(counts: dict[str, int]) -> tuple[int, int, int, int]:
+    return (counts["placed"], counts["placed_maximal"], counts["multisets"], counts["multisets_maximal"])
+
+
+def test_a100_classic_profiles() -> None:
+    assert as_tuple(layout_counts("A100-40GB", CLASSIC)) == (297, 19, 37, 14)
+
+
+def test_there_are_fifteen_boards_with_eight_slices() -> None:
+    assert len(EIGHT_SLICES) == 15
+
+
+@pytest.mark.parametrize("board", EIGHT_SLICES)
+def test_eight_slice_boards(board: str) -> None:
+    assert as_tuple(layout_counts(board, base(board))) == (722, 78, 77, 38)
+    assert as_tuple(layout_counts(board)) == (2318, 239, 127, 64)
+
+
+def test_a30() -> None:
+    assert as_tuple(layout_counts("A30", base("A30"))) == (25, 5, 9, 4)
+    assert as_tuple(layout_counts("A30")) == (75, 17, 19, 8)
+
+
+def test_rtx_pro_6000() -> None:
+    assert as_tuple(layout_counts("RTX-PRO-6000", base("RTX-PRO-6000"))) == (25, 5, 9, 4)
+    assert as_tuple(layout_counts("RTX-PRO-6000")) == (716, 302, 114, 64)
+
+
+def test_fourteen_maximal_multisets_of_an_a100() -> None:
+    expected = {tuple(map(int, line.split())) for line in MAXIMAL_A100.split("\n") if line}
+    found = {
+        tuple(int(name[0]) for name, count in counts.items() for _ in range(count))
+        for counts in multisets("A100-40GB", CLASSIC, maximal=True)
+    }
+    assert found == expected
+    assert len(expected) == 14
+
+
+def test_maximal_layouts_are_left_halves_times_right_halves() -> None:
+    """Six left halves (4; 3; 2+2; 2+1+1; 1+1+2; 1+1+1+1) times three right halves (3; 2+1; 1+1+1), and 7g."""
+    layouts = placed_layouts("A100-40GB", CLASSIC, maximal=True)
+    halves = [
+        tuple(
+            " ".join(p.profile[0] for p in layout.placements if (p.start < 4) is left)
+            for left in (True, False)
+        )
+        for layout in layouts
+        if "7g.40gb" not in layout.counts
+    ]
+    assert len(halves) == 18
+    assert {left for left, _ in halves} == {"4", "3", "2 2", "2 1 1", "1 1 2", "1 1 1 1"}
+    assert {right for _, right in halves} == {"3", "2 1", "1 1 1"}
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_stand_alone_fill_of_a_profile_is_its_maximum(board: str) -> None:
+    for profile in load_gpu_model(board).profiles:
+        most = max(counts[profile.name] for counts in multisets(board, [profile.name]))
+        assert most == profile.max_instances
+
+
+@pytest.mark.parametrize("board", ["A100-40GB", "H100-80GB-SXM5", "B200"])
+def test_twenty_five_placements(board: str) -> None:
+    """The number of devices that the Kubernetes DRA driver publishes for one such GPU."""
+    assert sum(len(profile.starts) for profile in load_gpu_model(board).profiles) == 25
+    assert sum(len(layout.placements) == 1 for layout in placed_layouts(board)) == 25
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_maximal_means_that_nothing_can_be_added(board: str) -> None:
+    """Removing an instance from a layout leaves a layout; only maximal ones come from no larger one."""
+    every = placed_layouts(board)
+    places = {layout.placements for layout in every}
+    assert len(places) == len(every)
+    smaller = {
+        tuple(p for p in layout.placements if p is not gone) for layout in every for gone in layout.placements
+    }
+    assert smaller - {()} <= places
+    assert {layout.placements for layout in placed_layouts(board, maximal=True)} == places - smaller
+
+
+def test_order_is_fixed_and_does_not_depend_on_the_question() -> None:
+    layouts = placed_layouts("A30")
+    assert list(layouts) == sorted(layouts, key=lambda layout: layout.placements)
+    assert placed_layouts("A30", reversed(base("A30"))) == placed_layouts("A30", base("A30"))
+    assert multisets("A30", base("A30"))[0] == {"4g.24gb": 1}
+
+
+@pytest.mark.parametrize("board", ["A30", "A100-40GB", "RTX-PRO-6000", "RTX-PRO-5000", "RTX-PRO-4500"])
+def test_pareto_counts_are_undominated_and_cover_everything(board: str) -> None:
+    def within(small: dict[str, int], large: dict[str, int]) -> bool:
+        return all(count <= large.get(name, 0) for name, count in small.items())
+
+    front, every = pareto_counts(board), multisets(board)
+    assert all(any(within(counts, top) for top in front) for counts in every)
+    assert all(counts in every for counts in front)
+    assert not any(within(one, other) for one in front for other in front if one is not other)
+    assert front == sorted(front, key=every.index)
+
+
+def test_pareto_front_is_smaller_than_the_maximal_multisets() -> None:
+    """3g at slice 0 gives the maximal 3+2+1, which is part of 3+2+1+1 with 3g at slice 4."""
+    assert {"3g.20gb": 1, "2g.10gb": 1, "1g.5gb": 1} not in pareto_counts("A100-40GB", CLASSIC)
+    assert len(pareto_counts("A100-40GB", CLASSIC)) == 12
+
+
+def test_unknown_profile_is_refused() -> None:
+    with pytest.raises(GeometryError, match=r"'9g\.90gb' is unknown"):
+        placed_layouts("A100-40GB", ["9g.90gb"])
+
+
+def test_too_many_layouts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enumeration, "MAX_LAYOUTS", 10)
+    enumeration._all_layouts.cache_clear()
+    with pytest.raises(GeometryError, match="at most 10"):
+        placed_layouts("RTX-PRO-4500")
+
+
+def test_all_boards_within_two_seconds() -> None:
+    enumeration._all_layouts.cache_clear()
+    enumeration._vectors.cache_clear()
+    started = process_time()
+    for board in board_names():
+        layout_counts(board)
+    assert process_time() - started < 2.0
+
+
+def test_enumerated_layouts_stay_within_the_engine_budget() -> None:
+    """With the budget off an RTX PRO 6000 would have 1248 layouts."""
+    board = load_gpu_model("RTX-PRO-6000")
+    assert all(not layout_faults(board, layout) for layout in placed_layouts(board))

@@ -1,0 +1,250 @@
+"""The proof agrees with a search that shares nothing with it, and speaks in words."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.catalog import board_names, facts
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import (
+    creation_order,
+    driver_starts,
+    is_valid,
+    layout_faults,
+    load_gpu_model,
+    multisets,
+    place_in_order,
+    prove,
+    spread,
+)
+from gpuplanner.hardware.feasibility import arrangements
+
+ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+Vector = tuple[int, ...]
+
+
+def table(board: str) -> list[dict[str, Any]]:
+    return facts("mig_profiles").filter(gpu_model=board).to_dicts()
+
+
+def brute_force(board: str) -> set[Vector]:
+    """Feasible count vectors, by walking the slices from left to right and keeping all sums."""
+    rows = table(board)
+    slices = rows[0]["memory_slices_total"]
+    reached: list[set[Vector]] = [set() for _ in range(slices + 1)]
+    reached[0].add((0,) * len(rows))
+    for position in range(slices):
+        reached[position + 1] |= reached[position]
+        for index, row in enumerate(rows):
+            if str(position) in row["placement_starts"].split(";"):
+                reached[position + row["placement_size"]] |= {
+                    (*v[:index], v[index] + 1, *v[index + 1 :]) for v in reached[position]
+                }
+    full = [row for row in rows if row["compute_slices"] == row["compute_slices_total"]]
+    return {
+        vector
+        for vector in reached[slices]
+        if all(count <= row["max_instances"] for count, row in zip(vector, rows, strict=True))
+        and all(
+            sum(count * (row[engine] or 0) for count, row in zip(vector, rows, strict=True))
+            <= max(row[engine] or 0 for row in full)
+            for engine in ENGINES
+            if all(row[engine] is not None for row in rows)
+        )
+    }
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_proof_agrees_with_brute_force(board: str) -> None:
+    """Every feasible count is proved; every count one instance larger that is not feasible is refused."""
+    names = [row["profile"] for row in table(board)]
+    feasible = brute_force(board)
+    assert {tuple(counts.get(name, 0) for name in names) for counts in multisets(board)} == feasible - {
+        (0,) * len(names)
+    }
+    beyond = {
+        (*vector[:index], vector[index] + 1, *vector[index + 1 :])
+        for vector in feasible
+        for index in range(len(names))
+    } - feasible
+    for vector in feasible:
+        proof = prove(board, dict(zip(names, vector, strict=True)))
+        assert proof
+        assert proof.reason == ""
+        assert proof.layout.counts == {n: c for n, c in zip(names, vector, strict=True) if c}
+        assert is_valid(board, proof.layout)
+    for vector in beyond:
+        proof = prove(board, dict(zip(names, vector, strict=True)))
+        assert not proof
+        assert proof.layout is None
+        assert proof.reason
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(board_names()), st.data())
+def test_proof_agrees_with_brute_force_on_any_counts(board: str, data: st.DataObject) -> None:
+    rows = table(board)
+    vector = tuple(data.draw(st.integers(0, row["max_instances"] + 1)) for row in rows)
+    counts = {row["profile"]: count for row, count in zip(rows, vector, strict=True)}
+    assert prove(board, counts).ok == (vector in brute_force(board))
+
+
+@given(st.sampled_from(["A30", "A100-40GB", "RTX-PRO-6000"]), st.data())
+def test_removing_an_instance_keeps_it_possible(board: str, data: st.DataObject) -> None:
+    counts = data.draw(st.sampled_from(multisets(board)))
+    gone = data.draw(st.sampled_from(list(counts)))
+    assert prove(board, counts | {gone: counts[gone] - 1}).ok
+
+
+def test_cases_that_counting_compute_slices_gets_wrong() -> None:
+    """Seven compute slices are not enough: memory slices decide (kubernetes test-infra, issue 886)."""
+    assert prove("A100-40GB", {"1g.10gb": 4, "1g.5gb": 3}).reason == (
+        "1g.10gb x4 (2 memory slices each) and 1g.5gb x3 (1 each) need 11 memory slices; A100-40GB has 8"
+    )
+    assert prove("A100-40GB", {"3g.20gb": 2, "1g.5gb": 1}).reason == (
+        "3g.20gb x2 (4 memory slices each) and 1g.5gb x1 (1 each) need 9 memory slices; A100-40GB has 8"
+    )
+    assert str(prove("A100-40GB", {"3g.20gb": 1, "4g.20gb": 1}).layout) == "4g.20gb@0 3g.20gb@4"
+
+
+def test_reasons_name_what_stands_in_the_way() -> None:
+    assert prove("A100-40GB", {"4g.20gb": 1, "1g.5gb": 4}).reason == (
+        "4g.20gb x1 and 1g.5gb x4 need 112 SMs; A100-40GB has 98; "
+        "4g.20gb x1 and 1g.5gb x4 need 8 copy engines; A100-40GB has 7"
+    )
+    # No source states the engines of a B300: there the last slice, where no 1g may start, tells.
+    assert prove("B300", {"4g.135gb": 1, "1g.34gb": 4}).reason == (
+        "with 4g.135gb@0 1g.34gb@4 1g.34gb@5 1g.34gb@6 nothing is left for one more 1g.34gb: it needs "
+        "1 memory slice from 0-6, free: 7; no other arrangement leaves room either"
+    )
+    assert prove("A100-40GB", {"1g.5gb": 8}).reason == "1g.5gb x8: A100-40GB holds at most 7"
+    assert prove("A30", {"2g.12gb+me": 1, "1g.6gb+me": 1}).reason.startswith(
+        "2g.12gb+me x1 and 1g.6gb+me x1 need 2 JPEG engines; A30-24GB has 1"
+    )
+    assert "need 9 memory slices" in prove("A100-40GB", {"4g.20gb": 1, "3g.20gb": 1, "1g.5gb": 1}).reason
+
+
+@pytest.mark.parametrize(
+    ("board", "counts"),
+    [
+        *(
+            (name, {"1g": 2, "2g": 1, "3g": 1})
+            for name in board_names()
+            if load_gpu_model(name).compute_slices == 7
+        ),
+        ("A30-24GB", {"1g": 2, "2g": 1}),
+        ("RTX-PRO-6000-Blackwell-96GB", {"1g": 2, "2g": 1}),
+    ],
+)
+def test_all_balanced_of_mig_parted_is_possible(board: str, counts: dict[str, int]) -> None:
+    """2x1g + 1x2g + 1x3g on boards of seven compute slices, 2x1g + 1x2g on boards of four."""
+    smallest = {
+        f"{p.compute_slices}g": p.name for p in load_gpu_model(board).profiles if not p.attribute
+    }  # profiles come largest first, so the last one of a compute size stays
+    assert prove(board, {smallest[size]: count for size, count in counts.items()}).ok
+
+
+def test_whole_gpu_and_nothing() -> None:
+    assert prove("A30", {"gpu": 1}).layout.placements == ()
+    assert prove("A30", {}).layout.placements == ()
+    assert prove("A30", {"gpu": 2}).reason == "2 whole GPUs are not one GPU"
+    assert (
+        prove("A30", {"gpu": 1, "1g.6gb": 1}).reason == "a GPU that is not cut holds no instances beside it"
+    )
+
+
+def test_names_of_other_drivers_are_added_up() -> None:
+    assert prove("A100-80GB", {"3g.39gb": 1, "3g.40gb": 1}).layout.counts == {"3g.40gb": 2}
+    assert not prove("A100-80GB", {"3g.39gb": 1, "3g.40gb": 2})
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, "2"])
+def test_counts_that_are_no_counts(count: Any) -> None:
+    with pytest.raises(GeometryError, match=r"count of 1g\.6gb"):
+        prove("A30", {"1g.6gb": count})
+
+
+@pytest.mark.parametrize("counts", [{"1g.5gb": 3}, {"3g.20gb": 1, "1g.5gb": 2}, {"2g.10gb": 2, "1g.10gb": 1}])
+def test_arrangements_are_all_valid_layouts_with_these_counts(counts: dict[str, int]) -> None:
+    from gpuplanner.hardware import placed_layouts
+
+    board = load_gpu_model("A100-40GB")
+    found = list(arrangements(board, counts))
+    assert len(set(found)) == len(found)
+    assert set(found) == {layout for layout in placed_layouts(board) if layout.counts == counts}
+
+
+# What drivers did, as told in the MIG User Guide and in transcripts of "nvidia-smi mig -cgi".
+TRANSCRIPTS = [
+    (["1g.5gb"] * 7, [6, 4, 5, 0, 1, 2, 3]),
+    (["2g.10gb"] * 3 + ["1g.5gb+me"], [4, 0, 2, 6]),
+    (["3g.20gb"] * 2, [4, 0]),
+    (["1g.5gb", "2g.10gb", "4g.20gb"], [6, 4, 0]),
+    (["2g.10gb"] + ["1g.5gb"] * 5, [4, 6, 0, 1, 2, 3]),
+    (["3g.20gb", "1g.5gb", "2g.10gb", "1g.5gb"], [4, 0, 2, 1]),
+    (["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"], None),
+]
+
+
+@pytest.mark.parametrize(("names", "starts"), TRANSCRIPTS)
+def test_predicted_places_are_those_of_the_driver(names: list[str], starts: list[int] | None) -> None:
+    layout = place_in_order("A100-40GB", names)
+    if starts is None:
+        assert layout is None
+    else:
+        assert sorted((p.start, p.profile) for p in layout.placements) == sorted(
+            zip(starts, names, strict=True)
+        )
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_largest_first_always_works_on_known_boards(board: str) -> None:
+    for counts in multisets(board):
+        order = creation_order(board, counts)
+        assert Counter(order) == counts
+        assert place_in_order(board, order) == prove(board, counts).layout
+
+
+def test_no_order_for_what_does_not_fit() -> None:
+    assert creation_order("A100-40GB", {"3g.20gb": 2, "1g.5gb": 1}) is None
+
+
+def test_driver_starts_are_all_starts() -> None:
+    board = load_gpu_model("RTX-PRO-6000")
+    assert all(sorted(driver_starts(board, profile)) == list(profile.starts) for profile in board.profiles)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["A30", "A100-40GB", "RTX-PRO-4500"]), st.integers(1, 3), st.data())
+def test_spread_agrees_with_trying_all_combinations(board: str, gpus: int, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([p.name for p in load_gpu_model(board).profiles]), max_size=3))
+    counts = {name: data.draw(st.integers(0, 4)) for name in names}
+    whole = data.draw(st.integers(0, 1))
+    single = [{}, *multisets(board, names)] if names else [{}]
+    sums = {
+        tuple(sum(c.get(name, 0) for c in chosen) for name in counts)
+        for chosen in itertools.combinations_with_replacement(single, gpus - whole)
+    }
+    found = spread(board, counts | {"gpu": whole}, gpus)
+    assert (found is not None) == (tuple(counts.values()) in sums)
+    if found is not None:
+        assert len(found) <= gpus
+        assert all(prove(board, each).ok for each in found)
+        total = Counter({name: count for name, count in (counts | {"gpu": whole}).items() if count})
+        assert sum(map(Counter, found), Counter()) == total
+
+
+def test_more_whole_gpus_than_there_are() -> None:
+    assert spread("A30", {"gpu": 3}, 2) is None
+    assert spread("A30", {"gpu": 2}, 2) == [{"gpu": 1}, {"gpu": 1}]
+
+
+def test_faults_of_a_proof_and_of_a_layout_are_the_same_rules() -> None:
+    board = load_gpu_model("A100-40GB")
+    assert layout_faults(board, prove(board, {"3g.20gb": 1, "2g.10gb": 1, "1g.5gb": 2}).layout) == []

@@ -1,0 +1,68 @@
+"""Profile names: what drivers, resource lists, Slurm and DRA write."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.catalog import board_names
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import ProfileName, load_gpu_model
+from gpuplanner.hardware.profile import RESOURCES
+
+ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("1g.10gb", "1g.10gb"),
+        ("1G.10GB", "1g.10gb"),
+        ("MIG 1g.10gb", "1g.10gb"),
+        ("mig-1g.10gb.me", "1g.10gb+me"),  # resource name nvidia.com/mig-1g.10gb.me
+        ("1g.10gb+me", "1g.10gb+me"),
+        ("1g.24gb-me", "1g.24gb-me"),
+        ("1g.24gb+gfx", "1g.24gb+gfx"),
+        ("1g.24gb+me.all", "1g.24gb+me.all"),
+        ("1g.24gb.me.all", "1g.24gb+me.all"),
+        ("1g23gb", "1g.23gb"),  # DRA device name
+        ("1c.3g.20gb", "1c.3g.20gb"),
+        (" 3g.40gb ", "3g.40gb"),
+    ],
+)
+def test_spellings(text: str, name: str) -> None:
+    assert str(ProfileName.parse(text)) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "gpu", "3g", "g.10gb", "1g.gb", "0g.10gb", "1g.10", "1g.10gb+x", "1g.10gb ; rm", "1g.10gb\n3g.40gb"],
+)
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(GeometryError, match="MIG profile"):
+        ProfileName.parse(text)
+
+
+@given(
+    st.builds(
+        ProfileName,
+        compute_slices=st.integers(1, 9),
+        memory_gb=st.integers(0, 999),
+        attribute=st.sampled_from(ATTRIBUTES),
+        compute_instance=st.none() | st.integers(1, 9),
+    )
+)
+def test_print_and_parse_round_trip(name: ProfileName) -> None:
+    assert ProfileName.parse(str(name)) == name
+    assert ProfileName.parse(f"MIG {str(name).upper()}") == name
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_every_profile_of_the_catalogue_is_printed_as_it_is_read(board: str) -> None:
+    for profile in load_gpu_model(board).profiles:
+        assert str(ProfileName.parse(profile.name)) == profile.name
+        assert profile.attribute in ATTRIBUTES
+        assert all(
+            profile.amount(resource) is None or profile.amount(resource) >= 0 for resource in RESOURCES
+        )

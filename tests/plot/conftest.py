@@ -1,0 +1,150 @@
+"""Small frames for charts, with names that try to be code."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner.schemas import BUCKETS, Demand, Forecast, LayoutPlan, Ledger, Samples, conform
+
+START = datetime(2026, 10, 1, tzinfo=UTC)
+HOSTILE = ("<script>alert(1)</script>", "=1+1", 'a"b.c[d]\\e', "ß · 漢字")
+
+
+def at(hours: float) -> datetime:
+    return START + timedelta(hours=hours)
+
+
+@pytest.fixture
+def ledger() -> pl.DataFrame:
+    """Three days of four tenants and nobody; every hour adds up to 16 GPU-hours."""
+    rows = [
+        {"tenant": tenant, "hour": at(hour), "bucket": bucket, "gpu_hours": hours}
+        for hour in range(72)
+        for tenant, bucket, hours in [
+            *itertools.product(HOSTILE, ("used", "held_idle"), (1.5,)),
+            ("-", "free", 3.0),
+            ("-", "fragmented", 1.0),
+        ]
+    ]
+    return conform(pl.DataFrame(rows), Ledger, where="ledger")
+
+
+@pytest.fixture
+def demand() -> pl.DataFrame:
+    """Twenty days of two tenants and two profiles; profile 'gpu' is asked for twice as much."""
+    rows = [
+        {
+            "unique_id": f"{tenant}/{profile}",
+            "tenant": tenant,
+            "profile": profile,
+            "ds": at(h),
+            "y": y + h % 24,
+        }
+        for tenant in HOSTILE[:2]
+        for profile, y in (("gpu", 20.0), ("1g.10gb", 2.0))
+        for h in range(480)
+    ]
+    return conform(pl.DataFrame(rows), Demand, where="demand")
+
+
+@pytest.fixture
+def forecast() -> pl.DataFrame:
+    """Two days ahead of ``demand``."""
+    quantiles = {f"q{q:02d}": 10.0 + q / 10 for q in (5, 10, 25, 50, 75, 90, 95)}
+    rows = [
+        {"unique_id": f"{tenant}/{profile}", "ds": at(480 + h), "model": "m", "mean": 15.0, "cutoff": at(479)}
+        | quantiles
+        for tenant in HOSTILE[:2]
+        for profile in ("gpu", "1g.10gb")
+        for h in range(48)
+    ]
+    return conform(pl.DataFrame(rows), Forecast, where="forecast")
+
+
+@pytest.fixture
+def scores() -> pl.DataFrame:
+    rows = [(uid, model, mase, 0.9) for uid in HOSTILE for model, mase in (("bad", 1.4), ("good", 0.7))]
+    return pl.DataFrame(rows, schema=["unique_id", "model", "mase", "coverage_90"], orient="row")
+
+
+@pytest.fixture
+def layout_plan() -> pl.DataFrame:
+    """Two nodes with two GPUs each; one GPU is cut anew at noon."""
+    rows = [
+        {"node": node, "gpu": gpu, "slot_start": at(0), "slot_end": at(24), "layout": "gpu", "changed": False}
+        for node in ("n1", HOSTILE[0])
+        for gpu in (0, 1)
+    ]
+    rows[1] |= {"slot_end": at(12)}
+    rows.insert(
+        2, rows[1] | {"slot_start": at(12), "slot_end": at(24), "layout": "1g.10gb:7", "changed": True}
+    )
+    return conform(pl.DataFrame(rows), LayoutPlan, where="layout_plan")
+
+
+@pytest.fixture
+def counts() -> pl.DataFrame:
+    """A day of hourly slots for four GPUs; one of them is cut from noon to 18:00."""
+    rows = []
+    for hour in range(24):
+        cut = int(12 <= hour < 18)
+        rows += [(at(hour), "gpu", 4 - cut), (at(hour), "1g.10gb:7", cut)]
+    return pl.DataFrame(rows, schema=["slot_start", "layout", "gpus"], orient="row")
+
+
+@pytest.fixture
+def placements() -> pl.DataFrame:
+    rows = [("3g.40gb:1,1g.10gb:1", "3g.40gb", 0, 4), ("3g.40gb:1,1g.10gb:1", "1g.10gb", 4, 1)]
+    return pl.DataFrame(rows, schema=["layout", "profile", "start", "size"], orient="row")
+
+
+@pytest.fixture
+def policies() -> pl.DataFrame:
+    rows = [
+        (policy, metric, unit, mean, mean - 1, mean + 1)
+        for metric, unit in (("queueing delay", "h"), ("energy", "kWh"))
+        for policy, mean in (("static", 9.0), (HOSTILE[0], 7.0), ("dynamic", 4.0))
+    ]
+    return pl.DataFrame(rows, schema=["policy", "metric", "unit", "mean", "low", "high"], orient="row")
+
+
+@pytest.fixture
+def savings() -> pl.DataFrame:
+    rows = [("as installed", 100.0, None, None), ("cutting", 60.0, 55.0, 66.0), ("waiting", 70.0, 64.0, 75.0)]
+    return pl.DataFrame(rows, schema=["step", "gpu_hours", "low", "high"], orient="row")
+
+
+@pytest.fixture
+def costs() -> pl.DataFrame:
+    return pl.DataFrame({"tenant": list(HOSTILE), "cost": [10.0, 40.0, 30.0, 20.0]})
+
+
+@pytest.fixture
+def samples() -> pl.DataFrame:
+    """Two GPUs for 50 minutes, one sample a second; activity is 0.25 and 0.75, with one spike to 1."""
+    rows = pl.DataFrame({"second": range(3000)}).join(pl.DataFrame({"gpu": [0, 1]}), how="cross")
+    spike = pl.col("second") == 1000
+    frame = rows.select(
+        "gpu",
+        time=pl.lit(START) + pl.duration(seconds=pl.col("second")),
+        node=pl.lit("n1"),
+        sm_activity=pl.when(spike).then(1.0).otherwise(0.25 + 0.5 * pl.col("gpu")),
+        memory_used_gib=pl.lit(40.0),
+        activity_source=pl.lit("profiling"),
+    )
+    return conform(frame, Samples, where="samples")
+
+
+@pytest.fixture
+def phases() -> pl.DataFrame:
+    rows = [(at(0), at(0.2), HOSTILE[0]), (at(0.2), at(0.8), "training"), (at(0.8), at(0.83), "last")]
+    return pl.DataFrame(rows, schema=["start", "end", "label"], orient="row")
+
+
+@pytest.fixture
+def buckets() -> tuple[str, ...]:
+    return BUCKETS

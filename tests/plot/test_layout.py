@@ -1,0 +1,79 @@
+"""Layout charts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner import plot
+from gpuplanner.errors import SchemaError
+from gpuplanner.plot.layout import MAX_GPUS, TOP_LAYOUTS
+
+
+def rows(spec: dict) -> pl.DataFrame:
+    (values,) = spec["datasets"].values()
+    return pl.DataFrame(values, infer_schema_length=None)
+
+
+def test_one_row_per_gpu_in_order_of_node_and_number(layout_plan):
+    spec = plot.chart_spec(plot.plot_layout_calendar(layout_plan))
+    bars, cuts = spec["layer"]
+    names = bars["encoding"]["y"]["sort"]
+    assert len(names) == 4
+    assert names[-2:] == ["n1 · 0", "n1 · 1"]
+    assert bars["encoding"]["x"]["field"] == "slot_start"
+    assert bars["encoding"]["x2"]["field"] == "slot_end"
+    assert {"filter": "datum.changed"} in cuts["transform"]
+    assert rows(spec)["changed"].sum() == 1
+
+
+def test_a_large_fleet_is_sent_to_the_counts(layout_plan):
+    one = layout_plan.head(1)
+    fleet = pl.concat([one.with_columns(gpu=pl.lit(n, pl.Int32)) for n in range(MAX_GPUS + 1)])
+    with pytest.raises(SchemaError, match="plot_layout_counts"):
+        plot.plot_layout_calendar(fleet)
+
+
+def test_slots_that_do_not_change_are_merged(counts):
+    drawn = rows(plot.chart_spec(plot.plot_layout_counts(counts)))
+    hours = [(row["start"][11:13], row["end"][11:13], row["shown"], row["gpus"]) for row in drawn.to_dicts()]
+    assert hours == [
+        ("00", "12", "gpu", 4),
+        ("12", "18", "gpu", 3),
+        ("12", "18", "1g.10gb:7", 1),
+        ("18", "00", "gpu", 4),
+    ]
+
+
+def test_layouts_left_out_of_a_slot_count_as_zero(counts):
+    sparse = counts.filter(pl.col("gpus") > 0)
+    assert rows(plot.chart_spec(plot.plot_layout_counts(sparse))).equals(
+        rows(plot.chart_spec(plot.plot_layout_counts(counts)))
+    )
+
+
+def test_gpu_hours_are_kept_when_layouts_are_many():
+    start = datetime(2026, 10, 1, tzinfo=UTC)
+    frame = pl.DataFrame(
+        [(start + timedelta(hours=h), f"layout-{n}", (h + n) % 3) for h in range(5) for n in range(40)],
+        schema=["slot_start", "layout", "gpus"],
+        orient="row",
+    )
+    drawn = rows(plot.chart_spec(plot.plot_layout_counts(frame)))
+    assert drawn["shown"].n_unique() == TOP_LAYOUTS + 1
+    assert "30 others" in drawn["shown"].to_list()
+    begin, end = (drawn[name].str.to_datetime("%Y-%m-%dT%H:%M:%SZ") for name in ("start", "end"))
+    hours = (end - begin).dt.total_hours()
+    assert (drawn["gpus"] * hours).sum() == frame["gpus"].sum()
+
+
+def test_the_board_is_drawn_to_scale(placements):
+    spec = plot.chart_spec(plot.plot_board(placements, memory_slices=8))
+    boxes = spec["layer"][0]["encoding"]
+    assert boxes["x"]["scale"]["domain"] == [0, 8]
+    assert boxes["x2"]["field"] == "end"
+    drawn = next(pl.DataFrame(v) for v in spec["datasets"].values() if len(v) == 2)
+    assert drawn["label"].to_list() == ["3g.40gb", "1g"]
+    assert drawn["end"].to_list() == [4, 5]

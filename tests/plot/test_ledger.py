@@ -1,0 +1,56 @@
+"""Ledger charts: what is encoded adds up to what came in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner import plot
+
+
+def rows(spec: dict) -> pl.DataFrame:
+    (values,) = spec["datasets"].values()
+    return pl.DataFrame(values, infer_schema_length=None)
+
+
+def test_bars_partition_the_installed_hours(ledger):
+    drawn = rows(plot.chart_spec(plot.plot_ledger(ledger)))
+    assert drawn["gpu_hours"].sum() == pytest.approx(ledger["gpu_hours"].sum())
+    assert set(drawn["installed"]) == {16.0}
+
+
+def test_buckets_stack_in_the_order_of_the_ledger(ledger, buckets):
+    spec = plot.chart_spec(plot.plot_ledger(ledger))
+    bars, line = spec["layer"]
+    domain = bars["encoding"]["color"]["scale"]["domain"]
+    assert domain == [name for name in buckets if name in ("used", "held_idle", "free", "fragmented")]
+    assert bars["encoding"]["order"]["field"] == "order"
+    assert bars["encoding"]["y"]["stack"] == "zero"
+    assert line["encoding"]["y"]["field"] == "installed"
+    assert bars["encoding"]["x"]["scale"]["type"] == "utc"
+
+
+@pytest.mark.parametrize(("days", "word"), [(3, "hour"), (31, "day"), (300, "week"), (1000, "month")])
+def test_bars_are_as_fine_as_can_be_read(days, word):
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    hours = [start + timedelta(hours=hour) for hour in range(0, 24 * days, 6 if days > 3 else 1)]
+    frame = pl.DataFrame({"hour": hours, "bucket": "used", "gpu_hours": 1.0})
+    assert f"per {word}," in plot.chart_spec(plot.plot_ledger(frame))["title"]
+
+
+def test_days_begin_at_local_midnight_and_summer_time_has_its_25_hours():
+    start = datetime(2026, 10, 20, 22, tzinfo=UTC)  # midnight in Berlin, summer time ends on the 25th
+    hours = [start + timedelta(hours=hour) for hour in range(24 * 8 + 1)]
+    frame = pl.DataFrame({"hour": hours, "bucket": "used", "gpu_hours": 1.0})
+    drawn = rows(plot.chart_spec(plot.plot_ledger(frame, tz="Europe/Berlin")))
+    assert drawn["gpu_hours"].to_list() == [24.0] * 4 + [25.0] + [24.0] * 3
+    assert drawn["start"][0] == "2026-10-21T00:00:00Z"
+
+
+def test_nobody_is_no_tenant_and_small_tenants_are_added_up(ledger):
+    drawn = rows(plot.chart_spec(plot.plot_ledger_tenants(ledger, top=2)))
+    assert set(drawn["bucket"]) == {"used", "held_idle"}
+    assert drawn.filter(tenant="2 others")["gpu_hours"].sum() == pytest.approx(2 * 72 * 3.0)
+    assert drawn["gpu_hours"].sum() == pytest.approx(4 * 72 * 3.0)

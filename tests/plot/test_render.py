@@ -1,0 +1,69 @@
+"""Widths, SVG and the notebook renderer."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+import pytest
+
+from gpuplanner import plot
+from gpuplanner.plot import render
+
+
+def test_container_width_becomes_pixels_and_the_spec_is_left_alone(costs):
+    spec = plot.chart_spec(plot.plot_costs(costs, unit="USD"))
+    fit = plot.fitted(spec, 500)
+    assert fit["width"] == 500
+    assert spec["width"] == "container"
+    assert "axisYDiscrete" not in spec["config"]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1000, 2), (360, 1)])
+def test_small_multiples_stand_in_as_many_columns_as_fit(policies, demand, width, columns):
+    concat = plot.fitted(plot.chart_spec(plot.plot_policies(policies)), width)
+    facet = plot.fitted(plot.chart_spec(plot.plot_demand(demand)), width)
+    assert concat["columns"] == facet["columns"] == columns
+    assert all(columns * part["width"] < width for part in [*concat["concat"], facet["spec"]])
+
+
+def test_legend_uses_the_width_it_has(ledger):
+    spec = plot.chart_spec(plot.plot_ledger(ledger))
+    columns = [plot.fitted(spec, width)["config"]["legend"]["columns"] for width in (1000, 400, 100)]
+    assert columns[0] > columns[1] > columns[2] == 1
+
+
+@pytest.fixture
+def renderer():
+    """Restore Altair's renderer."""
+    before = alt.renderers.active
+    yield
+    alt.renderers.enable(before)
+
+
+def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, policies):
+    plot.enable_offline_renderer(width=600)
+    bundle = plot.plot_policies(policies)._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.vegalite.v5+json", "image/svg+xml", "text/plain"}
+    assert bundle["application/vnd.vegalite.v5+json"]["columns"] == 1
+    assert bundle["image/svg+xml"].startswith("<svg")
+    assert "Policies compared" in bundle["text/plain"]
+
+
+def test_a_chart_of_the_users_own_is_shown_as_it_is(renderer):
+    plot.enable_offline_renderer()
+    own = alt.Chart(pl.DataFrame({"x": [1], "y": [2]})).mark_point().encode(x="x:Q", y="y:Q")
+    bundle = own._repr_mimebundle_()
+    assert "width" not in bundle["application/vnd.vegalite.v5+json"]
+    assert "<svg" in bundle["image/svg+xml"]
+
+
+def test_a_chart_cannot_fetch_data():
+    spec = {"data": {"url": "https://example.org/x.csv"}, "mark": "point", "encoding": {}}
+    with pytest.raises(ValueError, match="External data url not allowed"):
+        render._drawn(spec)
+
+
+def test_coordinates_are_short_but_text_is_not_touched():
+    rows = pl.DataFrame({"tenant": ["v1.23456"], "cost": [1 / 3]})
+    svg = plot.chart_to_svg(plot.plot_costs(rows, unit="USD"))
+    assert "v1.23456" in svg

@@ -1,0 +1,82 @@
+"""Colours that everybody can tell apart, and that stay with their names."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpuplanner import plot
+from gpuplanner.plot import theme
+
+# Machado, Oliveira & Fernandes (2009), doi:10.1109/TVCG.2009.113, severity 1.0, for linear RGB.
+SIGHT = {
+    "full": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+RGB_TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+WHITE = np.array([0.9505, 1.0, 1.089])
+
+
+def linear(colour: str) -> np.ndarray:
+    channel = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour: str, sight: np.ndarray) -> np.ndarray:
+    xyz = RGB_TO_XYZ @ np.clip(sight @ linear(colour), 0, 1) / WHITE
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((RGB_TO_XYZ[1] @ linear(colour) for colour in (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize(
+    "colours",
+    [
+        plot.bucket_colours(),
+        plot.tenant_colours([*map(str, range(len(theme.PALETTE))), "-"]),
+        plot.layout_colours(["gpu", "off", *map(str, range(10))]),
+        plot.policy_colours(map(str, range(6))),
+    ],
+    ids=["buckets", "tenants", "layouts", "policies"],
+)
+def test_colours_differ_clearly_in_every_kind_of_sight(colours, sight):
+    distances = [
+        np.linalg.norm(lab(one, SIGHT[sight]) - lab(other, SIGHT[sight]))
+        for one, other in itertools.combinations(colours.values(), 2)
+    ]
+    assert min(distances) > 15  # CIE 1976; 2.3 is the least that can be seen
+
+
+def test_text_can_be_read_on_white():
+    assert contrast(theme.INK, "#ffffff") >= 7
+    assert contrast(theme.MUTED, "#ffffff") >= 4.5
+
+
+def test_a_tenant_keeps_its_colour_whatever_the_order():
+    assert plot.tenant_colours(["b", "a", "c"]) == plot.tenant_colours(["c", "b", "a", "a"])
+
+
+def test_names_beyond_the_palette_share_grey():
+    colours = plot.tenant_colours(f"t{rank:03d}" for rank in range(30))
+    assert len(set(colours.values())) == len(theme.PALETTE) + 1
+    assert colours["t029"] == theme.GREY
+
+
+def test_first_policy_is_the_baseline_and_one_policy_alone_too():
+    assert plot.policy_colours(["a"]) == {"a": theme.MUTED}
+    assert plot.policy_colours([]) == {}
