@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from enum import IntEnum
@@ -40,10 +41,9 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    # Importing a module is what registers its commands; none of them loads a heavy library.
-    from gpuplanner.cli import inbox, machine, walk
-
-    del inbox, machine, walk
+    for module in ("inbox", "walk", "machine"):
+        # Importing a module is what registers its commands; none of them loads a heavy library.
+        importlib.import_module(f"gpuplanner.cli.{module}")
     try:
         app()
     except GpuPlannerError as error:

@@ -1,0 +1,103 @@
+"""How close to the bound a week's plan comes, and how fast, at four sizes of fleet.
+
+Run ``python benchmarks/planner.py`` (all of it takes some minutes) or ``--quick`` (one seed each). The demand is
+made up: six H100 profiles, hourly, with the rhythm of day and week and 10 % noise. Beside each plan stands one
+plain integer program, built by PuLP and solved by HiGHS, stopped after the same time: its own gap, and its gap
+to our bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from datetime import UTC, datetime
+
+import numpy as np
+
+from gpuplanner.planner import PlanProblem, plan, verify
+from gpuplanner.planner.effort import Effort, relative_gap
+from gpuplanner.planner.families import build
+from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.solver import solve
+
+BOARD = "H100-80GB-SXM5"
+PROFILES = ("7g.80gb", "4g.40gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb")
+PARTS = (0.10, 0.10, 0.20, 0.25, 0.10, 0.25)
+MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+def weekly_demand(gpus: float, parts: tuple[float, ...], shares: np.ndarray, slots: int, seed: int):
+    """Instances by profile and hour, shape (1, n_profiles, n_slots): about ``gpus`` GPUs' worth on average."""
+    rng = np.random.default_rng(seed)
+    hour = np.arange(slots)
+    peak = rng.uniform(11, 17, size=(len(parts), 1))
+    day = 1 + 0.4 * np.cos(2 * np.pi * (hour - peak) / 24)
+    week = np.where(hour // 24 % 7 >= 5, 0.6, 1.16)
+    noise = 1 + 0.1 * rng.standard_normal((len(parts), slots))
+    level = gpus * np.array(parts) / shares
+    return (level[:, None] * day * week * noise).clip(0)[None]
+
+
+def week(gpus: float, change: float, seed: int, *, slots: int = 168, whole: float = 0.0, **limits):
+    """A week of made-up demand; ``whole`` is the part of it that wants GPUs which are not cut."""
+    profiles = (*PROFILES, "gpu") if whole else PROFILES
+    parts = (*(part * (1 - whole) for part in PARTS), whole) if whole else PARTS
+    bare = PlanProblem(BOARD, 1, 8, MONDAY, 1, ["all"], profiles, np.zeros((1, len(profiles), 1)))
+    demand = weekly_demand(gpus, parts, bare.shares, slots, seed)
+    fleet = limits.pop("fleet", int(np.ceil(3 * gpus)) + 8)
+    return PlanProblem(
+        BOARD, fleet, 8, MONDAY, 1, ["all"], profiles, demand, change_gpu_hours=change, **limits
+    )
+
+
+def plain_milp(problem: PlanProblem, seconds: float) -> tuple[float | None, float | None]:
+    """Cost and bound of one integer program for the whole horizon, without any of our help."""
+    effort = Effort.begin(gap_target=0.0, time_limit_s=seconds, seed=0, solver="highs")
+    answer = solve(build(Fluid.of(problem), range(problem.n_slots)).linear, effort)
+    return answer.objective, answer.bound
+
+
+def report(name: str, problem: PlanProblem, *, time_limit_s: float, gap_target: float, plain: bool) -> None:
+    """Print one line: our plan, and the plain program after the same time."""
+    cpu = time.process_time()
+    found = plan(problem, time_limit_s=time_limit_s, gap_target=gap_target)
+    cpu = time.process_time() - cpu
+    faults = verify(found, problem)
+    line = (
+        f"{name:34} {found.objective:11.1f} {100 * found.gap:6.2f} {found.seconds:7.2f} {cpu:7.2f} "
+        f"{found.stopped_by:10} {'ok' if not faults else 'WRONG':5}"
+    )
+    if plain:
+        cost, bound = plain_milp(problem, found.seconds)
+        own = "-" if cost is None else f"{100 * relative_gap(cost, bound):.2f}"
+        ours = "-" if cost is None else f"{100 * relative_gap(cost, found.bound):.2f}"
+        line += f" {own:>7} {ours:>7}"
+    print(line, flush=True)
+
+
+def main() -> None:
+    """Run the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed, no plain program")
+    parser.add_argument("--gap", type=float, default=0.005)
+    parser.add_argument("--time-limit", type=float, default=10.0)
+    given = parser.parse_args()
+    seeds = range(1 if given.quick else 5)
+    print(
+        f"{'case':34} {'cost':>11} {'gap %':>6} {'wall s':>7} {'cpu s':>7} {'stopped':10} {'check':5} "
+        "plain program: gap %, gap % to our bound"
+    )
+    limits = {"time_limit_s": given.time_limit, "gap_target": given.gap, "plain": not given.quick}
+    for seed in seeds:
+        report(f"64 GPUs, a third whole, seed {seed}", week(26, 0.25, seed, whole=1 / 3, fleet=64), **limits)
+    for size, change, seed in itertools.product((2, 20, 200, 2000), (0.25, 0.05), seeds):
+        report(f"{size} GPUs, {change} a change, seed {seed}", week(size, change, seed), **limits)
+    for slots in (168, 720):
+        problem = week(20, 0.25, 0, slots=slots)
+        report(f"20 GPUs, {slots} slots", problem, **{**limits, "time_limit_s": 60.0})
+    report("20,000 GPUs", week(20_000, 0.25, 0), **limits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Commands about boards and files: ``catalog``, ``verify``, ``export``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuplanner.cli.app import Exit, app, put, say
+from gpuplanner.cli.options import Board, Json, Out, Quiet
+from gpuplanner.cli.show import show, show_frame
+
+catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
+app.add_typer(catalog, name="catalog")
+
+BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="Board; a unique prefix will do.")]
+FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
+
+
+@catalog.command("boards")
+def catalog_boards(as_json: Json = False) -> None:
+    """List the boards whose MIG geometry is known."""
+    from gpuplanner.catalog import board_names
+    from gpuplanner.hardware import load_gpu_model
+
+    boards = [load_gpu_model(name) for name in board_names()]
+    import polars as pl
+
+    rows = [
+        {
+            "board": board.name,
+            "compute_slices": board.compute_slices,
+            "memory_slices": board.memory_slices,
+            "memory_gib": board.memory_gib,
+            "sms": board.sms,
+            "profiles": len(board.profiles),
+        }
+        for board in boards
+    ]
+    show_frame(pl.DataFrame(rows), as_json=as_json)
+
+
+@catalog.command("profiles")
+def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
+    """List the MIG profiles of a board, with the source of each row."""
+    import polars as pl
+
+    from gpuplanner.catalog import facts, find_board
+
+    rows = facts("mig_profiles").filter(pl.col("gpu_model") == find_board(board))
+    columns = [
+        "profile", "compute_slices", "memory_slices", "memory_gib", "sms", "max_instances", "placement_starts",
+        "source",
+    ]  # fmt: skip
+    show_frame(
+        rows if as_json else rows.select(columns).with_columns(pl.col("source").str.slice(0, 40)),
+        as_json=as_json,
+    )
+
+
+@catalog.command("layouts")
+def catalog_layouts(
+    board: BoardName,
+    profiles: Annotated[str | None, typer.Option(help="Only these profiles, joined by commas.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Count the layouts of a board: placed and by profile counts, all and maximal."""
+    from gpuplanner.hardware import layout_counts
+
+    chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
+    show(layout_counts(board, chosen), as_json=as_json)
+
+
+@catalog.command("prices")
+def catalog_prices(board: BoardName, as_json: Json = False) -> None:
+    """List the shipped prices of a board, with source and date."""
+    import polars as pl
+
+    from gpuplanner.catalog import facts, find_board
+
+    rows = facts("gpu_prices").filter(pl.col("gpu_model") == find_board(board))
+    show_frame(rows if as_json else rows.drop("source", "licence"), as_json=as_json)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="plan.json, mig-parted YAML, ConfigMap or Slurm lines.")],
+    board: Board = None,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Prove again what a file says: every layout placed on the board, every total recomputed."""
+    from gpuplanner.study import verify_any
+
+    report = verify_any(file, board, gpus_per_node=gpus_per_node)
+    if as_json:
+        show({"ok": report.ok, "problems": report.problems, "findings": report.findings}, as_json=True)
+    else:
+        for line in report.findings:
+            put(f"ok: {line}")
+        for line in report.problems:
+            put(f"problem: {line}")
+        put(f"{file}: {'holds' if report.ok else 'does not hold'}")
+    if not report.ok:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@app.command()
+def export(
+    plan: Annotated[Path, typer.Argument(help="plan.json of a study or of 'gpuplanner plan -o'.")],
+    to: Annotated[str, typer.Option("--to", help="mig-parted, configmap, runbook, slurm or all.")] = "all",
+    out: Out = Path("build/export"),
+    at: Annotated[
+        str | None, typer.Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
+    from gpuplanner.names import resolve
+    from gpuplanner.study import export_plan
+
+    instant = None if at is None else datetime.fromisoformat(at)
+    if instant is not None and instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    for path in export_plan(plan, out, formats=resolve(to, FORMATS, what="format"), at=instant):
+        if not quiet:
+            say(f"written: {path}")

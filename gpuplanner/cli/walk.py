@@ -1,0 +1,212 @@
+"""Commands that walk: ``forecast``, ``plan``, ``simulate``, ``report``, ``demo`` and ``notebook``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli.app import Exit, app, put, say
+from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, ScenarioPath, Seed, Set, TimeLimit, Tz
+from gpuplanner.cli.show import show, show_frame
+
+if TYPE_CHECKING:
+    from gpuplanner.planner import Plan
+    from gpuplanner.scenario import Scenario
+
+
+def load_scenario(text: str, assignments: list[str] | None = None, **overrides: Any) -> Scenario:  # noqa: ANN401
+    """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change some fields."""
+    from gpuplanner.scenario import Scenario
+
+    path = Path(text)
+    if text == "sample":
+        scenario = Scenario()
+    elif path.is_dir():
+        scenario = Scenario(name=path.name, data=str(path))
+    else:
+        scenario = Scenario.from_yaml(path)
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return replace(scenario.with_text(assignments or []), **given)
+
+
+@app.command()
+def forecast(
+    scenario: ScenarioPath,
+    assignments: Set = None,
+    board: Board = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Forecast the demand for each profile, with the past error of every model."""
+    from gpuplanner.study.outlook import OUTLOOKS
+
+    asked = load_scenario(scenario, assignments, board=board, seed=seed)
+    found = OUTLOOKS["rightsized"](asked).result
+    if as_json:
+        rows = {name: getattr(found, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        show(rows, as_json=True)
+        return
+    show_frame(found.choice, as_json=False, title="model used for each series")
+    pooled = found.scores.filter(found.scores["unique_id"].str.starts_with("all/"))
+    show_frame(pooled, as_json=False, title="score of every model on past origins, pool")
+    if not quiet:
+        say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
+
+
+@app.command()
+def plan(
+    scenario: ScenarioPath,
+    assignments: Set = None,
+    board: Board = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
+    method: Annotated[str, typer.Option(help="'dynamic': a calendar; 'static': one layout.")] = "dynamic",
+    seed: Seed = None,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Plan MIG layouts over time, with a proven bound."""
+    from gpuplanner.files import write_atomically
+    from gpuplanner.names import resolve
+    from gpuplanner.planner import plan_to_json
+    from gpuplanner.study.plans import PLANS
+
+    asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
+    chosen = resolve(method, ("dynamic", "static"), what="method")
+    planned = PLANS[f"{chosen}_rightsized"](asked)
+    found = planned.plan
+    if out is not None:
+        text = plan_to_json(found, planned.problem)
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+    keys = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+    show({key: getattr(found, key) for key in keys}, as_json=as_json)
+    if not quiet:
+        say(found.explanation)
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    raise typer.Exit(_plan_exit(found))
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioPath,
+    assignments: Set = None,
+    board: Board = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the same jobs under today's fleet, static layouts and the planned calendar."""
+    import polars as pl
+
+    from gpuplanner.study.proof import compare, proof
+
+    asked = load_scenario(scenario, assignments, board=board, seed=seed)
+    policies = compare(proof(asked))
+    if as_json:
+        show({"replications": asked.replications, "policies": policies.to_dicts()}, as_json=True)
+        return
+    for measure in (
+        "mean_queueing_delay_s", "mean_jct_s", "makespan_s", "provisioned_gpu_hours", "utilisation_provisioned",
+        "utilisation_server",
+    ):  # fmt: skip
+        rows = policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
+        show_frame(rows, as_json=False, title=measure)
+    if not quiet:
+        say(f"means and 95 % intervals over {asked.replications} bootstrapped horizons")
+
+
+@app.command()
+def report(
+    month: Annotated[str, typer.Argument(help="YYYY-MM, or 'all' for the whole observation.")],
+    scenario: Annotated[
+        str, typer.Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
+    ] = "sample",
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the report.")] = None,
+    assignments: Set = None,
+    board: Board = None,
+    seed: Seed = None,
+    time_limit: TimeLimit = None,
+    tz: Tz = None,
+    currency: Currency = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
+    asked = load_scenario(
+        scenario, assignments, board=board, seed=seed, time_limit_s=time_limit, tz=tz, currency=currency
+    )
+    asked = replace(asked, month=None if month == "all" else month)
+    _report(asked, out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}", as_json, quiet)
+
+
+@app.command()
+def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = False) -> None:
+    """Walk the whole way on the bundled sample and write its report."""
+    from gpuplanner.scenario import Scenario
+
+    _report(Scenario(month="2026-02"), out, as_json, quiet)
+
+
+@app.command()
+def notebook(
+    folder: Annotated[Path, typer.Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
+    port: Annotated[int, typer.Option(help="Port of JupyterLab.")] = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+) -> None:
+    """Open the notebooks in JupyterLab."""
+    import os
+    import shutil
+
+    from gpuplanner._optional import import_optional
+    from gpuplanner.study.bundled import notebook_folder
+
+    import_optional("jupyterlab", extra="notebook")
+    source = notebook_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.glob("*.ipynb")):
+        if not (folder / path.name).exists():
+            shutil.copy(path, folder / path.name)
+    flags = [] if browser else ["--no-browser"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--notebook-dir",
+        str(folder),
+        "--port",
+        str(port),
+        *flags,
+    ]
+    os.execv(sys.executable, arguments)
+
+
+def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool) -> None:
+    from gpuplanner.report.render import write_report
+
+    if not quiet:
+        say(
+            f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
+        )
+    study = write_report(asked, out)
+    if as_json:
+        put(study.to_json())
+    else:
+        for number, finding in enumerate(study.findings, start=1):
+            put(f"{number}. {finding}")
+        put(str(out / "index.html"))
+    if study.plan.hit_time_limit:
+        raise typer.Exit(Exit.TIME_LIMIT)
+
+
+def _plan_exit(found: Plan) -> Exit:
+    if found.status == "infeasible":
+        return Exit.INFEASIBLE
+    if found.status == "unknown":
+        return Exit.NOTHING_IN_TIME
+    return Exit.TIME_LIMIT if found.hit_time_limit else Exit.DONE

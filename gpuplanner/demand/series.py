@@ -1,0 +1,170 @@
+"""Jobs to demand series: the exact mean number of concurrent instances in every slot."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.intervals import EPOCH, require_zone, slot_count, slot_sums, slot_ticks, ticks
+from gpuplanner.names import resolve
+from gpuplanner.schemas import Demand, Jobs, conform, empty
+
+CLOCKS = ("held", "wanted")
+REQUEST_COLUMNS = ("profile", "instances")
+TIMES = ("submit_time", "start_time", "end_time")
+DAY = timedelta(days=1)
+
+
+def demand_series(
+    jobs: pl.DataFrame,
+    *,
+    slot_hours: float = 1.0,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    clock: str = "held",
+) -> pl.DataFrame:
+    """Mean number of concurrent instances per slot, one series per tenant and profile.
+
+    The value of a slot is the integral of the number of instances over the slot, divided by its length. The
+    integral is summed in whole microseconds, so ``sum(y) * slot_hours`` equals instances x hours within the
+    grid but for the rounding of that one division. Jobs whose request is not known are left out;
+    :func:`excluded` counts them.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame, shape (n_jobs, ...)
+        Table ``schemas.Jobs`` with ``profile`` and ``instances`` (see ``memory.resolve_requests``).
+    slot_hours : float
+        Length of a slot [h]: whole minutes that divide a day, or whole days.
+    start, end : datetime, optional
+        First instant of the grid, and first instant behind it. Default: the first event rounded down to a
+        multiple of the slot in UTC (slots of whole days: to midnight), and the last event rounded up to a
+        whole slot from `start`.
+    clock : {"held", "wanted"}
+        "held": a job counts while it held its GPUs, ``[start_time, end_time)``; one that still runs counts to
+        `end`. "wanted": it counts as if it had never queued, ``[submit_time, submit_time + run time)``; one
+        that never started counts from its submission until it was withdrawn, else to `end`.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_series * n_slots, 7)
+        Table ``schemas.Demand``: every series has every slot, zeros included; sorted by ``unique_id`` (which
+        is ``tenant/profile``) and ``ds``. ``gpu_model`` and ``tier`` are null.
+
+    Raises
+    ------
+    SchemaError
+        If columns are missing, or `start`, `end` and `slot_hours` do not form a grid.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame(
+    ...     {
+    ...         "job_id": ["1"],
+    ...         "attempt": [1],
+    ...         "tenant": ["vision"],
+    ...         "submit_time": [nine],
+    ...         "start_time": [nine.replace(minute=30)],
+    ...         "end_time": [nine.replace(hour=10, minute=45)],
+    ...         "state": ["COMPLETED"],
+    ...         "profile": ["3g.40gb"],
+    ...         "instances": [2],
+    ...     }
+    ... )
+    >>> demand_series(jobs)["y"].to_list()
+    [1.0, 1.5]
+    """
+    known = resolve(clock, CLOCKS, what="clock", error=SchemaError)
+    begin = "start_time" if known == "held" else "submit_time"
+    asked = _requests(jobs).filter(_countable())
+    begun = asked.filter(pl.col(begin).is_not_null())
+    if begun.is_empty():
+        return empty(Demand)
+    step = slot_ticks(slot_hours, where="demand")
+    first, last = _grid(asked, begin, timedelta(microseconds=step), start, end)
+    slots = slot_count(first, last, slot_hours, where="demand")
+    spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=_until(known, last))
+    series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
+    rows = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical()
+    sums = slot_sums(
+        ticks(spans[begin], first),
+        ticks(spans["until"], first),
+        spans["instances"].to_numpy(),
+        rows.to_numpy().astype(np.int64),
+        groups=series.height,
+        slots=slots,
+        slot_ticks=step,
+    )
+    slot_starts = pl.datetime_range(
+        first, last, timedelta(microseconds=step), closed="left", time_zone="UTC", eager=True
+    )
+    table = series[np.repeat(np.arange(series.height), slots)].with_columns(
+        ds=slot_starts[np.tile(np.arange(slots), series.height)], y=pl.Series((sums / step).ravel())
+    )
+    return conform(table, Demand, where="demand")
+
+
+def excluded(jobs: pl.DataFrame) -> dict[str, int]:
+    """Count the jobs that a demand series leaves out, by reason.
+
+    Returns
+    -------
+    dict
+        ``"request unknown"``: the source does not say how many GPUs; ``"no GPU"``: none was asked for.
+
+    Examples
+    --------
+    >>> excluded(pl.DataFrame({"profile": ["gpu", None, None], "instances": [1, 0, None]}))
+    {'request unknown': 1, 'no GPU': 1}
+    """
+    unknown = jobs["instances"].is_null() | (jobs["profile"].is_null() & (jobs["instances"] != 0))
+    return {"request unknown": int(unknown.sum()), "no GPU": int((jobs["instances"] == 0).sum())}
+
+
+def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
+    """The jobs table with the two columns of the resolved request."""
+    missing = [name for name in REQUEST_COLUMNS if name not in jobs.columns]
+    if missing:
+        text = message(
+            "demand: jobs",
+            f"columns {', '.join(map(repr, REQUEST_COLUMNS))}",
+            f"none of {examples(missing)}",
+            "Add them with memory.resolve_requests(jobs, board).",
+        )
+        raise SchemaError(text)
+    return conform(jobs, Jobs, where="demand: jobs").with_columns(
+        jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
+    )
+
+
+def _countable() -> pl.Expr:
+    return pl.col("profile").is_not_null() & (pl.col("instances") > 0)
+
+
+def _grid(
+    asked: pl.DataFrame, begin: str, slot: timedelta, start: datetime | None, end: datetime | None
+) -> tuple[datetime, datetime]:
+    """The grid that was asked for, or the smallest that holds every event."""
+    require_zone(start, end, where="demand")
+    if start is None:
+        unit = min(slot, DAY)
+        earliest = asked.select(pl.col(begin).min()).item()
+        start = EPOCH + (earliest - EPOCH) // unit * unit
+    if end is None:
+        latest = asked.select(pl.max_horizontal(pl.col(TIMES).max())).item()
+        end = start + max(-((start - latest) // slot), 1) * slot
+    return start, end
+
+
+def _until(clock: str, last: datetime) -> pl.Expr:
+    """When a job stops counting on this clock; open ends last to the end of the grid."""
+    released = pl.col("end_time").fill_null(pl.lit(last))
+    if clock == "held":
+        return released
+    run = released - pl.col("start_time")
+    return pl.coalesce(pl.col("submit_time") + run, released)

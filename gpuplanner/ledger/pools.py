@@ -1,0 +1,172 @@
+"""Pools of GPUs: what is installed, and which jobs belong to which board."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, ticks
+from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
+from gpuplanner.schemas import Inventory, Jobs, conform
+
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that a ledger covers, on a grid of clock hours of which the first and last may be cut.
+
+    Parameters
+    ----------
+    start, end : datetime
+        First instant, and first instant behind it, with a time zone.
+    """
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        require_zone(self.start, self.end, where="ledger")
+        if self.end <= self.start:
+            text = message(
+                "ledger: start and end",
+                "an end after the start",
+                f"{self.start} and {self.end}",
+                "Swap them.",
+            )
+            raise SchemaError(text)
+
+    @property
+    def origin(self) -> datetime:
+        """Start of the first hour, in UTC."""
+        return EPOCH + (self.start - EPOCH) // HOUR * HOUR
+
+    @property
+    def hours(self) -> int:
+        """Hours of the grid."""
+        return -((self.origin - self.end) // HOUR)
+
+    @property
+    def length(self) -> int:
+        """Length of the grid in ticks."""
+        return self.hours * HOUR_TICKS
+
+    def spans(self, table: pl.DataFrame, begin: str, end: str, weight: str) -> Spans:
+        """Intervals of a table within the window; a null begin lies before it, a null end behind it."""
+        first, last = ((instant - self.origin) // TICK for instant in (self.start, self.end))
+        begins = np.clip(ticks(table[begin].fill_null(self.start), self.origin), first, last)
+        ends = np.clip(ticks(table[end].fill_null(self.end), self.origin), begins, last)
+        return Spans(begins, ends, table[weight].to_numpy().astype(np.float64))
+
+
+def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime) -> float:
+    """GPU-hours installed from `start` to `end`, with nodes counted from ``installed`` to ``retired``.
+
+    Raises
+    ------
+    SchemaError
+        If `start` and `end` are no window, or the table is not an inventory.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> day = datetime(2026, 2, 2, tzinfo=UTC)
+    >>> nodes = {"node": ["n1", "n2"], "gpus": [8, 8], "installed": [None, day + timedelta(hours=18)]}
+    >>> installed_gpu_hours(pl.DataFrame(nodes), day, day + timedelta(days=1))
+    240.0
+    """
+    nodes = conform(inventory, Inventory, where="inventory")
+    spans = Window(start, end).spans(nodes, "installed", "retired", "gpus")
+    return float(((spans.end - spans.begin) * spans.gpus).sum() / HOUR_TICKS)
+
+
+def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+    """The smallest inventory that could have run the jobs: the peak held, in whole GPUs, of each board.
+
+    It is a lower bound: GPUs that were never held together with all others do not show, so the free time in
+    a ledger over it is a lower bound too.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    start, end : datetime
+        The time to look at.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Inventory``, one row per board with ``node`` ``"inferred"`` or ``"inferred-<board>"``;
+        one row for all if a job does not name its board. Sorted by board.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> jobs = pl.DataFrame(
+    ...     {
+    ...         "job_id": ["1", "2"],
+    ...         "attempt": 1,
+    ...         "tenant": "a",
+    ...         "state": "RUNNING",
+    ...         "gpus": [0.5, 2.0],
+    ...         "submit_time": datetime(2026, 2, 2, tzinfo=UTC),
+    ...         "start_time": datetime(2026, 2, 2, tzinfo=UTC),
+    ...     }
+    ... )
+    >>> day = {"start": datetime(2026, 2, 2, tzinfo=UTC), "end": datetime(2026, 2, 3, tzinfo=UTC)}
+    >>> inferred_inventory(jobs, **day).select("node", "gpus").rows()
+    [('inferred', 3)]
+    """
+    window = Window(start, end)
+    asking = gpu_jobs(conform(jobs, Jobs, where="jobs"), window)
+    if asking["gpu_model"].has_nulls():
+        asking = asking.with_columns(gpu_model=pl.lit(None, pl.String))
+    rows = [
+        {
+            "node": f"inferred-{board}" if board is not None else "inferred",
+            "gpu_model": board,
+            "gpus": _peak(asking.filter(pl.col("gpu_model").eq_missing(board)), window),
+        }
+        for board in asking["gpu_model"].unique().sort()
+    ]
+    schema = {name: column.dtype for name, column in Inventory.columns().items()}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def gpu_jobs(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Jobs that held or asked for GPUs at some time in the window."""
+    there = (pl.col("submit_time") < window.end) & (pl.col("end_time").fill_null(window.end) > window.start)
+    return jobs.filter((pl.col("gpus") > 0) & there)
+
+
+def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Give jobs and inventory a column ``board`` by which they meet.
+
+    If every job names an installed board (case ignored), or one board is all that is installed and no job
+    names another, the boards are kept apart. Else all of them are one pool, ``board`` null: a ledger over the
+    pool is right where one by board would put time under the wrong one.
+    """
+    nodes = inventory.filter(pl.col("gpus") > 0)
+    installed = nodes["gpu_model"].unique().sort()
+    by_fold = {name.casefold(): name for name in installed.drop_nulls()}
+    named = {name: by_fold.get(name.casefold()) for name in jobs["gpu_model"].drop_nulls().unique()}
+    apart = not installed.has_nulls() and None not in named.values()
+    if apart and len(installed) == 1:
+        only = pl.lit(installed[0], pl.String).alias("board")
+        return jobs.with_columns(only), nodes.with_columns(only)
+    if apart and not jobs["gpu_model"].has_nulls():
+        words = pl.col("gpu_model").replace_strict(named, default=None, return_dtype=pl.String)
+        return jobs.with_columns(board=words), nodes.with_columns(board="gpu_model")
+    pooled = pl.lit(None, pl.String).alias("board")
+    return jobs.with_columns(pooled), nodes.with_columns(pooled)
+
+
+def _peak(jobs: pl.DataFrame, window: Window) -> int:
+    held = jobs.filter(pl.col("start_time").is_not_null())
+    peak = window.spans(held, "start_time", "end_time", "gpus").peak(window.length)
+    return math.ceil(peak - TOLERANCE_GPUS)

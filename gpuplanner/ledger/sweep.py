@@ -1,0 +1,102 @@
+"""Step functions of time over one pool of GPUs, and what they leave free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuplanner.intervals import HOUR_TICKS, slot_sums
+
+TOLERANCE_GPUS = 1e-6
+"""Fractions of GPUs are sums of floats; less than this is rounding, not a GPU."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Intervals ``[begin, end)`` in ticks from the first hour of the ledger, each with a number of GPUs."""
+
+    begin: np.ndarray
+    end: np.ndarray
+    gpus: np.ndarray
+
+    def level(self, edges: np.ndarray) -> np.ndarray:
+        """Sum of the GPUs between each edge and the next; every begin and end must be an edge."""
+        change = np.zeros(len(edges))
+        np.add.at(change, np.searchsorted(edges, self.begin), self.gpus)
+        np.add.at(change, np.searchsorted(edges, self.end), -self.gpus)
+        return np.cumsum(change)[:-1]
+
+    def joined(self, other: Spans) -> Spans:
+        """Both sets of intervals."""
+        return Spans(
+            np.concatenate([self.begin, other.begin]),
+            np.concatenate([self.end, other.end]),
+            np.concatenate([self.gpus, other.gpus]),
+        )
+
+    def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
+        """GPU-hours of each group in each hour, shape (groups, hours)."""
+        sums = slot_sums(
+            self.begin,
+            self.end,
+            self.gpus,
+            group.astype(np.int64),
+            groups=groups,
+            slots=hours,
+            slot_ticks=HOUR_TICKS,
+        )
+        return np.asarray(sums / HOUR_TICKS)
+
+    def peak(self, length: int) -> float:
+        """Most GPUs at one time between 0 and `length`."""
+        return float(self.level(_edges([self], length, length)).max())
+
+
+@dataclass(frozen=True)
+class PoolHours:
+    """GPU-hours of one pool that nobody holds, by hour; and by how much it is held beyond what there is."""
+
+    free: np.ndarray
+    fragmented: np.ndarray
+    excess_gpus: float
+    excess_tick: int
+
+
+def sweep_pool(*, installed: Spans, taken: Spans, waiting: Spans, hours: int) -> PoolHours:
+    """Walk through every event of a pool, once.
+
+    Parameters
+    ----------
+    installed, taken : Spans
+        GPUs there, and GPUs held or out of service.
+    waiting : Spans
+        GPUs asked for by jobs in the queue.
+    hours : int
+        Length of the ledger.
+
+    Returns
+    -------
+    PoolHours
+        What is left of the installed GPUs: ``fragmented`` while at least one job waited, else ``free``.
+        ``excess_gpus`` is the most by which `taken` is above `installed` (0 where it never is) and
+        ``excess_tick`` when that begins.
+    """
+    edges = _edges([installed, taken, waiting], hours * HOUR_TICKS, HOUR_TICKS)
+    left = installed.level(edges) - taken.level(edges)
+    excess = np.maximum(-left - TOLERANCE_GPUS, 0)
+    wanted = waiting.level(edges) > TOLERANCE_GPUS
+    gpu_hours = np.maximum(left, 0) * np.diff(edges) / HOUR_TICKS
+    hour = edges[:-1] // HOUR_TICKS
+    return PoolHours(
+        free=np.bincount(hour, np.where(wanted, 0.0, gpu_hours), minlength=hours),
+        fragmented=np.bincount(hour, np.where(wanted, gpu_hours, 0.0), minlength=hours),
+        excess_gpus=float(excess.max()),
+        excess_tick=int(edges[:-1][excess > 0].min(initial=edges[-1])),
+    )
+
+
+def _edges(spans: list[Spans], length: int, step: int) -> np.ndarray:
+    """All instants at which something changes, and every `step` from 0 to `length`."""
+    changes = [edge for part in spans for edge in (part.begin, part.end)]
+    return np.unique(np.concatenate([*changes, np.arange(0, length + 1, step)]))

@@ -1,0 +1,16 @@
+"""What a simulated run amounts to: waits, utilisation and GPU-hours, with intervals over replications."""
+
+from gpuplanner.metrics.accounts import Simulated
+from gpuplanner.metrics.intervals import Comparison, Interval, mean_interval, paired, student_t
+from gpuplanner.metrics.measure import by_tenant, measure
+
+__all__ = [
+    "Comparison",
+    "Interval",
+    "Simulated",
+    "by_tenant",
+    "mean_interval",
+    "measure",
+    "paired",
+    "student_t",
+]

@@ -1,0 +1,164 @@
+"""Waits, utilisation and GPU-hours of a simulated run."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.metrics.accounts import Simulated, Window, covered, held, provided, within
+from gpuplanner.units import hours_from_seconds
+
+RUN_TIME = pl.col("end") - pl.col("first_start")
+
+QUEUEING = [
+    pl.len().alias("jobs"),
+    pl.col("end").is_null().sum().alias("unfinished"),
+    pl.col("wait_s").mean().alias("mean_queueing_delay_s"),
+    pl.col("wait_s").median().alias("median_queueing_delay_s"),
+    pl.col("wait_s").quantile(0.95, "linear").alias("p95_queueing_delay_s"),
+    pl.col("jct_s").mean().alias("mean_jct_s"),
+    pl.col("jct_s").quantile(0.95, "linear").alias("p95_jct_s"),
+    (pl.col("jct_s") / RUN_TIME).filter(RUN_TIME > 0).mean().alias("mean_slowdown"),
+    (pl.col("end").max() - pl.col("submit").min()).alias("makespan_s"),
+]
+"""Measures of the jobs alone, for a frame or a group of ``schemas.Outcomes``."""
+
+
+def measure(
+    run: Simulated, board: GpuModel | str, *, window: Window | None = None
+) -> dict[str, float | int | None]:
+    """Summarise one run.
+
+    Jobs count if they were submitted within the window, whenever they started and ended. GPU time counts as
+    far as it lies within the window, whoever used it. GPU time is weighed by compute slices: an instance is
+    its compute slices over those of the board, a whole GPU is 1, and both sides of a utilisation count alike.
+
+    Parameters
+    ----------
+    run : Run
+        Anything with the tables ``outcomes`` and ``states`` of :class:`gpuplanner.simulate.Run`.
+    board : GpuModel or str
+        The board of the fleet.
+    window : tuple of float, optional
+        Start and end [s from the start of the run]; the whole run and all its jobs if None.
+
+    Returns
+    -------
+    dict
+        jobs, unfinished
+            Jobs submitted; those of them that never ended.
+        mean_, median_, p95_queueing_delay_s
+            First start - submission, of jobs that started.
+        mean_jct_s, p95_jct_s
+            End - submission, of jobs that ended.
+        mean_slowdown
+            JCT / run time, of jobs that ended and ran for more than no time.
+        makespan_s
+            Last end - first submission.
+        utilisation_provisioned
+            Slices held / slices of the instances that existed.
+        utilisation_server
+            Slices held / slices of all GPUs installed, on or not.
+        utilisation_instances
+            Share of time that an instance was held, every instance counting alike whatever its size.
+        installed_, provisioned_, reconfiguring_, busy_gpu_hours
+            All GPUs; those not off; those out of service for a change of layout; those held by jobs.
+        reconfigurations
+            Changes of layout begun.
+
+        A figure that nothing can be said about is None.
+
+    Raises
+    ------
+    SchemaError
+        If the window is empty or reaches beyond the run.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> outcomes = pl.DataFrame({"submit": [0.0], "first_start": [60.0], "end": [1860.0], "gpus": [1],
+    ...     "served_on": ["3g.40gb"], "wait_s": [60.0], "jct_s": [1860.0]})
+    >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [3600.0],
+    ...     "layout": ["3g.40gb:2"], "state": ["on"]})
+    >>> found = measure(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
+    >>> found["utilisation_provisioned"], round(found["busy_gpu_hours"], 4)
+    (0.25, 0.2143)
+    """
+    board = as_board(board)
+    span = covered(run, window)
+    jobs = within(run.outcomes, "submit", window)
+    use = held(run.outcomes, board, span)
+    supply = provided(run.states, board, span)
+    off = supply.filter(pl.col("state") == "off")
+    changes = supply.filter(pl.col("state") == "reconfiguring")
+    installed_s, off_s, changing_s = (float(part["time_s"].sum()) for part in (supply, off, changes))
+    busy_slice_s = _integral(use, "held_s", "slices")
+    return {
+        **jobs.select(QUEUEING).row(0, named=True),
+        "utilisation_provisioned": _ratio(busy_slice_s, _integral(supply, "time_s", "slices")),
+        "utilisation_server": _ratio(busy_slice_s, installed_s * board.compute_slices),
+        "utilisation_instances": _ratio(
+            _integral(use, "held_s", "instances"), _integral(supply, "time_s", "instances")
+        ),
+        "installed_gpu_hours": hours_from_seconds(installed_s),
+        "provisioned_gpu_hours": hours_from_seconds(installed_s - off_s),
+        "reconfiguring_gpu_hours": hours_from_seconds(changing_s),
+        "busy_gpu_hours": hours_from_seconds(busy_slice_s / board.compute_slices),
+        "reconfigurations": within(changes, "start_s", window).height,
+    }
+
+
+def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = None) -> pl.DataFrame:
+    """Waits and use of each tenant.
+
+    Parameters
+    ----------
+    run, board, window
+        As for :func:`measure`.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per tenant, sorted: ``tenant``, the job counts and waits of :func:`measure`, and
+        ``busy_gpu_hours``. A tenant that used GPUs within the window but submitted nothing has 0 jobs.
+
+    Raises
+    ------
+    SchemaError
+        If the window is empty or reaches beyond the run.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> outcomes = pl.DataFrame({"tenant": ["a", "b"], "submit": 0.0, "first_start": [0.0, 3600.0],
+    ...     "end": [3600.0, 7200.0], "gpus": 1, "served_on": "gpu", "wait_s": [0.0, 3600.0],
+    ...     "jct_s": [3600.0, 7200.0]})
+    >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [7200.0],
+    ...     "layout": ["gpu"], "state": ["on"]})
+    >>> waits = by_tenant(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
+    >>> waits.select("tenant", "jobs", "mean_queueing_delay_s", "busy_gpu_hours").rows()
+    [('a', 1, 0.0, 1.0), ('b', 1, 3600.0, 1.0)]
+    """
+    board = as_board(board)
+    span = covered(run, window)
+    slice_hours = hours_from_seconds(1.0) * pl.col("held_s") * pl.col("slices")
+    use = (
+        held(run.outcomes, board, span)
+        .group_by("tenant")
+        .agg(busy_gpu_hours=slice_hours.sum() / board.compute_slices)
+    )
+    waits = within(run.outcomes, "submit", window).group_by("tenant").agg(QUEUEING)
+    return (
+        waits.join(use, on="tenant", how="full", coalesce=True)
+        .with_columns(pl.col("jobs", "unfinished", "busy_gpu_hours").fill_null(0))
+        .filter((pl.col("jobs") > 0) | (pl.col("busy_gpu_hours") > 0))
+        .sort("tenant")
+    )
+
+
+def _integral(frame: pl.DataFrame, seconds: str, weight: str) -> float:
+    return float(frame.select(pl.col(seconds).dot(pl.col(weight).cast(pl.Float64))).item() or 0.0)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

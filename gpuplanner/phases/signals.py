@@ -1,0 +1,111 @@
+"""Telemetry of one job as evenly spaced signals in units of their noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.schemas import Samples, conform
+
+LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
+"""Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
+SPIKE = 5.0
+"""Distance from the level around it, in standard deviations of the noise, from which a row is a spike."""
+MAD_TO_SIGMA = 1.4826
+"""Ratio of standard deviation to median absolute deviation of normal noise."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Signals of one job on an even grid.
+
+    Parameters
+    ----------
+    table : polars.DataFrame, shape (n, 4)
+        ``time`` and one column for each signal, means over the job's devices; gaps are bridged by straight
+        lines, a signal that was never seen is null.
+    names : tuple of str
+        Signals that were seen.
+    step : timedelta
+        Distance of the rows.
+    """
+
+    table: pl.DataFrame
+    names: tuple[str, ...]
+    step: timedelta
+
+    def noise(self, name: str) -> float:
+        """Standard deviation of the noise, from differences of neighbours: level shifts hardly touch it.
+
+        Differences of independent noise spread by the square root of two more than the noise itself.
+        """
+        change = self.table[name].diff().drop_nulls().to_numpy()
+        if not len(change):
+            return LEAST_NOISE[name]
+        mad = float(np.median(np.abs(change - np.median(change))))
+        return max(MAD_TO_SIGMA * mad / math.sqrt(2), LEAST_NOISE[name])
+
+    def around(self, name: str, shortest: int) -> pl.DataFrame:
+        """Levels before and after each row: running medians blind to what is shorter than `shortest` rows.
+
+        A row that lies below both, or above both, is part of a spike; at a step it is like one of them.
+        """
+        before, after = (
+            signal.rolling_median(2 * shortest - 1, min_samples=1)
+            for signal in (self.table[name], self.table[name].reverse())
+        )
+        return pl.DataFrame({"before": before, "after": after.reverse()}).select(
+            low=pl.min_horizontal("before", "after"), high=pl.max_horizontal("before", "after")
+        )
+
+    def without_spikes(self, name: str, shortest: int) -> pl.Series:
+        """The signal with its spikes bridged by straight lines."""
+        signal, level = self.table[name], self.around(name, shortest)
+        margin = SPIKE * self.noise(name)
+        usual = signal.is_between(level["low"] - margin, level["high"] + margin)
+        bridged = pl.select(pl.when(usual).then(signal)).to_series().interpolate()
+        return bridged.backward_fill().forward_fill()
+
+
+def signals_of(samples: pl.DataFrame, step: timedelta) -> Signals:
+    """Average the samples of one job over its devices and over each step.
+
+    Raises
+    ------
+    SchemaError
+        If there are no samples with any signal, or those of several jobs.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> samples = pl.DataFrame({"time": [nine, nine + timedelta(minutes=2)], "sm_activity": [0.2, 0.4]})
+    >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
+    >>> signals_of(samples, timedelta(minutes=1)).table["sm_activity"].round(6).to_list()
+    [0.2, 0.3, 0.4]
+    """
+    table = conform(samples, Samples, where="phases: samples")
+    jobs = table["job_id"].unique().sort()
+    names = tuple(name for name in LEAST_NOISE if table[name].count())
+    if len(jobs) > 1 or not names:
+        seen = examples(names) if names else "no signal"
+        text = message(
+            "phases: samples",
+            "samples of one job, with activity, memory or power",
+            f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}",
+            "Filter the samples by job_id.",
+        )
+        raise SchemaError(text)
+    even = (
+        table.sort("time")
+        .group_by_dynamic("time", every=step)
+        .agg(pl.col(name).mean() for name in LEAST_NOISE)
+        .upsample("time", every=step)
+        .with_columns(pl.col(name).interpolate().backward_fill().forward_fill() for name in LEAST_NOISE)
+    )
+    return Signals(even, names, step)

@@ -1,0 +1,52 @@
+"""A board as plain values, so that a file holds all that is needed to check it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import GpuModel, load_gpu_model
+from gpuplanner.hardware.profile import RESOURCES
+
+
+def board_to_dict(board: GpuModel) -> dict[str, Any]:
+    """Name of a board of the catalogue; name and profile rows of any other.
+
+    Examples
+    --------
+    >>> board_to_dict(load_gpu_model("A30"))
+    {'name': 'A30-24GB'}
+    """
+    try:
+        if load_gpu_model(board.name) == board:
+            return {"name": board.name}
+    except GeometryError:
+        pass
+    totals = {
+        "gpu_model": board.name,
+        "memory_gib_total": board.memory_gib,
+        "memory_slices_total": board.memory_slices,
+        "compute_slices_total": board.compute_slices,
+        "architecture": board.architecture,
+        "board_sms": board.sms,
+    }
+    rows = [
+        totals
+        | {
+            "profile": profile.name,
+            "compute_slices": profile.compute_slices,
+            "memory_slices": profile.memory_slices,
+            "memory_gib": profile.memory_gib,
+            "max_instances": profile.max_instances,
+            "placement_starts": ";".join(map(str, profile.starts)),
+        }
+        | {resource: profile.amount(resource) for resource in RESOURCES}
+        for profile in board.profiles
+    ]
+    return {"name": board.name, "rows": rows}
+
+
+def board_from_dict(values: Mapping[str, Any]) -> GpuModel:
+    """Read what :func:`board_to_dict` wrote."""
+    return load_gpu_model(values["name"], rows=values.get("rows"))

@@ -1,0 +1,87 @@
+"""How long and how hard to search: one value that every method is given."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gpuplanner.errors import ScenarioError, message
+
+SOLVERS = ("highs", "cbc")
+"""Solvers that can be asked for."""
+
+TOLERANCE = 1e-6
+"""Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of one search.
+
+    Stop rules are the gap and fixed numbers of passes and nodes, so that the same problem and seed give the
+    same plan on every machine; the deadline is a safety net.
+
+    Parameters
+    ----------
+    gap_target : float
+        Relative gap between plan and bound at which the search may stop.
+    deadline : float
+        Instant of :func:`time.monotonic` after which no further step is begun [s].
+    seed : int
+        Seed of the solver.
+    solver : {"highs", "cbc"}
+        Name of the solver.
+    """
+
+    gap_target: float
+    deadline: float
+    seed: int = 0
+    solver: str = "highs"
+
+    @classmethod
+    def begin(cls, *, gap_target: float, time_limit_s: float, seed: int, solver: str) -> Effort:
+        """Check the limits and start the clock.
+
+        Raises
+        ------
+        ScenarioError
+            If a limit makes no sense; every fault is named.
+
+        Examples
+        --------
+        >>> Effort.begin(gap_target=0.005, time_limit_s=60, seed=0, solver="highs").spent()
+        False
+        """
+        faults = []
+        if not 0 <= gap_target < 1:
+            faults.append(f"gap_target must be at least 0 and below 1, not {gap_target!r}")
+        if not 0 < time_limit_s < float("inf"):
+            faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+            faults.append(f"seed must be a whole number from 0 to {2**31 - 1}, not {seed!r}")
+        if solver not in SOLVERS:
+            faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
+        if faults:
+            text = message("plan", "limits that can be kept", "; ".join(faults), "Mend them.")
+            raise ScenarioError(text)
+        return cls(gap_target, time.monotonic() + time_limit_s, seed, solver)
+
+    def remaining_s(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def spent(self) -> bool:
+        """Whether the time is up."""
+        return self.remaining_s() == 0.0
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """How far a cost may lie above the least possible one, as a share of the cost; 0 if within tolerance.
+
+    Examples
+    --------
+    >>> relative_gap(200.0, 199.0), relative_gap(0.0, 0.0)
+    (0.005, 0.0)
+    """
+    distance = objective - bound
+    return distance / objective if distance > TOLERANCE * max(1.0, objective) else 0.0

@@ -1,0 +1,95 @@
+"""Make a plan better: solve a few slots at a time anew, with the slots around them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuplanner.planner.effort import TOLERANCE, Effort, relative_gap
+from gpuplanner.planner.families import Floor, build, start_values
+from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.problem import Counts
+from gpuplanner.planner.solver import solve
+
+_WIDTHS = (4,)
+_SHARE_OF_GAP = 0.2
+_NODES = 200
+
+
+def improved(
+    fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort
+) -> Iterator[Counts]:
+    """Yield better and better plans until the gap is reached, no window helps, or the time is up.
+
+    Windows of one width cover the horizon twice, the second time shifted by half a window; a width is
+    repeated while it helps, then windows grow.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        The plan to begin with; it is not changed.
+    floors : sequence of Floor
+        Least costs of slots.
+    bound : float
+        Cost that no plan undercuts.
+    effort : Effort
+        Limits of the search.
+
+    Yields
+    ------
+    ndarray of int, shape (n_slots, n_layouts)
+        A plan cheaper than the one before.
+    """
+    counts = counts.copy()
+    cost = fluid.cost(counts, before=fluid.initial)
+    for width in _WIDTHS:
+        helped = True
+        while helped:
+            helped = False
+            for window in _windows(fluid.problem.n_slots, width):
+                if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
+                    return
+                saved = _resolve(fluid, counts, window, floors, effort)
+                if saved > TOLERANCE * max(1.0, cost):
+                    helped = True
+                    cost -= saved
+                    yield counts.copy()
+        if width >= fluid.problem.n_slots:
+            return
+
+
+def _windows(n_slots: int, width: int) -> Iterator[range]:
+    for first in (0, -(width // 2)):
+        for start in range(first, n_slots, width):
+            window = range(max(start, 0), min(start + width, n_slots))
+            if len(window):
+                yield window
+
+
+def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor], effort: Effort) -> float:
+    """Solve one window; put the answer into the counts if it is cheaper, and say by how much."""
+    inside = slice(window.start, window.stop)
+    before = fluid.before(counts, window.start)
+    after = counts[window.stop] if window.stop < len(counts) else None
+    model = build(fluid, window, before=before, after=after, floors=floors)
+    answer = solve(
+        model.linear,
+        effort,
+        gap=_SHARE_OF_GAP * effort.gap_target,
+        start=start_values(model, counts[inside], before, after),
+        nodes=_NODES,
+    )
+    if answer.values is None:
+        return 0.0
+    price = fluid.problem.change_gpu_hours
+
+    def cost(slots: Counts) -> float:
+        leaving = 0 if after is None else fluid.cuts(slots[-1], after)
+        return fluid.cost(slots, start=window.start, before=before) + price * leaving
+
+    found = model.counts(answer.values)
+    saved = cost(counts[inside]) - cost(found)
+    if saved > 0:
+        counts[inside] = found
+    return max(saved, 0.0)

@@ -1,0 +1,1 @@
+"""Reports: pages that show a study and compute nothing."""

@@ -1,0 +1,218 @@
+"""Run the report notebook and put page, workbook, JSON and exports in place together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuplanner._optional import import_optional
+from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examples, message
+from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.names import nearest
+from gpuplanner.planner import plan_to_json
+from gpuplanner.report.page import render_page
+from gpuplanner.report.section import FRAGMENT
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import Study, evaluate
+from gpuplanner.study.bundled import notebook_folder
+from gpuplanner.study.handover import export_files, notes, write_study_workbook
+
+CELL_TIMEOUT_S = 1800
+NOTEBOOK = "monthly_report.ipynb"
+
+
+def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None = None) -> Study:
+    """Evaluate a scenario and write its report folder in one step.
+
+    The folder gets ``index.html``, ``study.json``, ``workbook.xlsx``, ``plan.json``, ``scenario.yaml``,
+    ``report.ipynb`` (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails,
+    what stood there stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to report.
+    out : str or Path
+        Folder to put in place.
+    notebook : Path, optional
+        Another report notebook with the parameter ``scenario_path``.
+
+    Returns
+    -------
+    Study
+        What the report shows.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the scenario cannot be evaluated, the notebook fails, or the folder cannot be written.
+    """
+    out = Path(out)
+    study = evaluate(scenario)
+    with replaced_directory(out) as folder:
+        (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
+        source = notebook or notebook_folder() / NOTEBOOK
+        executed = folder / "report.ipynb"
+        run_notebook(
+            source,
+            executed,
+            {"scenario_path": str(folder / "scenario.yaml")},
+            keep=out.with_suffix(".failed.ipynb"),
+        )
+        body = page_body(executed)
+        page = render_page(
+            body, title=f"GPU report: {scenario.name}", subtitle=_subtitle(study), provenance=notes(study)
+        )
+        _strip(executed)
+        (folder / "index.html").write_text(page, encoding="utf-8")
+        (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
+        (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
+        (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
+        write_study_workbook(folder / "workbook.xlsx", study)
+        for name, text in export_files(study.plan, study.problem).items():
+            (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "export" / name).write_text(text, encoding="utf-8")
+        (folder / "manifest.json").write_text(to_json(_manifest(folder)), encoding="utf-8")
+    out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+    return study
+
+
+def run_notebook(
+    source: Path, target: Path, parameters: Mapping[str, Any], *, keep: Path | None = None
+) -> None:
+    """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs.
+
+    Parameters
+    ----------
+    source, target : Path
+        Notebook to run, and where to write it with its outputs.
+    parameters : mapping
+        Values for the names in its ``parameters`` cell.
+    keep : Path, optional
+        Where to leave the notebook if a cell fails.
+
+    Raises
+    ------
+    ScenarioError
+        If a parameter is not one of the notebook's, or the notebook does not exist.
+    GpuPlannerError
+        If a cell fails; the message is that of the cell.
+    """
+    papermill = import_optional("papermill", extra="report")
+    if not source.is_file():
+        raise ScenarioError(message(str(source), "a notebook", "nothing there", "Check the path."))
+    with _quiet():
+        known = list(papermill.inspect_notebook(str(source)))
+        unknown = [name for name in parameters if name not in known]
+        if unknown:
+            near = [nearest(name, known)[:1] for name in unknown]
+            text = message(
+                f"{source.name}, parameters",
+                f"names of its parameters cell: {', '.join(known) or 'none'}",
+                f"unknown {examples(unknown)} (nearest: {near})",
+                "Rename or remove them.",
+            )
+            raise ScenarioError(text)
+        try:
+            papermill.execute_notebook(
+                str(source),
+                str(target),
+                parameters=dict(parameters),
+                kernel_name="python3",
+                progress_bar=False,
+                log_output=False,
+                execution_timeout=CELL_TIMEOUT_S,
+                extra_arguments=["--IPKernelApp.log_level=ERROR"],  # the client is on this very machine
+            )
+        except papermill.exceptions.PapermillExecutionError as error:
+            left = _keep(target, keep)
+            text = f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{left}"
+            raise GpuPlannerError(text) from None
+
+
+def page_body(executed: Path) -> str:
+    """Fragments of the page in the order of the cells that made them.
+
+    Raises
+    ------
+    OutputError
+        If the notebook shows no section.
+    """
+    notebook = json.loads(executed.read_text(encoding="utf-8"))
+    fragments = [_joined(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
+    if not fragments:
+        text = message(
+            executed.name, "cells that show sections of gpuplanner.report.tearsheet", "none", "Add them."
+        )
+        raise OutputError(text)
+    return "\n".join(fragments)
+
+
+def _outputs(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            yield output.get("data", {})
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "".join(text)
+
+
+def _strip(executed: Path) -> None:
+    """Leave out what differs from run to run, and the fragments that stand in the page already."""
+    notebook = json.loads(executed.read_text(encoding="utf-8"))
+    for data in _outputs(notebook):
+        data.pop(FRAGMENT, None)
+    notebook["metadata"].pop("papermill", None)
+    for number, cell in enumerate(notebook["cells"]):
+        cell["metadata"].pop("papermill", None)
+        cell["metadata"].pop("execution", None)
+        cell["id"] = f"cell-{number}"
+        if "injected-parameters" in cell["metadata"].get("tags", []):
+            cell["source"] = '# Parameters\nscenario_path = "scenario.yaml"\n'
+    executed.write_text(to_json(notebook), encoding="utf-8")
+
+
+def _absolute(scenario: Scenario) -> Scenario:
+    """The scenario as the kernel must see it, which runs in another folder."""
+    if scenario.data == "sample":
+        return scenario
+    return Scenario(**{**scenario.__dict__, "data": str(Path(scenario.data).resolve())})
+
+
+def _subtitle(study: Study) -> str:
+    figures = study.headline
+    first, after = figures["observed_from"][:10], figures["observed_to"][:10]
+    return (
+        f"{first} to {after} (UTC), plan from {figures['plan_from'][:16].replace('T', ' ')} UTC for "
+        f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['board']}"
+    )
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _keep(target: Path, keep: Path | None) -> str:
+    if keep is None or not target.exists():
+        return ""
+    keep.parent.mkdir(parents=True, exist_ok=True)
+    keep.write_bytes(target.read_bytes())
+    return f" (the notebook with its output is kept as {keep})"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep deprecations inside papermill and its kernel client from reaching the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

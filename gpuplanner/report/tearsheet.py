@@ -1,0 +1,353 @@
+"""The sections of the monthly report. They choose and arrange; every number comes from the study."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.report import page, tables
+from gpuplanner.report.section import Section
+from gpuplanner.study import Study
+from gpuplanner.study.comparison import POLICY_NAMES, policy_frame, savings_steps
+
+
+QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
+
+
+def summary(study: Study) -> Section:
+    """Headline figures and the three findings."""
+    figures = study.headline
+    last = study.tables["savings"].row(-1, named=True)
+    wait = figures["wait_minutes"]
+    shown = [
+        page.Card(
+            "Installed",
+            f"{figures['installed_gpu_hours']:,.0f} GPU h",
+            f"{figures['fleet_gpus']} GPUs planned for, {figures['fleet_note']}",
+        ),
+        page.Card(
+            "Allocated",
+            f"{figures['allocated_gpu_hours'] / max(figures['installed_gpu_hours'], 1e-9):.0%}",
+            f"{figures['allocated_gpu_hours']:,.0f} GPU h",
+        ),
+        page.Card(
+            "Cost of the period",
+            f"{Decimal(figures['cost']):,.2f} {figures['currency']}",
+            f"at {figures['price_per_gpu_hour']:.2f} a GPU-hour",
+        ),
+        page.Card(
+            "Could be set free",
+            f"{last['saved_total_gpu_hours']:,.0f} GPU h a week",
+            f"{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f} (95 %), "
+            "against today's fleet, all on",
+        ),
+        page.Card(
+            "Mean wait",
+            f"{wait['dynamic_rightsized']['mean']:,.1f} min",
+            f"planned; {wait['installed']['mean']:,.1f} min today",
+        ),
+        page.Card(
+            "Plan is proven within",
+            f"{figures['plan_gap_fraction']:.2%}",
+            f"status {figures['plan_status']}, {figures['plan_changes']} layout changes",
+        ),
+    ]
+    return Section(page.section("Summary", page.cards(shown), page.findings(study.findings)))
+
+
+def quality(study: Study) -> Section:
+    """What is wrong with the data, before any figure that rests on them."""
+    table = study.tables["quality"]
+    trace = study.provenance["trace"]
+    text = (
+        f"Source {trace['source']}: {trace['rows_in']:,} rows read, {trace['rows_kept']:,} kept, "
+        f"{trace['rows_rejected']:,} rejected with a reason."
+    )
+    notes = [page.note(str(note)) for note in trace.get("notes", [])]
+    found = (
+        tables.table(table, caption="Findings of the quality report")
+        if table.height
+        else page.paragraph("Nothing was found to be wrong.")
+    )
+    return Section(page.section("Data quality", page.paragraph(text), *notes, found))
+
+
+def ledger(study: Study) -> Section:
+    """Where the installed GPU-time went."""
+    buckets, tenants = study.tables["ledger_buckets"], study.tables["ledger_tenants"]
+    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    alt = (
+        f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
+        f"{largest['share']:.0%}."
+    )
+    heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
+    return Section(
+        page.section(
+            "Where the GPU-time went",
+            page.figure(
+                plot.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
+                title="Installed GPU-hours by bucket",
+                alt=alt,
+                table=buckets,
+            ),
+            page.figure(
+                plot.plot_ledger_tenants(study.tables["ledger"]),
+                title="Allocated GPU-hours by tenant",
+                alt=f"{heaviest['tenant']} held most: {heaviest['held_gpu_hours']:,.0f} GPU-hours.",
+                table=tenants,
+            ),
+        )
+    )
+
+
+def demand(study: Study) -> Section:
+    """Demand of the pool by profile, with the forecast and its past error."""
+    history = study.tables["demand"].filter(pl.col("tenant") == "all")
+    forecast = study.tables["forecast"].filter(pl.col("unique_id").str.starts_with("all/"))
+    scores = study.tables["scores"].filter(pl.col("unique_id").str.starts_with("all/"))
+    choice = study.tables["choice"].filter(pl.col("unique_id").str.starts_with("all/"))
+    coverage = study.headline["forecast_coverage_90"]
+    alt = (
+        f"Instances wanted by profile over the last two weeks, right-sized, and the forecast for "
+        f"{study.scenario.horizon_slots} slots. The band holds 90 % of the cases if the past is a guide; on past "
+        f"origins it held {coverage:.0%}."
+        if coverage is not None
+        else "Instances wanted by profile, right-sized; too little history to measure the forecast."
+    )
+    return Section(
+        page.section(
+            "Demand and forecast",
+            page.figure(
+                plot.plot_demand(history, forecast, by="profile"),
+                title="Instances wanted, by profile",
+                alt=alt,
+                table=_daily(history),
+            ),
+            page.figure(
+                plot.plot_backtest_scores(scores),
+                title="Error of every model on past origins (MASE: below 1 beats the seasonal naive in sample)",
+                alt="Naive stands in every comparison; the model used for each series is in the table.",
+                table=choice.select(
+                    "unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90"
+                ),
+            ),
+        )
+    )
+
+
+def weeks(study: Study) -> Section:
+    """What jobs of at most one GPU would have needed, week by week."""
+    table = study.tables["weeks"]
+    if table.is_empty():
+        return Section(page.section("Small jobs, week by week", page.paragraph("There are no small jobs.")))
+    board = study.scenario.board
+    text = (
+        f"Jobs that ask for at most one GPU, over the whole observation: GPUs needed to cover 95 % of the hours "
+        f"of each week if every such job holds a whole {board}, if it gets the slice it asks for, and if it gets "
+        "the slice that it needs. Fractions of the source's GPUs are read as the same fraction of this board."
+    )
+    return Section(
+        page.section(
+            "Small jobs, week by week",
+            page.paragraph(text),
+            tables.table(table, caption=f"GPUs ({board}) by week"),
+        )
+    )
+
+
+def rightsizing(study: Study) -> Section:
+    """What people ask for and what they need."""
+    table = study.tables["rightsizing"]
+    text = (
+        "Needs are judged by telemetry, else by the job's accounting record, else by measured jobs of its class; "
+        "without any of these the request stands. Jobs on several GPUs keep them."
+    )
+    return Section(
+        page.section(
+            "Requested and needed",
+            page.paragraph(text),
+            tables.table(table.head(25), caption="Jobs by profile requested and needed, most frequent first"),
+        )
+    )
+
+
+def layouts(study: Study) -> Section:
+    """The planned calendar, its bound and what drives it."""
+    figures, calendar = study.headline, study.tables["layout_plan"]
+    gpus = study.problem.gpus
+    alt = (
+        f"From {_day(figures['plan_from'])}: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on, "
+        f"{figures['plan_changes']} layout changes; cost {figures['plan_objective_gpu_hours']:,.0f} GPU-hours, and no "
+        f"plan can cost less than {figures['plan_bound_gpu_hours']:,.0f} (gap {figures['plan_gap_fraction']:.2%})."
+    )
+    shown = [
+        page.figure(
+            plot.plot_layout_counts(study.tables["layout_counts"]),
+            title="GPUs by layout over the horizon",
+            alt=alt,
+            table=_layout_hours(study),
+        )
+    ]
+    if gpus <= 128:
+        shown.append(
+            page.figure(
+                plot.plot_layout_calendar(calendar),
+                title="Layout calendar by numbered GPU",
+                alt="One row per GPU; a mark shows where it is cut anew. This is what the exports apply.",
+            )
+        )
+    return Section(page.section("The planned layouts", *shown, page.paragraph(study.plan.explanation)))
+
+
+def comparison(study: Study) -> Section:
+    """Static against dynamic on the same jobs."""
+    scenario = study.scenario
+    frame = policy_frame(study)
+    unservable = study.tables["policies"].filter((pl.col("measure") == "unservable") & (pl.col("mean") > 0))
+    meaning = (
+        "Right-sized jobs hold fewer slices for the same work, so slices held fall while the SM activity of the "
+        "GPUs that are on rises."
+    )
+    text = (
+        f"The same jobs under every policy: {scenario.replications} weeks drawn from past days (seed "
+        f"{scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of the mean. "
+        f"Queue of whole GPUs: {QUEUES[scenario.queue]}; {scenario.reconfigure_minutes:g} min for a layout "
+        "change; nothing that runs is ever stopped."
+    )
+    left = [
+        page.note(f"{POLICY_NAMES[row['policy']]}: on average {row['mean']:.1f} jobs never find room.")
+        for row in unservable.iter_rows(named=True)
+    ]
+    return Section(
+        page.section(
+            "Static against dynamic",
+            page.paragraph(text),
+            page.paragraph(meaning),
+            *left,
+            page.figure(
+                plot.plot_policies(frame),
+                title="Policies on the same jobs",
+                alt="Today's fleet first, the planned calendar last; lower is better for waits and GPU-hours.",
+                table=frame,
+            ),
+        )
+    )
+
+
+def savings(study: Study) -> Section:
+    """What each step saves against the named baseline."""
+    table = study.tables["savings"]
+    base = float(table["gpu_hours"][0])
+    last = table.row(-1, named=True)
+    price = study.provenance["price"]
+    currency = study.headline["currency"]
+    text = (
+        f"Baseline, frozen: today's {study.headline['fleet_gpus']} GPUs as whole GPUs, all switched on. At "
+        f"{price['value']:.2f} {currency} a GPU-hour ({price['source']}; {price['date']}) the plan sets free "
+        f"{Decimal(study.headline['saved_cost_per_week']):,.2f} {currency} a week; at the lowest and highest price "
+        f"seen, {last['saved_total_gpu_hours_low'] * price['low']:,.0f} to "
+        f"{last['saved_total_gpu_hours_high'] * price['high']:,.0f}. It becomes money only where the GPU-hours are "
+        "lent, sold or not rented."
+    )
+    return Section(
+        page.section(
+            "What it saves",
+            page.paragraph(text),
+            page.figure(
+                plot.plot_savings(savings_steps(study)),
+                title="GPU-hours a week, step by step",
+                alt=(
+                    f"From {base:,.0f} to {last['gpu_hours']:,.0f} GPU-hours a week. Right-sizing requests saves "
+                    f"{_step(table, 'right-sizing requests'):,.0f}, changing layouts over time "
+                    f"{_step(table, 'changing layouts over time'):,.0f}."
+                ),
+                table=table,
+            ),
+        )
+    )
+
+
+def costs(study: Study) -> Section:
+    """Who pays for the period, energy and carbon."""
+    table, figures = study.tables["costs"], study.headline
+    carbon = study.provenance["carbon"]
+    bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
+    text = (
+        f"The lines sum to {Decimal(figures['cost']):,.2f} {figures['currency']}, the price of every installed "
+        f"GPU-hour. Energy {figures['energy_kwh']:,.0f} kWh at the building's meter (PUE "
+        f"{study.provenance['pue']:g}), {figures['carbon_kg']:,.0f} kg CO2e operational at "
+        f"{carbon['gco2e_per_kwh']:g} g/kWh ({carbon['region']}, {carbon['method']}, {carbon['year']})."
+    )
+    chosen = [
+        "SubAccountName",
+        "PricingQuantity",
+        "EffectiveCost",
+        "BillingCurrency",
+        "x_EnergyKwh",
+        "x_CarbonKg",
+    ]
+    return Section(
+        page.section(
+            "Cost, energy, carbon",
+            page.paragraph(text),
+            page.figure(
+                plot.plot_costs(bars, unit=figures["currency"]),
+                title="Cost by tenant",
+                alt="What nobody held is a line of its own, not spread over tenants.",
+                table=table.select(chosen),
+            ),
+        )
+    )
+
+
+def method(study: Study) -> Section:
+    """What the figures rest on."""
+    assumptions = pl.DataFrame(
+        [{"assumption": name, **values} for name, values in study.provenance["assumptions"].items()]
+    )
+    policies = pl.DataFrame(
+        [
+            {"policy": POLICY_NAMES[name], "meaning": text}
+            for name, text in study.provenance["policies"].items()
+        ]
+    )
+    return Section(
+        page.section(
+            "What this rests on",
+            tables.table(policies, caption="Policies compared"),
+            tables.table(assumptions, caption="Assumed figures with range, source and date"),
+        )
+    )
+
+
+def _step(table: pl.DataFrame, lever: str) -> float:
+    return float(table.filter(pl.col("lever") == lever)["saved_gpu_hours"][0])
+
+
+def _daily(history: pl.DataFrame) -> pl.DataFrame:
+    return (
+        history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))
+        .agg(mean_instances=pl.col("y").mean(), peak_instances=pl.col("y").max())
+        .sort("day", "profile")
+        .tail(70)
+    )
+
+
+def _layout_hours(study: Study) -> pl.DataFrame:
+    return (
+        study.tables["layout_counts"]
+        .group_by("layout")
+        .agg(
+            gpu_hours=pl.col("gpus").sum() * study.scenario.slot_hours,
+            least_gpus=pl.col("gpus").min(),
+            most_gpus=pl.col("gpus").max(),
+        )
+        .sort("gpu_hours", "layout", descending=[True, False])
+    )
+
+
+def _day(text: str) -> str:
+    return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M UTC")

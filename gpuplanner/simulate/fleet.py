@@ -1,0 +1,211 @@
+"""What is simulated: a fleet, a calendar of layouts, and the rules by which jobs are served."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.hardware import GpuModel, as_board, parse_layout, prove
+from gpuplanner.schemas import WHOLE_GPU
+
+QUEUES = ("easy", "strict")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes with the same number of GPUs of the same board.
+
+    Parameters
+    ----------
+    board : GpuModel or str
+        The board, or its name.
+    nodes, gpus_per_node : int
+        At least 1 each. One node with all GPUs is a pool in which placement does not matter.
+
+    Examples
+    --------
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=4, gpus_per_node=8)
+    >>> fleet.gpus, fleet.model.sms
+    (32, 132)
+    """
+
+    board: GpuModel | str
+    nodes: int
+    gpus_per_node: int
+
+    def __post_init__(self) -> None:
+        """Check the counts and that the board exists."""
+        if min(self.nodes, self.gpus_per_node) < 1:
+            text = message(
+                "fleet",
+                "at least one node and one GPU on it",
+                f"nodes={self.nodes}, gpus_per_node={self.gpus_per_node}",
+                "Give both.",
+            )
+            raise ScenarioError(text)
+        as_board(self.board)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs installed."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def model(self) -> GpuModel:
+        """The board."""
+        return as_board(self.board)
+
+
+@dataclass(frozen=True, eq=False)
+class Calendar:
+    """How many GPUs should have which layout, from when on; GPUs that are not counted are off.
+
+    The first slot is the state in which the run begins. The last one stays in force until all jobs ended.
+    A calendar of one slot is a static policy; one that counts every GPU as ``"gpu"`` is a fleet without MIG.
+
+    Parameters
+    ----------
+    slot_starts_s : array of float, shape (n_slots,)
+        Starts of the slots [s], 0 first, ascending.
+    layouts : tuple of str, length n_layouts
+        Layout texts such as ``"3g.40gb:2"``, or ``"gpu"``; each once. Ties between layouts that are equally
+        short of GPUs go to the first.
+    counts : array of int, shape (n_slots, n_layouts)
+        GPUs that should have the layout.
+
+    Raises
+    ------
+    ScenarioError
+        If the parts do not fit together.
+
+    Examples
+    --------
+    >>> night = Calendar([0, 43200], ("gpu", "1g.10gb:7"), [[6, 2], [2, 6]])
+    >>> night.counts.sum(axis=1).tolist()
+    [8, 8]
+    """
+
+    slot_starts_s: NDArray[np.float64]
+    layouts: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Take read-only copies of the arrays, and check them against each other."""
+        starts = np.array(self.slot_starts_s, dtype=np.float64)
+        counts = np.array(self.counts)
+        faults = []
+        if starts.ndim != 1 or not len(starts) or starts[0] != 0 or not np.all(np.diff(starts) > 0):
+            faults.append(("slot_starts_s that begin at 0 and ascend", starts.tolist()))
+        if not np.isfinite(starts).all():
+            faults.append(("finite slot_starts_s", starts.tolist()))
+        if not self.layouts or len(set(self.layouts)) < len(self.layouts) or "off" in self.layouts:
+            faults.append(("at least one layout, each once and none of them 'off'", list(self.layouts)))
+        if counts.shape != (len(starts), len(self.layouts)):
+            faults.append((f"counts of shape {(len(starts), len(self.layouts))}", counts.shape))
+        elif not np.issubdtype(counts.dtype, np.integer) or counts.min() < 0:
+            faults.append(("counts in whole numbers not below 0", counts.tolist()))
+        if faults:
+            expected = "; ".join(expected for expected, _ in faults)
+            got = "; ".join(str(got) for _, got in faults)
+            raise ScenarioError(message("calendar", expected, got, "Mend the calendar."))
+        object.__setattr__(self, "slot_starts_s", starts)
+        object.__setattr__(self, "layouts", tuple(self.layouts))
+        object.__setattr__(self, "counts", counts.astype(np.int64))
+        self.slot_starts_s.setflags(write=False)
+        self.counts.setflags(write=False)
+
+    @classmethod
+    def constant(cls, counts: Mapping[str, int]) -> Self:
+        """One target for the whole run.
+
+        Examples
+        --------
+        >>> Calendar.constant({"gpu": 4, "1g.10gb:7": 4}).counts.tolist()
+        [[4, 4]]
+        """
+        return cls(np.zeros(1), tuple(counts), np.array([list(counts.values())]))
+
+    def instances(self, fleet: Fleet) -> list[dict[str, int]]:
+        """Instances of each layout, by the board's own profile names.
+
+        Raises
+        ------
+        GeometryError
+            If a layout names an unknown profile, or does not fit on the board.
+        ScenarioError
+            If a slot wants more GPUs than the fleet has.
+        """
+        most = self.counts.sum(axis=1)
+        slot = int(most.argmax())
+        if most[slot] > fleet.gpus:
+            text = message(
+                f"calendar, slot {slot}",
+                f"at most the {fleet.gpus} GPUs of the fleet",
+                f"{most[slot]}",
+                "Lower the counts, or add nodes.",
+            )
+            raise ScenarioError(text)
+        return [_instances(fleet.model, layout) for layout in self.layouts]
+
+
+@functools.lru_cache(maxsize=4096)
+def _instances(board: GpuModel, layout: str) -> dict[str, int]:
+    """Instances of one layout, after proving that the board can hold them."""
+    counts = parse_layout(layout)
+    if WHOLE_GPU in counts:
+        return counts
+    counts = {board.profile(name).name: count for name, count in counts.items()}
+    proof = prove(board, counts)
+    if not proof:
+        text = message(
+            f"calendar, layout {layout!r}",
+            f"instances that fit on one {board.name}",
+            proof.reason,
+            "Change the layout.",
+        )
+        raise GeometryError(text)
+    return counts
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How jobs are served.
+
+    Parameters
+    ----------
+    queue : {"easy", "strict"}
+        Jobs on whole GPUs wait in one queue. ``"strict"``: the first one that does not fit stops the others.
+        ``"easy"``: others may pass it if, by their limits, they do not delay it (EASY backfill).
+    substitute : bool
+        A job waiting for an instance may take a larger idle one that nobody waits for by name.
+    reconfigure_s : float
+        Time a GPU is out of service for a change of layout [s].
+
+    Examples
+    --------
+    >>> Rules(queue="conservative")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: rules: expected queue one of 'easy', 'strict' and ...
+    """
+
+    queue: str = "easy"
+    substitute: bool = True
+    reconfigure_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.queue not in QUEUES or not 0 <= self.reconfigure_s < np.inf:
+            text = message(
+                "rules",
+                f"queue one of {', '.join(map(repr, QUEUES))} and reconfigure_s not below 0",
+                f"queue={self.queue!r}, reconfigure_s={self.reconfigure_s}",
+                "Change it.",
+            )
+            raise ScenarioError(text)

@@ -1,0 +1,128 @@
+"""The jobs that go into a run: their table, and which of them could never start."""
+
+from __future__ import annotations
+
+import dataframely as dy
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import ScenarioError, SchemaError, examples, message
+from gpuplanner.schemas import WHOLE_GPU, check
+from gpuplanner.simulate.build import Terms, to_terms
+from gpuplanner.simulate.fleet import Calendar, Fleet, Rules
+from gpuplanner.simulate.world import NONE
+
+
+class Workload(dy.Schema):
+    """One job to simulate."""
+
+    job_id = dy.String(nullable=False)
+    tenant = dy.String(nullable=False)
+    submit_s = dy.Float64(nullable=False)
+    """From the start of the run; at or below 0 it is there when the run starts."""
+    run_s = dy.Float64(nullable=False, min=0.0)
+    """On whole GPUs, or on an instance with at least ``sms_needed`` SMs."""
+    gpus = dy.Int32(nullable=False, min=1)
+    profile = dy.String(nullable=False)
+    """MIG profile, or ``"gpu"``."""
+    sms_needed = dy.Float64(nullable=True, min=0.0)
+    """SMs that the job can use; null if its speed does not depend on the instance."""
+    limit_s = dy.Float64(nullable=True, min=0.0)
+    """Run-time limit, by which backfill foretells ends."""
+
+    @dy.rule()
+    def job_id_occurring_once(cls) -> pl.Expr:
+        """Outcomes are found by job_id; attempts of one job need ids of their own."""
+        return pl.col("job_id").is_unique()
+
+    @dy.rule()
+    def one_instance_per_job(cls) -> pl.Expr:
+        """A job on a MIG instance holds one."""
+        return (pl.col("profile") == WHOLE_GPU) | (pl.col("gpus") == 1)
+
+
+def checked(jobs: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Jobs as the run needs them.
+
+    Raises
+    ------
+    SchemaError
+        Naming every fault; under EASY also if a job on whole GPUs has no limit.
+    """
+    table = check(jobs, Workload, where="jobs to simulate")
+    if rules.queue == "easy":
+        endless = table.filter(pl.col("profile") == WHOLE_GPU, pl.col("limit_s").is_null())["job_id"]
+        if len(endless):
+            text = message(
+                "jobs to simulate: column 'limit_s'",
+                "a run-time limit for every job on whole GPUs, since EASY backfill plans by limits",
+                f"{len(endless)} without: {examples(endless.to_list())}",
+                "Fill it, for example with the default limit of the partition, or use Rules(queue='strict').",
+            )
+            raise SchemaError(text)
+    return table
+
+
+def unservable(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rules) -> pl.DataFrame:
+    """Jobs that no slot from their submission on has room for, even in an empty fleet.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As for :func:`~gpuplanner.simulate.simulate`.
+    fleet, calendar, rules
+        The run.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id``, ``profile``, ``gpus`` and ``reason``, in the order of the jobs.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the input is not sound.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0,
+    ...     "gpus": [4, 1], "profile": ["gpu", "2g.20gb"]})
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=4)
+    >>> three_whole = Calendar.constant({"gpu": 3, "3g.40gb:2": 1})
+    >>> unservable(jobs, fleet, three_whole, Rules(queue="strict")).rows()
+    [('a', 'gpu', 4, 'needs 4 whole GPUs; at most 3 are whole from its submission on')]
+    """
+    table = checked(jobs, rules)
+    return never_fitting(table, to_terms(table, fleet, calendar, rules), fleet, calendar)
+
+
+def never_fitting(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar) -> pl.DataFrame:
+    """The table of :func:`unservable` for checked jobs."""
+    submit = np.maximum(jobs["submit_s"].to_numpy(), 0.0)
+    slot = np.searchsorted(calendar.slot_starts_s, submit, "right") - 1
+    gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
+    sized = jobs.select(
+        "job_id",
+        "profile",
+        "gpus",
+        needed=np.where(gpus > per_node, -(-gpus // per_node) * per_node, gpus),
+        most=terms.offered()[slot, terms.numbers_of(jobs)],
+    )
+    larger = " or larger" if (terms.substitutes != NONE).any() else ""
+    whole = pl.format("needs {} whole GPUs; at most {} are whole from its submission on", "needed", "most")
+    cut = pl.format("no slot from its submission on offers {}" + larger, "profile")
+    reason = pl.when(pl.col("profile") == WHOLE_GPU).then(whole).otherwise(cut)
+    return sized.filter(pl.col("most") < pl.col("needed")).select("job_id", "profile", "gpus", reason=reason)
+
+
+def refuse(misfits: pl.DataFrame, jobs: int) -> None:
+    """Raise if there are jobs that can never start."""
+    if misfits.height:
+        listed = examples([f"{job_id}: {reason}" for job_id, _, _, reason in misfits.rows()])
+        text = message(
+            "jobs to simulate",
+            "only jobs that the fleet and its calendar have room for",
+            f"{misfits.height} of {jobs} that can never start: {listed}",
+            "Change the calendar, drop them, or pass leave_unservable=True to leave them unstarted.",
+        )
+        raise ScenarioError(text)

@@ -1,0 +1,27 @@
+"""Where the shipped sample and notebooks stand: in an installed package, or in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def sample_folder() -> Path:
+    """Folder of the shipped sample.
+
+    Examples
+    --------
+    >>> (sample_folder() / "jobs.parquet").exists()
+    True
+    """
+    return _first(PACKAGE / "_bundled" / "sample", PACKAGE.parent / "data" / "sample")
+
+
+def notebook_folder() -> Path:
+    """Folder of the shipped notebooks."""
+    return _first(PACKAGE / "_bundled" / "notebooks", PACKAGE.parent / "notebooks")
+
+
+def _first(installed: Path, checkout: Path) -> Path:
+    return installed if installed.is_dir() else checkout

@@ -1,0 +1,79 @@
+"""The comparison of policies in the words and units that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from gpuplanner.study.study import Study
+
+POLICY_NAMES = {
+    "installed": "today: whole GPUs, all on",
+    "whole_sized": "whole GPUs, sized to demand",
+    "static_requested": "static MIG, as requested",
+    "same_layout_rightsized": "same layout, right-sized",
+    "static_rightsized": "static MIG, right-sized",
+    "dynamic_rightsized": "planned calendar, right-sized",
+}
+"""Policies in the order in which they are shown: the baseline first, the plan last."""
+
+SHOWN = {
+    "mean_queueing_delay_s": ("mean wait", "min", 60.0),
+    "p95_queueing_delay_s": ("95 % of jobs wait less than", "min", 60.0),
+    "mean_jct_s": ("mean completion time", "h", 3600.0),
+    "makespan_s": ("makespan", "h", 3600.0),
+    "provisioned_gpu_hours": ("GPU-hours switched on", "GPU h", 1.0),
+    "activity_provisioned": ("SM activity of GPUs that are on", "%", 0.01),
+    "utilisation_provisioned": ("slices held, of those provided", "%", 0.01),
+    "utilisation_server": ("slices held, of the whole fleet", "%", 0.01),
+    "reconfigurations": ("layout changes", "count", 1.0),
+}
+"""Measures that are shown: what they are called, their unit, and what they are divided by."""
+
+
+def policy_frame(study: Study, measures: Iterable[str] = tuple(SHOWN)) -> pl.DataFrame:
+    """Measures of every policy with their intervals.
+
+    Parameters
+    ----------
+    study : Study
+        Any study.
+    measures : iterable of str
+        Keys of :data:`SHOWN`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``policy, metric, unit, mean, low, high``, as :func:`gpuplanner.plot.plot_policies` reads it.
+    """
+    rows = []
+    for policy, name in POLICY_NAMES.items():
+        mine = study.tables["policies"].filter(pl.col("policy") == policy)
+        for measure in measures:
+            metric, unit, divisor = SHOWN[measure]
+            for row in mine.filter(pl.col("measure") == measure).iter_rows(named=True):
+                sides = [row[side] for side in ("mean", "low", "high")]
+                rows.append([name, metric, unit, *(None if x is None else x / divisor for x in sides)])
+    schema = {"policy": pl.String, "metric": pl.String, "unit": pl.String}
+    return pl.DataFrame(
+        rows, schema=schema | dict.fromkeys(("mean", "low", "high"), pl.Float64), orient="row"
+    )
+
+
+def savings_steps(study: Study) -> pl.DataFrame:
+    """GPU-hours a week after each step from the baseline to the plan.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``step, gpu_hours, low, high``, as :func:`gpuplanner.plot.plot_savings` reads it.
+    """
+    table = study.tables["savings"]
+    base = float(table["gpu_hours"][0])
+    return table.select(
+        step=pl.col("lever").replace({"baseline": "today's fleet"}),
+        gpu_hours="gpu_hours",
+        low=base - pl.col("saved_total_gpu_hours_high"),
+        high=base - pl.col("saved_total_gpu_hours_low"),
+    )

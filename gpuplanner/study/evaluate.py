@@ -1,0 +1,234 @@
+"""The walk: from a scenario to a study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner._version import __version__
+from gpuplanner.catalog import parameter
+from gpuplanner.demand import pool
+from gpuplanner.files import sha256
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.ledger import by_bucket, by_tenant
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.findings import findings
+from gpuplanner.study.history import History, history
+from gpuplanner.study.money import Money, money
+from gpuplanner.study.outlook import OUTLOOKS
+from gpuplanner.study.past import ledger, rightsizing_table, weeks
+from gpuplanner.study.plans import PLANS, Planned
+from gpuplanner.study.proof import POLICIES, compare, proof
+from gpuplanner.study.study import Study, content_key, open_study
+from gpuplanner.units import money as to_cents
+
+DECIMALS = 6
+"""Figures are rounded once, here, so that report, workbook and JSON cannot differ."""
+ASSUMPTIONS = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
+
+
+def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
+    """Walk from data to decision: ledger, demand, forecast, plans, simulation, money.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to plan, on what data.
+    cache : bool
+        Keep the study on disk by its content (scenario, input files, code) and give it back when it is asked
+        for again. The folder is ``GPUPLANNER_CACHE``, else ``gpuplanner`` in the user's cache folder.
+
+    Returns
+    -------
+    Study
+        The same scenario, data and seed give the same study, to the byte.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the data or the scenario cannot be used; the message says what to do.
+    """
+    inputs = _input_hashes(scenario)
+    place = _cache_folder() / content_key(scenario, inputs)
+    if cache and (place / "study.json").exists():
+        return open_study(place)
+    study = _walk(scenario, inputs)
+    if cache:
+        study.save(place)
+    return study
+
+
+def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
+    known, runs, priced = history(scenario), proof(scenario), money(scenario)
+    planned = PLANS["dynamic_rightsized"](scenario)
+    tables = _tables(scenario, known, planned, runs, priced)
+    headline = _headline(scenario, known, planned, priced, tables)
+    return Study(
+        scenario=scenario,
+        headline=headline,
+        findings=tuple(findings(headline, tables)),
+        tables=tables,
+        plan=planned.plan,
+        problem=planned.problem,
+        provenance=_provenance(known, priced, inputs),
+    )
+
+
+def _tables(
+    scenario: Scenario, known: History, planned: Planned, runs: pl.DataFrame, priced: Money
+) -> dict[str, pl.DataFrame]:
+    booked = ledger(scenario)
+    outlook = OUTLOOKS["rightsized"](scenario)
+    return {
+        "quality": known.trace.quality,
+        "ledger": booked,
+        "ledger_buckets": by_bucket(booked),
+        "ledger_tenants": by_tenant(booked),
+        "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
+        "demand": pl.concat([pool(outlook.demand), outlook.demand]),
+        "forecast": outlook.result.forecast,
+        "scores": outlook.result.scores,
+        "choice": outlook.result.choice,
+        "layout_plan": planned.layout_plan,
+        "layout_counts": _layout_counts(planned),
+        "runs": runs,
+        "policies": compare(runs),
+        "savings": priced.savings,
+        "costs": priced.costs,
+        "weeks": weeks(scenario),
+    }
+
+
+def _layout_counts(planned: Planned) -> pl.DataFrame:
+    plan, times = planned.plan, planned.problem.slot_times
+    return pl.DataFrame(
+        [
+            {"slot_start": times[slot], "layout": layout, "gpus": int(plan.counts[slot, place])}
+            for slot in range(planned.problem.n_slots)
+            for place, layout in enumerate(plan.layouts)
+        ],
+        schema={"slot_start": pl.Datetime("us", "UTC"), "layout": pl.String, "gpus": pl.Int64},
+    )
+
+
+def _headline(
+    scenario: Scenario, known: History, planned: Planned, priced: Money, tables: Mapping[str, pl.DataFrame]
+) -> dict[str, Any]:
+    plan = planned.plan
+    buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
+    last = tables["savings"].row(-1, named=True)
+    figures = {
+        "observed_from": known.begin.isoformat(),
+        "observed_to": known.end.isoformat(),
+        "plan_from": known.plan_start.isoformat(),
+        "jobs": known.jobs.height,
+        "tenants": known.jobs["tenant"].n_unique(),
+        "board": scenario.board,
+        "fleet_gpus": known.nodes * scenario.gpus_per_node,
+        "fleet_note": known.fleet_note,
+        "installed_gpu_hours": sum(buckets.values()),
+        "allocated_gpu_hours": float(tables["ledger_tenants"]["held_gpu_hours"].sum()),
+        **{f"{name}_gpu_hours": hours for name, hours in buckets.items()},
+        **_small_jobs(known, scenario),
+        "cost": str(tables["costs"]["EffectiveCost"].sum()),
+        "currency": priced.price.currency,
+        "price_per_gpu_hour": priced.price.value,
+        "energy_kwh": priced.energy_kwh,
+        "carbon_kg": priced.carbon_kg,
+        "plan_status": plan.status,
+        "plan_objective_gpu_hours": plan.objective,
+        "plan_bound_gpu_hours": plan.bound,
+        "plan_gap_fraction": plan.gap,
+        "plan_changes": plan.changes,
+        "plan_unmet_gpu_hours": plan.unmet_gpu_hours,
+        "plan_gpu_hours_on": plan.gpu_hours_on,
+        "saved_gpu_hours_per_week": last["saved_total_gpu_hours"],
+        "saved_fraction": last["saved_total_fraction"],
+        "saved_cost_per_week": str(to_cents(last["saved_cost"])),
+        "wait_minutes": _waits(tables["policies"]),
+        "forecast_coverage_90": _mean_coverage(tables["choice"]),
+    }
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _small_jobs(known: History, scenario: Scenario) -> dict[str, Any]:
+    """Jobs that ask for one GPU or less: how many ask for too much, and what that means in GPUs."""
+    whole, sizes = known.views["whole"], known.rightsizing
+    small = whole["gpus"] <= 1
+    smaller = sizes["profile_needed"] != sizes["profile_requested"]
+    asked, needed = (known.views[view].filter(small) for view in ("requested", "rightsized"))
+    lasting = known.views["rightsized"].filter(small).select("run_s")
+    span_s = max((known.end - known.begin).total_seconds(), 1.0)
+    board = load_gpu_model(scenario.board)
+
+    def gpus(view: pl.DataFrame) -> float:
+        names = view["profile"].drop_nulls().unique()
+        share = view["profile"].replace_strict({name: board.share(name) for name in names}, default=0.0)
+        return float((share * lasting["run_s"].fill_null(0.0)).sum()) / span_s
+
+    return {
+        "small_jobs": int(small.sum()),
+        "small_jobs_asking_too_much": int((small & smaller).sum()),
+        "small_jobs_with_evidence": int((small & (sizes["evidence"] != "request")).sum()),
+        "small_gpus_whole": gpus(whole.filter(small)),
+        "small_gpus_requested": gpus(asked),
+        "small_gpus_rightsized": gpus(needed),
+    }
+
+
+def _waits(policies: pl.DataFrame) -> dict[str, dict[str, float | None]]:
+    rows = policies.filter(measure="mean_queueing_delay_s")
+    return {
+        row["policy"]: {
+            side: None if row[side] is None else round(row[side] / 60.0, DECIMALS)
+            for side in ("mean", "low", "high")
+        }
+        for row in rows.iter_rows(named=True)
+    }
+
+
+def _mean_coverage(choice: pl.DataFrame) -> float | None:
+    values = choice["coverage_90"].drop_nulls().drop_nans()
+    return float(values.mean()) if len(values) else None  # type: ignore[arg-type]
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - figures of several kinds
+    return round(value, DECIMALS) if isinstance(value, float) else value
+
+
+def _provenance(known: History, priced: Money, inputs: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "gpuplanner": __version__,
+        "inputs": dict(inputs),
+        "trace": dict(known.trace.provenance),
+        "price": {"value": priced.price.value, "low": priced.price.low, "high": priced.price.high,
+                  "currency": priced.price.currency, "source": priced.price.source, "date": priced.price.date},
+        "power": {"source": priced.power.source, "idle_w": priced.power.idle_w, "base_w": priced.power.base_w,
+                  "slope_w": priced.power.slope_w},
+        "carbon": {"region": priced.carbon.region, "gco2e_per_kwh": priced.carbon.gco2e_per_kwh,
+                   "method": priced.carbon.method, "source": priced.carbon.source, "year": priced.carbon.year},
+        "pue": priced.pue,
+        "assumptions": {
+            name: {"value": found.value, "low": found.low, "high": found.high, "unit": found.unit,
+                   "source": found.source, "date": found.date}
+            for name in ASSUMPTIONS
+            for found in [parameter(name)]
+        },
+        "policies": {policy.name: policy.meaning for policy in POLICIES},
+    }  # fmt: skip
+
+
+def _input_hashes(scenario: Scenario) -> dict[str, str]:
+    folder = sample_folder() if scenario.data == "sample" else Path(scenario.data)
+    return {path.name: sha256(path) for path in sorted(folder.glob("*.parquet"))}
+
+
+def _cache_folder() -> Path:
+    own = os.environ.get("GPUPLANNER_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(own) if own else Path(base) / "gpuplanner"

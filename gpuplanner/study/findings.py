@@ -1,0 +1,75 @@
+"""Three findings in words: what is dark, what people ask for, what the plan changes and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+
+def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Say the three findings that a planner should take away; each states its own uncertainty.
+
+    Parameters
+    ----------
+    headline : mapping
+        Headline figures of the study.
+    tables : mapping
+        Tables of the study.
+
+    Returns
+    -------
+    list of str
+        Three sentences or short paragraphs.
+    """
+    return [_where_time_went(tables), _who_asks_too_much(headline), _what_the_plan_does(headline, tables)]
+
+
+def _where_time_went(tables: Mapping[str, pl.DataFrame]) -> str:
+    buckets = {row["bucket"]: row for row in tables["ledger_buckets"].iter_rows(named=True)}
+    total = sum(row["gpu_hours"] for row in buckets.values())
+    share = {name: row["share"] for name, row in buckets.items()}
+    allocated = share.get("used", 0.0) + share.get("unobserved", 0.0) + share.get("held_idle", 0.0)
+    text = f"Of {total:,.0f} installed GPU-hours, {allocated:.0%} were allocated"
+    if share.get("unobserved", 0.0) > 0.5 * allocated:
+        text += f"; no activity was measured for {share['unobserved'] / allocated:.0%} of these, so use is unknown"
+    elif "held_idle" in share:
+        top = tables["ledger_tenants"].sort("held_idle", descending=True).row(0, named=True)
+        text += (
+            f" and {share['held_idle']:.1%} were held idle; {top['tenant']} holds the most of the idle time "
+            f"({top['held_idle']:,.0f} GPU-hours)"
+        )
+    if share.get("fragmented", 0.0) > 0:
+        text += f". {share['fragmented']:.1%} stood free while jobs waited"
+    return text + "."
+
+
+def _who_asks_too_much(headline: Mapping[str, Any]) -> str:
+    small, more = headline["small_jobs"], headline["small_jobs_asking_too_much"]
+    if small == 0:
+        return "No job asks for one GPU or less, so right-sizing and MIG have nothing to cut here."
+    evidence = headline["small_jobs_with_evidence"]
+    if evidence == 0:
+        return (
+            f"None of the {small:,} jobs that ask for one GPU or less has a measurement of memory or activity: "
+            "requests were taken as they are, and no saving from right-sizing is claimed."
+        )
+    return (
+        f"{more:,} of {small:,} jobs that ask for one GPU or less ({more / small:.0%}) ask for more than they "
+        f"need, judged by measurements of {evidence:,} of them or of their class. Right-sized, they need "
+        f"{headline['small_gpus_rightsized']:.0f} GPUs on average instead of {headline['small_gpus_whole']:.0f} "
+        "whole ones."
+    )
+
+
+def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
+    last = tables["savings"].row(-1, named=True)
+    wait = headline["wait_minutes"]
+    before, after = wait["installed"]["mean"], wait["dynamic_rightsized"]["mean"]
+    return (
+        f"The planned calendar serves the same jobs with {last['saved_total_gpu_hours']:,.0f} GPU-hours a week less "
+        f"than today's fleet of whole GPUs, all switched on (95 % interval {last['saved_total_gpu_hours_low']:,.0f} "
+        f"to {last['saved_total_gpu_hours_high']:,.0f}, {last['saved_total_fraction']:.0%}); they then wait "
+        f"{after:,.1f} minutes on average instead of {before:,.1f}. It is money only if the GPU-hours set free are lent, sold or not rented."
+    )

@@ -1,0 +1,200 @@
+"""Files for operators and finance, each re-read and proved before it is put in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
+from gpuplanner.export import (
+    FileReport,
+    to_change_scripts,
+    to_config_map,
+    to_mig_parted,
+    to_slurm,
+    to_slurm_files,
+    verify_file,
+)
+from gpuplanner.export.workbook import write_workbook
+from gpuplanner.files import replaced_directory
+from gpuplanner.hardware import as_board
+from gpuplanner.planner import Plan, PlanProblem, plan_from_json
+from gpuplanner.planner.assign import assign
+from gpuplanner.planner.verify import verify
+from gpuplanner.study.study import Study
+
+FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
+CHECKED = (".yaml", ".conf")
+"""Exports that ``verify`` can read back; shell scripts apply these and are no plans of their own."""
+
+SHEETS = {
+    "ledger_buckets": ("Ledger", ["gpu_hours"]),
+    "ledger_tenants": ("Tenants", ["held_gpu_hours"]),
+    "costs": ("Costs", ["PricingQuantity", "EffectiveCost", "x_EnergyKwh", "x_CarbonKg"]),
+    "savings": ("Savings", []),
+    "policies": ("Policies", []),
+    "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
+    "weeks": ("Weeks", []),
+    "layout_plan": ("Layout plan", []),
+    "layout_counts": ("Layout counts", []),
+    "choice": ("Forecast models", []),
+    "scores": ("Forecast scores", []),
+    "quality": ("Data quality", []),
+}
+"""Tables of the workbook: name of the sheet, and the columns added up at its foot."""
+
+
+def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
+    """Read a plan.json with the problem in it.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is no plan.
+    """
+    try:
+        return plan_from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        text = message(str(path), "a readable plan.json", str(error), "Check the path.")
+        raise ScenarioError(text) from error
+
+
+def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -> FileReport:
+    """Check a plan or an exported file again, with code that shares nothing with what made it.
+
+    Parameters
+    ----------
+    path : str or Path
+        plan.json, a mig-parted file, a ConfigMap, or Slurm lines.
+    board : str or None
+        Board of the nodes; a plan names its own, which must then be the same.
+    gpus_per_node : int
+        GPUs on a node, for files that do not say.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the file cannot be read, or the board is not known.
+    """
+    if not _is_plan(path):
+        if board is None:
+            text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
+            raise ScenarioError(text)
+        return verify_file(path, board, gpus_per_node=gpus_per_node)
+    plan, problem = read_plan(path)
+    problems = list(verify(plan, problem))
+    if board is not None and as_board(board).name != problem.board.name:
+        problems.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
+    if not problems and plan.found:
+        problems = list(verify(plan, problem, assign(plan, problem)))
+    findings = [
+        f"status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every layout is "
+        "placed, and cost, changes and unmet demand are as recomputed"
+    ]
+    return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
+
+
+def export_plan(
+    path: str | Path, out: str | Path, *, formats: str = "all", at: datetime | None = None
+) -> list[Path]:
+    """Write a plan as the files that operators apply.
+
+    Parameters
+    ----------
+    path : str or Path
+        plan.json.
+    out : str or Path
+        Folder to put in place; what stood there stays if anything fails.
+    formats : str
+        One of :data:`FORMATS`.
+    at : datetime, optional
+        Only the layouts in force at that instant; default: the whole calendar.
+
+    Returns
+    -------
+    list of Path
+        The files, sorted.
+
+    Raises
+    ------
+    OutputError
+        If a file does not hold when it is read back, or cannot be written.
+    """
+    plan, problem = read_plan(path)
+    files = export_files(plan, problem, formats=formats, at=at)
+    with replaced_directory(out) as folder:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        _prove(folder, problem)
+    return [Path(out) / name for name in sorted(files)]
+
+
+def export_files(
+    plan: Plan, problem: PlanProblem, *, formats: str = "all", at: datetime | None = None
+) -> dict[str, str]:
+    """Text of each export by file name."""
+    layouts = assign(plan.require(), problem)
+    board = problem.board
+    wanted = FORMATS[:-1] if formats == "all" else (formats,)
+    files: dict[str, str] = {}
+    if "mig-parted" in wanted:
+        files["mig-parted.yaml"] = to_mig_parted(layouts, board, at=at)
+    if "configmap" in wanted:
+        files["configmap.yaml"] = to_config_map(layouts, board, at=at)
+    if "runbook" in wanted:
+        files |= {f"runbook/{name}": text for name, text in to_change_scripts(layouts, board).items()}
+    if "slurm" in wanted:
+        lines = to_slurm_files(layouts, board) if at is None else {"slurm.conf": to_slurm(layouts, board, at)}
+        files |= {f"slurm/{name}": text for name, text in lines.items()}
+    return files
+
+
+def write_study_workbook(path: str | Path, study: Study) -> Path:
+    """Write the tables of a study as a workbook whose totals are those of the report."""
+    sheets = {sheet: study.tables[name] for name, (sheet, _) in SHEETS.items() if study.tables[name].width}
+    totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
+    return write_workbook(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
+
+
+def notes(study: Study) -> Mapping[str, str]:
+    """What a reader of a file must know: period, baseline, price, sources, versions."""
+    price, trace = study.provenance["price"], study.provenance["trace"]
+    return {
+        "Period": f"{study.headline['observed_from']} to {study.headline['observed_to']}",
+        "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
+        "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
+        "Baseline": study.provenance["policies"]["installed"],
+        "Price": f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",
+        "Carbon": f"{study.provenance['carbon']['source']}; {study.provenance['carbon']['year']}",
+        "Scenario": json.dumps(study.scenario.__dict__, sort_keys=True),
+        "gpuplanner": str(study.provenance["gpuplanner"]),
+    }
+
+
+def _is_plan(path: str | Path) -> bool:
+    try:
+        with Path(path).open(encoding="utf-8") as stream:
+            return stream.read(1) == "{" and Path(path).suffix == ".json"
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _prove(folder: Path, problem: PlanProblem) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in CHECKED or path.name == "gres.conf":
+            continue
+        try:
+            report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
+        except GpuPlannerError as error:
+            raise OutputError(f"{path.name} cannot be read back: {error}") from error  # noqa: EM102
+        if not report.ok:
+            text = message(
+                path.name,
+                "an export that holds when it is read back",
+                "; ".join(report.problems[:5]),
+                "Report it.",
+            )
+            raise OutputError(text)

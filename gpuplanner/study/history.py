@@ -1,0 +1,218 @@
+"""What is known when a plan is made: jobs, requests, right sizes, run times, fleet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.demand import demand_series, impute_run_times, pool
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.memory import resolve_requests, rightsize
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.stage import stage
+from gpuplanner.traces import Trace, open_trace
+
+VIEWS = ("whole", "requested", "rightsized")
+"""Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Everything that the walk knows of the past.
+
+    Attributes
+    ----------
+    trace : Trace
+        As ingested.
+    jobs : polars.DataFrame
+        ``schemas.Jobs`` as known at ``end``, with ``key``, ``run_s``, ``run_known``.
+    views : dict
+        For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
+    rightsizing : polars.DataFrame
+        What each job asked for and needs, with the evidence.
+    begin, end : datetime
+        Window of ledger and cost.
+    recent : datetime
+        Start of the history that forecasts and bootstraps use; it ends at ``plan_start``.
+    plan_start : datetime
+        First instant of the plan.
+    nodes : int
+        Nodes of the fleet, and in ``fleet_note`` where the number comes from.
+    """
+
+    trace: Trace
+    jobs: pl.DataFrame
+    views: dict[str, pl.DataFrame]
+    rightsizing: pl.DataFrame
+    begin: datetime
+    end: datetime
+    recent: datetime
+    plan_start: datetime
+    nodes: int
+    fleet_note: str
+
+
+def load_trace(data: str) -> Trace:
+    """Open the folder that a scenario names; ``"sample"`` is the shipped one."""
+    return open_trace(sample_folder() if data == "sample" else Path(data))
+
+
+@stage(
+    "data", "month", "tz", "workload", "board", "nodes", "gpus_per_node", "history_days", "headroom",
+    "over_request_share", "seed",
+)  # fmt: skip
+def history(scenario: Scenario) -> History:
+    """Read the trace and take the view of the planner at the end of the month."""
+    trace = load_trace(scenario.data)
+    begin, end = _window(scenario, trace)
+    plan_start = _next_hour(end)
+    jobs = impute_run_times(_of_workload(_as_known(trace.jobs, end), scenario), end, seed=scenario.seed)
+    if jobs.is_empty():
+        text = message(
+            f"scenario, data {scenario.data!r}",
+            f"jobs of workload {scenario.workload!r} before {end:%Y-%m-%d}",
+            "none",
+            "Choose another month or workload.",
+        )
+        raise ScenarioError(text)
+    sizes = rightsize(jobs, scenario.board, samples=trace.samples, headroom=scenario.headroom)
+    views = _views(jobs, sizes, scenario)
+    recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
+    nodes, note = _fleet(scenario, trace, views["whole"], recent, plan_start)
+    return History(
+        trace=trace,
+        jobs=jobs,
+        views=views,
+        rightsizing=sizes,
+        begin=begin,
+        end=end,
+        recent=recent,
+        plan_start=plan_start,
+        nodes=nodes,
+        fleet_note=note,
+    )
+
+
+def begin_of(trace: Trace) -> datetime:
+    """First instant of the observation."""
+    return datetime.fromisoformat(trace.provenance["span_start"]).astimezone(UTC)
+
+
+def end_of(trace: Trace) -> datetime:
+    """First instant after the observation."""
+    return datetime.fromisoformat(trace.provenance["span_end"]).astimezone(UTC)
+
+
+def _window(scenario: Scenario, trace: Trace) -> tuple[datetime, datetime]:
+    """The month, as far as it was observed."""
+    begin, end = _floor_hour(begin_of(trace)), end_of(trace)
+    span = scenario.month_span()
+    if span is None:
+        return begin, _next_hour(end)
+    if span[1] <= begin or span[0] >= end:
+        text = message(
+            f"month {scenario.month} ({scenario.tz})",
+            f"a month between {begin:%Y-%m} and {end:%Y-%m}",
+            "no observation in it",
+            "Choose a month that the data cover.",
+        )
+        raise ScenarioError(text)
+    return max(begin, span[0]), min(_next_hour(end), span[1])
+
+
+def _as_known(jobs: pl.DataFrame, end: datetime) -> pl.DataFrame:
+    """Jobs as they stood at ``end``: what happened later is not known yet."""
+    ended = pl.col("end_time") <= end
+    begun = pl.col("start_time") < end
+    later = pl.col("end_time") > end
+    known = jobs.filter(pl.col("submit_time") < end).with_columns(
+        end_time=pl.when(ended).then("end_time"),
+        sm_activity=pl.when(~later.fill_null(False)).then("sm_activity"),
+        memory_peak_gib=pl.when(~later.fill_null(False)).then("memory_peak_gib"),
+        state=pl.when(later & begun)
+        .then(pl.lit("RUNNING"))
+        .when(pl.col("start_time") >= end)
+        .then(pl.lit("PENDING"))
+        .otherwise(pl.col("state").cast(pl.String))
+        .cast(jobs.schema["state"]),
+    )
+    return known.with_columns(
+        start_time=pl.when(begun).then("start_time"),
+        key=pl.format("{}/{}", "job_id", "attempt"),
+    )
+
+
+def _of_workload(jobs: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
+    holds = jobs.filter(pl.col("gpus") > 0)
+    if scenario.workload == "fractional":
+        return holds.filter((pl.col("gpus") < 1) | pl.col("profile_requested").is_not_null())
+    return holds
+
+
+def _views(jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario) -> dict[str, pl.DataFrame]:
+    # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
+    # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
+    used = (
+        pl.when(pl.col("evidence") == "telemetry")
+        .then("sms_needed")
+        .when(pl.col("evidence") == "job statistics")
+        .then(pl.col("sms_needed") / (1 + scenario.headroom))
+    )
+    needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
+    asked = pl.concat([resolve_requests(jobs, scenario.board), needed], how="horizontal")
+    asked = _with_over_requests(asked, scenario)
+    return {
+        "whole": asked.with_columns(
+            profile=pl.lit(WHOLE_GPU),
+            instances=pl.col("gpus").ceil().cast(pl.Int32),
+            sms_needed=pl.lit(None, pl.Float64),
+        ),
+        "requested": asked.with_columns(sms_needed="sms"),
+        "rightsized": asked.with_columns(
+            profile="profile_needed", instances="needed_instances", sms_needed="sms"
+        ),
+    }
+
+
+def _with_over_requests(asked: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
+    """Let the given share of the jobs that can shrink keep their request; the others ask for their need."""
+    if scenario.over_request_share is None:
+        return asked
+    draw = np.random.default_rng(scenario.seed).random(asked.height)
+    asks_its_need = pl.lit(pl.Series(draw >= scenario.over_request_share))
+    return asked.with_columns(
+        profile=pl.when(asks_its_need).then("profile_needed").otherwise("profile"),
+        instances=pl.when(asks_its_need).then("needed_instances").otherwise("instances"),
+    )
+
+
+def _fleet(
+    scenario: Scenario, trace: Trace, whole: pl.DataFrame, recent: datetime, plan_start: datetime
+) -> tuple[int, str]:
+    if scenario.nodes > 0:
+        return scenario.nodes, "as given in the scenario"
+    if trace.inventory is not None and scenario.workload == "all":
+        same = trace.inventory.filter(pl.col("gpu_model") == scenario.board)
+        if same.height and same.height == trace.inventory.height:
+            return same.height, "from the inventory"
+    held = pool(demand_series(whole, start=recent, end=plan_start, clock="held"))
+    peak = max(held["y"].to_list(), default=0.0)
+    largest = max(whole["instances"].to_list(), default=1)
+    nodes = math.ceil(max(peak, largest, 1) / scenario.gpus_per_node)
+    return nodes, f"inferred: the highest hour held {peak:.0f} whole GPUs; the largest job asks for {largest}"
+
+
+def _floor_hour(time: datetime) -> datetime:
+    return time.replace(minute=0, second=0, microsecond=0)
+
+
+def _next_hour(time: datetime) -> datetime:
+    floor = _floor_hour(time)
+    return floor if floor == time else floor + timedelta(hours=1)

@@ -1,0 +1,158 @@
+"""What happened: where GPU-time went, who asked for too much, what small jobs would have needed by week."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.demand import demand_series, weekly
+from gpuplanner.ledger import by_bucket, by_tenant, gpu_time_ledger
+from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.history import VIEWS, begin_of, end_of, history, load_trace
+from gpuplanner.study.stage import stage
+from gpuplanner.traces import Trace
+from gpuplanner.units import HOURS_PER_WEEK
+
+WEEKLY_QUANTILE = 0.95
+
+
+@stage("data", "month", "tz", after=(history,))
+def ledger(scenario: Scenario) -> pl.DataFrame:
+    """GPU-time of the window, all jobs of the trace, whatever the workload of the plan."""
+    known = history(scenario)
+    return trace_ledger(known.trace, known.begin, known.end)
+
+
+def trace_ledger(trace: Trace, begin: Any, end: Any) -> pl.DataFrame:  # noqa: ANN401 - datetimes
+    """Ledger of a trace between two instants."""
+    return gpu_time_ledger(trace.jobs, trace.inventory, start=begin, end=end, samples=trace.samples)
+
+
+def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
+    """Jobs by what they asked for and what they need, with GPU-hours and evidence."""
+    both = pl.concat(
+        [
+            known_jobs.select("job_class", "gpus", "run_s"),
+            sizes.select("profile_requested", "profile_needed", "evidence"),
+        ],
+        how="horizontal",
+    )
+    return (
+        both.group_by("profile_requested", "profile_needed")
+        .agg(
+            jobs=pl.len(),
+            gpu_hours=(pl.col("gpus") * pl.col("run_s")).sum() / 3600.0,
+            with_evidence=(pl.col("evidence") != "request").sum(),
+        )
+        .sort("jobs", "profile_requested", "profile_needed", descending=[True, False, False])
+    )
+
+
+@stage(after=(history,))
+def weeks(scenario: Scenario) -> pl.DataFrame:
+    """Week by week: what each view of the small jobs wants, and the fewest GPUs that serve it.
+
+    Small jobs are those that ask for at most one GPU. The figures cover the 95 % quantile of the hours of each
+    week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``week`` (Monday), ``mean_gpus_whole``, and GPUs needed ``gpus_whole``, ``gpus_requested``,
+        ``gpus_rightsized``, the layouts of the last, and ``saved_gpu_hours`` of right-sized slices against
+        whole GPUs over the hours seen of that week.
+    """
+    known = history(scenario)
+    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
+    start, end = begin_of(known.trace), known.plan_start
+    demand = {
+        view: demand_series(
+            jobs, start=start.replace(minute=0, second=0, microsecond=0), end=end, clock="wanted"
+        )
+        for view, jobs in small.items()
+    }
+    if demand["whole"].is_empty():
+        return pl.DataFrame()
+    summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
+    rows = []
+    for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
+        fewest = {view: _fewest_gpus(scenario, table.filter(week=week)) for view, table in summed.items()}
+        whole = summed["whole"].filter(week=week)
+        rows.append(
+            {
+                "week": week.date(),
+                "hours": slots,
+                "mean_gpus_whole": float(whole["mean"].sum()),
+                "gpus_whole": fewest["whole"][0],
+                "gpus_requested": fewest["requested"][0],
+                "gpus_rightsized": fewest["rightsized"][0],
+                "layouts_rightsized": fewest["rightsized"][1],
+                "saved_gpu_hours": float(slots * (fewest["whole"][0] - fewest["rightsized"][0])),
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def _fewest_gpus(scenario: Scenario, wanted: pl.DataFrame) -> tuple[int, str]:
+    """Fewest GPUs for one demand vector, and their layouts in words."""
+    wanted = wanted.filter(pl.col("quantile") > 0)
+    if wanted.is_empty():
+        return 0, "-"
+    ceiling = int(wanted["quantile"].ceil().sum())
+    problem = PlanProblem(
+        scenario.board, ceiling, scenario.gpus_per_node, wanted["week"][0], HOURS_PER_WEEK, ["all"],
+        wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
+    )  # fmt: skip
+    found = plan(problem, gap_target=0.0, time_limit_s=scenario.time_limit_s, seed=scenario.seed).require()
+    layouts = [
+        f"{count} x {text}" for text, count in zip(found.layouts, found.counts[0], strict=True) if count
+    ]
+    return int(found.counts[0].sum()), "; ".join(layouts)
+
+
+def describe_trace(folder: str) -> dict[str, Any]:
+    """Say what a trace holds, without planning anything.
+
+    Parameters
+    ----------
+    folder : str
+        Folder written by ``ingest``, or ``"sample"``.
+
+    Returns
+    -------
+    dict
+        Facts; tables of the quality report, the ledger by bucket and (``hours``) in full, job classes, tenants.
+    """
+    trace = load_trace(folder)
+    begin, end = begin_of(trace), end_of(trace)
+    booked = trace_ledger(trace, begin, end)
+    installed = float(booked["gpu_hours"].sum())
+    jobs = trace.jobs
+    wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    by = "job_class" if jobs["job_class"].drop_nulls().len() else "tenant"
+    return {
+        "facts": {
+            **trace.summary(),
+            "jobs": jobs.height,
+            "tenants": jobs["tenant"].n_unique(),
+            "installed_gpu_hours": installed,
+            "inventory": "as given" if trace.inventory is not None else "inferred from the highest use",
+        },
+        "quality": trace.quality,
+        "ledger": by_bucket(booked),
+        "hours": booked,
+        f"jobs by {by}": jobs.group_by(by)
+        .agg(
+            jobs=pl.len(),
+            median_gpus=pl.col("gpus").median(),
+            median_run_h=run_h.median(),
+            p95_run_h=run_h.quantile(0.95),
+            mean_wait_h=wait_h.mean(),
+            failed_fraction=(pl.col("state") == "FAILED").mean(),
+        )
+        .sort("jobs", by, descending=[True, False]),
+        "tenants": by_tenant(booked),
+    }

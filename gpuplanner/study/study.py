@@ -1,0 +1,129 @@
+"""The study: what comes out of the walk, as tables and figures that every door shows alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.bundled import PACKAGE
+
+JSON_TABLES = (
+    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "policies", "savings", "costs",
+    "weeks", "quality",
+)  # fmt: skip
+"""Tables small enough to stand in study.json as well."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything that a report, a workbook or a notebook shows.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        What was asked.
+    headline : mapping
+        Figures by name, rounded once; report, workbook and JSON print these.
+    findings : tuple of str
+        Three findings in words.
+    tables : mapping of str to polars.DataFrame
+        All tables.
+    plan, problem : Plan, PlanProblem
+        The planned calendar and what it answers.
+    provenance : mapping
+        Inputs with hashes, versions, assumptions with sources.
+    """
+
+    scenario: Scenario
+    headline: Mapping[str, Any]
+    findings: tuple[str, ...]
+    tables: Mapping[str, pl.DataFrame]
+    plan: Plan
+    problem: PlanProblem
+    provenance: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """The study as JSON: the same input and seed give the same bytes."""
+        tables = {name: _rows(self.tables[name]) for name in JSON_TABLES}
+        return to_json(
+            {
+                "scenario": json.loads(json.dumps(self.scenario.__dict__)),
+                "headline": dict(self.headline),
+                "findings": list(self.findings),
+                "provenance": dict(self.provenance),
+                "tables": tables,
+            }
+        )
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the study as a folder that :func:`open_study` reads."""
+        with replaced_directory(directory) as folder:
+            (folder / "study.json").write_text(self.to_json(), encoding="utf-8")
+            (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
+            (folder / "scenario.yaml").write_text(self.scenario.to_yaml(), encoding="utf-8")
+            for name, table in self.tables.items():
+                table.write_parquet(folder / f"{name}.parquet")
+        return Path(directory)
+
+
+def open_study(directory: str | Path) -> Study:
+    """Read a folder written by :meth:`Study.save`.
+
+    Raises
+    ------
+    ScenarioError
+        If it is not such a folder.
+    """
+    folder = Path(directory)
+    try:
+        values = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+        plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
+        scenario = Scenario(**values["scenario"])
+        tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        text = message(
+            str(folder), "a folder written by a study", str(error).splitlines()[0], "Evaluate again."
+        )
+        raise ScenarioError(text) from error
+    return Study(
+        scenario=scenario,
+        headline=values["headline"],
+        findings=tuple(values["findings"]),
+        tables=tables,
+        plan=plan,
+        problem=problem,
+        provenance=values["provenance"],
+    )
+
+
+def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
+    """Name under which a study is kept: its scenario, its input files and the code that made it."""
+    digest = hashlib.sha256(scenario.to_yaml().encode())
+    digest.update(to_json(dict(inputs)).encode())
+    for path in sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows that JSON can hold: instants as ISO text, money as text with its cents."""
+    plain = table.with_columns(
+        pl.col(pl.Datetime("us", "UTC")).dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        pl.col(pl.Date).cast(pl.String),
+        pl.col(pl.Decimal).cast(pl.String),
+        pl.col(pl.Enum, pl.Categorical).cast(pl.String),
+    )
+    return [
+        {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
+        for row in plain.iter_rows(named=True)
+    ]

@@ -1,0 +1,186 @@
+"""Demand series: hand-worked cases, a count of every minute, conservation, the public Philly trace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.demand import demand_series, excluded
+from gpuplanner.errors import SchemaError
+from gpuplanner.schemas import Demand, check
+
+MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
+
+
+def minute(number):
+    return None if number is None else MONDAY + timedelta(minutes=number)
+
+
+def make_jobs(rows):
+    """Rows of tenant, profile, instances, and minutes of submission, start and end."""
+    return pl.DataFrame(
+        [
+            (str(number), 1, tenant, minute(submit), minute(start), minute(end), "UNKNOWN", profile, count)
+            for number, (tenant, profile, count, submit, start, end) in enumerate(rows)
+        ],
+        schema={
+            "job_id": pl.String,
+            "attempt": pl.Int32,
+            "tenant": pl.String,
+            "submit_time": pl.Datetime("us", "UTC"),
+            "start_time": pl.Datetime("us", "UTC"),
+            "end_time": pl.Datetime("us", "UTC"),
+            "state": pl.String,
+            "profile": pl.String,
+            "instances": pl.Int32,
+        },
+        orient="row",
+    )
+
+
+def values(demand):
+    return {key[0]: part["y"].to_list() for key, part in demand.group_by("unique_id", maintain_order=True)}
+
+
+def test_three_jobs_by_hand():
+    jobs = make_jobs(
+        [
+            ("a", "gpu", 2, 0, 30, 90),  # half an hour of two GPUs in each of the first two hours
+            ("a", "gpu", 1, 0, 60, 180),  # one GPU over the second and third hour
+            ("b", "1g.10gb", 1, 170, 179, 181),  # one minute on either side of the third edge
+        ]
+    )
+    demand = check(demand_series(jobs), Demand, where="demand")
+    assert values(demand) == {"a/gpu": [1.0, 2.0, 1.0, 0.0], "b/1g.10gb": [0.0, 0.0, 1 / 60, 1 / 60]}
+    assert demand["ds"].unique().sort().to_list() == [MONDAY + timedelta(hours=h) for h in range(4)]
+
+
+def test_wanted_demand_is_what_no_queue_would_show():
+    jobs = make_jobs(
+        [
+            ("a", "gpu", 1, 0, 120, 180),  # waited two hours, ran one
+            ("b", "gpu", 1, 60, None, 120),  # withdrawn after an hour in the queue
+            ("c", "gpu", 1, 60, None, None),  # waits still
+            ("d", "gpu", 1, 0, 180, None),  # runs still, one hour at the end of the grid
+        ]
+    )
+    end = minute(240)
+    assert values(demand_series(jobs, start=MONDAY, end=end, clock="wanted")) == {
+        "a/gpu": [1, 0, 0, 0],
+        "b/gpu": [0, 1, 0, 0],
+        "c/gpu": [0, 1, 1, 1],
+        "d/gpu": [1, 0, 0, 0],
+    }
+    assert values(demand_series(jobs, start=MONDAY, end=end)) == {
+        "a/gpu": [0, 0, 1, 0],
+        "d/gpu": [0, 0, 0, 1],
+    }
+
+
+def test_grid_cuts_and_default_grid_holds_all():
+    jobs = make_jobs([("a", "gpu", 1, 0, 61, 300)])
+    cut = demand_series(jobs, start=minute(120), end=minute(240))
+    assert values(cut) == {"a/gpu": [1, 1]}
+    days = demand_series(jobs, slot_hours=24)
+    assert days["ds"].to_list() == [MONDAY]
+    assert days["y"].to_list() == [239 / 1440]
+
+
+def test_job_that_still_runs_counts_to_the_last_event():
+    jobs = make_jobs([("a", "gpu", 1, 0, 0, None), ("b", "gpu", 1, 90, None, None)])
+    assert values(demand_series(jobs)) == {"a/gpu": [1, 1]}
+
+
+def test_job_that_began_on_the_last_edge_gets_a_slot():
+    assert values(demand_series(make_jobs([("a", "gpu", 1, 0, 60, None)]))) == {"a/gpu": [1]}
+
+
+@pytest.mark.parametrize("rows", [[], [("a", None, 0, 0, 0, 60)], [("a", "gpu", 1, 0, None, None)]])
+def test_nothing_held_is_an_empty_table(rows):
+    assert demand_series(make_jobs(rows)).equals(pl.DataFrame(schema=demand_series(make_jobs([])).schema))
+
+
+def test_unknown_requests_are_left_out_and_counted():
+    jobs = make_jobs([("a", "gpu", 1, 0, 0, 60), ("a", None, None, 0, 0, 60), ("a", None, 0, 0, 0, 60)])
+    assert values(demand_series(jobs)) == {"a/gpu": [1]}
+    assert excluded(jobs) == {"request unknown": 1, "no GPU": 1}
+
+
+def test_faults_are_named():
+    jobs = make_jobs([("a", "gpu", 1, 0, 0, 60)])
+    with pytest.raises(SchemaError, match="resolve_requests"):
+        demand_series(jobs.drop("instances"))
+    with pytest.raises(SchemaError, match="submit_time"):
+        demand_series(jobs.drop("submit_time"))
+    with pytest.raises(SchemaError, match="clock"):
+        demand_series(jobs, clock="asked")
+    with pytest.raises(SchemaError, match="time zone"):
+        demand_series(jobs, start=MONDAY.replace(tzinfo=None))
+    with pytest.raises(SchemaError, match="edge of a slot"):
+        demand_series(jobs, start=MONDAY, end=minute(90))
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["gpu", "1g.10gb"]),
+        st.integers(1, 8),
+        st.integers(0, 600),
+        st.integers(0, 300),
+        st.integers(0, 900),
+    ).map(lambda job: (*job[:3], job[3], job[3] + job[4], job[3] + job[4] + job[5])),
+    min_size=1,
+    max_size=15,
+)
+
+
+@settings(deadline=None)
+@given(rows=JOBS, clock=st.sampled_from(["held", "wanted"]), slot_hours=st.sampled_from([0.5, 1, 3, 24]))
+def test_instance_hours_are_conserved(rows, clock, slot_hours):
+    demand = demand_series(make_jobs(rows), slot_hours=slot_hours, clock=clock)
+    hours = sum(count * (end - start) / 60 for _, _, count, _, start, end in rows)
+    assert demand["y"].sum() * slot_hours == pytest.approx(hours, rel=1e-9, abs=1e-12)
+    slots = demand.group_by("unique_id").agg(pl.col("ds").sort())
+    assert slots["ds"].n_unique() <= 1
+    assert demand.equals(demand.sort("unique_id", "ds"))
+
+
+@settings(deadline=None)
+@given(rows=JOBS, first=st.integers(0, 8), length=st.integers(1, 12))
+def test_every_slot_equals_a_count_of_its_minutes(rows, first, length):
+    start = MONDAY + timedelta(hours=first)
+    demand = demand_series(make_jobs(rows), start=start, end=start + timedelta(hours=length))
+    for uid, series in values(demand).items():
+        tenant, profile = uid.split("/")
+        minutes = np.zeros(length * 60)
+        for who, what, count, _, begin, end in rows:
+            if (who, what) == (tenant, profile):
+                low, high = (np.clip(edge - first * 60, 0, length * 60) for edge in (begin, end))
+                minutes[low:high] += count
+        np.testing.assert_allclose(series, minutes.reshape(length, 60).mean(axis=1), rtol=1e-12)
+
+
+@pytest.mark.data
+def test_philly_gpu_hours_are_conserved(public_data):
+    trace = pl.read_csv(public_data / "philly" / "philly.csv.gz", try_parse_dates=True).drop_nulls()
+    submit = pl.col("timestamp").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
+    jobs = trace.select(
+        job_id=pl.int_range(pl.len()).cast(pl.String),
+        attempt=pl.lit(1),
+        tenant="cluster",
+        submit_time=submit,
+        start_time=submit,
+        end_time=submit + pl.duration(seconds=pl.col("duration").cast(pl.Int64)),
+        state=pl.lit("UNKNOWN"),
+        profile=pl.lit("gpu"),
+        instances="num_gpus",
+    )
+    demand = demand_series(jobs)
+    published = trace["gpu_time"].sum() / 3600
+    assert demand["y"].sum() == pytest.approx(published, rel=1e-9)
+    assert demand["tenant"].n_unique() == 10

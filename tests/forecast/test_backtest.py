@@ -1,0 +1,68 @@
+"""Rolling origins: where they lie, and that nothing of the future is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.forecast import backtest
+
+
+@pytest.mark.parametrize(
+    ("slots", "horizon", "windows", "expected", "step"),
+    [
+        (672, 168, 8, tuple(range(336, 505, 24)), 24),  # four weeks: a day apart
+        (2600, 168, 4, (1928, 2096, 2264, 2432), 168),  # long: a horizon apart
+        (672, 24, 4, (432, 504, 576, 648), 72),  # short horizon: three days apart
+        (60, 24, 4, (36,), 1),  # hardly any history: one origin, at half of it
+    ],
+)
+def test_origins(make_demand, slots, horizon, windows, expected, step):
+    test = backtest(make_demand({"a/gpu": np.full(slots, 2.0)}), horizon=horizon, windows=windows)
+    assert test.origins == expected
+    assert test.step == step
+
+
+def test_step_can_be_given(make_demand):
+    test = backtest(make_demand({"a/gpu": np.full(200, 2.0)}), horizon=24, windows=3, step=10)
+    assert test.origins == (156, 166, 176)
+
+
+def test_forecasts_do_not_change_with_what_comes_later(make_demand, daily_wave):
+    values = daily_wave(1, 400)
+    changed = values.copy()
+    changed[-48:] = 77.0
+    one = backtest(make_demand({"a/gpu": values}), horizon=24, windows=4, step=24)
+    other = backtest(make_demand({"a/gpu": changed}), horizon=24, windows=4, step=24)
+    for model in one.models[0]:
+        np.testing.assert_array_equal(one.predicted[model][:, :3], other.predicted[model][:, :3])
+    np.testing.assert_array_equal(one.scale[:, :3], other.scale[:, :3])
+    assert (one.predicted["Naive"][:, 3] != other.predicted["Naive"][:, 3]).all()
+
+
+def test_a_series_that_begins_late_is_judged_only_since_then(make_demand):
+    demand = make_demand({"a/gpu": np.arange(120.0) % 7, "b/gpu": np.arange(120.0) % 5})
+    late = demand.filter((demand["unique_id"] == "a/gpu") | (demand["y"].cum_count() > 190))
+    test = backtest(late, horizon=24, windows=4, step=24)
+    assert test.origins == (48, 72, 96)
+    assert np.isnan(test.predicted["Naive"][1, 0]).all()
+    assert not np.isnan(test.predicted["Naive"][1, 2]).any()
+
+
+def test_frame_lists_every_forecast(make_demand):
+    test = backtest(make_demand({"a/gpu": np.full(60, 2.0), "b/gpu": np.full(60, 3.0)}), horizon=6, windows=2)
+    frame = test.to_frame()
+    assert frame.columns == ["unique_id", "model", "cutoff", "ds", "y", "mean"]
+    assert frame.height == 2 * len(test.origins) * 6
+    assert (frame["y"] == frame["mean"]).all()
+    assert (frame["ds"] >= frame["cutoff"]).all()
+    assert str(frame["ds"].dtype) == "Datetime(time_unit='us', time_zone='UTC')"
+
+
+@pytest.mark.parametrize(
+    "options", [{"horizon": 0}, {"horizon": 99}, {"horizon": 1, "windows": 0}, {"horizon": 1, "step": 0}]
+)
+def test_what_cannot_be_tested_is_refused(make_demand, options):
+    with pytest.raises(SchemaError, match="horizon"):
+        backtest(make_demand({"a/gpu": np.arange(100.0)}), **options)

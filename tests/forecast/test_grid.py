@@ -1,0 +1,52 @@
+"""Series on one time axis: gaps, faults, seasons."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.forecast.grid import as_grid
+
+
+def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):
+    demand = make_demand({"a/gpu": [1, 2, 3, 4, 5], "b/gpu": [6, 7, 8, 9, 10]})
+    hour = pl.col("ds").dt.hour()
+    is_a = pl.col("unique_id") == "a/gpu"
+    with_gaps = demand.filter(~(is_a & hour.is_in([2, 4])) & ~(~is_a & hour.is_in([0, 1])))
+    grid = as_grid(with_gaps.sample(fraction=1, shuffle=True, seed=1))
+    assert grid.ids == ("a/gpu", "b/gpu")
+    np.testing.assert_array_equal(grid.values, [[1, 2, 2, 4, 4], [np.nan, np.nan, 8, 9, 10]])
+    assert grid.filled == (2, 0)
+    assert grid.time(5) - grid.start == timedelta(hours=5)
+
+
+@pytest.mark.parametrize(
+    ("slot", "season", "week"),
+    [
+        (timedelta(minutes=15), 96, 672),
+        (timedelta(hours=1), 24, 168),
+        (timedelta(days=1), 7, 7),
+        (timedelta(days=7), 1, 1),
+        (timedelta(days=28), 1, 1),
+    ],
+)
+def test_season_is_a_day_or_for_days_a_week(make_demand, slot, season, week):
+    grid = as_grid(make_demand({"a/gpu": [1, 2, 3]}, slot))
+    assert (grid.season, grid.week) == (season, week)
+
+
+def test_faults_are_named(make_demand):
+    demand = make_demand({"a/gpu": [1, 2, 3]})
+    with pytest.raises(SchemaError, match="stand twice"):
+        as_grid(pl.concat([demand, demand.head(1)]))
+    with pytest.raises(SchemaError, match="at least two slots"):
+        as_grid(demand.head(1))
+    uneven = demand.with_columns(
+        ds=pl.col("ds") + pl.duration(minutes=20 * (pl.col("y") == 3).cast(pl.Int64))
+    )
+    with pytest.raises(SchemaError, match="off the grid"):
+        as_grid(uneven)

@@ -1,0 +1,112 @@
+"""Rules for odd series, models with known answers, and what stands in where a model fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.forecast import models
+from gpuplanner.forecast.models import MODELS, RULES, predict, rule_of, usable_models
+
+HOURLY = {"season": 24, "week": 168}
+
+
+def spike(slots):
+    values = np.zeros(slots)
+    values[slots // 2] = 8.0
+    return values
+
+
+@pytest.mark.parametrize(
+    ("history", "rule"),
+    [
+        (np.arange(47.0), "short"),
+        (np.zeros(400), "constant"),
+        (np.concatenate([np.arange(100.0), np.full(672, 3.0)]), "constant"),
+        (spike(400), "intermittent"),
+        (np.arange(400.0), "full"),
+    ],
+)
+def test_rules(history, rule):
+    assert rule_of(history, **HOURLY) == rule
+    assert rule in RULES
+
+
+def test_quarter_hours_are_too_fine_for_smoothing():
+    assert rule_of(np.arange(400.0), season=96, week=672) == "fine"
+    assert "AutoETS" not in usable_models("fine", length=9999, season=96, week=672)
+
+
+@pytest.mark.parametrize(
+    ("rule", "length", "season", "week", "expected"),
+    [
+        ("full", 336, 24, 168, MODELS),
+        ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
+        ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
+        ("full", 100, 1, 1, ("Naive", "Median", "AutoETS")),
+        ("intermittent", 400, 24, 168, ("Naive", "SeasonalNaive", "WeeklyNaive", "Median")),
+        ("constant", 400, 24, 168, ("Naive",)),
+    ],
+)
+def test_models_of_a_series(rule, length, season, week, expected):
+    assert usable_models(rule, length=length, season=season, week=week) == expected
+
+
+def test_naive_models_repeat_the_past(daily_wave):
+    history = daily_wave(1, 400)
+    assert (predict(history, "Naive", 30, **HOURLY) == history[-1]).all()
+    np.testing.assert_array_equal(predict(history, "SeasonalNaive", 48, **HOURLY), np.tile(history[-24:], 2))
+    np.testing.assert_array_equal(predict(history, "WeeklyNaive", 168, **HOURLY), history[-168:])
+
+
+def test_median_lies_between_its_members(daily_wave):
+    history = daily_wave(2, 672)
+    week_mean = history[-168:].reshape(7, 24).mean(axis=0)
+    median = predict(history, "Median", 24, **HOURLY)
+    between = (median >= np.minimum(history[-1], week_mean)) & (median <= np.maximum(history[-1], week_mean))
+    # Where the third member lies outside the other two, the middle one is one of them: still between.
+    assert between.all()
+
+
+def test_exponential_smoothing_finds_the_day(daily_wave):
+    history = daily_wave(3, 672)
+    truth = 10 * (1 + 0.6 * np.sin(np.arange(672, 696) * 2 * np.pi / 24))
+    assert np.abs(predict(history, "AutoETS", 24, **HOURLY) - truth).mean() < 1.0
+
+
+@pytest.mark.parametrize("answer", [np.array([np.nan, 1.0]), np.array([1.0, 1e9])], ids=["nan", "runaway"])
+def test_last_value_stands_in_for_a_model_that_fails(monkeypatch, daily_wave, answer):
+    monkeypatch.setattr(models, "_answer", lambda part, history, horizon: answer)
+    history = daily_wave(4, 400)
+    assert (predict(history, "AutoETS", 2, **HOURLY) == history[-1]).all()
+
+
+def test_forecasts_are_not_negative(daily_wave):
+    falling = np.maximum(np.linspace(20, 0, 400) + daily_wave(5, 400, level=0.5), 0)
+    for model in MODELS:
+        assert predict(falling, model, 168, **HOURLY).min() >= 0
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.5, 40.0]), min_size=2, max_size=60),
+    length=st.integers(2, 400),
+    model=st.sampled_from(MODELS),
+)
+def test_no_series_breaks_a_model(values, length, model):
+    history = np.resize(np.array(values), length)
+    answer = predict(history, model, 26, **HOURLY)
+    assert answer.shape == (26,)
+    assert np.isfinite(answer).all()
+    assert answer.max() <= 2 * history.max()
+
+
+def test_importing_the_room_does_not_load_statsforecast():
+    code = "import sys, gpuplanner.forecast; print('statsforecast' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"

@@ -1,0 +1,63 @@
+"""Tenants that add up to their pool."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.forecast import reconcile_to_pool
+from gpuplanner.forecast.reconcile import VALUES
+from gpuplanner.schemas import Forecast, check
+
+NOW = pl.Series([0]).cast(pl.Datetime("us", "UTC"))[0]
+
+
+def make_forecast(values):
+    """Rows of series and eight numbers: mean, then the quantiles ascending."""
+    return pl.DataFrame(
+        [
+            {"unique_id": uid, "ds": NOW, "model": "Naive", "cutoff": NOW}
+            | dict(zip(VALUES, map(float, numbers), strict=True))
+            for uid, numbers in values.items()
+        ]
+    )
+
+
+NUMBERS = st.tuples(st.floats(0, 100), st.lists(st.floats(0, 200), min_size=7, max_size=7).map(sorted)).map(
+    lambda pair: (pair[0], *pair[1])
+)
+
+
+@settings(deadline=None)
+@given(tenants=st.lists(NUMBERS, min_size=1, max_size=5), pool=NUMBERS)
+def test_sums_are_those_of_the_pool_and_quantiles_stay_in_order(tenants, pool):
+    below = make_forecast({f"t{number}/gpu": values for number, values in enumerate(tenants)})
+    shared = check(reconcile_to_pool(below, make_forecast({"all/gpu": pool})), Forecast, where="shared")
+    np.testing.assert_allclose(shared.select(VALUES).sum().row(0), pool, rtol=1e-9, atol=1e-9)
+
+
+def test_each_profile_has_its_own_pool_and_shares_follow_the_means():
+    below = make_forecast({"a/gpu": [1, 1, 1, 1, 1, 2, 3, 9], "b/gpu": [3] * 8, "b/1g.10gb": [5] * 8})
+    pool = make_forecast({"all/gpu": [4, 1, 2, 3, 4, 5, 6, 8], "all/1g.10gb": [7] * 8})
+    shared = reconcile_to_pool(below, pool)
+    assert shared.select("unique_id", "mean", "q95").rows() == [
+        ("a/gpu", 1.0, 2.0),
+        ("b/1g.10gb", 7.0, 7.0),
+        ("b/gpu", 3.0, 6.0),
+    ]
+
+
+def test_tenants_of_which_nothing_is_expected_share_equally():
+    below = make_forecast({"a/gpu": [0] * 8, "b/gpu": [0] * 8})
+    pool = make_forecast({"all/gpu": [0, 0, 0, 0, 0, 0, 0, 1]})
+    assert reconcile_to_pool(below, pool)["q95"].to_list() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("tenant", "pool"), [("a/gpu", "all/1g.10gb"), ("a/1g.10gb", "all/gpu")])
+def test_different_profiles_are_refused(tenant, pool):
+    with pytest.raises(SchemaError, match="same profiles and slots"):
+        reconcile_to_pool(make_forecast({tenant: [1] * 8}), make_forecast({pool: [1] * 8}))

@@ -1,0 +1,329 @@
+"""The ledger: hand-worked hours, a count of every minute, the sum to installed time, and honest refusals."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.ledger import (
+    assumptions,
+    by_bucket,
+    gpu_time_ledger,
+    inferred_inventory,
+    installed_gpu_hours,
+    reconcile,
+)
+from gpuplanner.schemas import Ledger, check
+
+BUSY, IDLE = {"sm_activity": 0.5}, {"sm_activity": 0.01}
+
+
+def sums(ledger):
+    """GPU-hours by tenant and bucket."""
+    grouped = ledger.group_by("tenant", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    return {(tenant, bucket): pytest.approx(hours) for tenant, bucket, hours in grouped.iter_rows()}
+
+
+def test_three_hours_by_hand(make_jobs, make_nodes, window):
+    jobs = make_jobs(
+        ("a", 2.0, 0, 30, 90, BUSY),  # 2 GPU-hours, waits half an hour
+        ("b", 1.0, 60, 60, 180, IDLE),  # 2 GPU-hours
+        ("b", 0.5, 150, 150, None),  # still runs: 0.25 GPU-hours, nothing known of them
+    )
+    ledger = gpu_time_ledger(jobs, make_nodes((4, "A100", None, None)), **window)
+    assert ledger.equals(check(ledger, Ledger, where="ledger"))
+    assert sums(ledger) == {
+        ("a", "used"): 2.0,
+        ("b", "held_idle"): 2.0,
+        ("b", "unobserved"): 0.25,
+        ("-", "fragmented"): 2.0,  # four free GPUs for the half hour in which a waits
+        ("-", "free"): 12 - 2 - 2 - 0.25 - 2,
+    }
+    first_hour = ledger.filter(hour=window["start"]).select("tenant", "bucket", "gpu_hours").rows()
+    assert first_hour == [("-", "free", 1.0), ("-", "fragmented", 2.0), ("a", "used", 1.0)]
+
+
+def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, make_samples, window):
+    jobs = make_jobs(("a", 1.0, 0, 0, 60, IDLE), ("b", 1.0, 0, 0, 60))
+    samples = make_samples(
+        *[("0", minute, 0, 0.9) for minute in range(30)],  # half an hour of work, then no sample
+        *[("1", minute, 1, 0.049) for minute in range(15)],
+        *[("1", minute, 1, 0.05) for minute in range(15, 30)],
+        *[("1", minute, 1, None) for minute in range(30, 60)],  # missing is not zero
+        ("gone", 5, 0, 0.9),
+    )
+    ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=samples, **window)
+    assert sums(ledger) == {
+        ("a", "used"): 0.5,
+        ("a", "held_idle"): 0.5,
+        ("b", "held_idle"): 0.25,
+        ("b", "used"): 0.25,
+        ("b", "unobserved"): 0.5,
+        ("-", "free"): 4.0,
+    }
+
+
+def test_devices_without_samples_are_not_claimed(make_jobs, make_nodes, make_samples, window):
+    jobs = make_jobs(("a", 4.0, 0, 0, 60), ("b", 0.5, 0, 0, 60))
+    samples = make_samples(
+        *[("0", minute, gpu, activity) for minute in range(60) for gpu, activity in ((0, 0.9), (1, 0.0))],
+        *[("1", minute, 7, 0.9) for minute in range(60)],
+    )
+    ledger = gpu_time_ledger(jobs, make_nodes((8, "A100", None, None)), samples=samples, **window)
+    held = {key: hours for key, hours in sums(ledger).items() if key[0] != "-"}
+    assert held == {("a", "used"): 1.0, ("a", "held_idle"): 1.0, ("a", "unobserved"): 2.0, ("b", "used"): 0.5}
+
+
+def test_part_of_a_minute_counts_as_part(make_jobs, make_nodes, make_samples, window):
+    jobs = make_jobs(("a", 1.0, 0, 0.5, 1.25, IDLE))
+    samples = make_samples(("0", 0.75, 0, 0.9))
+    ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=samples, **window)
+    assert sums(ledger)["a", "used"] == 0.5 / 60
+    assert sums(ledger)["a", "held_idle"] == 0.25 / 60
+
+
+def test_waiting_ends_with_withdrawal(make_jobs, make_nodes, window):
+    jobs = make_jobs(("a", 1.0, 0, None, 60), ("a", 1.0, 150, None, None))
+    ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), **window)
+    assert sums(ledger) == {("-", "fragmented"): 1.5, ("-", "free"): 1.5}
+
+
+def test_jobs_without_gpus_or_out_of_the_window_do_not_count(make_jobs, make_nodes, window):
+    jobs = make_jobs(("a", 0.0, 0, None, None), ("a", 4.0, -120, -90, 0), ("a", 4.0, 180, None, None))
+    assert sums(gpu_time_ledger(jobs, make_nodes((1, None, None, None)), **window)) == {("-", "free"): 3.0}
+
+
+def test_installed_time_follows_the_nodes(make_jobs, make_nodes, window):
+    nodes = make_nodes((4, "A100", None, 60), (2, "A100", 90, None), (8, "A100", 300, None))
+    ledger = gpu_time_ledger(make_jobs(), nodes, **window)
+    assert ledger.select("bucket", "gpu_hours").rows() == [("free", 4.0), ("free", 1.0), ("free", 2.0)]
+    assert installed_gpu_hours(nodes, **window) == 7.0
+
+
+def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, window):
+    jobs = make_jobs(
+        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "a100"}),
+        ("b", 1.0, 0, None, None, {"gpu_model": "V100"}),
+    )
+    nodes = make_nodes((2, "A100", None, None), (1, "V100", None, None))
+    ledger = gpu_time_ledger(jobs, nodes, **window)
+    totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    assert sorted(totals.rows()) == [
+        ("A100", "free", 3.0),
+        ("A100", "used", 3.0),
+        ("V100", "fragmented", 3.0),
+    ]
+    assert assumptions(jobs, nodes, **window) == []
+
+
+@pytest.mark.parametrize("board", [None, "H200"])
+def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, board):
+    jobs = make_jobs(("a", 3.0, 0, 0, 180, BUSY | {"gpu_model": board}))
+    nodes = make_nodes((2, "A100", None, None), (1, "V100", None, None))
+    ledger = gpu_time_ledger(jobs, nodes, **window)
+    assert ledger["gpu_model"].null_count() == ledger.height
+    assert sums(ledger) == {("a", "used"): 9.0}
+    assert "cannot be matched" in assumptions(jobs, nodes, **window)[0]
+
+
+def test_the_only_board_takes_jobs_that_name_none(make_jobs, make_nodes, window):
+    ledger = gpu_time_ledger(make_jobs(("a", 1.0, 0, 0, 60)), make_nodes((1, "A100", None, None)), **window)
+    assert set(ledger["gpu_model"]) == {"A100"}
+
+
+def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
+    jobs = make_jobs(
+        ("a", 2.0, 0, 0, 60, {"gpu_model": "A100"}),
+        ("a", 0.4, 0, 30, 90, {"gpu_model": "A100"}),
+        ("b", 1.0, 0, 0, 60, {"gpu_model": "V100"}),
+        ("b", None, 0, 0, 60, {"gpu_model": "V100"}),
+    )
+    nodes = inferred_inventory(jobs, **window)
+    assert nodes.select("node", "gpu_model", "gpus").rows() == [
+        ("inferred-A100", "A100", 3),
+        ("inferred-V100", "V100", 1),
+    ]
+    assert gpu_time_ledger(jobs, **window).equals(gpu_time_ledger(jobs, nodes, **window))
+    said = assumptions(jobs, **window)
+    assert "4 GPUs are taken to be installed" in said[0]
+    assert "1 of 4 jobs ran on a number of GPUs that is not known" in said[1]
+
+
+def test_more_held_than_installed_is_refused_with_time_and_amount(make_jobs, make_nodes, window):
+    jobs = make_jobs(("a", 2.0, 0, 0, 60), ("b", 1.5, 0, 30, 60))
+    with pytest.raises(SchemaError, match=r"up to 1\.5 GPUs more, first at 2026-02-02 09:30:00 UTC") as error:
+        gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), **window)
+    assert "GPUs of A100" in str(error.value)
+    with pytest.raises(SchemaError, match="all boards"):
+        gpu_time_ledger(jobs, make_nodes((2, None, None, None)), **window)
+    with pytest.raises(SchemaError, match="installed"):
+        gpu_time_ledger(jobs, make_nodes(), **window)
+
+
+def changes(make_jobs, board=None, **columns):
+    times = make_jobs(("-", 2.0, 0, 60, 90)).select("start_time", "end_time", "gpus")
+    return times.with_columns(gpu_model=pl.lit(board, pl.String)).with_columns(**columns)
+
+
+def test_reconfiguring_time_is_not_free(make_jobs, make_nodes, window):
+    nodes = make_nodes((2, "A100", None, None))
+    ledger = gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs), **window)
+    assert sums(ledger) == {("-", "reconfiguring"): 1.0, ("-", "free"): 5.0}
+    held = make_jobs(("a", 1.0, 0, 60, 90))
+    with pytest.raises(SchemaError, match="out of service"):
+        gpu_time_ledger(held, nodes, reconfiguring=changes(make_jobs), **window)
+
+
+def test_reconfiguring_time_names_its_board_where_there_are_several(make_jobs, make_nodes, window):
+    nodes = make_nodes((2, "A100", None, None), (2, "V100", None, None))
+    ledger = gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs, "V100"), **window)
+    assert ledger.filter(bucket="reconfiguring")["gpu_model"].to_list() == ["V100"]
+    with pytest.raises(SchemaError, match="'H100'"):
+        gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs, "H100"), **window)
+    unnamed = changes(make_jobs).drop("gpu_model")
+    with pytest.raises(SchemaError, match="'gpu_model'"):
+        gpu_time_ledger(make_jobs(), nodes, reconfiguring=unnamed, **window)
+
+
+def test_nothing_installed_nothing_in_the_ledger(make_jobs, make_nodes, window):
+    ledger = gpu_time_ledger(make_jobs(), make_nodes(), **window)
+    assert ledger.height == 0
+    assert reconcile(ledger, installed_gpu_hours(make_nodes(), **window))["balanced"]
+
+
+def test_window_may_begin_and_end_within_an_hour(make_jobs, make_nodes, window):
+    cut = {"start": window["start"] + timedelta(minutes=20), "end": window["start"] + timedelta(minutes=135)}
+    jobs = make_jobs(("a", 1.0, 0, 0, 30, BUSY), ("a", 1.0, 120, 120, None, BUSY))
+    nodes = make_nodes((1, "A100", None, None))
+    ledger = gpu_time_ledger(jobs, nodes, **cut)
+    assert sums(ledger) == {("a", "used"): (10 + 15) / 60, ("-", "free"): 1.5}
+    assert ledger["hour"].min() == window["start"]
+    assert installed_gpu_hours(nodes, **cut) == pytest.approx(115 / 60)
+
+
+@pytest.mark.parametrize("minutes", [0, -60])
+def test_what_is_no_window_is_refused(make_jobs, make_nodes, window, minutes):
+    end = window["start"] + timedelta(minutes=minutes)
+    with pytest.raises(SchemaError, match="start and end"):
+        gpu_time_ledger(make_jobs(), make_nodes(), start=window["start"], end=end)
+    naive = window["start"].replace(tzinfo=None)
+    with pytest.raises(SchemaError, match="time zone"):
+        gpu_time_ledger(make_jobs(), make_nodes(), start=naive, end=naive + timedelta(hours=1))
+
+
+MINUTES = 180
+JOB = st.tuples(
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([1 / 7, 0.5, 1.0, 8.0]),
+    st.integers(-30, 170),
+    st.one_of(st.none(), st.integers(0, 60)),
+    st.integers(0, 120),
+    st.sampled_from([{}, BUSY, IDLE]),
+).map(
+    lambda job: (
+        *job[:3],
+        None if job[3] is None else job[2] + job[3],
+        job[2] + (job[3] or 0) + job[4],
+        job[5],
+    )
+)
+SEEN = st.tuples(
+    st.integers(0, 5).map(str), st.integers(-5, 185), st.integers(0, 2), st.sampled_from([None, 0.0, 0.9])
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(jobs=st.lists(JOB, max_size=6), seen=st.lists(SEEN, max_size=40), spare=st.integers(0, 3))
+def test_ledger_equals_a_count_of_every_minute(
+    make_jobs, make_nodes, make_samples, window, jobs, seen, spare
+):
+    table = make_jobs(*jobs)
+    peak = inferred_inventory(table, **window)["gpus"].sum()
+    nodes = make_nodes((peak, None, None, None), (spare, None, 60, 120))
+    ledger = gpu_time_ledger(table, nodes, samples=make_samples(*seen), **window)
+    balance = reconcile(ledger, installed_gpu_hours(nodes, **window))
+    assert balance["balanced"]
+    expected = {}
+
+    def add(tenant, bucket, gpus):
+        expected[tenant, bucket] = expected.get((tenant, bucket), 0.0) + gpus / 60
+
+    for minute in range(MINUTES):
+        left = peak + (spare if 60 <= minute < 120 else 0)
+        for number, (tenant, gpus, _, start, end, record) in enumerate(jobs):
+            if start is None or not start <= minute < end:
+                continue
+            left -= gpus
+            devices = {}
+            for job_id, when, gpu, activity in seen:
+                if (job_id, when) == (str(number), minute) and activity is not None:
+                    devices.setdefault(gpu, []).append(activity)
+            covered = min(gpus, len(devices))
+            for values in devices.values():
+                bucket = "used" if np.mean(values) >= 0.05 else "held_idle"
+                add(tenant, bucket, covered / len(devices))
+            fallback = {None: "unobserved", 0.5: "used", 0.01: "held_idle"}[record.get("sm_activity")]
+            add(tenant, fallback, gpus - covered)
+        waits = any(
+            submit <= minute < (end if start is None else start) for _, _, submit, start, end, _ in jobs
+        )
+        add("-", "fragmented" if waits else "free", left)
+    expected = {key: hours for key, hours in expected.items() if hours > 1e-9}
+    found = {key: hours for key, hours in sums(ledger).items() if hours.expected > 1e-9}
+    assert found.keys() == expected.keys()
+    for key, hours in expected.items():
+        assert found[key] == hours
+
+
+@pytest.mark.data
+def test_openb_pods_on_its_nodes(public_data):
+    """Fractions of GPUs, boards mostly not named, jobs that never ran: one pool that still adds up."""
+    epoch = datetime(2023, 1, 1, tzinfo=UTC)
+    folder = public_data / "alibaba_gpu_v2023"
+
+    def instant(name):
+        return pl.lit(epoch) + pl.duration(seconds=pl.col(name).cast(pl.Int64))
+
+    pods = pl.read_csv(folder / "openb_pod_list_default.csv.gz")
+    jobs = pods.select(
+        job_id="name",
+        attempt=pl.lit(1),
+        tenant="qos",
+        submit_time=instant("creation_time"),
+        start_time=instant("scheduled_time"),
+        end_time=instant("deletion_time"),
+        state=pl.lit("UNKNOWN"),
+        gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000,
+        gpu_model="gpu_spec",
+    )
+    nodes = pl.read_csv(folder / "openb_node_list_all_node.csv").select(
+        node="sn", gpus=pl.col("gpu").cast(pl.Int32), gpu_model="model"
+    )
+    month = {"start": epoch + timedelta(days=119), "end": epoch + timedelta(days=149)}
+    ledger = gpu_time_ledger(jobs, nodes, **month)
+    assert installed_gpu_hours(nodes, **month) == 6212 * 30 * 24
+    assert reconcile(ledger, installed_gpu_hours(nodes, **month))["balanced"]
+    assert ledger["gpu_model"].null_count() == ledger.height
+    held = jobs.filter(pl.col("start_time").is_not_null(), pl.col("end_time") > month["start"])
+    hours = (
+        held.select(
+            pl.col("gpus")
+            * (
+                pl.min_horizontal("end_time", pl.lit(month["end"]))
+                - pl.max_horizontal("start_time", pl.lit(month["start"]))
+            ).dt.total_microseconds()
+            / 3.6e9
+        )
+        .to_series()
+        .clip(lower_bound=0)
+        .sum()
+    )
+    buckets = dict(by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
+    assert buckets["unobserved"] == pytest.approx(hours, rel=1e-9)
+    assert buckets["used"] == buckets["held_idle"] == 0

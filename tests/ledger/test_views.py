@@ -1,0 +1,59 @@
+"""Sums of a ledger."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpuplanner.ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.schemas import BUCKETS, Ledger, conform
+
+
+@pytest.fixture
+def ledger(window):
+    rows = [
+        ("a", "used", 5.0),
+        ("a", "held_idle", 1.0),
+        ("a", "unobserved", 2.0),
+        ("b", "unobserved", 4.0),
+        ("-", "free", 6.0),
+        ("-", "fragmented", 2.0),
+    ]
+    table = pl.DataFrame(rows, schema=["tenant", "bucket", "gpu_hours"], orient="row")
+    return conform(table.with_columns(hour=window["start"]), Ledger, where="ledger")
+
+
+def test_buckets_stand_in_order_and_sum_to_one(ledger):
+    table = by_bucket(ledger)
+    assert table["bucket"].to_list() == list(BUCKETS)
+    assert table["gpu_hours"].to_list() == [5.0, 6.0, 1.0, 6.0, 2.0, 0.0, 0.0, 0.0]
+    assert table["share"].sum() == pytest.approx(1.0)
+
+
+def test_tenants_show_idleness_of_what_was_observed(ledger):
+    assert by_tenant(ledger).rows() == [
+        ("a", 8.0, 5.0, 2.0, 1.0, pytest.approx(1 / 6)),
+        ("b", 4.0, 0.0, 4.0, 0.0, None),
+    ]
+
+
+def test_dark_share_by_part(ledger):
+    shares = dark_share(ledger)
+    assert list(shares) == [*DARK_BUCKETS, "dark"]
+    assert shares["dark"] == pytest.approx(9 / 20)
+    assert shares["held_idle"] == pytest.approx(1 / 20)
+
+
+@pytest.mark.parametrize(
+    ("installed", "difference", "balanced"),
+    [(20.0, 0.0, True), (20.0 * (1 + 5e-10), -1e-8, True), (19.0, 1.0, False), (0.0, 20.0, False)],
+)
+def test_reconcile_tells_the_difference(ledger, installed, difference, balanced):
+    found = reconcile(ledger, installed)
+    assert found["difference_gpu_hours"] == pytest.approx(difference, abs=1e-12)
+    assert found["balanced"] is balanced
+
+
+def test_nothing_reconciles_with_nothing(ledger):
+    assert reconcile(ledger.head(0), 0.0)["relative"] == 0.0
+    assert dark_share(ledger.head(0))["dark"] == 0.0

@@ -1,0 +1,210 @@
+"""Phases and dips of seeded jobs whose truth is known, and of measured runs whose phases were logged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.phases import LABELS, find_phases, find_spikes
+
+NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def make_samples(activity, memory_gib=None, power_w=None, step=MINUTE):
+    n = len(activity)
+    return pl.DataFrame(
+        {
+            "time": [NINE + step * number for number in range(n)],
+            "node": ["n1"] * n,
+            "gpu": [0] * n,
+            "sm_activity": activity,
+            "memory_used_gib": memory_gib,
+            "power_w": power_w,
+            "activity_source": ["profiling"] * n,
+        },
+        schema_overrides={
+            "sm_activity": pl.Float64,
+            "memory_used_gib": pl.Float64,
+            "power_w": pl.Float64,
+            "time": pl.Datetime("us", "UTC"),
+        },
+    )
+
+
+def make_job(seed):
+    """A job of 3 to 7 phases of 20 to 120 minutes, with checkpoints of two minutes and noise."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(20, 120, rng.integers(3, 8))
+    levels = [rng.uniform(0.05, 0.9)]
+    for _ in lengths[1:]:
+        far = [level for level in rng.uniform(0.05, 0.9, 20) if abs(level - levels[-1]) > 0.15]
+        levels.append(far[0])
+    activity = np.repeat(levels, lengths)
+    memory = np.repeat(rng.uniform(10, 70, len(lengths)), lengths) + rng.normal(0, 0.3, lengths.sum())
+    power = 100 + 500 * activity + rng.normal(0, 8, lengths.sum())
+    noisy = np.clip(activity + rng.normal(0, 0.03, lengths.sum()), 0, 1)
+    for minute in range(45, lengths.sum() - 5, 45):
+        noisy[minute : minute + 2] *= 0.1
+    return np.cumsum(lengths)[:-1], make_samples(noisy, memory, power)
+
+
+def test_change_points_of_seeded_jobs_are_found():
+    """Found within 2 minutes; precision and recall at least 0.9 over 40 jobs."""
+    found_right = found_all = truths_found = truths = 0
+    for seed in range(40):
+        truth, samples = make_job(seed)
+        phases = find_phases(samples)
+        found = np.array([(start - NINE) / MINUTE for start in phases["start"][1:]])
+        near = np.abs(found[:, None] - truth[None, :]) <= 2
+        found_right, found_all = found_right + near.any(axis=1).sum(), found_all + len(found)
+        truths_found, truths = truths_found + near.any(axis=0).sum(), truths + len(truth)
+    assert found_right / found_all >= 0.9
+    assert truths_found / truths >= 0.9
+
+
+def test_phases_cover_the_job_without_gap():
+    _, samples = make_job(3)
+    phases = find_phases(samples)
+    assert phases["phase"].to_list() == list(range(1, phases.height + 1))
+    assert phases["start"][0] == NINE
+    assert phases["end"][-1] == NINE + samples.height * MINUTE
+    assert phases["start"][1:].to_list() == phases["end"][:-1].to_list()
+    assert (phases["end"] - phases["start"]).min() >= timedelta(minutes=10)
+
+
+def test_labels_of_a_training_job():
+    activity = [0.0] * 15 + [0.5] * 60 + [0.8] * 300 + [0.0] * 30 + [0.75] * 60
+    phases = find_phases(make_samples(activity))
+    assert phases["label"].to_list() == ["setup", "reduced", "steady", "idle", "steady"]
+    assert set(phases["label"]) <= set(LABELS)
+    assert [int((end - NINE) / MINUTE) for end in phases["end"]] == [15, 75, 375, 405, 465]
+    assert phases["sm_activity"].to_list() == pytest.approx([0.0, 0.5, 0.8, 0.0, 0.75])
+
+
+def test_noise_alone_is_one_phase():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        samples = make_samples(np.clip(rng.normal(0.6, 0.05, 600), 0, 1), rng.normal(40, 0.2, 600))
+        assert find_phases(samples).height == 1
+
+
+def test_memory_alone_can_tell_phases():
+    phases = find_phases(make_samples([None] * 100, [10.0] * 50 + [60.0] * 50))
+    assert phases["memory_used_gib"].to_list() == [10.0, 60.0]
+    assert phases["label"].to_list() == [None, None]
+
+
+@pytest.mark.parametrize("minutes", [1, 12, 19])
+def test_short_jobs_have_one_phase_and_no_dips(minutes):
+    assert find_phases(make_samples([0.5] * minutes)).height == 1
+    assert find_spikes(make_samples([0.5] * minutes)).table.height == 0
+
+
+def test_gaps_and_several_devices_are_averaged():
+    samples = make_samples([0.2] * 30 + [0.8] * 30)
+    other = samples.with_columns(gpu=pl.lit(1, pl.Int64), sm_activity=pl.col("sm_activity") + 0.1)
+    holes = pl.concat([samples, other]).filter(pl.col("time").dt.minute() % 7 != 3)
+    phases = find_phases(holes)
+    assert phases["sm_activity"].to_list() == pytest.approx([0.25, 0.85], abs=0.02)
+
+
+def test_samples_of_several_jobs_are_refused():
+    two = make_samples([0.5] * 30).with_columns(job_id=pl.Series(["1", "2"] * 15))
+    with pytest.raises(SchemaError, match="one job"):
+        find_phases(two)
+    with pytest.raises(SchemaError, match="no signal"):
+        find_spikes(make_samples([None] * 5))
+    with pytest.raises(SchemaError, match="shortest"):
+        find_phases(make_samples([0.5] * 30), shortest=MINUTE)
+
+
+def make_dips(every, last, seed=1, memory_factor=1.0):
+    rng = np.random.default_rng(seed)
+    activity = np.clip(rng.normal(0.8, 0.03, 600), 0, 1)
+    memory = rng.normal(40, 0.2, 600)
+    starts = list(range(every, 560, every))
+    for start in starts:
+        activity[start : start + last] *= 0.2
+        memory[start : start + last] *= memory_factor
+    return starts, make_samples(activity, memory)
+
+
+@pytest.mark.parametrize(("every", "last"), [(40, 1), (60, 2), (75, 6)])
+def test_checkpoints_are_found_with_their_period(every, last):
+    starts, samples = make_dips(every, last)
+    spikes = find_spikes(samples)
+    assert spikes.table["start"].to_list() == [NINE + start * MINUTE for start in starts]
+    assert spikes.table["end"].to_list() == [NINE + (start + last) * MINUTE for start in starts]
+    assert spikes.table["depth"].to_list() == pytest.approx([0.64] * len(starts), abs=0.1)
+    assert spikes.period == every * MINUTE
+    assert set(spikes.table["label"]) == {"checkpoint"}
+
+
+def test_a_missed_dip_does_not_hide_the_pace():
+    starts, samples = make_dips(50, 2)
+    gone = NINE + starts[3] * MINUTE
+    filled = samples.with_columns(
+        sm_activity=pl.when(pl.col("time").is_between(gone, gone + MINUTE)).then(0.8).otherwise("sm_activity")
+    )
+    assert find_spikes(filled).period == timedelta(minutes=50)
+
+
+def test_dips_with_a_change_of_memory_look_like_evaluations():
+    _, samples = make_dips(80, 5, memory_factor=0.75)
+    assert set(find_spikes(samples).table["label"]) == {"evaluation"}
+
+
+def test_irregular_dips_have_no_period():
+    activity = np.full(600, 0.8)
+    for start in (30, 57, 150, 171, 300, 334, 520):
+        activity[start : start + 2] = 0.1
+    spikes = find_spikes(make_samples(activity))
+    assert spikes.table.height == 7
+    assert spikes.period is None
+
+
+def test_steps_are_no_dips():
+    assert find_spikes(make_samples([0.0] * 30 + [0.8] * 60 + [0.1] * 60)).table.height == 0
+
+
+def test_importing_the_room_does_not_load_ruptures():
+    code = "import sys, gpuplanner.phases; print('ruptures' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("run", ["t2", "t13_node0"])
+def test_logged_phases_of_measured_training_runs(public_data, run):
+    """Eight H100, one sample a second: the work begins and ends where meters and log say."""
+    log = pl.read_csv(public_data / "h100_runs" / f"{run}_telemetry.csv.gz")
+    samples = log.select(
+        time=pl.from_epoch((pl.col("timestamp") * 1e6).cast(pl.Int64), time_unit="us").dt.replace_time_zone(
+            "UTC"
+        ),
+        node=pl.lit("n1"),
+        gpu="gpu",
+        sm_activity="sm_active",
+        memory_used_gib=pl.col("mem_used_mib") / 1024,
+        power_w="power_w",
+        activity_source=pl.lit("profiling"),
+    )
+    second = timedelta(seconds=1)
+    phases = find_phases(samples, step=second, shortest=4 * second)
+    assert phases["label"][0] == "setup"
+    assert phases["label"][-1] == "idle"
+    steady = samples.filter(log["phase"] == "steady")["time"]
+    longest = phases.row(int((phases["end"] - phases["start"]).arg_max()), named=True)
+    assert longest["label"] == "steady"
+    # The log calls the first iterations warm-up; the meters see the same work from them on.
+    begin_of_work = samples.filter(pl.col("sm_activity") > 0.2)["time"].min()
+    edges = phases["start"].to_list()
+    assert min(abs(edge - begin_of_work) for edge in edges) <= 3 * second
+    assert abs(phases["start"][-1] - steady.max()) <= 3 * second

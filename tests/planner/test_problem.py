@@ -1,0 +1,173 @@
+"""Problems: what is refused, and that a problem survives JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.catalog import facts
+from gpuplanner.errors import GeometryError, ScenarioError
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json
+
+ONE = [[[1.0, 2.0]]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gpus": 0}, "gpus must be a whole number of at least 1, not 0"),
+        ({"gpus": 2.5}, "gpus must be a whole number"),
+        ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
+        ({"whole_gpus_kept": -1}, "whole_gpus_kept must be a whole number of at least 0"),
+        ({"on_price": -1.0}, "on_price must be a number of at least 0"),
+        ({"on_price": float("nan")}, "on_price must be a number"),
+        ({"change_gpu_hours": float("inf")}, "change_gpu_hours must be a number"),
+        ({"slot_hours": 0}, "slot_hours must be above 0"),
+        ({"slot_start": datetime(2026, 1, 1)}, "slot_start must be a datetime with time zone"),
+        ({"slot_start": "2026-01-01"}, "slot_start must be a datetime with time zone"),
+        ({"tenants": ["a", "b"]}, r"not \(1, 1, 2\)"),
+        ({"profiles": ["1g.5gb", "1g.5gb"]}, "profiles must differ"),
+        ({"demand": [[1.0, 2.0]]}, "demand must have the shape"),
+        ({"demand": [[[]]]}, "at least 1"),
+        ({"demand": [[["x"]]]}, "numbers in three dimensions"),
+        ({"demand": [[[1.0], [1.0, 2.0]]]}, "numbers in three dimensions"),
+        (
+            {"demand": [[[1.0, float("nan")]]]},
+            "demand is not finite 1 times, first for tenant0, 1g.5gb, slot 1",
+        ),
+        ({"demand": [[[-1.0, -2.0]]]}, "demand is below 0 2 times"),
+        ({"tiers": ["gold"]}, "unknown: 'gold'"),
+        ({"tiers": []}, "tiers must have one entry for each of 1 tenants, not 0"),
+        ({"unmet_price": [1.0, 2.0]}, "unmet_price must have one entry"),
+        ({"unmet_price": -3.0}, "unmet_price must be numbers of at least 0"),
+        ({"available": [1]}, "available must have one entry for each of 2 slots, not 1"),
+        ({"available": [1, 9]}, "available must be whole numbers from 0 to 3, not 9"),
+        ({"initial": {"gpu": 4}}, "initial must name at most 3 GPUs"),
+        ({"initial": {"off": 1}}, "initial must name at most 3 GPUs that are on"),
+        ({"initial": {"gpu": -1}}, "initial must count GPUs"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(
+    problem_of: Any, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        problem_of(**{"demand": ONE, "profiles": ["1g.5gb"], **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"board": "H1000"},
+        {"profiles": ["1g.10gb+gfx"]},
+        {"initial": {"4g.20gb:2": 1}},
+        {"initial": {"four slices": 1}},
+    ],
+)
+def test_what_the_board_lacks_is_refused(problem_of: Any, changes: dict[str, Any]) -> None:
+    with pytest.raises(GeometryError):
+        problem_of(**{"demand": ONE, "profiles": ["1g.5gb"], **changes})
+
+
+def test_all_faults_are_named_at_once(problem_of: Any) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        problem_of(ONE, ["1g.5gb"], gpus=0, slot_hours=-1, on_price="dear")
+    assert all(name in str(caught.value) for name in ("gpus", "slot_hours", "on_price"))
+
+
+def test_a_lower_tier_may_not_be_dearer_than_a_higher_one(problem_of: Any) -> None:
+    demand = [[[1.0]]] * 3
+    tiers = ["guaranteed", "best_effort", "standard"]
+    with pytest.raises(ScenarioError, match="best_effort must not be above that of a higher tier"):
+        problem_of(demand, ["gpu"], tiers=tiers, unmet_price=[9, 8, 7])
+    assert problem_of(demand, ["gpu"], tiers=tiers, unmet_price=[9, 7, 7]).unmet_price == (9, 7, 7)
+
+
+def test_names_of_other_drivers_are_understood(problem_of: Any) -> None:
+    problem = problem_of(ONE, ["3g.39gb"], board="A100-80GB", initial={"3g.39gb:2": 1})
+    assert problem.profiles == ("3g.40gb",)
+    assert problem.initial == {"3g.40gb:2": 1}
+
+
+def test_demand_cannot_be_changed_behind_the_back_of_the_problem(problem_of: Any) -> None:
+    mine = np.ones((1, 1, 2))
+    problem = problem_of(mine, ["gpu"])
+    mine[:] = 5
+    assert problem.demand.max() == 1
+    with pytest.raises(ValueError, match="read-only"):
+        problem.demand[0, 0, 0] = 7
+
+
+def test_required_rounds_up_but_not_for_dust(problem_of: Any) -> None:
+    problem = problem_of([[[0.3, 2.0 + 1e-12, 0.0]], [[0.3, 0.0, 1e-12]]], ["gpu"])
+    assert problem.required.tolist() == [[1, 2, 0]]
+
+
+def test_slot_times_are_utc_and_end_with_the_horizon(problem_of: Any) -> None:
+    from zoneinfo import ZoneInfo
+
+    start = datetime(2026, 3, 29, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+    problem = problem_of(ONE, ["gpu"], slot_start=start, slot_hours=1.5)
+    assert problem.slot_times == [
+        datetime(2026, 3, 29, tzinfo=UTC) + n * timedelta(hours=1.5) for n in range(3)
+    ]
+
+
+def test_problem_survives_json(problem_of: Any) -> None:
+    problem = problem_of(
+        [[[0.1, 2]], [[1 / 3, 0]]],
+        ["1g.5gb"],
+        gpus=np.int64(3),
+        tiers=["guaranteed", "standard"],
+        unmet_price=[20, 10.5],
+        available=np.array([3, 2]),
+        initial={"1g.5gb:7": 1},
+        whole_gpus_kept=1,
+    )
+    again = PlanProblem.from_dict(json.loads(json.dumps(problem.to_dict())))
+    assert again.to_dict() == problem.to_dict()
+    assert again.demand.tobytes() == problem.demand.tobytes()
+    assert replace(again, gpus=9).gpus == 9
+
+
+def test_a_board_of_the_user_travels_with_the_problem(problem_of: Any) -> None:
+    rows = facts("mig_profiles").filter(gpu_model="A100-40GB").to_dicts()
+    own = [
+        row | {"gpu_model": "House-board", "placement_starts": "0"}
+        for row in rows
+        if row["profile"] == "3g.20gb"
+    ]
+    own += [row | {"gpu_model": "House-board"} for row in rows if row["profile"] == "7g.40gb"]
+    own[0]["max_instances"] = 1
+    problem = problem_of(
+        [[[2.0]]], ["3g.20gb"], board=load_gpu_model("House-board", rows=own), unmet_price=100
+    )
+    found = plan(problem)
+    assert found.objective == pytest.approx(2.0)  # one 3g a GPU: the right half cannot be reached
+    read, again = plan_from_json(plan_to_json(found, problem))
+    assert again.board == problem.board
+    assert plan_to_json(read, again) == plan_to_json(found, problem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("gpus"),
+        lambda d: d.update(colour="blue"),
+        lambda d: d.update(slot_start="yesterday"),
+        lambda d: d.update(slot_start=7),
+        lambda d: d.update(tenants=3),
+        lambda d: d.update(unmet_price=[None]),
+        lambda d: d.update(board={}),
+    ],
+)
+def test_broken_problem_files_are_refused(problem_of: Any, change: Any) -> None:
+    values = problem_of(ONE, ["gpu"]).to_dict()
+    change(values)
+    with pytest.raises(ScenarioError):
+        PlanProblem.from_dict(values)

@@ -1,0 +1,159 @@
+"""The checker finds every planted fault, and nothing in what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.planner import Plan, PlanProblem, plan, verify
+
+Planter = Callable[[Plan, PlanProblem, int], tuple[Plan, PlanProblem]]
+
+
+@pytest.fixture(scope="module")
+def problem(problem_of: Any) -> PlanProblem:
+    """Two tenants of different tiers, slices and whole GPUs, more demand than fits, limits that bind."""
+    hours = np.arange(6)
+    demand = np.array(
+        [
+            [3 + hours % 3, 1.5 + 0 * hours, 0.5 * hours],
+            [2 + 0 * hours, 0.4 * hours, 1.3 + 0 * hours],
+        ]
+    )
+    return problem_of(
+        demand,
+        ["1g.5gb", "3g.20gb", "gpu"],
+        gpus=5,
+        tiers=["guaranteed", "best_effort"],
+        unmet_price=[12.0, 6.0],
+        whole_gpus_kept=1,
+        available=[5, 5, 4, 4, 5, 5],
+        initial={"1g.5gb:7": 1},
+        change_gpu_hours=0.25,
+    )
+
+
+@pytest.fixture(scope="module")
+def right(problem: PlanProblem) -> Plan:
+    found = plan(problem, gap_target=0)
+    assert found.unmet_gpu_hours > 0
+    assert found.changes > 0
+    return found
+
+
+def bumped(array: np.ndarray, place: int, by: float) -> np.ndarray:
+    """A copy with one entry raised."""
+    copy = array.copy()
+    copy.flat[place % copy.size] += by
+    return copy
+
+
+def renamed(found: Plan, text: str, place: int) -> Plan:
+    layouts = list(found.layouts)
+    layouts[place % len(layouts)] = text
+    return replace(found, layouts=tuple(layouts))
+
+
+def shifted_between_tenants(found: Plan) -> np.ndarray:
+    """Unmet demand of the low tier moved to the high one, where there is room."""
+    unmet = found.unmet.copy()
+    low, slot = np.argwhere(unmet[1] > 0.2)[0]
+    unmet[1, low, slot] -= 0.2
+    unmet[0, low, slot] += 0.2
+    return unmet
+
+
+def cut_of(found: Plan) -> int:
+    return next(i for i, text in enumerate(found.layouts) if text != "gpu")
+
+
+PLANTED: dict[str, tuple[Planter, str]] = {
+    "count off by one": (lambda p, q, k: (replace(p, counts=bumped(p.counts, k, 1)), q), ""),
+    "count below zero": (lambda p, q, k: (replace(p, counts=bumped(p.counts, k, -9)), q), "below 0"),
+    "half a GPU": (lambda p, q, k: (replace(p, counts=bumped(p.counts.astype(float), k, 0.5)), q), "whole numbers"),
+    "slot missing": (lambda p, q, k: (replace(p, counts=p.counts[1:]), q), "counts: the shape"),
+    "layout without counts": (lambda p, q, k: (replace(p, layouts=(*p.layouts, "1g.5gb:1")), q), "counts: the shape"),
+    "impossible layout": (lambda p, q, k: (renamed(p, "4g.20gb:2", k), q), "impossible"),
+    "unknown profile": (lambda p, q, k: (renamed(p, "9g.99gb:1", k), q), "unknown"),
+    "text that is no layout": (lambda p, q, k: (renamed(p, "all of it", k), q), "layouts:"),
+    "layout not in canonical form": (lambda p, q, k: (renamed(p, "1g.5gb:2,3g.20gb:1", k), q), "canonical"),
+    "layout of a GPU that is off": (lambda p, q, k: (renamed(p, "off", k), q), "canonical"),
+    "layout named twice": (lambda p, q, k: (renamed(p, p.layouts[(k + 1) % len(p.layouts)], k), q), "named twice"),
+    "fleet exceeded": (lambda p, q, k: (p, replace(q, gpus=5, available=[1] * 6, whole_gpus_kept=0)), "in service"),
+    "too few left whole": (lambda p, q, k: (p, replace(q, whole_gpus_kept=4)), "are to be kept so"),
+    "unmet of another shape": (lambda p, q, k: (replace(p, unmet=p.unmet[:1]), q), "unmet: the shape"),
+    "unmet not a number": (lambda p, q, k: (replace(p, unmet=bumped(p.unmet, k, np.nan)), q), "unmet: not finite"),
+    "unmet below zero": (lambda p, q, k: (replace(p, unmet=bumped(p.unmet, k, -20)), q), "unmet: -"),
+    "unmet above demand": (lambda p, q, k: (replace(p, unmet=bumped(p.unmet, k, 20)), q), "unmet: 2"),
+    "unmet understated": (lambda p, q, k: (replace(p, unmet=p.unmet * 0.5), q), "priced"),
+    "nothing unmet": (lambda p, q, k: (replace(p, unmet=p.unmet * 0), q), "more is said to be served"),
+    "unmet overstated": (lambda p, q, k: (replace(p, unmet=q.demand.copy()), q), "priced"),
+    "the wrong tenant short": (lambda p, q, k: (replace(p, unmet=shifted_between_tenants(p)), q), "by tier"),
+    "objective": (lambda p, q, k: (replace(p, objective=p.objective + 1), q), "objective: the plan says"),
+    "objective missing": (lambda p, q, k: (replace(p, objective=None), q), "objective: None"),
+    "bound infinite": (lambda p, q, k: (replace(p, bound=-np.inf), q), "bound: -inf"),
+    "changes": (lambda p, q, k: (replace(p, changes=p.changes + 1 + k), q), "changes: the plan says"),
+    "hours on": (lambda p, q, k: (replace(p, gpu_hours_on=p.gpu_hours_on - 1), q), "gpu_hours_on"),
+    "hours unmet": (lambda p, q, k: (replace(p, unmet_gpu_hours=p.unmet_gpu_hours + 0.1), q), "unmet_gpu_hours"),
+    "bound above the objective": (lambda p, q, k: (replace(p, bound=p.objective * 1.01), q), "is above"),
+    "gap too small": (lambda p, q, k: (replace(p, bound=p.bound * 0.9, status="feasible"), q), "gap: the plan says"),
+    "optimal without proof": (lambda p, q, k: (replace(p, bound=p.bound * 0.9, gap=0.1), q), "status: optimal"),
+    "feasible with proof": (lambda p, q, k: (replace(p, status="feasible"), q), "status: feasible"),
+    "static, yet it changes": (lambda p, q, k: (replace(p, method="static"), q), "the method is static"),
+    "unknown status": (lambda p, q, k: (replace(p, status="fine"), q), "status: 'fine'"),
+    "unknown stop": (lambda p, q, k: (replace(p, stopped_by="luck"), q), "stopped_by"),
+    "infeasible, yet it is there": (lambda p, q, k: (replace(p, status="infeasible"), q), "keep every limit"),
+    "unknown, yet it is there": (lambda p, q, k: (replace(p, status="unknown"), q), "yet there is a cost"),
+    "other demand": (lambda p, q, k: (p, replace(q, demand=q.demand * 1.5)), ""),
+    "other initial layouts": (lambda p, q, k: (p, replace(q, initial={"1g.5gb:7": 5})), "changes"),
+}  # fmt: skip
+
+
+def test_a_right_plan_has_no_faults(right: Plan, problem: PlanProblem) -> None:
+    assert verify(right, problem) == []
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 200))
+def test_every_planted_fault_is_found(right: Plan, problem: PlanProblem, kind: str, place: int) -> None:
+    plant, words = PLANTED[kind]
+    wrong, question = plant(right, problem, place)
+    faults = verify(wrong, question)
+    assert faults
+    assert words in " ".join(faults)
+
+
+def test_a_more_costly_service_of_the_same_instances_is_found(problem_of: Any) -> None:
+    """One 3g instance can serve the dear 3g request or the cheap 1g one; serving the cheap one is a fault."""
+    question = problem_of([[[1.0], [1.0]]], ["1g.5gb", "3g.20gb"], gpus=1, on_price=1.0)
+    found = plan(question, gap_target=0)
+    one_left = replace(
+        found,
+        layouts=("3g.20gb:1",),
+        counts=np.array([[1]]),
+        unmet=np.array([[[0.0], [1.0]]]),
+        objective=1 + 30 / 7,
+        unmet_gpu_hours=3 / 7,
+        gap=1.0,
+        bound=0.0,
+        status="feasible",
+    )
+    assert any("these counts leave 1.42857 at the least" in fault for fault in verify(one_left, question))
+    better = replace(one_left, unmet=np.array([[[1.0], [0.0]]]), objective=1 + 10 / 7, unmet_gpu_hours=1 / 7)
+    assert verify(better, question) == []
+
+
+def test_a_claim_of_infeasibility_is_checked(problem_of: Any) -> None:
+    impossible = problem_of([[[1, 1]]], ["gpu"], whole_gpus_kept=2, available=[3, 1])
+    claim = plan(impossible)
+    assert claim.status == "infeasible"
+    assert verify(claim, impossible) == []
+    assert verify(claim, replace(impossible, whole_gpus_kept=1)) != []
+    assert verify(replace(claim, bound=3.0), impossible) != []
