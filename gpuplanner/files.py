@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     'x'
     """
     path = Path(path)
-    with _explained(path):
+    with _explained(path, preparing=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
         os.close(handle)
         temporary = Path(name)
+    with _explained(path):
         try:
             write(temporary)
             temporary.chmod(0o666 & ~_umask())
@@ -61,8 +63,16 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 @contextmanager
-def replaced_directory(path: str | Path) -> Iterator[Path]:
+def replaced_directory(path: str | Path, *, mark: Mark) -> Iterator[Path]:
     """Fill a new folder beside ``path`` and put it in place only if the block ends well.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where the folder shall stand. What stands there already is replaced only if it is an empty folder or
+        bears the mark: nothing else is ever deleted.
+    mark : Mark
+        By which folders of this kind are known; the block must leave it in the new one.
 
     Yields
     ------
@@ -72,23 +82,33 @@ def replaced_directory(path: str | Path) -> Iterator[Path]:
     Raises
     ------
     OutputError
-        If the folder cannot be written. What stood at ``path`` is untouched.
+        If the folder cannot be written, or holds other things. What stood at ``path`` is untouched.
 
     Examples
     --------
+    >>> mark = Mark("about.txt", "made here")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replaced_directory(Path(folder) / "out") as new:
-    ...         _ = (new / "a.txt").write_text("x")
+    ...     with replaced_directory(Path(folder) / "out", mark=mark) as new:
+    ...         _ = (new / "about.txt").write_text("made here")
     ...     sorted(p.name for p in (Path(folder) / "out").iterdir())
-    ['a.txt']
+    ['about.txt']
     """
     path = Path(path)
-    with _explained(path):
+    if path.exists() and not mark.may_be_replaced(path):
+        text = message(
+            f"cannot write {path}",
+            f"a new or empty folder, or one with {mark.file} of an earlier run",
+            "a file" if path.is_file() else "a folder with other things in it",
+            "Choose another folder with -o; nothing was changed.",
+        )
+        raise OutputError(text)
+    with _explained(path, preparing=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         with _explained(path):
             yield temporary
+            assert (temporary / mark.file).exists()
             temporary.chmod(0o777 & ~_umask())
             if path.exists():
                 previous = temporary.with_name(temporary.name + ".previous")
@@ -103,6 +123,25 @@ def replaced_directory(path: str | Path) -> Iterator[Path]:
                 temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A file, and a text in it, by which a folder is known to be ours to replace."""
+
+    file: str
+    text: str
+
+    def may_be_replaced(self, directory: Path) -> bool:
+        """True for an empty folder and for one that bears the mark."""
+        if not directory.is_dir():
+            return False
+        if not any(directory.iterdir()):
+            return True
+        try:
+            return self.text in (directory / self.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return False
 
 
 def sha256(path: str | Path) -> str:
@@ -178,11 +217,11 @@ _WRITE_FAULTS = frozenset(
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, *, preparing: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, OutputError) or error.errno not in _WRITE_FAULTS:
+        if isinstance(error, OutputError) or not (preparing or error.errno in _WRITE_FAULTS):
             raise
         text = message(
             f"cannot write {path}",

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import Study, evaluate
+
 ROOT = Path(__file__).resolve().parent.parent
+
+# Studies are kept by content (scenario, input, code), so tests and the kernels that they start share them.
+os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +29,15 @@ def public_data() -> Path:
 def root() -> Path:
     """Root of the checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def quick() -> Scenario:
+    """The sample with few replications and a short horizon."""
+    return Scenario(month="2026-02", replications=3, horizon_slots=48, gap_target=0.01)
+
+
+@pytest.fixture(scope="session")
+def study(quick: Scenario) -> Study:
+    """A study of the sample."""
+    return evaluate(quick)

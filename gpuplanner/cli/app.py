@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from enum import IntEnum
 
 import typer
@@ -51,13 +50,10 @@ def main() -> None:
             raise
         say(f"gpuplanner: {error}")
         raise SystemExit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        say("gpuplanner: interrupted; results written before are intact")
-        raise SystemExit(Exit.INTERRUPTED) from None
-    except BrokenPipeError:
-        # The reader of stdout went away, as `head` does; that is not a fault.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(Exit.DONE) from None
+    except SystemExit as end:
+        if end.code == Exit.INTERRUPTED:
+            say("gpuplanner: interrupted; results written before are intact")
+        raise
 
 
 def exit_code(error: GpuPlannerError) -> Exit:

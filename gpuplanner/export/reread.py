@@ -10,8 +10,8 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_slurm
-from gpuplanner.strict_yaml import LinedMapping, load_strict
 from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.strict_yaml import LinedMapping, load_strict
 
 MAX_BYTES = 4_000_000
 UNDERSTOOD = (

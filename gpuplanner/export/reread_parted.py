@@ -12,10 +12,10 @@ import polars as pl
 
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.states import MAX_LABEL
-from gpuplanner.strict_yaml import LinedMapping
 from gpuplanner.hardware import GpuModel, prove
 from gpuplanner.hardware.layout import slices
 from gpuplanner.names import nearest
+from gpuplanner.strict_yaml import LinedMapping
 
 TOP_KEYS = ("version", "mig-configs")
 ENTRY_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")

@@ -6,7 +6,8 @@
 
 from gpuplanner.planner.assign import assign
 from gpuplanner.planner.plan import Plan, plan_from_json, plan_to_json
-from gpuplanner.planner.problem import TIERS, PlanProblem
+from gpuplanner.planner.problem import PlanProblem
+from gpuplanner.planner.problem_check import TIERS
 from gpuplanner.planner.search import METHODS, plan
 from gpuplanner.planner.verify import verify
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import OFF
 from gpuplanner.planner.plan import Plan
 from gpuplanner.planner.problem import Counts, PlanProblem
@@ -15,8 +15,11 @@ from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 _OFF = -1
 
+Places = NDArray[np.int16]
+"""Layout of every GPU, by position; :data:`_OFF` where it is not on."""
 
-def assign(plan: Plan, problem: PlanProblem, *, nodes: Sequence[str] | None = None) -> pl.DataFrame:
+
+def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """Say which GPU has which layout when.
 
     A GPU keeps its layout whenever the counts allow it, so that the GPUs cut are as few as the plan says. Cut
@@ -29,8 +32,6 @@ def assign(plan: Plan, problem: PlanProblem, *, nodes: Sequence[str] | None = No
         A plan that was found.
     problem : PlanProblem
         Its problem.
-    nodes : sequence of str, optional
-        Names of the nodes; ``"node0"`` and so on if None.
 
     Returns
     -------
@@ -43,8 +44,6 @@ def assign(plan: Plan, problem: PlanProblem, *, nodes: Sequence[str] | None = No
     ------
     InfeasiblePlanError
         If no plan was found.
-    ScenarioError
-        If the names of the nodes are not one for each node.
 
     Examples
     --------
@@ -54,14 +53,19 @@ def assign(plan: Plan, problem: PlanProblem, *, nodes: Sequence[str] | None = No
     ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb", "gpu"],
     ...     [[[2, 2, 4], [1, 1, 1]]],
     ... )
-    >>> assign(plan(problem), problem).select("node", "gpu", "layout", "changed").rows()  # doctest: +SKIP
+    >>> for row in assign(plan(problem), problem).select("node", "gpu", "layout", "changed").rows():
+    ...     print(*row)
+    node0 0 gpu False
+    node0 1 off False
+    node0 1 3g.20gb:2 True
+    node1 0 3g.20gb:2 False
     """
     plan.require()
     texts = list(dict.fromkeys([*plan.layouts, *(problem.initial or {})]))
     whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
-    names = _node_names(problem, nodes)
+    names = problem.node_names
     place = _Placer(np.arange(problem.gpus) // problem.gpus_per_node, len(names), whole)
-    nothing = np.full(problem.gpus, _OFF)
+    nothing = np.full(problem.gpus, _OFF, dtype=np.int16)
     initial = None
     if problem.initial is not None:
         initial = place.next(nothing, np.array([problem.initial.get(text, 0) for text in texts]))
@@ -81,9 +85,9 @@ class _Placer:
         self.n_nodes = n_nodes
         self.whole = whole
 
-    def next(self, before: Counts, wanted: Counts) -> Counts:
+    def next(self, before: Places, wanted: Counts) -> Places:
         """Layout of every GPU, as close to the one before as the wanted counts allow."""
-        now = np.full(len(before), _OFF)
+        now = np.full_like(before, _OFF)
         cut = [layout for layout in range(len(wanted)) if layout != self.whole]
         for layout in cut:
             now[np.flatnonzero(before == layout)[::-1][: wanted[layout]]] = layout
@@ -95,14 +99,14 @@ class _Placer:
                 now[self._free_beside_cuts(now)[:lacking]] = layout
         return now
 
-    def _place_whole(self, before: Counts, now: Counts, whole: int, wanted: int) -> None:
+    def _place_whole(self, before: Places, now: Places, whole: int, wanted: int) -> None:
         """GPUs that were whole before come first, then those on nodes with fewest cuts."""
         free = np.flatnonzero(now == _OFF)
         node = self.node[free]
         order = np.lexsort((free, self._per_node(now != _OFF)[node], before[free] != whole))
         now[free[order[:wanted]]] = whole
 
-    def _free_beside_cuts(self, now: Counts) -> Counts:
+    def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
         """Free GPUs, those on nodes with fewest whole GPUs, then most cut ones, first."""
         free = np.flatnonzero(now == _OFF)
         node = self.node[free]
@@ -111,25 +115,12 @@ class _Placer:
         order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node]))
         return free[order]
 
-    def _per_node(self, marked: Counts) -> Counts:
+    def _per_node(self, marked: NDArray[np.bool_]) -> Counts:
         return np.bincount(self.node, weights=marked, minlength=self.n_nodes).astype(np.int64)
 
 
-def _node_names(problem: PlanProblem, nodes: Sequence[str] | None) -> list[str]:
-    needed = -(-problem.gpus // problem.gpus_per_node)
-    if nodes is None:
-        width = len(str(needed - 1))
-        return [f"node{number:0{width}d}" for number in range(needed)]
-    if len(set(nodes)) != needed or len(nodes) != needed:
-        text = message(
-            "assign: nodes", f"{needed} different names", f"{len(nodes)}", "Name every node of the fleet."
-        )
-        raise ScenarioError(text)
-    return list(nodes)
-
-
 def _ranges(
-    states: Counts, initial: Counts | None, texts: list[str], problem: PlanProblem, names: list[str]
+    states: Places, initial: Places | None, texts: list[str], problem: PlanProblem, names: Sequence[str]
 ) -> pl.DataFrame:
     """Runs of slots with one layout, as table rows."""
     by_gpu = states.T

@@ -12,6 +12,7 @@ from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.plan import Plan
 from gpuplanner.planner.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.slots import window_floors
+from gpuplanner.schemas import WHOLE_GPU
 
 _NAMED = 3
 _SECONDS_FOR_WAY_OUT = 5.0
@@ -126,7 +127,7 @@ def _who(hours: Floats, problem: PlanProblem) -> str:
 def _at_limit(plan: Plan, problem: PlanProblem) -> Counts:
     """Slots in which no further GPU may be on, or none may be cut."""
     service = problem.gpus_in_service
-    cut = plan.counts[:, [layout != "gpu" for layout in plan.layouts]].sum(axis=1)
+    cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
     full: Counts = (plan.counts.sum(axis=1) >= service) | (cut >= service - problem.whole_gpus_kept)
     return full
 
@@ -136,7 +137,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     alone = replace(
         problem,
         demand=problem.demand[:, :, slot : slot + 1],
-        gpus=problem.gpus + int(np.ceil((problem.required[:, slot]).sum())),
+        gpus=problem.gpus + int(problem.required[:, slot].sum()),
         whole_gpus_kept=0,
         available=None,
         initial=None,

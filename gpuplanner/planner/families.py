@@ -181,10 +181,9 @@ def add_changes(
 def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
     """Some slots cost no less than they would by themselves: true in whole numbers, not of fractions."""
     linear = model.linear
-    for floor in floors:
-        first, last = floor.slots.start - model.slots.start, floor.slots.stop - model.slots.start
-        if not 0 <= first < last <= len(model.slots):
-            continue
+    start, stop = model.slots.start, model.slots.stop
+    for floor in [floor for floor in floors if start <= floor.slots.start and floor.slots.stop <= stop]:
+        first, last = floor.slots.start - start, floor.slots.stop - start
         columns = [*model.on[first:last], *model.short[first:last]]
         columns += [model.cut[slot] for slot in floor.slots[1:] if slot in model.cut]
         held = np.concatenate(columns)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
 from gpuplanner.planner.problem import Counts, Floats, PlanProblem
@@ -48,7 +49,7 @@ class Fluid:
 
     problem: PlanProblem
     layouts: tuple[str, ...]
-    cut: Counts
+    cut: NDArray[np.bool_]
     demanded: Counts
     cover: Counts
     steps: list[Steps]
@@ -76,10 +77,10 @@ class Fluid:
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
         sets = up_sets(problem.board, problem.profiles, supply)
-        provides = [[counts.get(name, 0) for counts in held] for name in supply]
-        cover = membership([able for _, able in sets], len(supply)) @ np.array(
-            provides, dtype=np.int64
-        ).reshape(len(supply), len(held))
+        provides = np.zeros((len(supply), len(held)), dtype=np.int64)
+        for layout, counts in enumerate(held):
+            provides[[supply.index(name) for name in counts], layout] = list(counts.values())
+        cover = membership([able for _, able in sets], len(supply)) @ provides
         keep = [i for i, layout in enumerate(layouts) if layout in initial or not _beaten(cover, i)]
         gpus = problem.gpus_in_service
         return cls(
@@ -92,9 +93,7 @@ class Fluid:
             on_cost=problem.on_price * problem.slot_hours,
             gpus=gpus,
             cuttable=gpus - problem.whole_gpus_kept,
-            initial=np.array([initial.get(layouts[i], 0) for i in keep])
-            if problem.initial is not None
-            else None,
+            initial=None if problem.initial is None else np.array([initial.get(layouts[i], 0) for i in keep]),
         )
 
     def missing(self, slot: int, counts: Counts) -> Counts:

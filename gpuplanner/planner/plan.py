@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +25,7 @@ up; somebody pressed Ctrl-C."""
 FORMAT = "gpuplanner.plan/1"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A plan with its proof. Costs are in GPU-hours at the problem's prices.
 
@@ -71,6 +72,9 @@ class Plan:
     explanation: str
     seconds: float | None = None
 
+    def __repr__(self) -> str:
+        return f"<Plan ({self.method}): {self.status}. {self.explanation}>"
+
     @property
     def found(self) -> bool:
         """Whether there are counts to act on."""
@@ -113,6 +117,9 @@ class Plan:
         if odd:
             text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
             raise ScenarioError(text)
+        wrong = [name for name, kinds in _PLAIN.items() if not isinstance(values[name], kinds)]
+        if wrong:
+            _refuse(f"a value of the wrong kind for {examples(wrong)}")
         try:
             given = np.array(values["counts"], dtype=np.float64)
             unmet = np.array(values["unmet"], dtype=np.float64)
@@ -122,22 +129,25 @@ class Plan:
             _refuse(str(error))
         if not np.array_equal(counts, given.reshape(counts.shape)):
             _refuse("counts that are not whole numbers")
+        if not all(isinstance(layout, str) for layout in layouts):
+            _refuse("layouts that are no text")
         return cls(**{**values, "layouts": layouts, "counts": counts, "unmet": unmet})
 
 
-_PLAIN = (
-    "method",
-    "status",
-    "stopped_by",
-    "objective",
-    "bound",
-    "gap",
-    "layouts",
-    "changes",
-    "gpu_hours_on",
-    "unmet_gpu_hours",
-    "explanation",
-)
+_NUMBER = (int, float)
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "method": (str,),
+    "status": (str,),
+    "stopped_by": (str,),
+    "objective": (*_NUMBER, NoneType),
+    "bound": (*_NUMBER, NoneType),
+    "gap": (*_NUMBER, NoneType),
+    "layouts": (list, tuple),
+    "changes": (int,),
+    "gpu_hours_on": _NUMBER,
+    "unmet_gpu_hours": _NUMBER,
+    "explanation": (str,),
+}
 
 
 def plan_to_json(plan: Plan, problem: PlanProblem, *, seconds: bool = False) -> str:

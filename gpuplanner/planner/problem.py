@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.planner.board_text import board_from_dict, board_to_dict
+from gpuplanner.planner.problem_check import problem_faults
 from gpuplanner.schemas import WHOLE_GPU
-
-TIERS = ("guaranteed", "standard", "best_effort")
-"""Service tiers, highest first. What cannot be served is taken from the lowest tier first."""
 
 ROUNDING = 1e-9
 """Demand above a whole number of instances by no more than this needs no further instance."""
@@ -26,7 +24,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class PlanProblem:
     """How many GPUs to have on, cut how, in each slot of a horizon.
 
@@ -51,7 +49,7 @@ class PlanProblem:
     demand : array of float, shape (n_tenants, n_profiles, n_slots)
         Mean concurrent instances (GPUs for ``"gpu"``).
     tiers : sequence of str, optional
-        Tier of each tenant, of :data:`TIERS`; ``"standard"`` if None.
+        Tier of each tenant, one of ``"guaranteed"``, ``"standard"``, ``"best_effort"``; ``"standard"`` if None.
     on_price : float
         Cost of one GPU-hour of a GPU that is on. Other costs are measured against it.
     unmet_price : float or sequence of float
@@ -66,6 +64,8 @@ class PlanProblem:
         GPUs in service in each slot; all if None.
     initial : mapping of str to int, optional
         GPUs on in the slot before the first, by layout text. If None, the first slot's cuts are free.
+    nodes : sequence of str, optional
+        Names of the nodes, for whoever applies the plan; ``"node0"`` and so on if None.
 
     Raises
     ------
@@ -99,6 +99,7 @@ class PlanProblem:
     whole_gpus_kept: int
     available: tuple[int, ...] | None
     initial: Mapping[str, int] | None
+    nodes: tuple[str, ...] | None
 
     def __init__(
         self,
@@ -118,9 +119,11 @@ class PlanProblem:
         whole_gpus_kept: int = 0,
         available: Sequence[int] | None = None,
         initial: Mapping[str, int] | None = None,
+        nodes: Sequence[str] | None = None,
     ) -> None:
         model = as_board(board)
-        prices = [unmet_price] * len(tenants) if isinstance(unmet_price, int | float) else unmet_price
+        each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
+        prices = tuple(map(_plain, cast("Sequence[float]", each)))
         values = {
             "board": model,
             "gpus": gpus,
@@ -129,18 +132,19 @@ class PlanProblem:
             "slot_hours": slot_hours,
             "tenants": tuple(tenants),
             "profiles": tuple(p if p == WHOLE_GPU else model.profile(p).name for p in profiles),
-            "demand": _read_only(demand),
+            "demand": _demand(demand),
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
             "on_price": on_price,
-            "unmet_price": tuple(map(_plain, prices)),
+            "unmet_price": prices,
             "change_gpu_hours": change_gpu_hours,
             "whole_gpus_kept": whole_gpus_kept,
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
+            "nodes": None if nodes is None else tuple(nodes),
         }
         for name, value in values.items():
             object.__setattr__(self, name, _plain(value))
-        faults = list(_faults(self))
+        faults = list(problem_faults(self))
         if faults:
             text = message(
                 "plan problem",
@@ -149,6 +153,12 @@ class PlanProblem:
                 "Mend it.",
             )
             raise ScenarioError(text)
+
+    def __repr__(self) -> str:
+        return (
+            f"<PlanProblem: {self.gpus} x {self.board.name}, {self.n_slots} slots of {self.slot_hours:g} h from "
+            f"{self.slot_start:%Y-%m-%d %H:%M}, {len(self.tenants)} tenants, {len(self.profiles)} profiles>"
+        )
 
     @property
     def n_slots(self) -> int:
@@ -162,25 +172,35 @@ class PlanProblem:
         return [start + t * timedelta(hours=self.slot_hours) for t in range(self.n_slots + 1)]
 
     @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the nodes; numbered ones where the problem names none."""
+        if self.nodes is not None:
+            return self.nodes
+        needed = -(-self.gpus // self.gpus_per_node)
+        width = len(str(needed - 1))
+        return tuple(f"node{number:0{width}d}" for number in range(needed))
+
+    @property
     def gpus_in_service(self) -> Counts:
         """GPUs in service, shape (n_slots,)."""
         return np.array([self.gpus] * self.n_slots if self.available is None else self.available)
 
-    @property
+    @functools.cached_property
     def pooled(self) -> Floats:
         """Demand summed over tenants, shape (n_profiles, n_slots)."""
-        total: Floats = self.demand.sum(axis=0)
-        return total
+        return _read_only(self.demand.sum(axis=0))
 
-    @property
+    @functools.cached_property
     def required(self) -> Counts:
         """Instances that meet the pooled demand in full, shape (n_profiles, n_slots)."""
-        return np.ceil(self.pooled - ROUNDING).clip(0).astype(np.int64)
+        required = np.ceil(self.pooled - ROUNDING).clip(0).astype(np.int64)
+        required.setflags(write=False)
+        return required
 
-    @property
+    @functools.cached_property
     def shares(self) -> Floats:
         """Share of a GPU that one instance of each profile counts for, shape (n_profiles,)."""
-        return np.array([self.board.share(profile) for profile in self.profiles])
+        return _read_only([self.board.share(profile) for profile in self.profiles])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -236,17 +256,22 @@ _PLAIN = (
     "change_gpu_hours",
     "whole_gpus_kept",
     "available",
+    "nodes",
 )
 
 
-def _read_only(demand: ArrayLike) -> Floats:
+def _read_only(values: ArrayLike) -> Floats:
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array
+
+
+def _demand(given: ArrayLike) -> Floats:
     try:
-        array = np.array(demand, dtype=np.float64)
+        return _read_only(given)
     except (TypeError, ValueError) as error:
         text = message("plan problem: demand", "numbers in three dimensions", str(error), "Mend the demand.")
         raise ScenarioError(text) from error
-    array.setflags(write=False)
-    return array
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
@@ -266,88 +291,3 @@ def _canonical(board: GpuModel, initial: Mapping[str, int]) -> dict[str, int]:
         layout = format_layout(held)
         counts[layout] = counts.get(layout, 0) + _plain(gpus)
     return dict(sorted(counts.items()))
-
-
-def _faults(problem: PlanProblem) -> Iterator[str]:
-    p = problem
-    for name, low in (("gpus", 1), ("gpus_per_node", 1), ("whole_gpus_kept", 0)):
-        if not _is_count(getattr(p, name), low):
-            yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
-    for name in ("on_price", "change_gpu_hours"):
-        if not _is_price(getattr(p, name)):
-            yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
-    if not (_is_price(p.slot_hours) and p.slot_hours > 0):
-        yield f"slot_hours must be above 0, not {p.slot_hours!r}"
-    if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
-        yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
-    for name in ("tenants", "profiles"):
-        names = getattr(p, name)
-        if len(set(names)) < len(names):
-            yield f"{name} must differ from each other: {examples(names)}"
-    yield from _tenant_faults(p)
-    yield from _demand_faults(p)
-    yield from _limit_faults(p)
-
-
-def _tenant_faults(p: PlanProblem) -> Iterator[str]:
-    for name in ("tiers", "unmet_price"):
-        if len(getattr(p, name)) != len(p.tenants):
-            got = len(getattr(p, name))
-            yield f"{name} must have one entry for each of {len(p.tenants)} tenants, not {got}"
-            return
-    unknown = sorted(set(p.tiers) - set(TIERS))
-    if unknown:
-        yield f"tiers must be of {', '.join(TIERS)}; unknown: {examples(unknown)}"
-    bad = [price for price in p.unmet_price if not _is_price(price)]
-    if bad:
-        yield f"unmet_price must be numbers of at least 0, not {examples(bad)}"
-    if unknown or bad:
-        return
-    for high, low in itertools.pairwise(TIERS):
-        above = [
-            price
-            for tier, price in zip(p.tiers, p.unmet_price, strict=True)
-            if TIERS.index(tier) <= TIERS.index(high)
-        ]
-        below = [price for tier, price in zip(p.tiers, p.unmet_price, strict=True) if tier == low]
-        if above and below and max(below) > min(above):
-            prices = f"{max(below)} against {min(above)}"
-            yield f"unmet_price of tier {low} must not be above that of a higher tier: {prices}"
-
-
-def _demand_faults(p: PlanProblem) -> Iterator[str]:
-    expected = (len(p.tenants), len(p.profiles))
-    if p.demand.ndim != 3 or p.demand.shape[:2] != expected or p.demand.shape[2] == 0:
-        yield (
-            "demand must have the shape (tenants, profiles, slots), that is "
-            f"({expected[0]}, {expected[1]}, at least 1), not {p.demand.shape}"
-        )
-        return
-    for what, wrong in (("not finite", ~np.isfinite(p.demand)), ("below 0", p.demand < 0)):
-        places = np.argwhere(wrong)
-        if len(places):
-            i, j, t = places[0]
-            yield f"demand is {what} {len(places)} times, first for {p.tenants[i]}, {p.profiles[j]}, slot {t}"
-
-
-def _limit_faults(p: PlanProblem) -> Iterator[str]:
-    if p.available is not None:
-        if p.demand.ndim == 3 and len(p.available) != p.n_slots:
-            yield f"available must have one entry for each of {p.n_slots} slots, not {len(p.available)}"
-        bad = [gpus for gpus in p.available if not (_is_count(gpus, 0) and gpus <= p.gpus)]
-        if bad:
-            yield f"available must be whole numbers from 0 to {p.gpus}, not {examples(bad)}"
-    if p.initial is not None:
-        bad = [gpus for gpus in p.initial.values() if not _is_count(gpus, 0)]
-        if bad:
-            yield f"initial must count GPUs, not {examples(bad)}"
-        elif "off" in p.initial or sum(p.initial.values()) > p.gpus:
-            yield f"initial must name at most {p.gpus} GPUs that are on, not {dict(p.initial)}"
-
-
-def _is_count(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-def _is_price(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.problem import TIERS, Counts, Floats, PlanProblem
+from gpuplanner.planner.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.problem_check import TIERS
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,14 @@ def up_sets(
     unions: set[frozenset[int]] = set()
     for one in able:
         unions |= {one} | {one | other for other in unions}
-    single = [u for u in unions if not any(v and v < u and u - v in unions for v in unions)]
-    pairs = [
-        (tuple(r for r, one in enumerate(able) if one <= union), tuple(sorted(union))) for union in single
-    ]
-    return tuple(sorted(pairs))
+    asking = {union: {r for r, one in enumerate(able) if one <= union} for union in unions}
+
+    def follows(union: frozenset[int]) -> bool:
+        parts = ((part, union - part) for part in unions if part and part < union)
+        return any(rest in asking and asking[part] | asking[rest] == asking[union] for part, rest in parts)
+
+    kept = [union for union in unions if not follows(union)]
+    return tuple(sorted((tuple(sorted(asking[union])), tuple(sorted(union))) for union in kept))
 
 
 def membership(positions: Sequence[Sequence[int]], size: int) -> NDArray[np.int64]:

@@ -17,7 +17,8 @@ from gpuplanner.errors import GpuPlannerError
 from gpuplanner.hardware import OFF, format_layout, parse_layout, prove
 from gpuplanner.planner.matching import Matching
 from gpuplanner.planner.plan import STATUSES, STOPS, Plan
-from gpuplanner.planner.problem import TIERS, Floats, PlanProblem
+from gpuplanner.planner.problem import Floats, PlanProblem
+from gpuplanner.planner.problem_check import TIERS
 from gpuplanner.planner.substitution import serves
 from gpuplanner.planner.verify_gpus import layout_plan_faults
 from gpuplanner.schemas import WHOLE_GPU

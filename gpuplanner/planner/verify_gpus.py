@@ -53,6 +53,9 @@ def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterat
             f"layout plan: {per_node.total()} GPUs on {len(per_node)} nodes, expected {problem.gpus} on "
             f"{expected.total()} nodes of {problem.gpus_per_node}"
         )
+    strangers = sorted(set(per_node) - set(problem.node_names))
+    if strangers:
+        yield f"layout plan: nodes that the fleet does not have: {examples(strangers)}"
     beyond = rows.filter(pl.col("gpu") >= problem.gpus_per_node)
     if beyond.height:
         yield f"layout plan: GPU {beyond['gpu'][0]} on {beyond['node'][0]}, which has {problem.gpus_per_node}"

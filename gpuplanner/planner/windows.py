@@ -10,7 +10,7 @@ from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.problem import Counts
 from gpuplanner.planner.solver import solve
 
-_WIDTHS = (4,)
+_WIDTH = 4
 _SHARE_OF_GAP = 0.2
 _NODES = 200
 
@@ -20,8 +20,8 @@ def improved(
 ) -> Iterator[Counts]:
     """Yield better and better plans until the gap is reached, no window helps, or the time is up.
 
-    Windows of one width cover the horizon twice, the second time shifted by half a window; a width is
-    repeated while it helps, then windows grow.
+    Windows cover the horizon twice, the second time shifted by half a window, again and again while that
+    helps.
 
     Parameters
     ----------
@@ -43,26 +43,23 @@ def improved(
     """
     counts = counts.copy()
     cost = fluid.cost(counts, before=fluid.initial)
-    for width in _WIDTHS:
-        helped = True
-        while helped:
-            helped = False
-            for window in _windows(fluid.problem.n_slots, width):
-                if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
-                    return
-                saved = _resolve(fluid, counts, window, floors, effort)
-                if saved > TOLERANCE * max(1.0, cost):
-                    helped = True
-                    cost -= saved
-                    yield counts.copy()
-        if width >= fluid.problem.n_slots:
-            return
+    helped = True
+    while helped:
+        helped = False
+        for window in _windows(fluid.problem.n_slots):
+            if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
+                return
+            saved = _resolve(fluid, counts, window, floors, effort)
+            if saved > TOLERANCE * max(1.0, cost):
+                helped = True
+                cost -= saved
+                yield counts.copy()
 
 
-def _windows(n_slots: int, width: int) -> Iterator[range]:
-    for first in (0, -(width // 2)):
-        for start in range(first, n_slots, width):
-            window = range(max(start, 0), min(start + width, n_slots))
+def _windows(n_slots: int) -> Iterator[range]:
+    for first in (0, -(_WIDTH // 2)):
+        for start in range(first, n_slots, _WIDTH):
+            window = range(max(start, 0), min(start + _WIDTH, n_slots))
             if len(window):
                 yield window
 

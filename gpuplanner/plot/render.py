@@ -136,4 +136,6 @@ def _drawn(spec: dict[str, Any]) -> str:
     converter = import_optional("vl_convert", extra="plot")
     # An empty list of addresses: data come with the specification, and nothing is fetched.
     svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
+    # Where the reader's font is wider than the converter's, names run out of the picture rather than being cut.
+    svg = svg.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examples, message
-from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.files import Mark, replaced_directory, sha256, to_json
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
 from gpuplanner.report.page import render_page
@@ -24,6 +23,7 @@ from gpuplanner.study.handover import export_files, notes, write_study_workbook
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
+MARK = Mark("manifest.json", "gpuplanner report 1")
 
 
 def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None = None) -> Study:
@@ -53,8 +53,8 @@ def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None =
         If the scenario cannot be evaluated, the notebook fails, or the folder cannot be written.
     """
     out = Path(out)
-    study = evaluate(scenario)
-    with replaced_directory(out) as folder:
+    with replaced_directory(out, mark=MARK) as folder:
+        study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
         executed = folder / "report.ipynb"
@@ -194,12 +194,9 @@ def _subtitle(study: Study) -> str:
     )
 
 
-def _manifest(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+def _manifest(folder: Path) -> dict[str, Any]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {"format": MARK.text, "files": {str(path.relative_to(folder)): sha256(path) for path in files}}
 
 
 def _keep(target: Path, keep: Path | None) -> str:

@@ -13,7 +13,14 @@ from gpuplanner.report.section import Section
 from gpuplanner.study import Study
 from gpuplanner.study.comparison import POLICY_NAMES, policy_frame, savings_steps
 
-
+WEEK_HEADINGS = {
+    "mean_gpus_whole": "whole GPUs held, mean",
+    "gpus_whole": "GPUs if whole",
+    "gpus_requested": "GPUs if cut as requested",
+    "gpus_rightsized": "GPUs if cut as needed",
+    "layouts_rightsized": "layouts, as needed",
+    "saved_gpu_hours": "GPU-hours saved",
+}
 QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
 
 
@@ -24,14 +31,14 @@ def summary(study: Study) -> Section:
     wait = figures["wait_minutes"]
     shown = [
         page.Card(
-            "Installed",
-            f"{figures['installed_gpu_hours']:,.0f} GPU h",
-            f"{figures['fleet_gpus']} GPUs planned for, {figures['fleet_note']}",
+            "Installed GPU-hours",
+            f"{figures['installed_gpu_hours']:,.0f}",
+            f"plan: {figures['fleet_gpus']} GPUs, {figures['fleet_note']}",
         ),
         page.Card(
             "Allocated",
-            f"{figures['allocated_gpu_hours'] / max(figures['installed_gpu_hours'], 1e-9):.0%}",
-            f"{figures['allocated_gpu_hours']:,.0f} GPU h",
+            f"{figures['allocated_gpu_hours'] / max(figures['installed_gpu_hours'], 1e-9):.1%}",
+            f"{figures['allocated_gpu_hours']:,.0f} GPU-hours",
         ),
         page.Card(
             "Cost of the period",
@@ -40,8 +47,8 @@ def summary(study: Study) -> Section:
         ),
         page.Card(
             "Could be set free",
-            f"{last['saved_total_gpu_hours']:,.0f} GPU h a week",
-            f"{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f} (95 %), "
+            f"{last['saved_total_gpu_hours']:,.0f} GPU h",
+            f"a week; {last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f} (95 %), "
             "against today's fleet, all on",
         ),
         page.Card(
@@ -55,7 +62,8 @@ def summary(study: Study) -> Section:
             f"status {figures['plan_status']}, {figures['plan_changes']} layout changes",
         ),
     ]
-    return Section(page.section("Summary", page.cards(shown), page.findings(study.findings)))
+    cautions = [page.note(text) for text in study.provenance["cautions"]]
+    return Section(page.section("Summary", page.cards(shown), page.findings(study.findings), *cautions))
 
 
 def quality(study: Study) -> Section:
@@ -153,7 +161,7 @@ def weeks(study: Study) -> Section:
         page.section(
             "Small jobs, week by week",
             page.paragraph(text),
-            tables.table(table, caption=f"GPUs ({board}) by week"),
+            tables.table(table, caption=f"GPUs ({board}) by week", headings=WEEK_HEADINGS),
         )
     )
 

@@ -14,19 +14,21 @@ from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
 from gpuplanner.files import sha256
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.ledger import by_bucket, by_tenant
+from gpuplanner.ledger import assumptions, by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.history import History, history
 from gpuplanner.study.money import Money, money
-from gpuplanner.study.outlook import OUTLOOKS
+from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
 from gpuplanner.study.plans import PLANS, Planned
-from gpuplanner.study.proof import POLICIES, compare, proof
+from gpuplanner.study.proof import POLICIES, compare, drawn_gpu_hours, proof
 from gpuplanner.study.study import Study, content_key, open_study
 from gpuplanner.units import money as to_cents
 
+MISMATCH = 1.5
+"""Past weeks and forecast may differ in GPU-hours by this factor before the reader is warned."""
 DECIMALS = 6
 """Figures are rounded once, here, so that report, workbook and JSON cannot differ."""
 ASSUMPTIONS = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
@@ -75,7 +77,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         tables=tables,
         plan=planned.plan,
         problem=planned.problem,
-        provenance=_provenance(known, priced, inputs),
+        provenance=_provenance(scenario, known, priced, runs, inputs),
     )
 
 
@@ -201,8 +203,31 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - figures of several kinds
     return round(value, DECIMALS) if isinstance(value, float) else value
 
 
-def _provenance(known: History, priced: Money, inputs: Mapping[str, str]) -> dict[str, Any]:
+def _cautions(scenario: Scenario, known: History, runs: pl.DataFrame) -> list[str]:
+    """What a reader must know before trusting a figure, in sentences."""
+    texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
+    models = set() if known.trace.inventory is None else set(known.trace.inventory["gpu_model"].drop_nulls())
+    if models != {scenario.board}:
+        boards = ", ".join(sorted(models)) or "not named"
+        texts.append(
+            f"The source's boards ({boards}) are not {scenario.board}: cost and energy count each installed "
+            f"GPU-hour as one of {scenario.board}."
+        )
+    expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
+    if not 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
+        texts.append(
+            f"The forecast expects {expected:,.0f} GPU-hours of work over the horizon, the weeks drawn from the "
+            f"past hold {drawn:,.0f} on average: demand is not steady, and waits and savings of the plan mix "
+            "the two. Plan from a month whose demand resembles what comes."
+        )
+    return texts
+
+
+def _provenance(
+    scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame, inputs: Mapping[str, str]
+) -> dict[str, Any]:
     return {
+        "cautions": _cautions(scenario, known, runs),
         "gpuplanner": __version__,
         "inputs": dict(inputs),
         "trace": dict(known.trace.provenance),

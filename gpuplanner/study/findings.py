@@ -31,7 +31,7 @@ def _where_time_went(tables: Mapping[str, pl.DataFrame]) -> str:
     total = sum(row["gpu_hours"] for row in buckets.values())
     share = {name: row["share"] for name, row in buckets.items()}
     allocated = share.get("used", 0.0) + share.get("unobserved", 0.0) + share.get("held_idle", 0.0)
-    text = f"Of {total:,.0f} installed GPU-hours, {allocated:.0%} were allocated"
+    text = f"Of {total:,.0f} installed GPU-hours, {allocated:.1%} were allocated"
     if share.get("unobserved", 0.0) > 0.5 * allocated:
         text += f"; no activity was measured for {share['unobserved'] / allocated:.0%} of these, so use is unknown"
     elif "held_idle" in share:
@@ -68,8 +68,9 @@ def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.Dat
     wait = headline["wait_minutes"]
     before, after = wait["installed"]["mean"], wait["dynamic_rightsized"]["mean"]
     return (
-        f"The planned calendar serves the same jobs with {last['saved_total_gpu_hours']:,.0f} GPU-hours a week less "
-        f"than today's fleet of whole GPUs, all switched on (95 % interval {last['saved_total_gpu_hours_low']:,.0f} "
-        f"to {last['saved_total_gpu_hours_high']:,.0f}, {last['saved_total_fraction']:.0%}); they then wait "
-        f"{after:,.1f} minutes on average instead of {before:,.1f}. It is money only if the GPU-hours set free are lent, sold or not rented."
+        f"The planned calendar serves the same jobs with {last['saved_total_gpu_hours']:,.0f} GPU-hours a week "
+        f"less than today's fleet of whole GPUs, all switched on (95 % interval "
+        f"{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
+        f"{last['saved_total_fraction']:.0%}); they then wait {after:,.1f} minutes on average instead of "
+        f"{before:,.1f}. It is money only if the GPU-hours set free are lent, sold or not rented."
     )

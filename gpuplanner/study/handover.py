@@ -18,16 +18,16 @@ from gpuplanner.export import (
     verify_file,
 )
 from gpuplanner.export.workbook import write_workbook
-from gpuplanner.files import replaced_directory
+from gpuplanner.files import Mark, replaced_directory, sha256, to_json
 from gpuplanner.hardware import as_board
-from gpuplanner.planner import Plan, PlanProblem, plan_from_json
-from gpuplanner.planner.assign import assign
-from gpuplanner.planner.verify import verify
+from gpuplanner.planner import Plan, PlanProblem, assign, plan_from_json, verify
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 CHECKED = (".yaml", ".conf")
 """Exports that ``verify`` can read back; shell scripts apply these and are no plans of their own."""
+
+MARK = Mark("manifest.json", "gpuplanner export 1")
 
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
@@ -56,8 +56,8 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
     """
     try:
         return plan_from_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        text = message(str(path), "a readable plan.json", str(error), "Check the path.")
+    except (OSError, UnicodeDecodeError, ScenarioError) as error:
+        text = message(str(path), "a plan.json", str(error), "Check the path.")
         raise ScenarioError(text) from error
 
 
@@ -124,11 +124,13 @@ def export_plan(
     """
     plan, problem = read_plan(path)
     files = export_files(plan, problem, formats=formats, at=at)
-    with replaced_directory(out) as folder:
+    with replaced_directory(out, mark=MARK) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         _prove(folder, problem)
+        manifest = {"format": MARK.text, "files": {name: sha256(folder / name) for name in files}}
+        (folder / MARK.file).write_text(to_json(manifest), encoding="utf-8")
     return [Path(out) / name for name in sorted(files)]
 
 

@@ -45,6 +45,8 @@ class History:
         First instant of the plan.
     nodes : int
         Nodes of the fleet, and in ``fleet_note`` where the number comes from.
+    node_names : tuple of str or None
+        Names of the nodes where the fleet is that of the inventory.
     """
 
     trace: Trace
@@ -57,6 +59,7 @@ class History:
     plan_start: datetime
     nodes: int
     fleet_note: str
+    node_names: tuple[str, ...] | None
 
 
 def load_trace(data: str) -> Trace:
@@ -85,7 +88,7 @@ def history(scenario: Scenario) -> History:
     sizes = rightsize(jobs, scenario.board, samples=trace.samples, headroom=scenario.headroom)
     views = _views(jobs, sizes, scenario)
     recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
-    nodes, note = _fleet(scenario, trace, views["whole"], recent, plan_start)
+    fleet = _fleet(scenario, trace, views["whole"], recent, plan_start)
     return History(
         trace=trace,
         jobs=jobs,
@@ -95,8 +98,9 @@ def history(scenario: Scenario) -> History:
         end=end,
         recent=recent,
         plan_start=plan_start,
-        nodes=nodes,
-        fleet_note=note,
+        nodes=fleet[0],
+        fleet_note=fleet[1],
+        node_names=fleet[2],
     )
 
 
@@ -119,7 +123,7 @@ def _window(scenario: Scenario, trace: Trace) -> tuple[datetime, datetime]:
     if span[1] <= begin or span[0] >= end:
         text = message(
             f"month {scenario.month} ({scenario.tz})",
-            f"a month between {begin:%Y-%m} and {end:%Y-%m}",
+            f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}",
             "no observation in it",
             "Choose a month that the data cover.",
         )
@@ -195,18 +199,21 @@ def _with_over_requests(asked: pl.DataFrame, scenario: Scenario) -> pl.DataFrame
 
 def _fleet(
     scenario: Scenario, trace: Trace, whole: pl.DataFrame, recent: datetime, plan_start: datetime
-) -> tuple[int, str]:
+) -> tuple[int, str, tuple[str, ...] | None]:
+    """Number of nodes, where it comes from, and the names of the nodes if they are known."""
     if scenario.nodes > 0:
-        return scenario.nodes, "as given in the scenario"
+        return scenario.nodes, "as given in the scenario", None
     if trace.inventory is not None and scenario.workload == "all":
-        same = trace.inventory.filter(pl.col("gpu_model") == scenario.board)
-        if same.height and same.height == trace.inventory.height:
-            return same.height, "from the inventory"
+        fitting = (pl.col("gpu_model") == scenario.board) & (pl.col("gpus") == scenario.gpus_per_node)
+        if trace.inventory.height and trace.inventory.select(fitting.fill_null(False).all()).item():
+            names = tuple(trace.inventory["node"].sort())
+            return len(names), "from the inventory", names
     held = pool(demand_series(whole, start=recent, end=plan_start, clock="held"))
     peak = max(held["y"].to_list(), default=0.0)
     largest = max(whole["instances"].to_list(), default=1)
     nodes = math.ceil(max(peak, largest, 1) / scenario.gpus_per_node)
-    return nodes, f"inferred: the highest hour held {peak:.0f} whole GPUs; the largest job asks for {largest}"
+    note = f"inferred: the highest hour held {peak:.0f} whole GPUs; the largest job asks for {largest}"
+    return nodes, note, None
 
 
 def _floor_hour(time: datetime) -> datetime:

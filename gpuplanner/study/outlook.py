@@ -119,6 +119,12 @@ def largest_gang(scenario: Scenario) -> int:
     return max(recent["instances"].to_list(), default=0)
 
 
+def expected_gpu_hours(scenario: Scenario) -> float:
+    """GPU-hours of whole GPUs that the mean forecast expects over the horizon."""
+    forecast = OUTLOOKS["whole"](scenario).result.forecast
+    return float(forecast["mean"].sum()) * scenario.slot_hours * scenario.arrival_scale
+
+
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
     """Read a forecast at a quantile, on straight lines between those that are stored.
 

@@ -8,9 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import InfeasiblePlanError, message
-from gpuplanner.planner import Plan, PlanProblem, plan
-from gpuplanner.planner.assign import assign
-from gpuplanner.planner.verify import verify
+from gpuplanner.planner import Plan, PlanProblem, assign, plan, verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.history import history
@@ -26,11 +24,15 @@ _FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A plan, its problem and its GPUs by number; verified by code that shares nothing with the planner."""
+    """A plan and its problem; a plan that was found is verified by code that shares nothing with the planner."""
 
     problem: PlanProblem
     plan: Plan
-    layout_plan: pl.DataFrame
+
+    @property
+    def layout_plan(self) -> pl.DataFrame:
+        """GPUs by number, table ``schemas.LayoutPlan``; raises if no plan was found."""
+        return assign(self.plan.require(), self.problem)
 
 
 def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
@@ -66,6 +68,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         whole_gpus_kept=min(scenario.whole_gpus_kept, known.nodes * scenario.gpus_per_node),
         # The fleet begins as whole GPUs: what the plan cuts first is a change like any other.
         initial={WHOLE_GPU: known.nodes * scenario.gpus_per_node},
+        nodes=known.node_names,
     )
 
 
@@ -77,15 +80,15 @@ def _planned(scenario: Scenario, view: str, method: str) -> Planned:
         time_limit_s=scenario.time_limit_s,
         gap_target=scenario.gap_target,
         seed=scenario.seed,
-    ).require()
-    layout_plan = assign(found, problem)
-    faults = verify(found, problem, layout_plan)
+    )
+    planned = Planned(problem, found)
+    faults = verify(found, problem, planned.layout_plan) if found.found else []
     if faults:
         text = message(
             f"plan ({view}, {method})", "a plan that its check accepts", "; ".join(faults), "Report it."
         )
         raise InfeasiblePlanError(text)
-    return Planned(problem, found, layout_plan)
+    return planned
 
 
 def _plan_stage(view: str, method: str) -> Stage[Planned]:

@@ -84,7 +84,7 @@ def _calendar(policy: Policy, scenario: Scenario, fleet: Fleet) -> Calendar:
 
 def calendar_of(planned: Planned) -> Calendar:
     """The counts of a plan as the simulator's calendar, from its first slot on."""
-    problem, plan = planned.problem, planned.plan
+    problem, plan = planned.problem, planned.plan.require()
     starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
     return Calendar(
         starts, plan.layouts or (WHOLE_GPU,), plan.counts if plan.layouts else np.zeros((len(starts), 1), int)
@@ -146,6 +146,12 @@ def compare(runs: pl.DataFrame) -> pl.DataFrame:
                 }
             )  # fmt: skip
     return pl.DataFrame(rows)
+
+
+def drawn_gpu_hours(runs: pl.DataFrame) -> float:
+    """Mean GPU-hours that jobs on whole GPUs held within the horizon, over all replications."""
+    held = runs.filter(policy=POLICIES[0].name)["busy_gpu_hours"].to_list()
+    return float(np.mean(held))
 
 
 def _not_below_zero(low: float | None) -> float | None:

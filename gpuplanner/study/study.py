@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.files import Mark, replaced_directory, to_json
 from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
@@ -22,6 +22,7 @@ JSON_TABLES = (
     "weeks", "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
+MARK = Mark("study.json", '"plan_bound_gpu_hours"')
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class Study:
 
     def save(self, directory: str | Path) -> Path:
         """Write the study as a folder that :func:`open_study` reads."""
-        with replaced_directory(directory) as folder:
+        with replaced_directory(directory, mark=MARK) as folder:
             (folder / "study.json").write_text(self.to_json(), encoding="utf-8")
             (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
             (folder / "scenario.yaml").write_text(self.scenario.to_yaml(), encoding="utf-8")

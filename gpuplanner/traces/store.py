@@ -9,14 +9,15 @@ from typing import Any
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import OutputError, SchemaError, TraceFormatError, message
-from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.errors import SchemaError, TraceFormatError, message
+from gpuplanner.files import Mark, replaced_directory, to_json
 from gpuplanner.schemas import Inventory, Jobs, Samples, check
 from gpuplanner.traces.quality import COLUMNS as QUALITY
 from gpuplanner.traces.trace import REJECTS, SUMMARY, Trace
 
 FORMAT = "gpuplanner trace 1"
-"""Mark in provenance.json by which a trace folder is known."""
+"""Text in provenance.json by which a trace folder is known."""
+MARK = Mark("provenance.json", FORMAT)
 
 REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 
@@ -54,18 +55,10 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
     ['jobs.parquet', 'provenance.json', 'quality.json', 'rejects.parquet']
     """
     directory = Path(directory)
-    if directory.exists() and not _may_be_replaced(directory):
-        text = message(
-            f"cannot write {directory}",
-            "a new or empty folder, or one that holds a trace",
-            "a file" if directory.is_file() else "a folder with other things in it",
-            "Choose another folder with -o; nothing was changed.",
-        )
-        raise OutputError(text)
     tables = {"jobs": trace.jobs, "rejects": trace.rejects}
     tables |= {} if trace.inventory is None else {"inventory": trace.inventory}
     tables |= {} if trace.samples is None else {"samples": trace.samples}
-    with replaced_directory(directory) as folder:
+    with replaced_directory(directory, mark=MARK) as folder:
         for name, table in tables.items():
             table.write_parquet(folder / f"{name}.parquet")
         (folder / "quality.json").write_text(to_json(trace.quality.to_dicts()), encoding="utf-8")
@@ -120,18 +113,6 @@ def open_trace(directory: str | Path) -> Trace:
         inventory=_table_if_there(folder / "inventory.parquet", Inventory),
         samples=_table_if_there(folder / "samples.parquet", Samples),
     )
-
-
-def _may_be_replaced(directory: Path) -> bool:
-    """True for an empty folder and for a trace: nothing else is ever deleted."""
-    if not directory.is_dir():
-        return False
-    if not any(directory.iterdir()):
-        return True
-    try:
-        return FORMAT in (directory / "provenance.json").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold

@@ -70,6 +70,6 @@ def slider(control: Control, scenario: Scenario) -> Any:  # noqa: ANN401 - an ip
         tooltip=control.help,
         continuous_update=False,
         readout_format=".2f",
-        style={"description_width": "15em"},
-        layout={"width": "32em"},
+        style={"description_width": "18em"},
+        layout={"width": "38em"},
     )

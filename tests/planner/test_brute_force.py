@@ -68,7 +68,7 @@ def test_rounds_and_windows_enclose_the_best_of_a_long_horizon(problem_of: Any, 
     rng = np.random.default_rng(1)
     demand = (2 + np.sin(hours / 24 * 2 * np.pi)) * rng.uniform(0.5, 1.5, size=(3, len(hours)))
     profiles = ["1g.5gb", "2g.10gb", "3g.20gb"]
-    problem = problem_of([demand], profiles, gpus=3, change_gpu_hours=0.25, unmet_price=3.0)
+    problem = problem_of([demand], profiles, gpus=2, change_gpu_hours=0.25, unmet_price=3.0)
     best = least_cost(problem)
     found = plan(problem, gap_target=0.002, time_limit_s=60)
     assert found.stopped_by == "proof"

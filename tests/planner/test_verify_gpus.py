@@ -33,17 +33,13 @@ def frame(right: Plan, problem: PlanProblem) -> pl.DataFrame:
     return made
 
 
-def edited(row: int, **values: Any) -> Change:
-    """One row with other values."""
+def edited(row: int, **values: pl.Expr) -> Change:
+    """One row with other values, given as expressions."""
 
     def change(frame: pl.DataFrame) -> pl.DataFrame:
         here = pl.int_range(pl.len()) == row % frame.height
         return frame.with_columns(
-            pl.when(here)
-            .then(value if isinstance(value, pl.Expr) else pl.lit(value))
-            .otherwise(pl.col(name))
-            .alias(name)
-            for name, value in values.items()
+            pl.when(here).then(value).otherwise(pl.col(name)).alias(name) for name, value in values.items()
         )
 
     return change
@@ -52,7 +48,10 @@ def edited(row: int, **values: Any) -> Change:
 PLANTED: dict[str, tuple[Change, str]] = {
     "row missing": (lambda f: f[1:], "layout plan"),
     "GPU missing": (lambda f: f.filter(~((pl.col("node") == "node0") & (pl.col("gpu") == 0))), "expected 5"),
-    "GPU too many": (lambda f: pl.concat([f, f.filter(node="node2").with_columns(gpu=pl.lit(1, pl.Int32))]), "expected 5"),
+    "GPU too many": (
+        lambda f: pl.concat([f, f.filter(node="node2").with_columns(gpu=pl.lit(1, pl.Int32))]),
+        "expected 5",
+    ),
     "GPU beyond its node": (lambda f: f.with_columns(gpu=pl.col("gpu") + 3), "which has 2"),
     "row twice": (lambda f: pl.concat([f, f[:1]]), "two layouts at once"),
     "ranges overlap": (lambda f: f.with_columns(slot_end=pl.col("slot_end").max()), "two layouts at once"),
@@ -78,7 +77,7 @@ PLANTED: dict[str, tuple[Change, str]] = {
         lambda f: f.with_columns(slot_start=pl.col("slot_end"), slot_end=pl.col("slot_start")),
         "ends before it begins",
     ),
-    "unknown layout": (edited(0, layout="1g.5gb:7"), "that the plan does not have"),
+    "unknown layout": (edited(0, layout=pl.lit("1g.5gb:7")), "that the plan does not have"),
     "another layout": (lambda f: f.with_columns(pl.col("layout").replace({"gpu": "3g.20gb:2"})), "the plan says"),
     "off instead of on": (lambda f: f.with_columns(layout=pl.lit("off")), "the plan says"),
     "changes not marked": (lambda f: f.with_columns(changed=pl.lit(False)), "not marked as changed"),

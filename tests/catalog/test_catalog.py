@@ -1,0 +1,71 @@
+"""Facts are shipped with their sources, and only those whose licence is known."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpuplanner.catalog import (
+    FACT_TABLES,
+    board_names,
+    board_spec,
+    carbon_intensity,
+    facts,
+    find_board,
+    gpu_price,
+    parameter,
+)
+from gpuplanner.errors import GeometryError, ScenarioError
+
+
+@pytest.mark.parametrize("name", FACT_TABLES)
+def test_every_row_names_its_source(name):
+    assert facts(name)["source"].str.len_chars().min() > 3
+
+
+def test_rows_of_unconfirmed_licence_are_not_shipped():
+    prices = facts("gpu_prices")
+    assert set(prices["licence"]) == {"Apache-2.0"}
+    assert not set(prices["cloud"]) & {"nebius", "lambda"}
+    assert "capacity_block" not in set(prices["term"])
+
+
+def test_prices_per_gpu_are_those_of_the_instance_shared_out():
+    prices = facts("gpu_prices").drop_nulls(["price_per_instance_hour", "gpu_count"])
+    off = (prices["price_per_instance_hour"] / prices["gpu_count"] - prices["price_per_gpu_hour"]).abs()
+    assert off.max() < 0.01
+
+
+def test_parameters_lie_within_their_range():
+    table = facts("parameters")
+    assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
+
+
+def test_every_board_resolves_to_itself():
+    assert [find_board(name) for name in board_names()] == board_names()
+    assert len(board_names()) == 19
+
+
+def test_boards_that_are_not_known_are_refused():
+    with pytest.raises(GeometryError, match="unknown"):
+        find_board("MI300X")
+    with pytest.raises(GeometryError, match="gpu_specs"):
+        board_spec("H100-64GB-SXM5")
+
+
+def test_region_of_several_scopes_must_name_one():
+    table = facts("carbon_intensity")
+    doubled = table.group_by("region").agg(pl.col("scope").n_unique()).filter(pl.col("scope") > 1)
+    for region in doubled["region"]:
+        with pytest.raises(ScenarioError):
+            carbon_intensity(region)
+    assert carbon_intensity("europe-west4") == carbon_intensity("gcp:europe-west4")
+    with pytest.raises(ScenarioError, match="carbon region"):
+        carbon_intensity("atlantis")
+
+
+def test_one_cloud_only():
+    assert gpu_price("H100-80GB-SXM5", cloud="aws")["value"] == 6.88
+    assert parameter("pue").low < 1.56
+    with pytest.raises(ScenarioError, match="fact table"):
+        facts("weather")

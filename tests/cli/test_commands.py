@@ -1,0 +1,239 @@
+"""Commands as scripts use them: what they print, what they write, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.cli.app import main
+
+CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
+BASE_8 = {
+    "A100-40GB": "1g.5gb,1g.10gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb",
+    "H100-80GB-SXM5": "1g.10gb,1g.20gb,2g.20gb,3g.40gb,4g.40gb,7g.80gb",
+    "B200": "1g.23gb,1g.45gb,2g.45gb,3g.90gb,4g.90gb,7g.180gb",
+}
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process: exit code, stdout, stderr."""
+    old = sys.argv
+    sys.argv = ["gpuplanner", *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = old
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+# Counts of mig.md's table, made there by exhaustive search: placed, placed maximal, multisets, multisets maximal.
+@pytest.mark.parametrize(
+    ("board", "profiles", "counts"),
+    [
+        ("A100-40GB", CLASSIC, (297, 19, 37, 14)),
+        *((board, profiles, (722, 78, 77, 38)) for board, profiles in BASE_8.items()),
+        ("A100-40GB", None, (2318, 239, 127, 64)),
+        ("H200-141GB", None, (2318, 239, 127, 64)),
+        ("A30", "1g.6gb,2g.12gb,4g.24gb", (25, 5, 9, 4)),
+        ("A30", None, (75, 17, 19, 8)),
+        ("RTX-PRO-6000", "1g.24gb,2g.48gb,4g.96gb", (25, 5, 9, 4)),
+        ("RTX-PRO-6000", None, (716, 302, 114, 64)),
+    ],
+)
+def test_catalog_layouts(capsys, board, profiles, counts):
+    chosen = () if profiles is None else ("--profiles", profiles)
+    code, out, _ = run(capsys, "catalog", "layouts", board, *chosen, "--json")
+    assert code == 0
+    names = ("placed", "placed_maximal", "multisets", "multisets_maximal")
+    assert json.loads(out) == dict(zip(names, counts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("counts", "code", "said"),
+    [
+        ("{1g.10gb: 4, 1g.5gb: 3}", 1, "need 11 memory slices; A100-40GB has 8"),
+        ("{3g.20gb: 2, 1g.5gb: 1}", 1, "need 9 memory slices; A100-40GB has 8"),
+        ("{3g.20gb: 1, 4g.20gb: 1}", 0, "4g.20gb@0 3g.20gb@4"),
+    ],
+)
+def test_verify_names_the_placement_or_the_reason(capsys, tmp_path, counts, code, said):
+    path = tmp_path / "config.yaml"
+    entry = f"    - devices: all\n      mig-enabled: true\n      mig-devices: {counts}\n"
+    path.write_text(f"version: v1\nmig-configs:\n  plan-a:\n{entry}")
+    ended, out, _ = run(capsys, "verify", str(path), "--board", "A100-40GB", "--json")
+    assert ended == code
+    report = json.loads(out)
+    assert report["ok"] == (code == 0)
+    assert any(said in text for text in report["problems"] + report["findings"])
+
+
+@pytest.fixture(scope="module")
+def itp(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("itp") / "cluster01.csv"
+    rows = [f"job-{n},{n * 3000},{7000 + n},{1 + n % 2}" for n in range(400)]
+    path.write_text("job_id,submission_time,duration,num_gpu\n" + "\n".join(rows) + "\nbad,5,-1,1\n")
+    return path
+
+
+def test_ingest_prints_the_seven_facts(capsys, itp, tmp_path):
+    code, out, err = run(capsys, "ingest", "auto", str(itp), "-o", str(tmp_path / "t"), "--json")
+    assert code == 0
+    facts = json.loads(out)
+    assert list(facts) == sorted(
+        ["source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours"]
+    )
+    assert (facts["source"], facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (
+        "itp",
+        401,
+        400,
+        1,
+    )
+    by_hand = sum((7000 + n) * (1 + n % 2) for n in range(400)) / 3600
+    assert facts["gpu_hours"] == pytest.approx(by_hand)
+    assert "written to" in err
+
+
+def test_own_trace_walks_to_a_plan_that_verifies(capsys, itp, tmp_path):
+    trace, plan, out = str(tmp_path / "t"), str(tmp_path / "plan.json"), str(tmp_path / "export")
+    assert run(capsys, "ingest", "itp", str(itp), "-o", trace, "--quiet")[0] == 0
+    code, text, _ = run(capsys, "describe", trace, "--json")
+    assert code == 0
+    assert json.loads(text)["facts"]["jobs"] == 400
+    code, text, _ = run(capsys, "plan", trace, "--set", "horizon_slots=24", "-o", plan, "--json", "--quiet")
+    assert code == 0
+    assert set(json.loads(text)) == {
+        "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes"
+    }  # fmt: skip
+    assert run(capsys, "verify", plan)[0] == 0
+    assert run(capsys, "verify", plan, "--board", "A100-40GB")[0] == 1
+    code, _, err = run(capsys, "export", plan, "-o", out)
+    assert code == 0
+    assert "mig-parted.yaml" in err
+    for name in ("mig-parted.yaml", "configmap.yaml"):
+        assert run(capsys, "verify", f"{out}/{name}", "--board", "H100-80GB-SXM5")[0] == 0
+
+
+def test_tampered_plan_is_found(capsys, tmp_path, study):
+    study.save(tmp_path / "s")
+    path = tmp_path / "s" / "plan.json"
+    values = json.loads(path.read_text())
+    values["plan"]["counts"][0][0] += 1
+    path.write_text(json.dumps(values))
+    code, out, _ = run(capsys, "verify", str(path), "--json")
+    assert code == 1
+    assert json.loads(out)["problems"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("plan", "no-such.yaml"), 3, "readable UTF-8 YAML"),
+        (("plan", "sample", "--set", "quantil=0.9"), 3, "did you mean 'quantile'"),
+        (("plan", "sample", "--set", "board=H100"), 3, "ambiguous"),
+        (("report", "2031-01"), 3, "no observation in it"),
+        (("ingest", "slurm", "/dev/null"), 3, "regular file"),
+        (("ingest", "alibaba", "/dev/null"), 3, "unknown"),
+        (("catalog", "layouts", "H1000"), 3, "unknown"),
+        (("nonsense",), 2, "No such command"),
+        (("ingest",), 2, "SOURCE"),
+        (("verify", "/dev/null"), 3, "--board"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_with_one_clear_line(capsys, arguments, code, said):
+    ended, out, err = run(capsys, *arguments)
+    assert ended == code
+    assert said in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_unwritable_folder_is_bad_input(capsys, itp, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run(capsys, "ingest", "itp", str(itp), "-o", str(tmp_path / "file" / "t"))
+    assert code == 3
+    assert "writable folder" in err
+
+
+def test_missing_library_ends_with_seven(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "statsforecast.models", None)
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    from gpuplanner.study.outlook import pooled
+
+    pooled._remembered.cache_clear()
+    code, _, err = run(capsys, "forecast", "sample", "--set", "history_days=27")
+    assert code == 7
+    assert "pip install 'gpuplanner[forecast]'" in err
+
+
+def test_time_limit_is_told(capsys):
+    code, out, _ = run(
+        capsys, "plan", "sample", "--set", "horizon_slots=24", "--set", "gap_target=0", "--time-limit", "0.1",
+        "--json", "--quiet",
+    )  # fmt: skip
+    result = json.loads(out)
+    assert code == {"optimal": 0, "feasible": 5, "unknown": 6}[result["status"]]
+
+
+def test_sources_are_listed(capsys):
+    code, out, _ = run(capsys, "ingest", "--list", "--json")
+    assert code == 0
+    assert {"openb", "philly", "itp", "slurm"} <= set(json.loads(out))
+
+
+@pytest.mark.parametrize("name", ["boards", "profiles", "prices"])
+def test_catalog_tables(capsys, name):
+    arguments = () if name == "boards" else ("H100-80GB-SXM5",)
+    code, out, _ = run(capsys, "catalog", name, *arguments, "--json")
+    assert code == 0
+    assert len(json.loads(out)) > 5
+
+
+def test_forecast_and_simulate_print_tables(capsys, quick):
+    fields = ("replications=2", "horizon_slots=24", "month=2026-02", "gap_target=0.01")
+    assignments = [word for field in fields for word in ("--set", field)]
+    code, out, _ = run(capsys, "forecast", "sample", *assignments, "--json", "--quiet")
+    assert code == 0
+    assert {row["model"] for row in json.loads(out)["scores"]} >= {"Naive", "SeasonalNaive", "AutoETS"}
+    code, out, _ = run(capsys, "simulate", "sample", *assignments, "--json", "--quiet")
+    assert code == 0
+    assert {row["policy"] for row in json.loads(out)["policies"]} >= {"installed", "dynamic_rightsized"}
+    assert run(capsys, "forecast", "sample", *assignments)[0] == 0
+    assert run(capsys, "simulate", "sample", *assignments)[0] == 0
+    assert run(capsys, "describe", "sample")[0] == 0
+
+
+def test_hostile_names_do_not_reach_the_terminal_as_control_sequences(capsys):
+    from gpuplanner.cli.show import show
+
+    show({"tenant": "\x1b[2Jgone"}, as_json=False)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_interrupt_ends_with_130(capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuplanner.study.describe_trace", interrupted)
+    code, _, err = run(capsys, "describe", "sample")
+    assert code == 130
+    assert "intact" in err
+
+
+def test_closed_pipe_is_no_fault():
+    command = (
+        f"{sys.executable} -c 'from gpuplanner.cli import main; main()' catalog boards --json | head -c 10"
+    )
+    ended = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,76 @@
+"""The two-state power law against published figures, and its limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.cost import carbon_factor, carbon_kg, facility_kwh, gpu_kwh, power_model
+from gpuplanner.errors import GeometryError, ScenarioError
+
+H100 = "H100-80GB-SXM5"
+
+
+@pytest.mark.parametrize(
+    ("throughput_share", "watts"),
+    # Llama-3.1-8B decode on one H100: W at output tokens/s, share of the 9,806 tokens/s at saturation
+    # (ml-energy/leaderboard, February 2026).
+    [(1070 / 9806, 486), (1954 / 9806, 513), (3391 / 9806, 560), (5147 / 9806, 610), (7037 / 9806, 669)],
+)
+def test_busy_power_is_near_measured_decoding(throughput_share, watts):
+    assert power_model(H100).busy_w(throughput_share) == pytest.approx(watts, rel=0.15)
+
+
+def test_power_never_exceeds_the_rating():
+    law = power_model(H100)
+    assert law.busy_w(5.0) == law.tdp_w == 700
+
+
+def test_straight_line_law_would_be_far_off():
+    # Kalos, A100 with a rating of 400 W: mean power 191 W at a mean utilisation of two thirds (Acme, NSDI 24).
+    # With 30 % of the GPUs idle and a median SM activity of 40 %, the law lands within a quarter of it.
+    law = power_model("A100-80GB")
+    fleet_w = 1000 * gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=0.5, active_gpu_hours=0.2)
+    straight_w = law.idle_w + (law.tdp_w - law.idle_w) * 0.66
+    assert abs(fleet_w - 191) < 0.25 * 191 < abs(straight_w - 191)
+
+
+@given(
+    st.floats(0, 1e6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_energy_lies_between_idle_and_rating(powered, resident_share, activity):
+    law = power_model(H100)
+    resident = powered * resident_share
+    kwh = gpu_kwh(
+        law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity
+    )
+    assert law.idle_w * powered / 1000 - 1e-6 <= kwh <= law.tdp_w * powered / 1000 + 1e-6
+
+
+def test_figures_that_do_not_nest_are_refused():
+    with pytest.raises(ScenarioError, match="active <= resident <= powered"):
+        gpu_kwh(power_model(H100), powered_gpu_hours=1, resident_gpu_hours=2, active_gpu_hours=0)
+
+
+def test_board_without_a_rating_is_refused():
+    with pytest.raises(ScenarioError, match="tdp_w"):
+        power_model("GH200-144GB")
+
+
+def test_unknown_board_is_refused():
+    with pytest.raises(GeometryError, match="unknown"):
+        power_model("H1000")
+
+
+def test_facility_energy_multiplies_host_and_building():
+    assert facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)
+
+
+def test_carbon_keeps_operation_and_making_apart():
+    found = carbon_kg(1000, carbon_factor("gcp:europe-west4"), gpu_hours=43_830)
+    assert found["operational_kg"] == pytest.approx(208.81)
+    # One H100 over five years of 8,766 hours: all of its 164 kg.
+    assert found["embodied_kg"] == pytest.approx(164)

@@ -1,0 +1,287 @@
+"""The search as a whole: properties that every plan has, stop rules, words and files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError
+from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, search, verify, windows
+from gpuplanner.planner.effort import Effort
+from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.paths import cheapest_path
+from gpuplanner.planner.slots import window_floors
+
+NAMES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]
+LEVELS = (0.0, 0.2, 1.0, 1.7, 3.0, 5.0)
+
+
+@st.composite
+def demands(draw: st.DrawFn, tenants: int = 2) -> np.ndarray:
+    """Demand of some tenants for all of NAMES over a few slots."""
+    slots = draw(st.integers(1, 5))
+    size = tenants * len(NAMES) * slots
+    values = draw(st.lists(st.sampled_from(LEVELS), min_size=size, max_size=size))
+    return np.array(values).reshape(tenants, len(NAMES), slots)
+
+
+@pytest.fixture(scope="module")
+def day(problem_of: Any) -> PlanProblem:
+    """Large enough for rounds with floors of several slots, small enough to be quick."""
+    hours = np.arange(72)
+    rng = np.random.default_rng(5)
+    level = np.array([[6.0], [2.5], [2.0], [1.0]]) * (1.2 + np.cos(hours / 24 * 2 * np.pi))
+    demand = level * rng.uniform(0.8, 1.2, size=level.shape)
+    return problem_of(
+        [demand * 0.6, demand * 0.4], [*NAMES[:3], "4g.20gb"], gpus=12, gpus_per_node=4, change_gpu_hours=0.25
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(demand=demands())
+def test_one_gpu_more_never_raises_the_cost(problem_of: Any, demand: np.ndarray) -> None:
+    costs = []
+    for gpus in (1, 2, 3, 4):
+        found = plan(problem_of(demand, NAMES, gpus=gpus, change_gpu_hours=0.25), gap_target=0)
+        assert found.status == "optimal"
+        costs.append(found.objective)
+    assert all(later <= earlier + 1e-6 for earlier, later in itertools.pairwise(costs))
+
+
+@settings(max_examples=15, deadline=None)
+@given(demand=demands(tenants=3), order=st.permutations(range(3)))
+def test_the_order_of_tenants_changes_nothing(problem_of: Any, demand: np.ndarray, order: list[int]) -> None:
+    tiers, prices = ["guaranteed", "standard", "standard"], [20.0, 10.0, 5.0]
+    one = plan(problem_of(demand, NAMES, tiers=tiers, unmet_price=prices), gap_target=0)
+    other = plan(
+        problem_of(
+            demand[order], NAMES, tiers=[tiers[i] for i in order], unmet_price=[prices[i] for i in order]
+        ),
+        gap_target=0,
+    )
+    assert one.objective == pytest.approx(other.objective)
+    np.testing.assert_allclose(one.unmet[order].sum(axis=1), other.unmet.sum(axis=1), atol=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(demand=demands())
+def test_never_changing_is_never_cheaper(problem_of: Any, demand: np.ndarray) -> None:
+    problem = problem_of(demand, NAMES, change_gpu_hours=0.25)
+    free, constant = plan(problem, gap_target=0), plan(problem, gap_target=0, method="static")
+    assert free.objective is not None
+    assert constant.objective is not None
+    assert free.objective <= constant.objective + 1e-6
+    assert constant.changes == 0
+
+
+def test_rounds_reach_the_gap_and_say_so(day: PlanProblem) -> None:
+    found = plan(day, gap_target=0.006, time_limit_s=60)
+    assert found.gap is not None
+    assert found.gap <= 0.006
+    assert (found.stopped_by, found.hit_time_limit) == ("proof", False)
+    assert verify(found, day) == []
+
+
+def test_same_problem_and_seed_give_the_same_bytes(day: PlanProblem) -> None:
+    one, other = (plan_to_json(plan(day, gap_target=0.01, seed=3, time_limit_s=60), day) for _ in range(2))
+    assert one == other
+
+
+def test_demand_ten_thousand_times_larger_takes_no_more_columns(problem_of: Any) -> None:
+    demand = np.array([[[3.2, 1.4], [2.0, 0.3]]])
+    small = Fluid.of(problem_of(demand, ["1g.5gb", "3g.20gb"]))
+    large = Fluid.of(problem_of(demand * 1e4, ["1g.5gb", "3g.20gb"], gpus=30_000))
+    assert small.layouts == large.layouts
+    assert max(len(steps.cost) for steps in large.steps) <= 4
+
+
+def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None:
+    fluid = Fluid.of(day)
+    effort = Effort.begin(gap_target=0.02, time_limit_s=60, seed=0, solver="highs")
+    alone = window_floors(fluid, 1, (), effort)
+    assert alone is not None
+    bound = sum(floor.cost for floor in alone.floors)
+    better = windows.improved(fluid, alone.states, alone.floors, bound, effort)
+    costs = [fluid.cost(counts) for counts in itertools.chain([alone.states], better)]
+    assert costs == sorted(costs, reverse=True)
+    assert len(costs) > 3
+    path = fluid.cost(cheapest_path(fluid, [alone.states]))
+    assert bound <= path <= costs[0]
+
+
+def test_windows_end_when_the_time_is_up(day: PlanProblem) -> None:
+    fluid = Fluid.of(day)
+    counts = np.zeros((day.n_slots, len(fluid.layouts)), dtype=np.int64)
+    late = Effort(gap_target=0.0, deadline=0.0)
+    assert list(windows.improved(fluid, counts, [], 0.0, late)) == []
+
+
+def test_a_limit_that_is_too_short_is_said_to_be(day: PlanProblem) -> None:
+    found = plan(day, gap_target=0, time_limit_s=0.02)
+    assert found.status == "unknown"
+    assert found.hit_time_limit
+    assert found.objective is None
+    assert verify(found, day) == []
+    with pytest.raises(InfeasiblePlanError, match="Allow more time"):
+        found.require()
+
+
+def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(day: PlanProblem) -> None:
+    found = plan(day, gap_target=0, time_limit_s=3.0)
+    assert found.status == "feasible"
+    assert found.hit_time_limit
+    assert "the time was up" in found.explanation
+    assert verify(found, day) == []
+
+
+def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch, day: PlanProblem) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "cheapest_path", interrupt)
+    found = plan(day, gap_target=0)
+    assert (found.status, found.stopped_by) == ("feasible", "user")
+    assert "stopped by the user" in found.explanation
+    assert verify(found, day) == []
+    monkeypatch.setattr(search, "window_floors", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        plan(day)
+
+
+def test_a_bound_that_fails_leaves_an_honest_gap(monkeypatch: pytest.MonkeyPatch, day: PlanProblem) -> None:
+    monkeypatch.setattr(search, "lower_bound", lambda *_: (0.0, None))
+    found = plan(day, gap_target=0.09, time_limit_s=60)
+    assert (found.status, found.stopped_by) == ("feasible", "proof")
+    assert found.gap is not None
+    assert 0 < found.gap <= 0.09
+    assert verify(found, day) == []
+
+
+def test_unknown_methods_are_refused(day: PlanProblem) -> None:
+    with pytest.raises(ScenarioError, match="one of milp, static"):
+        plan(day, method="guess")
+
+
+def test_words_name_who_goes_short_when_and_the_way_out(problem_of: Any) -> None:
+    problem = problem_of(
+        [[[1.0, 3.0]], [[0.5, 1.0]]],
+        ["gpu"],
+        gpus=2,
+        tenants=["ads", "research"],
+        tiers=["guaranteed", "best_effort"],
+        available=[2, 1],
+        unmet_price=[10, 5],
+    )
+    words = plan(problem, gap_target=0).explanation
+    assert "No plan costs less (proven)" in words
+    assert "ads lacks 2.0 of gpu, most at 2026-11-02 01:00 UTC" in words
+    assert "research lacks 1.0 of gpu" in words
+    assert "4 GPUs would serve all that is worth its price" in words
+    assert "put off the maintenance of 1 GPUs; add 2 GPUs" in words
+
+
+def test_words_say_when_whole_gpus_are_in_the_way(problem_of: Any) -> None:
+    problem = problem_of([[[14.0]]], ["1g.5gb"], gpus=2, whole_gpus_kept=1)
+    assert "let 1 of the GPUs kept whole be cut" in plan(problem).explanation
+
+
+def test_words_say_when_demand_is_not_worth_a_gpu(problem_of: Any) -> None:
+    words = plan(problem_of([[[0.05]]], ["gpu"])).explanation
+    assert "No GPU is worth being on" in words
+    assert "their price does not cover a GPU" in words
+    assert "No GPU is needed" in plan(problem_of([[[0.0]]], ["gpu"])).explanation
+
+
+def test_infeasible_plans_say_why_and_what_to_do(problem_of: Any) -> None:
+    problem = problem_of([[[1, 1, 1]]], ["gpu"], whole_gpus_kept=2, available=[3, 1, 0])
+    for method in ("milp", "static"):
+        found = plan(problem, method=method)
+        assert (found.status, found.stopped_by) == ("infeasible", "proof")
+        assert "In 2 of 3 slots, first at 2026-11-02 01:00 UTC" in found.explanation
+        assert "keep at most 0 whole, or keep 2 more in service" in found.explanation
+        with pytest.raises(InfeasiblePlanError, match="infeasible"):
+            found.require()
+
+
+@pytest.mark.parametrize("seconds", [False, True])
+def test_plan_and_problem_survive_a_file(problem_of: Any, seconds: bool) -> None:
+    problem = problem_of(
+        [[[3.3, 9.0]], [[0.0, 1.0]]], ["3g.20gb"], initial={"3g.20gb:2": 1}, whole_gpus_kept=1
+    )
+    for candidate in (problem, replace(problem, whole_gpus_kept=3, available=(2, 2))):
+        found = plan(candidate)
+        text = plan_to_json(found, candidate, seconds=seconds)
+        read, again = plan_from_json(text)
+        assert plan_to_json(read, again, seconds=seconds) == text
+        assert read.seconds == (found.seconds if seconds else None)
+        assert verify(read, again) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(format="other"),
+        lambda d: d.pop("plan"),
+        lambda d: d.update(problem=[]),
+        lambda d: d["plan"].pop("status"),
+        lambda d: d["plan"].update(colour="blue"),
+        lambda d: d["plan"].update(changes="many"),
+        lambda d: d["plan"].update(objective="low"),
+        lambda d: d["plan"].update(counts=[[0.5]]),
+        lambda d: d["plan"].update(counts=[["x"]]),
+        lambda d: d["plan"].update(counts=[[1, 2, 3]]),
+        lambda d: d["plan"].update(unmet=[[1], [1, 2]]),
+        lambda d: d["plan"].update(layouts=[7]),
+        lambda d: d["problem"].update(gpus=-1),
+    ],
+)
+def test_broken_files_are_refused(problem_of: Any, change: Any) -> None:
+    problem = problem_of([[[1.0]]], ["gpu"])
+    values = json.loads(plan_to_json(plan(problem), problem))
+    change(values)
+    with pytest.raises((ScenarioError, GeometryError)):
+        plan_from_json(json.dumps(values))
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="no JSON"):
+        plan_from_json("{")
+
+
+def test_values_print_short(day: PlanProblem) -> None:
+    assert repr(day) == (
+        "<PlanProblem: 12 x A100-40GB, 72 slots of 1 h from 2026-11-02 00:00, 2 tenants, 4 profiles>"
+    )
+    assert repr(plan(day, gap_target=0.1)).startswith(
+        "<Plan (milp): feasible. No plan can be cheaper by more"
+    )
+
+
+def test_the_room_loads_no_solver() -> None:
+    code = "import sys, gpuplanner.planner; print(sorted({'pulp', 'highspy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_week_of_64_gpus_is_planned_within_one_percent_in_ten_seconds(root: Any) -> None:
+    sys.path.insert(0, str(root / "benchmarks"))
+    try:
+        from planner import week
+    finally:
+        sys.path.pop(0)
+    problem = week(26, 0.25, 0, whole=1 / 3, fleet=64)
+    found = plan(problem, time_limit_s=10, gap_target=0.01)
+    assert found.gap is not None
+    assert found.gap <= 0.01
+    assert not found.hit_time_limit
+    assert verify(found, problem) == []

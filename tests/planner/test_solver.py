@@ -1,0 +1,174 @@
+"""Solvers: honest status, the same answer on every way, and what happens when they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pulp
+import pytest
+from pulp.apis import HiGHS
+
+from gpuplanner.errors import MissingDependencyError, ScenarioError
+from gpuplanner.planner import solver
+from gpuplanner.planner.effort import Effort, relative_gap
+from gpuplanner.planner.families import Floor, build
+from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.linear import LinearModel
+
+
+def effort(**changes: Any) -> Effort:
+    values: dict[str, Any] = {"gap_target": 0.0, "time_limit_s": 60.0, "seed": 0, "solver": "highs"}
+    return Effort.begin(**{**values, **changes})
+
+
+def knapsack(n: int, rows: int, seed: int = 0) -> LinearModel:
+    """Cover rows of random weights: small ones are easy, large ones cannot be closed in seconds."""
+    rng = np.random.default_rng(seed)
+    model = LinearModel()
+    columns = model.add_columns([f"x{i}" for i in range(n)], cost=rng.integers(10, 100, n), high=[1] * n)
+    for row in range(rows):
+        weights = rng.integers(5, 100, n)
+        model.add_row(f"r{row}", columns, weights, ">=", float(weights.sum()) / 3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def week(problem_of: Any) -> LinearModel:
+    hours = np.arange(24)
+    demand = [[1.3 + hours % 5, 0.7 + hours % 3, 1 + 0 * hours]]
+    problem = problem_of(demand, ["1g.5gb", "3g.20gb", "gpu"], gpus=6, change_gpu_hours=0.2)
+    floors = [Floor(range(t, t + 1), 1.5) for t in range(24)]
+    return build(Fluid.of(problem), range(24), floors=floors).linear
+
+
+def test_arrays_say_the_same_as_rows_one_by_one(week: LinearModel) -> None:
+    ours = solver.solve(week, effort())
+    problem, columns = solver._to_pulp(week, relaxed=False)
+    problem.solve(HiGHS(msg=False, gapRel=0.0, threads=1))
+    assert problem.sol_status == pulp.LpSolutionOptimal
+    assert ours.objective == pytest.approx(
+        sum(c.varValue * w for c, w in zip(columns, week.cost, strict=True))
+    )
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_both_solvers_agree(week: LinearModel, relaxed: bool) -> None:
+    one, other = (solver.solve(week, effort(solver=name), relaxed=relaxed) for name in ("highs", "cbc"))
+    assert one.status == other.status == "optimal"
+    assert one.objective == pytest.approx(other.objective)
+    for answer in (one, other):
+        assert answer.bound is not None
+        assert answer.objective is not None
+        assert answer.bound <= answer.objective
+        assert relative_gap(answer.objective, answer.bound) == 0
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_no_answer_is_said_to_be_none(name: str) -> None:
+    model = LinearModel()
+    x = model.add_columns(["x"], cost=[1.0], high=[3.0])
+    model.add_row("too_much", x, [1.0], ">=", 5.0)
+    assert solver.solve(model, effort(solver=name)) == solver.Solution("infeasible")
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_stopped_solver_is_not_believed_to_be_optimal(name: str) -> None:
+    """Both report 'Optimal' when the time is up."""
+    model = knapsack(120, 40)
+    answer = solver.solve(model, effort(solver=name, time_limit_s=1.0))
+    assert answer.status in ("feasible", "unknown")
+    if answer.status == "feasible":
+        assert answer.values is not None
+        np.testing.assert_allclose(answer.values, np.rint(answer.values), atol=1e-6)
+        for row in model.rows:
+            assert answer.values[row.columns] @ row.coefficients >= row.rhs - 1e-6
+
+
+def test_node_limit_stops_with_a_valid_bound() -> None:
+    model = knapsack(50, 20)
+    best = solver.solve(model, effort())
+    stopped = solver.solve(model, effort(), nodes=1)
+    assert best.status == "optimal"
+    assert stopped.status == "feasible"
+    assert stopped.bound is not None
+    assert best.objective is not None
+    assert stopped.objective is not None
+    assert stopped.bound <= best.objective <= stopped.objective
+
+
+def test_search_begins_from_a_given_answer() -> None:
+    model = knapsack(50, 20)
+    best = solver.solve(model, effort())
+    again = solver.solve(model, effort(), start=best.values, nodes=1)
+    assert again.objective == pytest.approx(best.objective)
+
+
+def test_time_that_is_up_gives_no_answer(week: LinearModel) -> None:
+    late = Effort(gap_target=0.0, deadline=time.monotonic() - 1)
+    assert late.spent()
+    assert solver.solve(week, late) == solver.Solution("unknown")
+
+
+def test_a_model_without_columns_costs_nothing() -> None:
+    assert solver.solve(LinearModel(), effort()).objective == 0.0
+
+
+def test_a_crash_of_the_solver_is_an_unknown_answer(
+    monkeypatch: pytest.MonkeyPatch, week: LinearModel
+) -> None:
+    def crash(*_: object) -> None:
+        raise pulp.PulpSolverError("Pulp: Error while executing cbc")
+
+    monkeypatch.setattr(pulp.PULP_CBC_CMD, "actualSolve", crash)
+    assert solver.solve(week, effort(solver="cbc")) == solver.Solution("unknown")
+
+
+def test_a_solver_that_does_not_run_is_an_unknown_answer(
+    monkeypatch: pytest.MonkeyPatch, week: LinearModel
+) -> None:
+    monkeypatch.setattr(solver._array_highs(), "callSolver", lambda *_: None)
+    assert solver.solve(week, effort()).status == "unknown"
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_missing_library_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, week: LinearModel, name: str
+) -> None:
+    def missing(library: str, extra: str) -> None:
+        raise MissingDependencyError(f"{library}: pip install 'gpuplanner[{extra}]'")
+
+    monkeypatch.setattr(solver, "import_optional", missing)
+    with pytest.raises(MissingDependencyError, match=r"gpuplanner\[plan\]"):
+        solver.solve(week, effort(solver=name))
+
+
+def test_interrupt_stops_a_long_solve_at_once() -> None:
+    model = knapsack(solver._LONG_SOLVE_COLUMNS, 60)
+    timer = threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        solver.solve(model, effort(time_limit_s=30))
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gap_target": -0.1}, "gap_target must be at least 0"),
+        ({"gap_target": float("nan")}, "gap_target must be at least 0"),
+        ({"time_limit_s": 0}, "time_limit_s must be above 0"),
+        ({"time_limit_s": float("inf")}, "time_limit_s must be above 0 and finite"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"solver": "gurobi"}, "solver must be one of highs, cbc"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        effort(**changes)

@@ -1,0 +1,156 @@
+"""The study of the sample: figures that reconcile, are reproducible, and agree with short queries of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+from gpuplanner.cost import STEPS
+from gpuplanner.errors import ScenarioError
+from gpuplanner.planner import verify
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import Study, evaluate, load_trace, open_study
+from gpuplanner.study.history import history
+from gpuplanner.study.money import money
+from gpuplanner.study.outlook import OUTLOOKS, at_quantile, pooled
+from gpuplanner.study.plans import PLANS
+from gpuplanner.study.proof import POLICIES, proof
+
+FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_ledger_sums_to_installed_gpu_time(study: Study):
+    assert study.headline["installed_gpu_hours"] == 64 * 28 * 24
+    assert study.tables["ledger"]["gpu_hours"].sum() == pytest.approx(64 * 28 * 24, rel=1e-9)
+    assert study.tables["ledger_buckets"]["share"].sum() == pytest.approx(1)
+
+
+def test_allocated_hours_equal_a_query_of_their_own(study: Study):
+    begin, end = FEBRUARY
+    held = load_trace("sample").jobs.filter(pl.col("start_time").is_not_null()).select(
+        hours=(
+            pl.col("end_time").fill_null(end).clip(begin, end) - pl.col("start_time").clip(begin, end)
+        ).dt.total_microseconds() / 3.6e9 * pl.col("gpus")
+    )  # fmt: skip
+    assert study.headline["allocated_gpu_hours"] == pytest.approx(held["hours"].sum(), rel=1e-9)
+
+
+def test_bill_is_the_price_of_every_installed_hour(study: Study):
+    cost = study.tables["costs"]["EffectiveCost"].sum()
+    assert str(cost) == study.headline["cost"]
+    assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline["price_per_gpu_hour"]))) < Decimal(
+        "0.01"
+    )
+
+
+def test_savings_steps_add_up(study: Study):
+    table = study.tables["savings"]
+    assert table["policy"].to_list() == [policy for policy, _, _ in STEPS]
+    assert table["saved_gpu_hours"].sum() == pytest.approx(table["saved_total_gpu_hours"][-1])
+    assert table["gpu_hours"][0] == 64 * 168
+
+
+def test_every_policy_serves_the_same_jobs(study: Study):
+    jobs = study.tables["runs"].group_by("replication").agg(pl.col("jobs").n_unique())
+    assert jobs["jobs"].to_list() == [1] * study.scenario.replications
+    assert study.tables["runs"]["policy"].n_unique() == len(POLICIES)
+
+
+def test_utilisations_are_consistent(study: Study):
+    for row in study.tables["runs"].iter_rows(named=True):
+        assert 0 <= row["utilisation_server"] <= row["utilisation_provisioned"] <= 1
+        assert row["active_gpu_hours"] <= row["resident_gpu_hours"] <= row["provisioned_gpu_hours"] + 1e-6
+        assert row["provisioned_gpu_hours"] <= row["installed_gpu_hours"] + 1e-6
+
+
+def test_plan_is_proven_and_verified(study: Study):
+    assert study.headline["plan_gap_fraction"] <= study.scenario.gap_target
+    assert verify(study.plan, study.problem, study.tables["layout_plan"]) == []
+
+
+def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
+    for stage in (history, pooled, proof, money, *OUTLOOKS.values(), *PLANS.values()):
+        stage._remembered.cache_clear()
+    again = evaluate(quick, cache=False)
+    assert again.to_json() == study.to_json()
+
+
+def test_study_survives_its_folder(study: Study, tmp_path):
+    study.save(tmp_path / "study")
+    again = open_study(tmp_path / "study")
+    assert again.to_json() == study.to_json()
+    assert verify(again.plan, again.problem) == []
+    with pytest.raises(ScenarioError, match="folder written by a study"):
+        open_study(tmp_path)
+
+
+def test_json_holds_what_the_tables_hold(study: Study):
+    values = json.loads(study.to_json())
+    assert [Decimal(row["EffectiveCost"]) for row in values["tables"]["costs"]] == (
+        study.tables["costs"]["EffectiveCost"].to_list()
+    )
+    assert values["headline"] == json.loads(json.dumps(study.headline))
+
+
+def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
+    evaluate(quick, cache=False)
+    stages = [history, pooled, proof, *PLANS.values()]
+    computed = [stage.computed for stage in stages]
+    dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
+    assert [stage.computed for stage in stages] == computed
+    assert Decimal(dearer.headline["cost"]) == Decimal("4300800.00")
+    assert dearer.headline["saved_gpu_hours_per_week"] == study.headline["saved_gpu_hours_per_week"]
+
+
+def test_findings_are_three_and_name_their_baseline(study: Study):
+    assert len(study.findings) == 3
+    assert "today's fleet of whole GPUs" in study.findings[2]
+
+
+def test_the_past_is_seen_as_it_was_known():
+    # Planned from mid-month, jobs that ended later must still run, and what happened later must not show.
+    march = history(Scenario(month="2026-02"))
+    assert march.jobs.filter(pl.col("end_time") > march.end).is_empty()
+    assert (march.jobs["submit_time"] < march.end).all()
+    known_runs = march.jobs.filter(pl.col("state") == "RUNNING")
+    assert known_runs["sm_activity"].is_null().all()
+    assert (known_runs["run_s"] > 0).all()
+
+
+def test_quantiles_between_the_stored_ones_are_interpolated(study: Study):
+    forecast = study.tables["forecast"]
+    at = {q: at_quantile(forecast, q)["y"] for q in (0.75, 0.8, 0.9)}
+    assert (at[0.8] - (at[0.75] + (at[0.9] - at[0.75]) / 3)).abs().max() < 1e-9
+
+
+def test_over_request_share_changes_requests_only():
+    some = Scenario(over_request_share=0.0)
+    views, plain = history(some).views, history(Scenario()).views
+    assert views["requested"]["profile"].equals(plain["rightsized"]["profile"])
+    assert views["rightsized"]["profile"].equals(plain["rightsized"]["profile"])
+    assert views["whole"]["instances"].equals(plain["whole"]["instances"])
+
+
+def test_month_without_data_is_refused():
+    with pytest.raises(ScenarioError, match="a month from 2026-02 to 2026-02"):
+        history(Scenario(month="2025-02"))
+
+
+def test_workload_without_jobs_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="fractional"):
+        history(Scenario(workload="fractional", month="2026-02", data=_only_gangs(tmp_path)))
+
+
+def _only_gangs(folder) -> str:
+    from gpuplanner.traces import Trace, write_trace
+
+    trace = load_trace("sample")
+    jobs = trace.jobs.filter(pl.col("gpus") > 1)
+    provenance = {**trace.provenance, "rows_kept": jobs.height}
+    write_trace(Trace(jobs, trace.rejects, trace.quality, provenance), folder / "gangs")
+    return str(folder / "gangs")

@@ -1,0 +1,77 @@
+"""The jobs of a replication: carried over, drawn, scaled; the same for every policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from gpuplanner.demand import impute_run_times
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.history import history
+from gpuplanner.study.workload import past_jobs, replicate, workload
+
+SCENARIO = Scenario(month="2026-02")
+
+
+@pytest.fixture(scope="module")
+def past():
+    return past_jobs(history(SCENARIO))
+
+
+def jobs_of(past, replication=0, **changes):
+    scenario = replace(SCENARIO, **changes)
+    return replicate(scenario, history(scenario), past, replication)
+
+
+def test_running_jobs_come_first_with_the_rest_of_their_run(past):
+    known = history(SCENARIO)
+    running = known.jobs.filter(pl.col("state") == "RUNNING")
+    carried = jobs_of(past).filter(pl.col("submit_s") < 0)
+    assert set(carried["job_id"]) == set(running["key"])
+    total = dict(running.select("key", "run_s").iter_rows())
+    assert all(rest < total[key] for key, rest in carried.select("job_id", "run_s").iter_rows())
+
+
+def test_replications_differ_and_repeat(past):
+    assert jobs_of(past, 1).equals(jobs_of(past, 1))
+    assert not jobs_of(past, 1).equals(jobs_of(past, 2))
+
+
+def test_ids_are_unique_in_every_view(past):
+    for view in ("whole", "requested", "rightsized"):
+        asked = workload(jobs_of(past), view)
+        assert asked["job_id"].is_unique().all()
+        assert (asked["run_s"] >= 0).all()
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.7])
+def test_scaled_arrivals_keep_the_mix(past, factor):
+    plain = jobs_of(past).filter(pl.col("submit_s") >= 0)
+    scaled = jobs_of(past, arrival_scale=factor).filter(pl.col("submit_s") >= 0)
+    assert scaled.height / plain.height == pytest.approx(factor, rel=0.05)
+    assert scaled["job_id"].is_unique().all()
+
+
+def test_request_for_several_slices_runs_as_single_ones():
+    jobs = pl.DataFrame(
+        {
+            "job_id": ["a", "b"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "limit_s": 90.0,
+            "active_gpus": [0.6, 2.0], "profile_whole": "gpu", "instances_whole": [3, 4], "sms_whole": None,
+            "profile_requested": ["2g.20gb", "gpu"], "instances_requested": [3, 4], "sms_requested": None,
+        }
+    )  # fmt: skip
+    asked = workload(jobs, "requested")
+    assert asked["job_id"].to_list() == ["a.1", "a.2", "a.3", "b"]
+    assert asked["gpus"].to_list() == [1, 1, 1, 4]
+    assert asked["active_gpus"].sum() == pytest.approx(2.6)
+
+
+def test_imputed_runs_are_never_shorter_than_seen():
+    known = history(SCENARIO)
+    jobs = impute_run_times(known.jobs.drop("run_s", "run_known"), known.end, seed=3)
+    still = jobs.filter(~pl.col("run_known") & (pl.col("state") == "RUNNING"))
+    age_s = (known.end - still["start_time"]).dt.total_seconds()
+    assert still.height > 0
+    assert (still["run_s"] >= age_s).all()

@@ -1,0 +1,161 @@
+"""Ground: rounding, names, atomic files, strict YAML, optional imports."""
+
+from __future__ import annotations
+
+import errno
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner._optional import import_optional
+from gpuplanner.errors import GeometryError, MissingDependencyError, OutputError, ScenarioError
+from gpuplanner.files import Mark, read_yaml, replaced_directory, to_json, write_atomically
+from gpuplanner.names import nearest, resolve
+from gpuplanner.units import money, split_exactly
+
+MARK = Mark("mark.txt", "ours")
+
+
+@given(
+    st.decimals(min_value=0, max_value=10**9, places=2),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
+)
+def test_split_loses_no_cent_and_stays_near_the_share(total, weights):
+    parts = split_exactly(total, weights)
+    assert sum(parts) == total
+    scale = sum(weights)
+    if scale > 1e-3:
+        for part, weight in zip(parts, weights, strict=True):
+            assert abs(float(part) - float(total) * weight / scale) < 0.011
+
+
+def test_split_of_a_credit_is_exact_too():
+    assert sum(split_exactly(Decimal("-10.01"), [1, 1, 1])) == Decimal("-10.01")
+
+
+def test_money_rounds_half_to_even():
+    assert [str(money(x)) for x in (0.125, 0.135, 2.675)] == ["0.12", "0.14", "2.68"]
+
+
+def test_exact_name_wins_over_longer_ones():
+    assert resolve("a", ["a", "ab"], what="thing") == "a"
+
+
+def test_ambiguous_prefix_lists_the_choices():
+    with pytest.raises(GeometryError, match="'A100-40GB', 'A100-80GB'"):
+        resolve("A100", ["A100-40GB", "A100-80GB", "A30"], what="board", error=GeometryError)
+
+
+def test_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(GeometryError, match="Did you mean 'H200-141GB'"):
+        resolve("H200-140GB", ["H200-141GB", "A30-24GB"], what="board", error=GeometryError)
+    assert nearest("", ["a"]) == []
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def half(temporary: Path) -> None:
+        temporary.write_text("ne")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_atomically(path, half)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def full_disk(_: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_full_disk_is_explained_and_changes_nothing(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(OutputError, match="No space left on device"):
+        write_atomically(path, full_disk)
+    assert path.read_text() == "old"
+
+
+def test_folder_that_cannot_be_made_is_explained(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="writable folder"):
+        write_atomically(tmp_path / "file" / "a.txt", lambda p: p.write_text("x"))
+
+
+def filled(path: Path, text: str = "ours") -> None:
+    with replaced_directory(path, mark=MARK) as folder:
+        (folder / "mark.txt").write_text(text)
+
+
+def test_directory_is_replaced_whole(tmp_path):
+    out = tmp_path / "out"
+    filled(out)
+    (out / "extra.txt").write_text("left over")
+    filled(out)
+    assert [p.name for p in out.iterdir()] == ["mark.txt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError(), OSError(errno.ENOSPC, "full")])
+def test_interrupted_directory_leaves_the_old_one(tmp_path, fault):
+    out = tmp_path / "out"
+    filled(out)
+
+    def interrupted() -> None:
+        with replaced_directory(out, mark=MARK) as folder:
+            (folder / "half.txt").write_text("")
+            raise fault
+
+    with pytest.raises((KeyboardInterrupt, RuntimeError, OutputError)):
+        interrupted()
+    assert [p.name for p in out.iterdir()] == ["mark.txt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_foreign_folder_is_never_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(OutputError, match="other things in it"):
+        filled(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_json_refuses_what_is_not_a_number():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: [1\n", "expected"),
+        ("a: 1\na: 2\n", "twice"),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", "merge keys"),
+        ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+        ("[" * 5000, "recursion"),
+    ],
+)
+def test_yaml_that_is_no_plain_data_is_refused_with_its_line(tmp_path, text, fault):
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=fault):
+        read_yaml(path)
+
+
+def test_yaml_of_another_encoding_or_size_is_refused(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_bytes("ü: 1".encode("utf-16"))
+    with pytest.raises(ScenarioError, match="UTF-8"):
+        read_yaml(path)
+    path.write_text("a: 1\n" * 10)
+    with pytest.raises(ScenarioError, match="at most 20 bytes"):
+        read_yaml(path, limit_bytes=20)
+
+
+def test_missing_library_names_the_extra():
+    with pytest.raises(MissingDependencyError, match=r"pip install 'gpuplanner\[plot\]'"):
+        import_optional("no_such_library", extra="plot")

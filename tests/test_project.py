@@ -1,0 +1,146 @@
+"""The repository keeps its own promises: light imports, one list of packages, fresh pages, the same sample."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+import gpuplanner
+
+HEAVY = (
+    "pulp",
+    "highspy",
+    "statsforecast",
+    "altair",
+    "numba",
+    "ipywidgets",
+    "pandas",
+    "papermill",
+    "xlsxwriter",
+)
+CONDA_NAMES = {"python-tzdata": "tzdata"}
+
+
+def in_fresh_python(code: str) -> str:
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ended.stdout
+
+
+def test_import_loads_nothing_heavy():
+    loaded = in_fresh_python("import sys, gpuplanner; print(*sorted(sys.modules))").split()
+    assert not set(HEAVY) & set(loaded)
+    assert "polars" not in loaded
+
+
+def test_help_does_not_load_polars():
+    code = (
+        "import sys; sys.argv = ['gpuplanner', '--help']\n"
+        "from gpuplanner.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nprint('LOADED', *sorted(sys.modules))"
+    )
+    help_text, _, loaded = in_fresh_python(code).partition("LOADED")
+    assert "ingest" in help_text
+    assert not {*HEAVY, "polars"} & set(loaded.split())
+
+
+@pytest.mark.parametrize(
+    "room",
+    ["catalog", "schemas", "hardware", "traces", "demand", "ledger", "memory", "forecast", "planner", "simulate",
+     "metrics", "cost", "export", "scenario", "study"],
+)  # fmt: skip
+def test_no_room_loads_a_heavy_library_before_it_is_used(room):
+    loaded = in_fresh_python(f"import sys, gpuplanner.{room}; print(*sorted(sys.modules))").split()
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_public_names_exist():
+    assert all(hasattr(gpuplanner, name) for name in gpuplanner.__all__)
+    assert dir(gpuplanner) == gpuplanner.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = gpuplanner.nothing
+
+
+def requirements(root: Path) -> dict[str, str]:
+    """Base and the extra "all" of pyproject.toml, name to specifier."""
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = re.match(r"gpuplanner\[(.*)\]", extras["all"][0]).group(1).split(",")
+    lines = [*project["dependencies"], *(line for name in names for line in extras[name])]
+    return dict(_split(line) for line in lines)
+
+
+def _split(line: str) -> tuple[str, str]:
+    name, specifier = re.match(r"([A-Za-z0-9_.-]+?)(?:\[.*?\])?([<>=!~].*)?$", line.strip()).groups()
+    return name.lower().replace("_", "-"), ",".join(sorted((specifier or "").split(",")))
+
+
+def test_conda_environment_names_the_same_packages(root):
+    listed = yaml.safe_load((root / "environment.yml").read_text())["dependencies"]
+    conda = dict(_split(line) for line in listed if isinstance(line, str))
+    assert conda.pop("python") == ">=3.11"
+    del conda["pip"]
+    assert {CONDA_NAMES.get(name, name): spec for name, spec in conda.items()} == requirements(root)
+
+
+def test_packages_fixed_by_the_users_are_there(root):
+    fixed = {"jupyterlab", "ipywidgets", "polars", "altair", "pulp", "statsforecast", "papermill"}
+    assert fixed <= set(requirements(root))
+
+
+def test_lock_names_every_package_and_no_host(root):
+    text = (root / "requirements.lock").read_text()
+    locked = {_split(line.split(";")[0])[0] for line in text.splitlines() if line.strip()}
+    assert set(requirements(root)) <= locked
+    assert "://" not in text
+
+
+def test_reference_pages_are_fresh(root):
+    spec = importlib.util.spec_from_file_location("make_reference", root / "docs" / "make_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, text in module.pages().items():
+        assert (root / "docs" / name).read_text() == text, f"run 'make docs': docs/{name} is stale"
+
+
+def test_sample_is_the_same_when_made_again(root, tmp_path):
+    subprocess.run([sys.executable, "data/make_sample.py", "-o", str(tmp_path / "s")], cwd=root, check=True)
+    shipped = {path.name: path.read_bytes() for path in (root / "data" / "sample").iterdir()}
+    made = {path.name: path.read_bytes() for path in (tmp_path / "s").iterdir()}
+    assert made == shipped
+    assert sum(map(len, shipped.values())) < 6_000_000
+
+
+def test_notebooks_are_thin_and_hold_no_output(root):
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert len(notebook.cells) <= 15, path.name
+        assert not any(cell.outputs for cell in code), path.name
+        assert code[0].metadata.tags == ["parameters"], path.name
+        assert all(len(cell.source.splitlines()) <= 10 for cell in code), path.name
+        assert not any(re.search(r"^\s*(def|class|for|while) ", cell.source, re.M) for cell in code), (
+            path.name
+        )
+
+
+def test_repository_speaks_of_the_project_alone(root):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (
+            name.endswith((".parquet", ".lock"))
+            or name == "tests/test_project.py"
+            or not (root / name).is_file()
+        ):
+            continue
+        text = (root / name).read_text(encoding="utf-8", errors="replace")
+        assert not re.search(r"/work/|/home/[a-z]+/|/root/", text), name
