@@ -141,6 +141,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         whole_gpus_kept=0,
         available=None,
         initial=None,
+        nodes=None,
     )
     limits = Effort.begin(
         gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver

@@ -49,6 +49,7 @@ class WhatIf:
         self._show = show
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="what-if")
         self._timer: asyncio.TimerHandle | None = None
+        self._pending: Future[Study] | None = None
         self._asked = 0
         self._moved: set[str] = set()
         self.sliders = {control.field: slider(control, scenario) for control in CONTROLS}
@@ -86,31 +87,33 @@ class WhatIf:
             The study; in a plain Python session, wait for its result.
         """
         self._asked += 1
-        number, scenario = self._asked, self.scenario
-        loop = _running_loop()
         self.status.value = "Computing: plans and simulations ..."
-        future = self._worker.submit(evaluate, scenario)
+        if self._pending is not None:
+            self._pending.cancel()  # a question that has not begun is not worth answering any more
+        self._pending = self._worker.submit(self._answer, self._asked, self.scenario, _running_loop())
+        return self._pending
 
-        def arrived(done: Future[Study]) -> None:
-            if loop is None:
-                self._arrived(number, done)
-            else:
-                loop.call_soon_threadsafe(self._arrived, number, done)
-
-        future.add_done_callback(arrived)
-        return future
-
-    def _arrived(self, number: int, done: Future[Study]) -> None:
-        if number != self._asked:
-            return  # a newer question is under way
-        error = done.exception()
-        if error is not None:
+    def _answer(self, number: int, scenario: Scenario, loop: asyncio.AbstractEventLoop | None) -> Study:
+        """Evaluate and draw in the worker; hand the finished text to the kernel's own thread."""
+        try:
+            study = evaluate(scenario)
+            self._deliver(loop, number, study, self._show(study), "Done.")
+        except Exception as error:
             kind = "" if isinstance(error, GpuPlannerError) else f"{type(error).__name__}: "
-            self.status.value = f"<b>No answer.</b> {escape(kind + str(error))}"
-            return
-        self.study = done.result()
-        self.status.value = "Done."
-        self.answer.value = self._show(self.study)
+            text = f"<b>No answer.</b> {escape(kind + str(error))}"
+            self._deliver(loop, number, self.study, self.answer.value, text)
+            raise
+        return study
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop | None, *arrival: Any) -> None:  # noqa: ANN401
+        if loop is None:
+            self._arrived(*arrival)
+        else:
+            loop.call_soon_threadsafe(self._arrived, *arrival)
+
+    def _arrived(self, number: int, study: Study | None, answer: str, status: str) -> None:
+        if number == self._asked:  # else a newer question is under way
+            self.study, self.answer.value, self.status.value = study, answer, status
 
     def _changed(self, name: str) -> None:
         self._moved.add(name)

@@ -1,0 +1,107 @@
+"""The what-if notebook in JupyterLab: a slider moves, the chart changes, nothing fails on either side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import nbformat
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+NOTEBOOK = "03_static_vs_dynamic.ipynb"
+TOKEN = "local"
+PRICE, LAST = 4, -1
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def lab(root, tmp_path_factory):
+    """JupyterLab on the notebook with few replications; its settings and workspaces are thrown away."""
+    home = tmp_path_factory.mktemp("lab")
+    folder = home / "notebooks"
+    folder.mkdir()
+    notebook = nbformat.read(root / "notebooks" / NOTEBOOK, as_version=4)
+    notebook.cells[1].source = notebook.cells[1].source.replace(
+        "replications: int = 5", "replications: int = 2"
+    )
+    nbformat.write(notebook, folder / NOTEBOOK)
+    port = free_port()
+    dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    arguments = [
+        "--no-browser", "--ip=127.0.0.1", f"--port={port}", f"--IdentityProvider.token={TOKEN}", "--allow-root",
+        f"--notebook-dir={folder}", "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", *arguments],
+        env={**os.environ, **{name: str(home / name) for name in dirs}},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}")
+        yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK}?token={TOKEN}&reset"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def wait_for(address: str) -> None:
+    for _ in range(120):
+        try:
+            with urllib.request.urlopen(address):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.5)
+    pytest.fail("JupyterLab did not start within a minute")
+
+
+def test_slider_moves_and_the_chart_changes(chromium, lab):
+    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
+    faults, strangers = [], []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: _note(request.url, strangers))
+    page.goto(lab, wait_until="commit")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+    page.click("text=Run >> nth=0")
+    page.click("text=Run All Cells")
+    page.wait_for_selector(".noUi-handle", timeout=240_000)
+    answers = page.locator(".jp-OutputArea-output svg")
+    before = page.locator(".widget-html").nth(LAST).inner_html()
+    handle = page.locator(".noUi-handle").nth(PRICE)
+    handle.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=Done.", timeout=120_000)
+    first = page.locator(".widget-html").nth(LAST).inner_html()
+    assert "<svg" in first != before
+    page.locator(".noUi-handle").nth(2).focus()  # minutes of a layout change: the simulation runs again
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=Computing", timeout=20_000)
+    page.wait_for_selector("text=Done.", timeout=120_000)
+    second = page.locator(".widget-html").nth(LAST).inner_html()
+    assert "<svg" in second != first
+    assert answers.count() >= 2
+    tracebacks = page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']")
+    assert tracebacks.count() == 0
+    assert faults == []
+    assert strangers == []
+    page.close()
+
+
+def _note(url: str, strangers: list[str]) -> None:
+    if "127.0.0.1" not in url and not url.startswith(("data:", "blob:")):
+        strangers.append(url)

@@ -1,0 +1,202 @@
+"""The report folder: whole or not at all, the same totals everywhere, nothing hostile in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+import nbformat
+import polars as pl
+import pytest
+
+from gpuplanner.errors import GpuPlannerError, ScenarioError
+from gpuplanner.export import verify_file
+from gpuplanner.files import sha256
+from gpuplanner.report.render import run_notebook, write_report
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import evaluate, load_trace
+from gpuplanner.traces import Trace, write_trace
+
+pytestmark = pytest.mark.notebook
+
+
+@pytest.fixture(scope="module")
+def report(quick, tmp_path_factory):
+    """A report of the sample."""
+    out = tmp_path_factory.mktemp("report") / "demo"
+    write_report(quick, out)
+    return out
+
+
+def test_folder_holds_everything_and_its_hashes(report):
+    manifest = json.loads((report / "manifest.json").read_text())["files"]
+    assert {"index.html", "study.json", "workbook.xlsx", "plan.json", "export/mig-parted.yaml"} <= set(
+        manifest
+    )
+    assert all(sha256(report / name) == digest for name, digest in manifest.items())
+    assert (report / "index.html").stat().st_size <= 8_000_000
+
+
+def sheet(report, name: str) -> pl.DataFrame:
+    return pl.read_excel(report / "workbook.xlsx", sheet_name=name, read_options={"header_row": None})
+
+
+def numbers(frame: pl.DataFrame) -> set[float]:
+    values = set()
+    for column in frame.iter_columns():
+        values |= set(column.cast(pl.Float64, strict=False).drop_nulls())
+    return values
+
+
+def test_page_workbook_and_json_have_the_same_totals(report):
+    study = json.loads((report / "study.json").read_text())
+    page = (report / "index.html").read_text()
+    cost = Decimal(study["headline"]["cost"])
+    assert sum(Decimal(row["EffectiveCost"]) for row in study["tables"]["costs"]) == cost
+    assert f"{cost:,.2f}" in page
+    costs = sheet(report, "Costs")
+    assert float(cost) in numbers(costs)
+    for row in study["tables"]["costs"]:
+        assert float(row["EffectiveCost"]) in numbers(costs)
+    hours = study["headline"]["installed_gpu_hours"]
+    assert f"{hours:,.0f}" in page
+    assert any(abs(value - hours) < 1e-6 for value in numbers(sheet(report, "Ledger")))
+    allocated = study["headline"]["allocated_gpu_hours"]
+    assert f"{allocated:,.0f}" in page
+    assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Tenants")))
+
+
+def test_page_shows_every_part(report):
+    page = (report / "index.html").read_text()
+    for heading in (
+        "Summary", "Where the GPU-time went", "Demand and forecast", "Requested and needed", "The planned layouts",
+        "Static against dynamic", "What it saves", "Cost, energy, carbon", "Data quality", "What this rests on",
+    ):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in page
+    assert page.count("<li>") >= 3
+    assert "Baseline, frozen" in page
+
+
+def test_page_asks_nobody_for_anything(report):
+    page = (report / "index.html").read_text()
+    body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r'(src|href)="https?:', body)
+    assert "default-src 'none'" in page
+
+
+def test_exports_hold(report):
+    for name in ("mig-parted.yaml", "configmap.yaml"):
+        found = verify_file(report / "export" / name, "H100-80GB-SXM5")
+        assert found.ok, found.problems
+
+
+def test_made_again_it_is_the_same_to_the_byte(report, quick, tmp_path):
+    write_report(quick, tmp_path / "again")
+    first = json.loads((report / "manifest.json").read_text())
+    assert json.loads((tmp_path / "again" / "manifest.json").read_text()) == first
+
+
+def test_nodes_are_those_of_the_inventory(report):
+    plan = json.loads((report / "plan.json").read_text())
+    assert plan["problem"]["nodes"] == [f"n{number:02d}" for number in range(1, 9)]
+
+
+def hostile_trace(folder) -> str:
+    trace = load_trace("sample")
+    evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
+    jobs = trace.jobs.with_columns(pl.col("tenant").replace(evil))
+    write_trace(
+        Trace(jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory), folder / "trace"
+    )
+    return str(folder / "trace")
+
+
+def test_hostile_tenant_names_stay_text(tmp_path, quick):
+    scenario = replace(quick, data=hostile_trace(tmp_path), replications=2, horizon_slots=24)
+    write_report(scenario, tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    tenants = sheet(tmp_path / "out", "Tenants")
+    assert '=HYPERLINK("http://x")' in tenants.to_series(0).to_list()
+
+
+def failing(tmp_path, source: str):
+    cell = nbformat.v4.new_code_cell('scenario_path = ""', metadata={"tags": ["parameters"]})
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell(source)], metadata=kernel)
+    nbformat.write(notebook, tmp_path / "bad.ipynb")
+    return tmp_path / "bad.ipynb"
+
+
+def test_failing_notebook_leaves_the_old_report_and_is_kept(tmp_path, quick):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "manifest.json").write_text('{"format": "gpuplanner report 1"}')
+    with pytest.raises(GpuPlannerError, match=r"bad.ipynb, cell \d: ValueError: no such month"):
+        write_report(quick, out, notebook=failing(tmp_path, 'raise ValueError("no such month")'))
+    assert [path.name for path in out.iterdir()] == ["manifest.json"]
+    kept = nbformat.read(tmp_path / "out.failed.ipynb", as_version=4)
+    assert "no such month" in str(kept.cells)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.ipynb", "out", "out.failed.ipynb"]
+
+
+def test_notebook_that_shows_nothing_is_refused(tmp_path, quick):
+    with pytest.raises(OSError, match="cells that show sections"):
+        write_report(quick, tmp_path / "out", notebook=failing(tmp_path, "1 + 1"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_parameters_are_refused(tmp_path, root):
+    with pytest.raises(ScenarioError, match="unknown 'scenaro_path'"):
+        run_notebook(root / "notebooks" / "monthly_report.ipynb", tmp_path / "x.ipynb", {"scenaro_path": "a"})
+
+
+@pytest.mark.parametrize("name", ["01_demand_and_phases", "03_static_vs_dynamic"])
+def test_notebooks_run_headless(root, tmp_path, name):
+    parameters = {"replications": 2} if name.startswith("03") else {}
+    run_notebook(root / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb", parameters)
+    executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
+    shown = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    assert any("image/svg+xml" in output.get("data", {}) for output in shown)
+    assert not any(output.output_type == "error" for output in shown)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
+    """What the report says of OpenB is what ten lines of polars say of the raw file."""
+    from gpuplanner.traces import read
+
+    pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
+    nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
+    write_trace(read("openb", pods, nodes=nodes), tmp_path / "openb")
+    found = evaluate(
+        Scenario(data=str(tmp_path / "openb"), workload="fractional", replications=2), cache=False
+    )
+    raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
+    small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") < 1))
+    assert found.headline["small_jobs"] == small.height == 3078
+    until = raw["deletion_time"].max()
+    held_s = (pl.col("deletion_time") - pl.col("scheduled_time")) * pl.col("gpus")
+    held = raw.drop_nulls("scheduled_time").select(held_s.sum()).item() / 3600
+    # Running pods go on until the hour in which the trace ends is over.
+    open_gpus = raw.filter((pl.col("pod_phase") == "Running") & (pl.col("deletion_time") == until))[
+        "gpus"
+    ].sum()
+    tail = open_gpus * (-until % 3600) / 3600
+    assert found.headline["allocated_gpu_hours"] == pytest.approx(held + tail, rel=1e-9)
+    gpus = pl.read_csv(nodes)["gpu"].sum()
+    assert found.headline["installed_gpu_hours"] == pytest.approx(gpus * -(-until // 3600))
+    # The week of 18 May, as if nobody had queued: 137 days after the origin.
+    week = found.tables["weeks"].filter(pl.col("week") == pl.date(1970, 5, 18))
+    start, end = 137 * 86_400, 144 * 86_400
+    waited = (pl.col("scheduled_time") - pl.col("creation_time")).fill_null(0)
+    open_end = (pl.col("pod_phase") == "Running") & (pl.col("deletion_time") == until)
+    wanted = small.select(
+        pl.when(open_end).then(end).otherwise(pl.col("deletion_time") - waited).clip(start, end)
+        - pl.col("creation_time").clip(start, end)
+    )
+    assert week["mean_gpus_whole"][0] == pytest.approx(wanted.to_series().sum() / 604_800)
