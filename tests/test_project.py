@@ -144,3 +144,20 @@ def test_repository_speaks_of_the_project_alone(root):
             continue
         text = (root / name).read_text(encoding="utf-8", errors="replace")
         assert not re.search(r"/work/|/home/[a-z]+/|/root/", text), name
+
+
+def test_readme_example_runs(root, monkeypatch, capsys):
+    monkeypatch.chdir(root)
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.S)
+    assert len(blocks) == 1
+    assert len(blocks[0].strip().splitlines()) <= 22
+    names: dict[str, object] = {}
+    exec(compile(blocks[0], "README.md", "exec"), names)
+    assert str(names["svg"]).startswith("<svg")
+    assert "need 9 memory slices" in capsys.readouterr().out
+
+
+def test_readme_links_exist(root):
+    text = (root / "README.md").read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (root / target).exists(), target
