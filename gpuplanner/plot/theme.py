@@ -172,7 +172,7 @@ def finish(
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)
-    padding = {"left": 14, "top": 5, "right": room, "bottom": 5}
+    padding = {"left": 5, "top": 5, "right": room, "bottom": 5}
     finished: AnyChart = chart.properties(title=title, usermeta=facts, padding=padding).configure(**CONFIG)
     return finished
 

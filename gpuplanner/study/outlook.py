@@ -142,7 +142,7 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import empty
+    >>> from gpuplanner.schemas import Forecast, empty
     >>> at_quantile(empty(Forecast), 0.9).columns
     ['unique_id', 'ds', 'y']
     """

@@ -49,12 +49,20 @@ def test_quarter_hours_are_too_fine_for_smoothing():
         ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
         ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
         ("full", 100, 1, 1, ("Naive", "Median", "AutoETS")),
-        ("intermittent", 400, 24, 168, ("Naive", "SeasonalNaive", "WeeklyNaive", "Median")),
+        ("intermittent", 400, 24, 168, ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Median")),
         ("constant", 400, 24, 168, ("Naive",)),
     ],
 )
 def test_models_of_a_series(rule, length, season, week, expected):
     assert usable_models(rule, length=length, season=season, week=week) == expected
+
+
+def test_weekly_mean_averages_the_same_hour_of_up_to_four_weeks():
+    rng = np.random.default_rng(7)
+    weeks = rng.uniform(1, 9, (6, 168))
+    found = predict(weeks.ravel(), "WeeklyMean", 200, **HOURLY)
+    mean = weeks[-4:].mean(axis=0)
+    np.testing.assert_allclose(found, np.concatenate([mean, mean[:32]]))
 
 
 def test_naive_models_repeat_the_past(daily_wave):
