@@ -3,6 +3,7 @@
 from gpuplanner.metrics.accounts import Simulated
 from gpuplanner.metrics.intervals import Comparison, Interval, mean_interval, paired, student_t
 from gpuplanner.metrics.measure import by_tenant, measure
+from gpuplanner.metrics.residency import resident_gpu_hours
 
 __all__ = [
     "Comparison",
@@ -12,5 +13,6 @@ __all__ = [
     "mean_interval",
     "measure",
     "paired",
+    "resident_gpu_hours",
     "student_t",
 ]

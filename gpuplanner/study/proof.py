@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.metrics import mean_interval, measure
-from gpuplanner.metrics.residency import resident_gpu_hours
+from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet, Rules, Run, simulate
