@@ -123,7 +123,12 @@ def simulate(
 
 @app.command()
 def report(
-    month: Annotated[str, typer.Argument(help="YYYY-MM, or 'all' for the whole observation.")],
+    month: Annotated[
+        str,
+        typer.Argument(
+            metavar="MONTH|DATA", help="YYYY-MM or 'all'; or what to report on, as a scenario, whole."
+        ),
+    ],
     scenario: Annotated[
         str, typer.Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
     ] = "sample",
@@ -138,6 +143,8 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
+    if month != "all" and (month == "sample" or Path(month).exists()):
+        month, scenario = "all", month
     asked = load_scenario(
         scenario, assignments, board=board, seed=seed, time_limit_s=time_limit, tz=tz, currency=currency
     )

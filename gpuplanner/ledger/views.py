@@ -83,7 +83,7 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``tenant``, ``held_gpu_hours`` and its parts ``used``, ``unobserved``, ``held_idle`` [GPU h], and
-        ``idle_share`` [0-1] (held idle, of what was observed; null if nothing was); sorted by tenant. Time
+        ``idle_share`` [0-1] (held idle, of what was observed; null if nothing was); most held first. Time
         that nobody held is not in it.
 
     Examples
@@ -103,7 +103,7 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
             *(hours.filter(pl.col("bucket") == bucket).sum().alias(bucket) for bucket in HELD_BUCKETS),
         )
         .with_columns(idle_share=pl.when(observed > 0).then(pl.col("held_idle") / observed))
-        .sort("tenant")
+        .sort("held_gpu_hours", "tenant", descending=[True, False])
     )
 
 

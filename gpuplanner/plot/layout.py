@@ -159,7 +159,9 @@ def _calendar(
         )
     )
     step = 14 if len(gpus) <= 64 else 12
-    chart = alt.layer(bars, cuts).properties(width="container", height=step * len(gpus))
+    # Vega lays out the legend of an empty layer without end.
+    layers = [bars, cuts] if plan["changed"].any() else [bars]
+    chart = alt.layer(*layers).properties(width="container", height=step * len(gpus))
     return theme.finish(chart, title=title, legend=270, names=prepare.label_width(gpus))
 
 

@@ -53,8 +53,8 @@ def summary(study: Study) -> Section:
         ),
         page.Card(
             "Mean wait",
-            f"{wait['dynamic_rightsized']['mean']:,.1f} min",
-            f"planned; {wait['installed']['mean']:,.1f} min today",
+            _minutes(wait["dynamic_rightsized"]["mean"]),
+            f"planned; {_minutes(wait['installed']['mean'])} today",
         ),
         page.Card(
             "Plan is proven within",
@@ -121,7 +121,7 @@ def demand(study: Study) -> Section:
     alt = (
         f"Instances wanted by profile over the last two weeks, right-sized, and the forecast for "
         f"{study.scenario.horizon_slots} slots. The band holds 90 % of the cases if the past is a guide; on past "
-        f"origins it held {coverage:.0%}."
+        f"origins it held {coverage:.1%}."
         if coverage is not None
         else "Instances wanted by profile, right-sized; too little history to measure the forecast."
     )
@@ -220,9 +220,9 @@ def comparison(study: Study) -> Section:
         "GPUs that are on rises."
     )
     text = (
-        f"The same jobs under every policy: {scenario.replications} weeks drawn from past days (seed "
-        f"{scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of the mean. "
-        f"Queue of whole GPUs: {QUEUES[scenario.queue]}; {scenario.reconfigure_minutes:g} min for a layout "
+        f"The same jobs under every policy: {scenario.replications} times {scenario.horizon_slots} slots drawn from "
+        f"past days (seed {scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of "
+        f"the mean. Queue of whole GPUs: {QUEUES[scenario.queue]}; {scenario.reconfigure_minutes:g} min for a layout "
         "change; nothing that runs is ever stopped."
     )
     left = [
@@ -355,6 +355,10 @@ def _layout_hours(study: Study) -> pl.DataFrame:
         )
         .sort("gpu_hours", "layout", descending=[True, False])
     )
+
+
+def _minutes(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} min"
 
 
 def _day(text: str) -> str:

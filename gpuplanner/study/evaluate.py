@@ -195,7 +195,9 @@ def _waits(policies: pl.DataFrame) -> dict[str, dict[str, float | None]]:
 
 
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
-    values = choice["coverage_90"].drop_nulls().drop_nans()
+    """Of the pool's series: the bands that the report draws."""
+    pool = choice.filter(pl.col("unique_id").str.starts_with("all/"))
+    values = pool["coverage_90"].drop_nulls().drop_nans()
     return float(values.mean()) if len(values) else None  # type: ignore[arg-type]
 
 

@@ -67,10 +67,15 @@ def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.Dat
     last = tables["savings"].row(-1, named=True)
     wait = headline["wait_minutes"]
     before, after = wait["installed"]["mean"], wait["dynamic_rightsized"]["mean"]
+    waits = (
+        "no job arrives in the horizon, so no wait is measured"
+        if before is None or after is None
+        else f"they then wait {after:,.1f} minutes on average instead of {before:,.1f}"
+    )
     return (
         f"The planned calendar serves the same jobs with {last['saved_total_gpu_hours']:,.0f} GPU-hours a week "
         f"less than today's fleet of whole GPUs, all switched on (95 % interval "
         f"{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
-        f"{last['saved_total_fraction']:.0%}); they then wait {after:,.1f} minutes on average instead of "
-        f"{before:,.1f}. It is money only if the GPU-hours set free are lent, sold or not rented."
+        f"{last['saved_total_fraction']:.0%}); {waits}. It is money only if the "
+        "GPU-hours set free are lent, sold or not rented."
     )

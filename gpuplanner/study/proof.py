@@ -127,24 +127,22 @@ def compare(runs: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``policy, meaning, measure, mean, low, high``: Student's t interval at 95 %, in the order of
-        :data:`POLICIES` and of the measures.
+        :data:`POLICIES` and of the measures; null where no replication has the measure (nobody waited,
+        because nobody came).
     """
     measures = [name for name in runs.columns if name not in ("policy", "replication")]
     rows = []
     for policy in POLICIES:
         mine = runs.filter(policy=policy.name)
         for name in measures:
+            row: dict[str, Any] = {"policy": policy.name, "meaning": policy.meaning, "measure": name}
             values = mine[name].cast(pl.Float64).drop_nulls()
-            if not len(values):
-                continue
-            found = mean_interval(values.to_numpy())
-            rows.append(
-                {
-                    "policy": policy.name, "meaning": policy.meaning, "measure": name,
-                    "mean": found.mean, "low": _not_below_zero(found.low), "high": found.high,
-                }
-            )  # fmt: skip
-    return pl.DataFrame(rows)
+            if len(values):
+                found = mean_interval(values.to_numpy())
+                row |= {"mean": found.mean, "low": _not_below_zero(found.low), "high": found.high}
+            rows.append(row)
+    schema = dict.fromkeys(("policy", "meaning", "measure"), pl.String)
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys(("mean", "low", "high"), pl.Float64))
 
 
 def drawn_gpu_hours(runs: pl.DataFrame) -> float:

@@ -30,4 +30,6 @@ def test_page_draws_every_chart_and_asks_for_nothing(chromium, page_path, width)
     assert requests == [page_path]
     assert messages == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    heights = "[...document.querySelectorAll('figure')].map(e => e.getBoundingClientRect().height)"
+    assert max(page.evaluate(heights)) < 5000
     page.close()

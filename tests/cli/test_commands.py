@@ -156,6 +156,19 @@ def test_bad_input_ends_with_one_clear_line(capsys, arguments, code, said):
     assert out == ""
 
 
+def test_report_takes_a_scenario_for_the_whole_observation(capsys, tmp_path):
+    text = "name: short\nreplications: 2\nhorizon_slots: 24\n"
+    (tmp_path / "short.yaml").write_text(text)
+    out = tmp_path / "out"
+    code, said, err = run(capsys, "report", str(tmp_path / "short.yaml"), "-o", str(out), "--quiet")
+    assert code == 0, err
+    assert said.strip().endswith(str(out / "index.html"))
+    headline = json.loads((out / "study.json").read_text())["headline"]
+    assert (headline["observed_from"], headline["observed_to"]) == (
+        "2026-02-01T00:00:00+00:00", "2026-03-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
 def test_unwritable_folder_is_bad_input(capsys, itp, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = run(capsys, "ingest", "itp", str(itp), "-o", str(tmp_path / "file" / "t"))

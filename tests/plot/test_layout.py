@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
@@ -27,6 +28,14 @@ def test_one_row_per_gpu_in_order_of_node_and_number(layout_plan):
     assert bars["encoding"]["x2"]["field"] == "slot_end"
     assert {"filter": "datum.changed"} in cuts["transform"]
     assert rows(spec)["changed"].sum() == 1
+
+
+def test_a_plan_without_a_change_has_a_chart_of_its_own_size(layout_plan):
+    """An empty layer with a legend made Vega draw the chart millions of pixels high."""
+    calm = plot.plot_layout_calendar(layout_plan.with_columns(changed=pl.lit(False)))
+    assert "shape" not in str(plot.chart_spec(calm))
+    height = float(re.search(r'height="([\d.]+)"', plot.chart_to_svg(calm)).group(1))
+    assert height < 400
 
 
 def test_a_large_fleet_is_sent_to_the_counts(layout_plan):

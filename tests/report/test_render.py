@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 
 import nbformat
@@ -200,3 +201,57 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
         - pl.col("creation_time").clip(start, end)
     )
     assert week["mean_gpus_whole"][0] == pytest.approx(wanted.to_series().sum() / 604_800)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
+    """October 2017 in Seattle: what was allocated, and by whom."""
+    from gpuplanner.traces import read
+
+    path = public_data / "philly" / "philly.csv.gz"
+    write_trace(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
+    zone = "America/Los_Angeles"
+    found = evaluate(
+        Scenario(data=str(tmp_path / "philly"), month="2017-10", tz=zone, replications=2, horizon_slots=24),
+        cache=False,
+    )
+    raw = pl.read_csv(path, columns=["timestamp", "duration", "num_gpus", "cluster"]).drop_nulls()
+    local = pl.col("timestamp").str.to_datetime().dt.replace_time_zone(zone, ambiguous="earliest")
+    start = local.dt.convert_time_zone("UTC").dt.epoch("s").cast(pl.Float64)
+    october, november = 1_506_841_200, 1_509_519_600  # midnight in Seattle, UTC-7
+    overlap = (start + pl.col("duration")).clip(october, november) - start.clip(october, november)
+    held = raw.group_by("cluster").agg((overlap * pl.col("num_gpus")).sum() / 3600)
+    assert found.headline["allocated_gpu_hours"] == pytest.approx(held["timestamp"].sum(), rel=1e-9)
+    tenants = found.tables["ledger_tenants"]
+    assert dict(tenants.select("tenant", "held_gpu_hours").iter_rows()) == pytest.approx(
+        {name: hours for name, hours in held.iter_rows() if hours}, rel=1e-9
+    )
+    assert tenants["held_gpu_hours"].is_sorted(descending=True)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_fox_numbers_equal_a_short_query(public_data, tmp_path):
+    """A Slurm accounting file: GPU-hours by account from the AllocTRES words."""
+    from gpuplanner.traces import read
+
+    path = public_data / "slurm" / "sacct_fox_2025.txt"
+    write_trace(read("slurm", path, tz="Europe/Oslo"), tmp_path / "fox")
+    found = evaluate(
+        Scenario(data=str(tmp_path / "fox"), board="A100-80GB", replications=2, horizon_slots=24), cache=False
+    )
+    rows = pl.DataFrame([line.split("|") for line in path.read_text().splitlines()], orient="row")
+    jobs = rows.select(
+        account="column_3",
+        start=pl.col("column_5").str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False),
+        end=pl.col("column_6").str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False),
+        gpus=pl.col("column_29").str.extract(r"gres/gpu=(\d+)").cast(pl.Float64).fill_null(0),
+    ).filter(~rows["column_0"].str.contains(r"\.") & (pl.col("gpus") > 0))
+    # What still runs is counted to the end of the hour of the last instant in the file.
+    seen = rows.select(pl.col("column_5", "column_6").str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False))
+    until = seen.max().max_horizontal().item().replace(minute=0, second=0) + timedelta(hours=1)
+    hours = (pl.col("end").fill_null(until) - pl.col("start")).dt.total_seconds() / 3600 * pl.col("gpus")
+    held = dict(jobs.drop_nulls("start").group_by("account").agg(hours.sum()).iter_rows())
+    told = dict(found.tables["ledger_tenants"].select("tenant", "held_gpu_hours").iter_rows())
+    assert told == pytest.approx({name: value for name, value in held.items() if value}, rel=1e-9)

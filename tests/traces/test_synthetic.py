@@ -108,9 +108,9 @@ def test_what_has_not_happened_yet_is_not_told(requests):
     jobs = as_jobs(requests.drop("gpu_s"), placed, start=MONDAY, end=end)
     running = jobs.filter(pl.col("state") == "RUNNING")
     assert running.height > 0
-    assert running.select("end_time", "sm_activity", "memory_peak_gib").null_count().sum_horizontal().item() == (
-        3 * running.height
-    )
+    assert running.select(
+        "end_time", "sm_activity", "memory_peak_gib"
+    ).null_count().sum_horizontal().item() == (3 * running.height)
     assert (jobs["end_time"].drop_nulls() <= end).all()
     assert (jobs["submit_time"] < end).all()
 
