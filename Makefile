@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-prometheus lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -15,6 +15,13 @@ test: $(VENV)/.dev  ## all tests, with the coverage floors
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not slow and not notebook and not browser"
+
+test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
+	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/telemetry
+
+build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
+	mkdir -p build/prometheus
+	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
 
 lint: $(VENV)/.dev  ## style, types, floors, spelling, notebooks without output
 	$(BIN)/ruff check

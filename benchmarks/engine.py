@@ -1,12 +1,12 @@
 """Rate of the simulation engine, in CPU seconds of one process, after compilation.
 
-Run ``python benchmarks/engine.py``. The job list is the synthetic one of the reference values (100 000 jobs on
-1 024 GPUs at load 0.9), made here from its recipe; results are checked against those values while timing.
+Run ``python benchmarks/engine.py`` (peers: ``pip install gpuplanner[bench]``). Job lists are made here from the
+recipe of the published ones; results are checked against the published values, and against each peer, while
+timing. Peers that cannot be installed are quoted from their published rates.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import random
@@ -14,31 +14,52 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
+from peers import accasim_pool, simpy_pool
 
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-from gpuplanner.simulate.build import to_terms, to_world
-from gpuplanner.simulate.engine import advance
-from gpuplanner.simulate.jobs import checked
+from gpuplanner._optional import import_optional
+from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, read_job_list, schedule, simulate
+from gpuplanner.simulate.gangs import to_gangs
+from gpuplanner.simulate.schedule import checked_gangs, run
 
 BOARD = "H100-80GB-SXM5"
-MEAN_DELAY_S = {"nodes": 1939.6810, "pool": 90.9630}
-COMPILE = """
-import time
-import polars as pl
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-import gpuplanner.simulate.engine
-jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": "gpu"})
+STRICT = Rules(queue="strict")
+# Mean queueing delay of the published lists [s].
+PUBLISHED = {
+    ("syn10k", "pool"): 2106.3482,
+    ("syn100k", "pool"): 90.9630,
+    ("syn10k", "nodes"): 65956.9969,
+    ("syn100k", "nodes"): 1939.6810,
+}
+# Jobs per CPU second of simulators that step every second: HeliosArtifact bdaae109 and PAI 2020 7a6c496e.
+QUOTED = {("syn100k", "nodes", "fifo"): ("Helios", 578), ("syn10k", "nodes", "fifo"): ("Helios", 67)}
+QUOTED_PASS = ("PAI 2020", 155)
+HELIOS_SRTF_S = 29.0
+MILLION = """
+import resource, sys, time
+from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, schedule
+rules = Rules(queue="strict")
+prepare(rules)
 begin = time.process_time()
-simulate(jobs, Fleet("H100-80GB-SXM5", 1, 1), Calendar.constant({"gpu": 1}), Rules(queue="strict"), policy="p")
+jobs, _ = read_job_list(sys.argv[1])
+outcomes = schedule(jobs, Fleet("H100-80GB-SXM5", 1024, 8), rules, policy="fifo")
+print(time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, outcomes.height)
+"""
+FIRST_CALL = """
+import time
+from gpuplanner.simulate import Rules, prepare
+import gpuplanner.simulate.queues
+begin = time.process_time()
+prepare(Rules(queue="strict"))
 print(time.process_time() - begin)
 """
 
 
-def synthetic(count: int, gpus: int, load: float = 0.9) -> pl.DataFrame:
-    """Jobs of 1, 2, 4 or 8 GPUs with log-uniform run times from 1 s to 10 000 s, Poisson arrivals."""
+def synthetic(count, gpus, load=0.9):
+    """Jobs of 1, 2, 4 or 8 GPUs with log-uniform run times from 10 s to 100 000 s, Poisson arrivals."""
     rng, now, previous, rows = random.Random(42), 0.0, -1, []
     for _ in range(count):
         now += -math.log(1 - rng.random()) * 22798 / (gpus * load)
@@ -50,11 +71,11 @@ def synthetic(count: int, gpus: int, load: float = 0.9) -> pl.DataFrame:
         pl.all(),
         tenant=pl.lit("t"),
         profile=pl.lit("gpu"),
-        limit_s=2 * pl.col("run_s"),
+        limit_s=2.0 * pl.col("run_s"),
     )
 
 
-def sliced(count: int, gpus: int) -> pl.DataFrame:
+def sliced(count, gpus):
     """Jobs on MIG instances over a week, filling about 70 % of the fleet's slices."""
     rng = np.random.default_rng(42)
     profile = rng.choice(["1g.10gb", "2g.20gb", "3g.40gb"], count, p=[0.6, 0.2, 0.2])
@@ -73,7 +94,7 @@ def sliced(count: int, gpus: int) -> pl.DataFrame:
     )
 
 
-def cpu_seconds(work, repeats=3):
+def least(work, repeats=3):
     """Least CPU seconds of some repeats, and the last result."""
     best, result = math.inf, None
     for _ in range(repeats):
@@ -83,90 +104,126 @@ def cpu_seconds(work, repeats=3):
     return best, result
 
 
-def loop_seconds(jobs, fleet, calendar, rules):
+def loop_seconds(jobs, fleet, rules):
     """Least CPU seconds of the compiled loop alone."""
-    table = checked(jobs, rules).sort("submit_s")
-    terms = to_terms(table, fleet, calendar, rules)
-    best = math.inf
+    table, best = checked_gangs(jobs, fleet, rules), math.inf
     for _ in range(3):
-        world = to_world(table, terms, fleet, calendar, rules, 0.0)
+        gangs = to_gangs(table, fleet, rules)
         begin = time.process_time()
-        while not advance(world):
-            world.status[0].logged = 0
+        run(gangs, rules)
         best = min(best, time.process_time() - begin)
     return best
 
 
-def simpy_pool(jobs, gpus):
-    """The loop that any Python user writes first: one process per job, one container of GPUs."""
-    import simpy
-
-    environment = simpy.Environment()
-    pool = simpy.Container(environment, capacity=gpus, init=gpus)
-    delays = []
-
-    def job(submit, run, size):
-        yield environment.timeout(submit)
-        yield pool.get(size)
-        delays.append(environment.now - submit)
-        yield environment.timeout(run)
-        yield pool.put(size)
-
-    for row in jobs.select("submit_s", "run_s", "gpus").iter_rows():
-        environment.process(job(*row))
-    environment.run()
-    return sum(delays) / len(delays)
+def python(code, *arguments, **environment):
+    """Numbers that a fresh interpreter prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    child = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return [float(number) for number in child.stdout.split()]
 
 
-def compile_seconds():
-    """CPU seconds of a first call with nothing kept on disk, and with."""
+def against_peers(lists):
+    """First come first served on one pool: loop and whole call against both peers, equal results required."""
+    print(f"{'FIFO, one pool':<20}{'loop':>9}{'schedule()':>12}{'SimPy':>9}{'AccaSim':>9}{'loop is':>10}")
+    for name, (jobs, gpus) in lists.items():
+        fleet = Fleet(BOARD, 1, gpus)
+        loop = loop_seconds(jobs, fleet, STRICT)
+        whole, outcomes = least(lambda: schedule(jobs, fleet, STRICT, policy="p"))  # noqa: B023
+        simpy_s, simpy_delay = simpy_pool(jobs, gpus)
+        accasim_s, accasim_delay = accasim_pool(jobs, gpus)
+        for delay in (outcomes["queued_s"].mean(), simpy_delay, accasim_delay):
+            assert f"{delay:.4f}" == f"{PUBLISHED[name, 'pool']:.4f}", delay
+        ratio = min(simpy_s, accasim_s) / loop
+        print(f"{name:<20}{loop:>8.4f}s{whole:>11.3f}s{simpy_s:>8.2f}s{accasim_s:>8.2f}s{ratio:>9.0f}x")
+
+
+def against_quoted(lists):
+    """Nodes and other queues: rates, and ratios to quoted ones."""
+    print(f"\n{'nodes of 8, or pool':<38}{'loop':>9}{'jobs/s':>13}{'quoted':>22}")
+    cases = [(name, "nodes", Rules(queue="strict")) for name in lists] + [
+        ("syn10k", "pool", Rules(queue="pass"))
+    ]
+    cases += [("syn100k", "nodes", Rules(queue=queue)) for queue in ("pass", "easy", "conservative")]
+    cases += [
+        ("syn100k", "nodes", Rules(queue="pass", order=order)) for order in ("sjf", "fair", "srtf", "las")
+    ]
+    for name, where, rules in cases:
+        jobs, gpus = lists[name]
+        fleet = Fleet(BOARD, gpus // 8, 8) if where == "nodes" else Fleet(BOARD, 1, gpus)
+        prepare(rules)
+        loop = loop_seconds(jobs, fleet, rules)
+        rate, quoted = jobs.height / loop, QUOTED.get((name, where, rules.order))
+        if rules == STRICT:
+            delay = schedule(jobs, fleet, rules, policy="p")["queued_s"].mean()
+            assert f"{delay:.4f}" == f"{PUBLISHED[name, where]:.4f}"
+        elif (name, where) == ("syn10k", "pool"):
+            quoted = QUOTED_PASS
+        else:
+            quoted = None
+        beside = f"{quoted[0]} {quoted[1]}/s: {rate / quoted[1]:,.0f}x" if quoted else ""
+        print(
+            f"{name + ', ' + where + ', ' + rules.order + ' ' + rules.queue:<38}{loop:>8.4f}s{rate:>13,.0f}{beside:>22}"
+        )
+
+
+def philly():
+    """SRTF on the published list, if it is there."""
+    path = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data")) / "sim" / "philly_2869ce.csv"
+    if not path.exists():
+        return
+    rules = Rules(queue="pass", order="srtf")
+    jobs, fleet = read_job_list(path)[0], Fleet(BOARD, 16, 8)
+    loop = loop_seconds(jobs, fleet, rules)
+    whole, outcomes = least(lambda: schedule(jobs, fleet, rules, policy="srtf"))
+    assert f"{outcomes['jct_s'].mean():.4f}" == "90635.8286"
+    print(
+        f"\nSRTF on philly_2869ce: loop {loop * 1e3:.2f} ms, {HELIOS_SRTF_S / loop:,.0f}x Helios (29 s quoted);"
+        f" schedule() {whole * 1e3:.1f} ms, {HELIOS_SRTF_S / whole:,.0f}x"
+    )
+
+
+def million():
+    """One million jobs at load 1.02 on 1 024 nodes: the loop, and all with load and table of outcomes."""
+    jobs = synthetic(1_000_000, 8192, 1.02)
+    loop = loop_seconds(jobs, Fleet(BOARD, 1024, 8), STRICT)
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
-        command = [sys.executable, "-c", COMPILE]
-        runs = [
-            subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            for _ in range(2)
-        ]
-    return [float(run.stdout) for run in runs]
+        path = Path(folder) / "million.csv"
+        names = {"submit_s": "submit_time", "run_s": "duration", "gpus": "num_gpus"}
+        jobs.select("job_id", *names).rename(names).write_csv(path)
+        seconds, gib, rows = python(MILLION, str(path))
+    assert rows == 1_000_000
+    print(f"\none million jobs, 1 024 nodes: loop {loop:.2f} s, all {seconds:.2f} s, peak {gib:.2f} GiB")
+
+
+def instances():
+    """Static and dynamic layouts on 100 000 jobs on MIG instances."""
+    jobs, fleet = sliced(100_000, 512), Fleet(BOARD, 64, 8)
+    layouts = ("1g.10gb:7", "2g.20gb:3,1g.10gb:1", "3g.40gb:2")
+    swing = [[180 + 40 * (slot % 24 > 12), 152, 180 - 40 * (slot % 24 > 12)] for slot in range(168)]
+    calendars = {
+        "static": Calendar(np.zeros(1), layouts, [[200, 152, 160]]),
+        "168 hourly slots": Calendar(np.arange(168) * 3600.0, layouts, swing),
+    }
+    simulate(jobs.head(1), fleet, calendars["static"], STRICT, policy="p")
+    print("\n100 000 jobs on instances of 512 GPUs, whole call")
+    for name, calendar in calendars.items():
+        seconds, _ = least(lambda: simulate(jobs, fleet, calendar, STRICT, policy="p"))  # noqa: B023
+        print(f"{name:<20}{seconds:>8.3f}s")
 
 
 def main():
-    """Print the table."""
-    fresh, kept = compile_seconds()
+    """Print the tables."""
+    import_optional("simpy", extra="bench")
+    with tempfile.TemporaryDirectory() as folder:
+        fresh, kept = (python(FIRST_CALL, NUMBA_CACHE_DIR=folder)[0] for _ in range(2))
     print(f"first call: {fresh:.1f} CPU s compiled afresh, {kept:.2f} CPU s from the cache on disk\n")
-    print(f"{'case':<58}{'simulate':>10}{'loop':>9}{'jobs/s':>13}")
-    syn, million = synthetic(100_000, 1024), synthetic(1_000_000, 8192)
-    cut = sliced(100_000, 512)
-    layouts = ("1g.10gb:7", "2g.20gb:3,1g.10gb:1", "3g.40gb:2")
-    swing = [[180 + 40 * (slot % 24 > 12), 152, 180 - 40 * (slot % 24 > 12)] for slot in range(168)]
-    hourly = Calendar(np.arange(168) * 3600.0, layouts, swing)
-    static = Calendar(np.zeros(1), layouts, [[200, 152, 160]])
-    cases = [
-        ("100 000 jobs, 128 nodes, strict", syn, (128, 8), None, "strict", "nodes"),
-        ("100 000 jobs, 128 nodes, EASY", syn, (128, 8), None, "easy", None),
-        ("100 000 jobs, pool of 1 024 GPUs, strict", syn, (1, 1024), None, "strict", "pool"),
-        ("1 000 000 jobs, 1 024 nodes, strict", million, (1024, 8), None, "strict", None),
-        ("1 000 000 jobs, 1 024 nodes, EASY", million, (1024, 8), None, "easy", None),
-        ("100 000 jobs on instances, 512 GPUs, static", cut, (64, 8), static, "strict", None),
-        ("100 000 jobs on instances, 512 GPUs, 168 hourly layouts", cut, (64, 8), hourly, "strict", None),
-    ]
-    pool_s = 0.0
-    for name, jobs, (nodes, per_node), given, queue, known in cases:
-        fleet, rules = Fleet(BOARD, nodes, per_node), Rules(queue=queue)
-        calendar = given or Calendar.constant({"gpu": fleet.gpus})
-        total, run = cpu_seconds(lambda: simulate(jobs, fleet, calendar, rules, policy="p"))  # noqa: B023
-        loop = loop_seconds(jobs, fleet, calendar, rules)
-        if known:
-            assert f"{run.outcomes['wait_s'].mean():.4f}" == f"{MEAN_DELAY_S[known]:.4f}"
-        pool_s = total if known == "pool" else pool_s
-        print(f"{name:<58}{total:>9.3f}s{loop:>8.3f}s{jobs.height / loop:>13,.0f}")
-    if importlib.util.find_spec("simpy"):
-        seconds, delay = cpu_seconds(lambda: simpy_pool(syn, 1024), repeats=1)
-        assert f"{delay:.4f}" == f"{MEAN_DELAY_S['pool']:.4f}"
-        print(
-            f"{'SimPy, 100 000 jobs, pool of 1 024 GPUs':<58}{seconds:>9.3f}s{'':>9}{100_000 / seconds:>13,.0f}"
-        )
-        print(f"{'simulate() against SimPy on the pool':<58}{seconds / pool_s:>9.0f}x")
+    prepare(STRICT)
+    lists = {"syn10k": (synthetic(10_000, 128), 128), "syn100k": (synthetic(100_000, 1024), 1024)}
+    against_peers(lists)
+    against_quoted(lists)
+    philly()
+    million()
+    instances()
 
 
 if __name__ == "__main__":

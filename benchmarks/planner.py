@@ -1,21 +1,24 @@
-"""How close to the bound a week's plan comes, and how fast, at four sizes of fleet.
+"""How close to the bound a week's plan comes, and how fast, from two GPUs to twenty thousand.
 
 Run ``python benchmarks/planner.py`` (all of it takes some minutes) or ``--quick`` (one seed each). The demand is
-made up: six H100 profiles, hourly, with the rhythm of day and week and 10 % noise. Beside each plan stands one
+made up: six profiles, hourly, with the rhythm of day and week and 10 % noise. Beside each plan stands one
 plain integer program, built by PuLP and solved by HiGHS, stopped after the same time: its own gap, and its gap
-to our bound.
+to our bound. Last come three pools with eight tenants, quotas, maintenance and a limit on switches. Every plan
+is checked by ``verify``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import itertools
+import resource
 import time
 from datetime import UTC, datetime
 
 import numpy as np
 
-from gpuplanner.planner import PlanProblem, plan, verify
+from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_fleet, verify, verify_fleet
 from gpuplanner.planner.effort import Effort, relative_gap
 from gpuplanner.planner.families import build
 from gpuplanner.planner.fluid import Fluid
@@ -48,6 +51,56 @@ def week(gpus: float, change: float, seed: int, *, slots: int = 168, whole: floa
     fleet = limits.pop("fleet", int(np.ceil(3 * gpus)) + 8)
     return PlanProblem(
         BOARD, fleet, 8, MONDAY, 1, ["all"], profiles, demand, change_gpu_hours=change, **limits
+    )
+
+
+POOLS = {
+    "A100-80GB": PROFILES,
+    "H100-80GB-SXM5": PROFILES,
+    "H200-141GB": ("7g.141gb", "4g.71gb", "3g.71gb", "2g.35gb", "1g.35gb", "1g.18gb"),
+}
+TIERS = ("guaranteed", "guaranteed", "standard", "standard", "standard", *["best_effort"] * 3)
+PRICES = (20, 20, 10, 10, 10, 5, 5, 5)
+
+
+def three_pools(gpus: float, seed: int) -> dict[str, PlanProblem]:
+    """Three pools of made-up demand: tenants that peak on other days, quotas in two cohorts, maintenance."""
+    pools = {}
+    tenants = [f"tenant {place}" for place in range(len(TIERS))]
+    for place, (board, profiles) in enumerate(POOLS.items()):
+        bare = PlanProblem(board, 1, 8, MONDAY, 1, ["all"], profiles, np.zeros((1, len(profiles), 1)))
+        total = weekly_demand(gpus, PARTS, bare.shares, 168, 10 * seed + place)[0]
+        rng = np.random.default_rng(seed + 100 * place)
+        weight = rng.dirichlet(np.full(len(TIERS), 3.0))
+        by_day = rng.uniform(0.5, 1.5, (len(TIERS), 1, 7)).repeat(24, axis=2)
+        fleet = int(np.ceil(1.8 * gpus / 8)) * 8
+        in_service = np.full(168, fleet)
+        in_service[30:38] -= 8
+        in_service[100:112] -= 16
+        quotas = {
+            tenant: Quota(1.4 * gpus * part, cohort="ab"[number % 2], borrow=0.1 * gpus)
+            for number, (tenant, part) in enumerate(zip(tenants, weight.tolist(), strict=True))
+        }
+        pools[board] = PlanProblem(
+            board, fleet, 8, MONDAY, 1, tenants, profiles, total * weight[:, None, None] * by_day,
+            tiers=TIERS, unmet_price=PRICES, change_gpu_hours=0.25, available=in_service.clip(0).tolist(),
+            limits=Limits(switches_per_day=2, quotas=quotas),
+        )  # fmt: skip
+    return pools
+
+
+def report_fleet(name: str, pools: dict[str, PlanProblem], *, time_limit_s: float, gap_target: float) -> None:
+    """Print one line for a fleet of several pools."""
+    cpu = time.process_time()
+    found = plan_fleet(pools, time_limit_s=time_limit_s, gap_target=gap_target)
+    cpu = time.process_time() - cpu
+    faults = verify_fleet(found, pools)
+    for pool, one in found.plans.items():
+        faults += verify(one, pools[pool], assign(one, pools[pool]))
+    print(
+        f"{name:34} {found.objective:11.1f} {100 * found.gap:6.2f} {found.seconds:7.2f} {cpu:7.2f} "
+        f"{found.status:10} {'ok' if not faults else 'WRONG':5}",
+        flush=True,
     )
 
 
@@ -91,12 +144,21 @@ def main() -> None:
     limits = {"time_limit_s": given.time_limit, "gap_target": given.gap, "plain": not given.quick}
     for seed in seeds:
         report(f"64 GPUs, a third whole, seed {seed}", week(26, 0.25, seed, whole=1 / 3, fleet=64), **limits)
-    for size, change, seed in itertools.product((2, 20, 200, 2000), (0.25, 0.05), seeds):
+    for size, change, seed in itertools.product((2, 20, 200, 2000, 20_000), (0.25, 0.05), seeds):
         report(f"{size} GPUs, {change} a change, seed {seed}", week(size, change, seed), **limits)
-    for slots in (168, 720):
-        problem = week(20, 0.25, 0, slots=slots)
-        report(f"20 GPUs, {slots} slots", problem, **{**limits, "time_limit_s": 60.0})
-    report("20,000 GPUs", week(20_000, 0.25, 0), **limits)
+    longer = {**limits, "time_limit_s": max(60.0, given.time_limit)}
+    for size, slots in ((20, 168), (2, 720), (20, 720), (200, 720)):
+        report(f"{size} GPUs, {slots} slots", week(size, 0.25, 0, slots=slots), **longer)
+    for size, seed in itertools.product((4, 20, 100, 400), seeds):
+        report_fleet(
+            f"3 pools of {size} GPUs, seed {seed}",
+            three_pools(size, seed),
+            time_limit_s=60.0,
+            gap_target=given.gap,
+        )
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("pulp", "highspy", "numpy"))
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{', '.join(versions)}; most memory {peak_mib:.0f} MiB")
 
 
 if __name__ == "__main__":

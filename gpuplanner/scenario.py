@@ -54,8 +54,10 @@ class Scenario:
         Share of the jobs that can shrink and still ask for too much; None: as in the trace.
     reconfigure_minutes, change_gpu_hours : float
         Time a GPU is out of service for a change of layout, and what a change costs in the plan.
-    whole_gpus_kept : int
-        GPUs that are never cut.
+    whole_gpus_kept, whole_nodes_kept : int
+        GPUs that are never cut, and nodes, the first ones, on which none is.
+    switches_per_day : int or None
+        Most cuts of one GPU within a day; None for any number.
     unmet_price : float
         Price of one GPU-hour of demand not covered, in GPU-hours.
     gap_target, time_limit_s : float
@@ -103,6 +105,8 @@ class Scenario:
     reconfigure_minutes: float = 1.0
     change_gpu_hours: float = 0.25
     whole_gpus_kept: int = 0
+    whole_nodes_kept: int = 0
+    switches_per_day: int | None = None
     unmet_price: float = 10.0
     gap_target: float = 0.005
     time_limit_s: float = 20.0
@@ -159,6 +163,8 @@ class Scenario:
             (0 <= self.reconfigure_minutes <= 24 * 60, "reconfigure_minutes between 0 and 1440"),
             (0 <= self.change_gpu_hours <= 1000, "change_gpu_hours between 0 and 1000"),
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
+            (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),
+            (self.switches_per_day is None or self.switches_per_day >= 0, "switches_per_day at least 0"),
             (0 < self.unmet_price <= 1e6, "unmet_price above 0"),
             (0 <= self.gap_target < 1, "gap_target between 0 and 1"),
             (0 < self.time_limit_s <= 86_400, "time_limit_s between 0 and 86400"),

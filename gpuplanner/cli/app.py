@@ -40,7 +40,7 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    for module in ("inbox", "walk", "machine"):
+    for module in ("inbox", "walk", "machine", "pack"):
         # Importing a module is what registers its commands; none of them loads a heavy library.
         importlib.import_module(f"gpuplanner.cli.{module}")
     try:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Json, Out, Quiet, Tz
 from gpuplanner.cli.show import show, show_frame
+
+if TYPE_CHECKING:
+    from gpuplanner.telemetry import Telemetry
+    from gpuplanner.traces import Trace
 
 
 @app.command()
@@ -24,24 +28,51 @@ def ingest(
     origin: Annotated[
         str | None, typer.Option(help="Instant that a source which counts seconds starts from.")
     ] = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between samples, for telemetry without times.", min=0)
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Node of telemetry that does not name it; else the file name.")
+    ] = None,
+    gpu: Annotated[
+        int | None, typer.Option(help="GPU of telemetry that does not say which it is of.", min=0)
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Fields of telemetry without a header, joined by commas.")
+    ] = None,
     list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read a trace into a folder: jobs, rejected rows with reasons, quality report, provenance."""
-    from gpuplanner.traces import SOURCES, read, write_trace
+    """Read a trace or telemetry into a folder: rows, rejected rows with reasons, quality, provenance."""
+    from gpuplanner import telemetry, traces
 
     if list_sources:
-        show({name: known.description for name, known in SOURCES.items()}, as_json=as_json)
+        known = {name: each.description for name, each in traces.SOURCES.items()}
+        known |= {name: each.description for name, each in telemetry.SOURCES.items()}
+        show(known, as_json=as_json)
         return
     if source is None or not paths:
         text = "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
         raise typer.BadParameter(text)
-    trace = read(source, paths, nodes=nodes, tz=tz, origin=origin)
-    write_trace(trace, out)
-    show(trace.summary(), as_json=as_json)
+    fields = columns and tuple(columns.split(","))
+    hints = {"interval_s": interval, "node": node, "gpu": gpu, "columns": fields}
+    read: Trace | Telemetry
+    if telemetry.speaks(source, paths):
+        if nodes is not None:
+            text = "--nodes means nothing for telemetry"
+            raise typer.BadParameter(text)
+        read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
+        telemetry.write_telemetry(read, out)
+    else:
+        if any(hint is not None for hint in hints.values()):
+            text = "--interval, --node, --gpu and --columns mean nothing for a list of jobs"
+            raise typer.BadParameter(text)
+        read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin)
+        traces.write_trace(read, out)
+    show(read.summary(), as_json=as_json)
     if not quiet:
-        for check, severity, rows in trace.quality.select("check", "severity", "rows").iter_rows():
+        for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
             say(f"{severity}: {check}: {rows} row(s)")
         say(f"written to {out}")
 

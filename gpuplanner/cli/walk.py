@@ -11,10 +11,20 @@ import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
 from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, ScenarioPath, Seed, Set, TimeLimit, Tz
+from gpuplanner.cli.problem import plan_exit, plan_file
+from gpuplanner.cli.services import (
+    Latencies,
+    LatencyShare,
+    MaybeScenario,
+    Rates,
+    Row,
+    Services,
+    service_files,
+    size_services,
+)
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
-    from gpuplanner.planner import Plan
     from gpuplanner.scenario import Scenario
 
 
@@ -60,25 +70,49 @@ def forecast(
 
 @app.command()
 def plan(
-    scenario: ScenarioPath,
+    scenario: MaybeScenario = None,
     assignments: Set = None,
     board: Board = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
-    method: Annotated[str, typer.Option(help="'dynamic': a calendar; 'static': one layout.")] = "dynamic",
+    method: Annotated[
+        str, typer.Option(help="auto, milp, dp (small fleets), greedy, calendar or static.")
+    ] = "auto",
+    calendars: Annotated[int, typer.Option(min=1, help="Most different layouts, for the calendar.")] = 2,
+    work_limit: Annotated[
+        int | None, typer.Option("--work-limit", min=1, help="Most models solved: the same on any machine.")
+    ] = None,
     seed: Seed = None,
     time_limit: TimeLimit = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    services: Services = None,
+    rates: Rates = None,
+    latencies: Latencies = None,
+    row: Row = None,
+    latency_share: LatencyShare = None,
 ) -> None:
-    """Plan MIG layouts over time, with a proven bound."""
+    """Plan MIG layouts over time, with a proven bound; with --services, size services for the fewest GPUs."""
     from gpuplanner.files import write_atomically
     from gpuplanner.names import resolve
-    from gpuplanner.planner import plan_to_json
-    from gpuplanner.study.plans import PLANS
+    from gpuplanner.planner import METHODS, plan_to_json
+    from gpuplanner.study.plans import plan_view
 
+    files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
+    if files is not None:
+        outcome = size_services(
+            files, board=board, out=out, seed=seed, time_limit=time_limit, as_json=as_json, quiet=quiet
+        )
+        raise typer.Exit(outcome)
+    assert scenario is not None
+    how: dict[str, Any] = {
+        "method": resolve(method, METHODS, what="method"),
+        "calendars": calendars,
+        "work_limit": work_limit,
+    }
+    if scenario.endswith(".json"):
+        raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
-    chosen = resolve(method, ("dynamic", "static"), what="method")
-    planned = PLANS[f"{chosen}_rightsized"](asked)
+    planned = plan_view(asked, "rightsized", **how)
     found = planned.plan
     if out is not None:
         text = plan_to_json(found, planned.problem)
@@ -89,23 +123,43 @@ def plan(
         say(found.explanation)
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
-    raise typer.Exit(_plan_exit(found))
+    raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
 
 
 @app.command()
 def simulate(
-    scenario: ScenarioPath,
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="Scenario YAML, trace folder, or 'sample'.")
+    ] = None,
+    jobs: Annotated[
+        Path | None, typer.Option(help="Job list (CSV, plain or gzip) instead of a scenario.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs, with --jobs.")] = None,
+    per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", help="With --jobs; one pool if not given.")
+    ] = None,
+    order: Annotated[str, typer.Option(help="With --jobs: fifo, sjf, qssf, fair, srtf or las.")] = "fifo",
+    queue: Annotated[str, typer.Option(help="With --jobs: strict, pass, easy or conservative.")] = "strict",
     assignments: Set = None,
     board: Board = None,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the same jobs under today's fleet, static layouts and the planned calendar."""
+    """Run the same jobs under today's fleet, static layouts and the planned calendar; or run a job list."""
+    if (scenario is None) == (jobs is None):
+        say("gpuplanner: give either a SCENARIO or --jobs FILE")
+        raise typer.Exit(Exit.USAGE)
+    if jobs is not None:
+        from gpuplanner.cli.jobs import simulate_jobs
+
+        simulate_jobs(jobs, gpus, per_node, order, queue, as_json=as_json, quiet=quiet)
+        return
     import polars as pl
 
     from gpuplanner.study.proof import compare, proof
 
+    assert scenario is not None
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
     policies = compare(proof(asked))
     if as_json:
@@ -209,11 +263,3 @@ def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool) -> None:
         put(str(out / "index.html"))
     if study.plan.hit_time_limit:
         raise typer.Exit(Exit.TIME_LIMIT)
-
-
-def _plan_exit(found: Plan) -> Exit:
-    if found.status == "infeasible":
-        return Exit.INFEASIBLE
-    if found.status == "unknown":
-        return Exit.NOTHING_IN_TIME
-    return Exit.TIME_LIMIT if found.hit_time_limit else Exit.DONE

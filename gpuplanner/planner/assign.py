@@ -1,14 +1,17 @@
-"""From counts to numbered GPUs, with the fewest cuts and whole GPUs together on nodes."""
+"""From counts to numbered GPUs, with the fewest and gentlest cuts and whole GPUs together on nodes."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import OFF
+from gpuplanner.hardware import OFF, GpuModel, reconfiguration_cost
+from gpuplanner.planner.flow import transport
 from gpuplanner.planner.plan import Plan
 from gpuplanner.planner.problem import Counts, PlanProblem
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
@@ -22,9 +25,11 @@ Places = NDArray[np.int16]
 def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """Say which GPU has which layout when.
 
-    A GPU keeps its layout whenever the counts allow it, so that the GPUs cut are as few as the plan says. Cut
-    GPUs gather on the last nodes, whole ones on nodes without cuts: a job of many whole GPUs finds them side
-    by side.
+    A GPU keeps its layout whenever the counts allow it, so that the GPUs cut are as few as the plan says. Which
+    GPU takes up which new layout is a transport problem: reboots are avoided first, then the destruction of
+    instances that the new layout wants as well. Cut GPUs gather on the last nodes, whole ones on nodes without
+    cuts: a job of many whole GPUs finds them side by side. Nodes kept whole are never cut, racks stay within
+    their power, and GPUs that were cut as often as a day allows are passed over while there are others.
 
     Parameters
     ----------
@@ -61,69 +66,165 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     node1 0 3g.20gb:2 False
     """
     plan.require()
-    texts = list(dict.fromkeys([*plan.layouts, *(problem.initial or {})]))
-    whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
-    names = problem.node_names
-    place = _Placer(np.arange(problem.gpus) // problem.gpus_per_node, len(names), whole)
-    nothing = np.full(problem.gpus, _OFF, dtype=np.int16)
+    return _ranges(_placed(problem, plan.layouts, plan.counts), problem)
+
+
+def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> int:
+    """Most cuts of one GPU in one day, if GPUs are numbered as :func:`assign` does.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    layouts : sequence of str
+        Layout texts.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that are on with each layout.
+    """
+    return _placed(problem, layouts, counts).most_switches
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Layout of every GPU in every slot, and before the first one if it is known."""
+
+    texts: list[str]
+    states: Places
+    initial: Places | None
+    most_switches: int
+
+
+def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> _Placed:
+    texts = list(dict.fromkeys([*layouts, *(problem.initial or {})]))
+    place = _Placer(problem, texts)
+    now = np.full(problem.gpus, _OFF, dtype=np.int16)
     initial = None
     if problem.initial is not None:
-        initial = place.next(nothing, np.array([problem.initial.get(text, 0) for text in texts]))
-    states = []
-    now = nothing if initial is None else initial
-    for row in plan.counts:
-        now = place.next(now, np.pad(row, (0, len(texts) - len(row))))
+        initial = now = place.next(now, np.array([problem.initial.get(text, 0) for text in texts]))
+        place.begin_day()
+    states, most = [], 0
+    for slot, row in enumerate(counts):
+        if slot and problem.day_of(slot) > problem.day_of(slot - 1):
+            place.begin_day()
+        free = slot == 0 and initial is None
+        now = place.next(now, np.pad(row, (0, len(texts) - len(row))), free=free)
         states.append(now)
-    return _ranges(np.array(states), initial, texts, problem, names)
+        most = max(most, int(place.cuts_today.max(initial=0)))
+    return _Placed(texts, np.array(states), initial, most)
 
 
 class _Placer:
     """Chooses GPUs for counts, slot after slot. Nodes are filled with cut GPUs from the last one on."""
 
-    def __init__(self, node: Counts, n_nodes: int, whole: int | None) -> None:
-        self.node = node
-        self.n_nodes = n_nodes
-        self.whole = whole
+    def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
+        limits = problem.limits
+        self.node = np.arange(problem.gpus) // problem.gpus_per_node
+        self.n_nodes = len(problem.node_names)
+        self.kept = self.node < limits.whole_nodes_kept
+        self.rack = self.node // limits.nodes_per_rack
+        self.most_per_rack = limits.gpus_on_per_rack
+        self.most_cuts = limits.switches_per_day
+        self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
+        self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
+        self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
+        self.harm = functools.partial(_harm, problem.board, (*texts, OFF))
 
-    def next(self, before: Places, wanted: Counts) -> Places:
-        """Layout of every GPU, as close to the one before as the wanted counts allow."""
+    def begin_day(self) -> None:
+        """Forget the cuts of the day before."""
+        self.cuts_today[:] = 0
+
+    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
+        """Layout of every GPU, as close to the one before as the wanted counts allow.
+
+        If `free`, cuts do not count: they were made before the first slot.
+        """
         now = np.full_like(before, _OFF)
-        cut = [layout for layout in range(len(wanted)) if layout != self.whole]
-        for layout in cut:
-            now[np.flatnonzero(before == layout)[::-1][: wanted[layout]]] = layout
+        for layout in self.cut:
+            there = np.flatnonzero(before == layout)[::-1]
+            if self.most_cuts is not None:
+                there = there[np.argsort(-self.cuts_today[there], kind="stable")]
+            now[there[: wanted[layout]]] = layout
         if self.whole is not None:
-            self._place_whole(before, now, self.whole, int(wanted[self.whole]))
-        for layout in cut:
-            lacking = int(wanted[layout] - (now == layout).sum())
-            if lacking:
-                now[self._free_beside_cuts(now)[:lacking]] = layout
+            self._place_whole(before, now, int(wanted[self.whole]))
+        stayed = now.copy()
+        self._place_cuts(before, now, wanted)
+        if not free:
+            self.cuts_today += (now != stayed) & (now != _OFF)
         return now
 
-    def _place_whole(self, before: Places, now: Places, whole: int, wanted: int) -> None:
-        """GPUs that were whole before come first, then those on nodes with fewest cuts."""
+    def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
+        """Nodes kept for it come first, then GPUs that were whole before, then nodes with fewest cuts."""
         free = np.flatnonzero(now == _OFF)
         node = self.node[free]
-        order = np.lexsort((free, self._per_node(now != _OFF)[node], before[free] != whole))
-        now[free[order[:wanted]]] = whole
+        keys = (free, self._per_node(now != _OFF)[node], before[free] != self.whole, ~self.kept[free])
+        self._take(now, free[np.lexsort(keys)], int(self.whole or 0), wanted)
+
+    def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
+        """New cuts go where they harm least what is there; among equals, beside other cuts."""
+        lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
+        growing = [layout for layout, number in lacking.items() if number > 0]
+        if not growing:
+            return
+        free = self._free_beside_cuts(now)
+        former = before[free]
+        origins = np.unique(former).tolist()
+        fresh = ~self._worn(free)
+        supply = [int((fresh & (former == origin)).sum()) for origin in origins]
+        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
+        flow = transport(supply, [lacking[layout] for layout in growing], cost)
+        for origin, row in zip(origins, flow, strict=True):
+            for layout, number in zip(growing, row.tolist(), strict=True):
+                lacking[layout] -= self._take(now, free[fresh & (former == origin)], layout, number)
+        for layout in growing:
+            # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
+            order = free[np.argsort(self._worn(free), kind="stable")]
+            self._take(now, order, layout, lacking[layout])
+
+    def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
+        """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
+        order = order[now[order] == _OFF]
+        if self.most_per_rack is not None and wanted:
+            room = self.most_per_rack - np.bincount(self.rack[now != _OFF], minlength=self.rack[-1] + 1)
+            racks = self.rack[order]
+            by_rack = np.argsort(racks, kind="stable")
+            first = np.searchsorted(racks[by_rack], racks[by_rack])
+            rank = np.empty(len(order), dtype=np.int64)
+            rank[by_rack] = np.arange(len(order)) - first
+            order = order[rank < room[racks]]
+        chosen = order[:wanted]
+        now[chosen] = layout
+        return len(chosen)
+
+    def _worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which GPUs may not be cut again today."""
+        most = np.inf if self.most_cuts is None else self.most_cuts
+        worn: NDArray[np.bool_] = self.cuts_today[gpus] >= most
+        return worn
 
     def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
-        """Free GPUs, those on nodes with fewest whole GPUs, then most cut ones, first."""
-        free = np.flatnonzero(now == _OFF)
+        """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""
+        free = np.flatnonzero((now == _OFF) & ~self.kept)
         node = self.node[free]
         whole = now == (_OFF - 1 if self.whole is None else self.whole)
         cut = (now != _OFF) & ~whole
-        order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node]))
+        wear = self.cuts_today[free] if self.most_cuts is not None else np.zeros_like(free)
+        order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node], wear))
         return free[order]
 
     def _per_node(self, marked: NDArray[np.bool_]) -> Counts:
         return np.bincount(self.node, weights=marked, minlength=self.n_nodes).astype(np.int64)
 
 
-def _ranges(
-    states: Places, initial: Places | None, texts: list[str], problem: PlanProblem, names: Sequence[str]
-) -> pl.DataFrame:
+@functools.lru_cache(maxsize=4096)
+def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
+    """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
+    change = reconfiguration_cost(board, texts[before], texts[after], path="nvml")
+    return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)
+
+
+def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
     """Runs of slots with one layout, as table rows."""
-    by_gpu = states.T
+    by_gpu, initial, texts = placed.states.T, placed.initial, placed.texts
     fresh = np.ones_like(by_gpu, dtype=bool)
     fresh[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
     gpu, start = np.nonzero(fresh)
@@ -138,7 +239,7 @@ def _ranges(
     labels = pl.Series([*texts, OFF], dtype=pl.String)
     frame = pl.DataFrame(
         {
-            "node": pl.Series(names, dtype=pl.String)[gpu // problem.gpus_per_node],
+            "node": pl.Series(problem.node_names, dtype=pl.String)[gpu // problem.gpus_per_node],
             "gpu": (gpu % problem.gpus_per_node).astype(np.int32),
             "slot_start": times[start],
             "slot_end": times[end],

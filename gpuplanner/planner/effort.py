@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from gpuplanner.errors import ScenarioError, message
 
@@ -12,6 +12,28 @@ SOLVERS = ("highs", "cbc")
 
 TOLERANCE = 1e-6
 """Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
+
+
+@dataclass
+class Work:
+    """How many models may still be solved: a limit that means the same on every machine.
+
+    Parameters
+    ----------
+    left : int or None
+        Models left; None for any number.
+    """
+
+    left: int | None = None
+
+    def take(self) -> None:
+        """Count one model."""
+        if self.left is not None:
+            self.left -= 1
+
+    def done(self) -> bool:
+        """Whether none is left."""
+        return self.left is not None and self.left <= 0
 
 
 @dataclass(frozen=True)
@@ -27,19 +49,27 @@ class Effort:
         Relative gap between plan and bound at which the search may stop.
     deadline : float
         Instant of :func:`time.monotonic` after which no further step is begun [s].
+    time_limit_s : float
+        Time from the beginning to the deadline [s].
     seed : int
         Seed of the solver.
     solver : {"highs", "cbc"}
         Name of the solver.
+    work : Work
+        Models that may still be handed to the solver.
     """
 
     gap_target: float
     deadline: float
+    time_limit_s: float = 0.0
     seed: int = 0
     solver: str = "highs"
+    work: Work = field(default_factory=Work)
 
     @classmethod
-    def begin(cls, *, gap_target: float, time_limit_s: float, seed: int, solver: str) -> Effort:
+    def begin(
+        cls, *, gap_target: float, time_limit_s: float, seed: int, solver: str, work_limit: int | None = None
+    ) -> Effort:
         """Check the limits and start the clock.
 
         Raises
@@ -61,17 +91,35 @@ class Effort:
             faults.append(f"seed must be a whole number from 0 to {2**31 - 1}, not {seed!r}")
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
+        if work_limit is not None and (
+            isinstance(work_limit, bool) or not isinstance(work_limit, int) or work_limit < 1
+        ):
+            faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
         if faults:
             text = message("plan", "limits that can be kept", "; ".join(faults), "Mend them.")
             raise ScenarioError(text)
-        return cls(gap_target, time.monotonic() + time_limit_s, seed, solver)
+        return cls(gap_target, time.monotonic() + time_limit_s, time_limit_s, seed, solver, Work(work_limit))
 
     def remaining_s(self) -> float:
-        """Seconds left, at least 0."""
-        return max(0.0, self.deadline - time.monotonic())
+        """Seconds left, at least 0; none once the work allowed is done."""
+        return 0.0 if self.work.done() else max(0.0, self.deadline - time.monotonic())
+
+    def share(self, part: float) -> Effort:
+        """The same limits with a part of the time that is left."""
+        return replace(self, deadline=time.monotonic() + part * self.remaining_s())
+
+    def past_half(self) -> bool:
+        """Whether more than half of the time is over."""
+        return self.deadline - time.monotonic() < 0.5 * self.time_limit_s
+
+    def why_spent(self) -> str | None:
+        """Which limit was reached, if one was."""
+        if self.work.done():
+            return "work_limit"
+        return "time_limit" if self.remaining_s() == 0.0 else None
 
     def spent(self) -> bool:
-        """Whether the time is up."""
+        """Whether the time is up, or the work done."""
         return self.remaining_s() == 0.0
 
 

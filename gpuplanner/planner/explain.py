@@ -9,8 +9,10 @@ import numpy as np
 
 from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.limits import Limits
 from gpuplanner.planner.plan import Plan
-from gpuplanner.planner.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.prices import instance_prices
+from gpuplanner.planner.problem import ROUNDING, Counts, Floats, PlanProblem
 from gpuplanner.planner.slots import window_floors
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -19,22 +21,49 @@ _SECONDS_FOR_WAY_OUT = 5.0
 
 
 def explain_limits(problem: PlanProblem) -> str | None:
-    """Why no plan keeps the limits, and the cheapest way out; None if some plan does.
+    """Why no plan keeps the limits, the smallest conflict and the cheapest way out; None if some plan does.
 
-    Only ``whole_gpus_kept`` can contradict the GPUs in service: unmet demand is always allowed, at its price.
+    Unmet demand is always allowed, at its price. What can contradict each other are GPUs that must stay cut
+    or on, GPUs kept whole, and GPUs in service or with power.
     """
-    short = problem.whole_gpus_kept - problem.gpus_in_service
-    slots = np.flatnonzero(short > 0)
-    if not len(slots):
+    pinned, service, allowed = problem.limits.pinned, problem.gpus_in_service, problem.gpus_allowed_on
+    stay = sum(pinned.values())
+    cut = stay - pinned.get(WHOLE_GPU, 0)
+    kept = f"{problem.kept_whole} to be kept whole"
+    conflicts = (
+        (problem.kept_whole - service, service, kept, "keep at most {have} whole"),
+        (cut - problem.gpus_cuttable, service, f"{cut} that must stay cut and {kept}",
+         "keep {short} fewer whole, or let {short} of those that must stay go"),
+        (stay - allowed, allowed, f"{stay} that must stay on", "let {short} of those that must stay go"),
+    )  # fmt: skip
+    for short, have, what, way_out in conflicts:
+        slots = np.flatnonzero(short > 0)
+        if not len(slots):
+            continue
+        worst = int(short.argmax())
+        place = "in service" if have is service else "in service and within the power of the racks"
+        figures = {"have": int(have[worst]), "short": int(short[worst])}
+        return (
+            f"In {len(slots)} of {problem.n_slots} slots, first at {_at(problem, int(slots[0]))}, the limits "
+            f"contradict each other: at worst, at {_at(problem, worst)}, {figures['have']} GPUs are {place} "
+            f"against {what}. Cheapest way out: "
+            f"{way_out.format(**figures)}, or have {figures['short']} more {place}."
+        )
+    return _frozen(problem)
+
+
+def _frozen(problem: PlanProblem) -> str | None:
+    """What must stay is not there yet, and nothing may be cut."""
+    if problem.limits.switches_per_day != 0 or problem.initial is None:
         return None
-    worst = int(short.argmax())
-    in_service = int(problem.gpus_in_service[worst])
-    return (
-        f"In {len(slots)} of {problem.n_slots} slots, first at {_at(problem, int(slots[0]))}, fewer GPUs "
-        f"are in service than are to be kept whole (at worst {in_service} against {problem.whole_gpus_kept}, "
-        f"at {_at(problem, worst)}). Cheapest way out: keep at most {in_service} whole, or keep "
-        f"{int(short.max())} more in service."
-    )
+    for text, gpus in problem.limits.pinned.items():
+        missing = gpus - problem.initial.get(text, 0)
+        if text != WHOLE_GPU and missing > 0:
+            return (
+                f"{gpus} GPUs must keep {text}, {missing} of them do not have it yet, and no GPU may be cut. "
+                f"Cheapest way out: allow one switch a day, or let {missing} of those that must stay go."
+            )
+    return None
 
 
 def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
@@ -54,7 +83,20 @@ def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
     str
         Sentences.
     """
-    return " ".join([_proof(plan), *_use(plan, problem), *_shortage(plan, problem, effort)])
+    parts = [_proof(plan), *_use(plan, problem), *_shortage(plan, problem, effort), *_refused(problem)]
+    return " ".join(parts)
+
+
+def _refused(problem: PlanProblem) -> Iterator[str]:
+    """Demand beyond quotas, which no plan may serve."""
+    hours = (problem.demand - problem.admitted) * problem.shares[None, :, None] * problem.slot_hours
+    total = float(hours.sum())
+    if total > ROUNDING:
+        most = int(hours.sum(axis=(1, 2)).argmax())
+        yield (
+            f"Quotas refuse {total:.1f} GPU-hours, most of them to {problem.tenants[most]} "
+            f"({float(hours[most].sum()):.1f}); they are not counted as unmet."
+        )
 
 
 def _proof(plan: Plan) -> str:
@@ -64,6 +106,7 @@ def _proof(plan: Plan) -> str:
         "proof": "as asked",
         "passes": "all passes made",
         "time_limit": "the time was up",
+        "work_limit": "the work allowed was done",
         "user": "stopped by the user",
     }
     gap = f"{100 * (plan.gap or 0.0):.2f} %"
@@ -102,7 +145,18 @@ def _shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]
         )
     if full.any() and by_slot[full].any():
         worst = int(np.where(full, by_slot, -1.0).argmax())
+        yield _price(plan, problem, worst)
         yield from _way_out(problem, worst, effort)
+
+
+def _price(plan: Plan, problem: PlanProblem, slot: int) -> str:
+    """What one more instance would be worth in a slot."""
+    prices = instance_prices(plan, problem)[:, slot]
+    dearest = int(prices.argmax())
+    return (
+        f"At {_at(problem, slot)} one more instance of {problem.profiles[dearest]} would be worth "
+        f"{prices[dearest]:.2f} GPU-hours, the most of any profile."
+    )
 
 
 def _unmet_gpu_hours(plan: Plan, problem: PlanProblem) -> Floats:
@@ -126,9 +180,8 @@ def _who(hours: Floats, problem: PlanProblem) -> str:
 
 def _at_limit(plan: Plan, problem: PlanProblem) -> Counts:
     """Slots in which no further GPU may be on, or none may be cut."""
-    service = problem.gpus_in_service
     cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
-    full: Counts = (plan.counts.sum(axis=1) >= service) | (cut >= service - problem.whole_gpus_kept)
+    full: Counts = (plan.counts.sum(axis=1) >= problem.gpus_allowed_on) | (cut >= problem.gpus_cuttable)
     return full
 
 
@@ -142,6 +195,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         available=None,
         initial=None,
         nodes=None,
+        limits=Limits(quotas=problem.limits.quotas),
     )
     limits = Effort.begin(
         gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver
@@ -149,14 +203,16 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     found = window_floors(Fluid.of(alone), 1, (), limits)
     if found is None:
         return
-    service = int(problem.gpus_in_service[slot])
+    service, powered = int(problem.gpus_in_service[slot]), int(problem.gpus_allowed_on[slot])
     wanted = int(found.states.sum())
-    lacking = wanted - service + problem.whole_gpus_kept
+    lacking = wanted - service + problem.kept_whole
     parts = []
-    if problem.whole_gpus_kept and lacking > 0:
-        freed = min(lacking, problem.whole_gpus_kept)
+    if problem.kept_whole and lacking > 0:
+        freed = min(lacking, problem.kept_whole)
         parts.append(f"let {freed} of the GPUs kept whole be cut")
         lacking -= freed
+    if powered < service and wanted > powered:
+        parts.append(f"give the racks power for {min(wanted, service) - powered} GPUs more")
     if problem.gpus > service and lacking > 0:
         back = min(lacking, problem.gpus - service)
         parts.append(f"put off the maintenance of {back} GPUs")

@@ -108,7 +108,9 @@ def add_on_columns(model: SlotModel, *, constant: bool = False) -> None:
             continue
         names = [f"on_{'all' if constant else slot}_{layout}" for layout in range(n)]
         high = np.where(fluid.cut, fluid.cuttable[slot], fluid.gpus[slot])
-        model.on.append(model.linear.add_columns(names, cost=[cost] * n, high=high))
+        columns = model.linear.add_columns(names, cost=[cost] * n, high=high)
+        model.linear.narrow(columns, fluid.pinned, high)
+        model.on.append(columns)
 
 
 def add_short_columns(model: SlotModel) -> None:
@@ -141,8 +143,10 @@ def add_fleet(model: SlotModel) -> None:
 def add_whole_kept(model: SlotModel) -> None:
     """Some GPUs in service are not cut."""
     fluid = model.fluid
-    if fluid.problem.whole_gpus_kept and fluid.cut.any():
-        for slot, on in zip(model.slots, model.on, strict=True):
+    if not fluid.cut.any():
+        return
+    for slot, on in zip(model.slots, model.on, strict=True):
+        if fluid.cuttable[slot] < fluid.gpus[slot]:
             model.linear.add_row(f"whole_{slot}", on, fluid.cut.astype(float), "<=", fluid.cuttable[slot])
 
 
@@ -151,7 +155,7 @@ def add_changes(
 ) -> None:
     """A cut is paid for each GPU by which a layout grows, into, within and out of the range."""
     fluid = model.fluid
-    price = fluid.problem.change_gpu_hours
+    price = fluid.change_cost
     cuttable = np.flatnonzero(fluid.cut)
     if not price or not len(cuttable):
         return

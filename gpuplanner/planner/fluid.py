@@ -7,7 +7,7 @@ here grows with the fleet.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
 from gpuplanner.planner.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.shortage import Steps, shortage_steps
-from gpuplanner.planner.substitution import membership, up_sets
+from gpuplanner.planner.substitution import membership, serves, up_sets
 from gpuplanner.schemas import WHOLE_GPU
 
 
@@ -28,7 +28,8 @@ class Fluid:
     problem : PlanProblem
         Where they come from.
     layouts : tuple of str
-        Layouts that a plan may need: those on which no other improves, and those of ``problem.initial``.
+        Layouts that a plan may need: those on which no other improves, and those that are there at first or
+        must stay.
     cut : ndarray of bool, shape (n_layouts,)
         Whether a GPU with the layout is cut.
     demanded : ndarray of int, shape (n_sets, n_profiles)
@@ -37,12 +38,14 @@ class Fluid:
         Instances on one GPU of each layout that can serve the set.
     steps : list of Steps
         Cost of missing instances, by slot.
-    on_cost : float
-        Cost of one GPU that is on for one slot.
+    on_cost, change_cost : float
+        Cost of one GPU that is on for one slot, and of one that is cut.
     gpus : ndarray of int, shape (n_slots,)
         GPUs that may be on.
     cuttable : ndarray of int, shape (n_slots,)
         GPUs that may be cut; below 0 where the limits contradict each other.
+    pinned : ndarray of int, shape (n_layouts,)
+        GPUs that must have a layout in every slot.
     initial : ndarray of int or None, shape (n_layouts,)
         GPUs by layout before the first slot.
     """
@@ -54,8 +57,10 @@ class Fluid:
     cover: Counts
     steps: list[Steps]
     on_cost: float
+    change_cost: float
     gpus: Counts
     cuttable: Counts
+    pinned: Counts
     initial: Counts | None
 
     @classmethod
@@ -72,8 +77,9 @@ class Fluid:
         >>> Fluid.of(problem).layouts
         ('4g.20gb:1,3g.20gb:1', '4g.20gb:1,1g.5gb:3', '3g.20gb:1,1g.5gb:4', '1g.5gb:7')
         """
-        initial = dict(problem.initial or {})
-        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial]))
+        initial, pinned = dict(problem.initial or {}), problem.limits.pinned
+        named = {*initial, *pinned}
+        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned]))
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
         sets = up_sets(problem.board, problem.profiles, supply)
@@ -81,8 +87,8 @@ class Fluid:
         for layout, counts in enumerate(held):
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
-        keep = [i for i, layout in enumerate(layouts) if layout in initial or not _beaten(cover, i)]
-        gpus = problem.gpus_in_service
+        keep = [i for i, layout in enumerate(layouts) if layout in named or not _beaten(cover, i)]
+        gpus = problem.gpus_allowed_on
         return cls(
             problem=problem,
             layouts=tuple(layouts[i] for i in keep),
@@ -91,10 +97,28 @@ class Fluid:
             cover=cover[:, keep],
             steps=shortage_steps(problem),
             on_cost=problem.on_price * problem.slot_hours,
+            change_cost=problem.change_gpu_hours,
             gpus=gpus,
-            cuttable=gpus - problem.whole_gpus_kept,
+            cuttable=problem.gpus_cuttable,
+            pinned=np.array([pinned.get(layouts[i], 0) for i in keep], dtype=np.int64),
             initial=None if problem.initial is None else np.array([initial.get(layouts[i], 0) for i in keep]),
         )
+
+    def allowed(self, slot: int, states: Counts) -> NDArray[np.bool_]:
+        """Whether vectors of counts, shape (n, n_layouts), keep the limits of a slot."""
+        within: NDArray[np.bool_] = (
+            (states.sum(axis=1) <= self.gpus[slot])
+            & (states[:, self.cut].sum(axis=1) <= self.cuttable[slot])
+            & (states >= self.pinned).all(axis=1)
+        )
+        return within
+
+    def with_instance(self, profile: int) -> Fluid:
+        """The same arrays with one more column of counts, last: single instances of a profile, free of cost."""
+        names = self.problem.profiles
+        serving = [serves(self.problem.board, names[profile], name) for name in names]
+        column = (self.demanded @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
+        return replace(self, cover=np.column_stack([self.cover, column]))
 
     def missing(self, slot: int, counts: Counts) -> Counts:
         """Instances short of each profile, chosen so that the shortage costs least.
@@ -165,7 +189,7 @@ class Fluid:
         previous = before
         for slot, now in enumerate(counts, start):
             total += float(self.slot_costs(slot, now[None])[0])
-            total += self.problem.change_gpu_hours * self.cuts(previous, now)
+            total += self.change_cost * self.cuts(previous, now)
             previous = now
         return total
 

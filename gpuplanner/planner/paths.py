@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpuplanner.planner.changes import change_costs
 from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.problem import Counts, Floats
 
@@ -43,9 +43,9 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
         own = np.array([plan[slot] for plan in plans])
         now, costs = _candidates(fluid, slot, pool, own)
         if slot:
-            total = value[:, None] + _transitions(fluid, taking[-1], now)
+            total = value[:, None] + change_costs(fluid, taking[-1], now)
         elif fluid.initial is not None:
-            total = _transitions(fluid, fluid.initial[None], now)
+            total = change_costs(fluid, fluid.initial[None], now)
         else:
             total = np.zeros((1, len(now)))
         origin = total.argmin(axis=0)
@@ -62,18 +62,7 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
 
 def _candidates(fluid: Fluid, slot: int, pool: Counts, own: Counts) -> tuple[Counts, Floats]:
     """States that may be taken in a slot, with their costs."""
-    allowed = (pool.sum(axis=1) <= fluid.gpus[slot]) & (
-        pool[:, fluid.cut].sum(axis=1) <= fluid.cuttable[slot]
-    )
-    others = pool[allowed]
+    others = pool[fluid.allowed(slot, pool)]
     cheapest = np.argsort(fluid.slot_costs(slot, others), kind="stable")[:_KEPT]
     states = np.unique(np.concatenate([own, others[cheapest]]), axis=0)
     return states, fluid.slot_costs(slot, states)
-
-
-def _transitions(fluid: Fluid, before: Counts, after: Counts) -> NDArray[np.floating]:
-    """Cost of changing from each state to each other."""
-    cuts = np.zeros((len(before), len(after)), dtype=np.int64)
-    for layout in np.flatnonzero(fluid.cut):
-        cuts += (after[None, :, layout] - before[:, None, layout]).clip(0)
-    return fluid.problem.change_gpu_hours * cuts

@@ -18,9 +18,9 @@ STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 """``optimal``: no plan costs less, within 1e-6. ``feasible``: the gap says how much less one could cost at
 most. ``infeasible``: no plan keeps the limits. ``unknown``: none was found, and none was excluded."""
 
-STOPS = ("proof", "passes", "time_limit", "user")
+STOPS = ("proof", "passes", "time_limit", "work_limit", "user")
 """Why the search ended: the gap asked for (or infeasibility) was proven; all passes were made; the time was
-up; somebody pressed Ctrl-C."""
+up; the work allowed was done; somebody pressed Ctrl-C."""
 
 FORMAT = "gpuplanner.plan/1"
 
@@ -32,8 +32,8 @@ class Plan:
     Parameters
     ----------
     method : str
-        ``"milp"``: free to change in every slot. ``"static"``: the same counts in every slot; the bound is
-        then that of all such plans.
+        How it was made, see :func:`gpuplanner.planner.plan`. ``"static"``: the same counts in every slot; the
+        bound is then that of all such plans. Else the bound is that of all plans.
     status : str
         One of :data:`STATUSES`. Objective, bound and gap are None, and the arrays empty, unless it is
         ``optimal`` or ``feasible``.

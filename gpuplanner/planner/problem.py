@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -14,7 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.planner.board_text import board_from_dict, board_to_dict
-from gpuplanner.planner.problem_check import problem_faults
+from gpuplanner.planner.limits import Limits, limits_from_dict
+from gpuplanner.planner.problem_check import TIERS, problem_faults
+from gpuplanner.planner.quotas import admitted_demand
 from gpuplanner.schemas import WHOLE_GPU
 
 ROUNDING = 1e-9
@@ -66,6 +68,8 @@ class PlanProblem:
         GPUs on in the slot before the first, by layout text. If None, the first slot's cuts are free.
     nodes : sequence of str, optional
         Names of the nodes, for whoever applies the plan; ``"node0"`` and so on if None.
+    limits : Limits, optional
+        Further limits: what must stay, racks, switches a day, quotas.
 
     Raises
     ------
@@ -100,6 +104,7 @@ class PlanProblem:
     available: tuple[int, ...] | None
     initial: Mapping[str, int] | None
     nodes: tuple[str, ...] | None
+    limits: Limits
 
     def __init__(
         self,
@@ -120,6 +125,7 @@ class PlanProblem:
         available: Sequence[int] | None = None,
         initial: Mapping[str, int] | None = None,
         nodes: Sequence[str] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         model = as_board(board)
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
@@ -141,6 +147,7 @@ class PlanProblem:
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
             "nodes": None if nodes is None else tuple(nodes),
+            "limits": _canonical_limits(model, limits or Limits()),
         }
         for name, value in values.items():
             object.__setattr__(self, name, _plain(value))
@@ -180,15 +187,54 @@ class PlanProblem:
         width = len(str(needed - 1))
         return tuple(f"node{number:0{width}d}" for number in range(needed))
 
+    def day_of(self, slot: int) -> int:
+        """Whole periods of 24 hours between the first slot and the beginning of one."""
+        return int(slot * self.slot_hours / 24 + ROUNDING)
+
     @property
     def gpus_in_service(self) -> Counts:
         """GPUs in service, shape (n_slots,)."""
         return np.array([self.gpus] * self.n_slots if self.available is None else self.available)
 
+    @property
+    def gpus_allowed_on(self) -> Counts:
+        """GPUs that may be on at once, shape (n_slots,): those in service, and within the power of racks."""
+        return np.minimum(self.gpus_in_service, self._power_beyond(0))
+
+    @property
+    def gpus_cuttable(self) -> Counts:
+        """GPUs that may be cut at once, shape (n_slots,); below 0 where more are kept whole than in service."""
+        beyond = self._power_beyond(self.limits.whole_nodes_kept // self.limits.nodes_per_rack)
+        return np.minimum(self.gpus_in_service - self.kept_whole, beyond)
+
+    def _power_beyond(self, racks: int) -> int:
+        """GPUs for which there is power in all racks but the first ones."""
+        most = self.gpus if self.limits.gpus_on_per_rack is None else self.limits.gpus_on_per_rack
+        full, rest = divmod(self.gpus, self.gpus_per_rack)
+        return (full - racks) * min(most, self.gpus_per_rack) + min(most, rest)
+
+    @property
+    def gpus_per_rack(self) -> int:
+        """GPUs in a rack; the last rack may have fewer."""
+        return self.limits.nodes_per_rack * self.gpus_per_node
+
+    @property
+    def kept_whole(self) -> int:
+        """GPUs in service that are never cut."""
+        return max(self.whole_gpus_kept, self.limits.whole_nodes_kept * self.gpus_per_node)
+
+    @functools.cached_property
+    def admitted(self) -> Floats:
+        """Demand within quotas: what a plan is to serve, shape (n_tenants, n_profiles, n_slots)."""
+        if not self.limits.quotas:
+            return self.demand
+        ranks = [TIERS.index(tier) for tier in self.tiers]
+        return _read_only(admitted_demand(self.demand, self.shares, self.tenants, ranks, self.limits.quotas))
+
     @functools.cached_property
     def pooled(self) -> Floats:
-        """Demand summed over tenants, shape (n_profiles, n_slots)."""
-        return _read_only(self.demand.sum(axis=0))
+        """Admitted demand summed over tenants, shape (n_profiles, n_slots)."""
+        return _read_only(self.admitted.sum(axis=0))
 
     @functools.cached_property
     def required(self) -> Counts:
@@ -210,31 +256,34 @@ class PlanProblem:
             "slot_start": self.slot_start.astimezone(UTC).isoformat(),
             "demand": self.demand.tolist(),
             "initial": None if self.initial is None else dict(self.initial),
+            "limits": self.limits.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PlanProblem:
-        """Read what :meth:`to_dict` wrote.
+        """Read what :meth:`to_dict` wrote; what has a default may be missing, and a board may be a name.
 
         Raises
         ------
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        known = {*_PLAIN, "board", "slot_start", "demand", "initial"}
-        odd = sorted(known ^ set(values))
+        known = {*_PLAIN, "board", "slot_start", "demand", "initial", "limits"}
+        odd = sorted((set(values) - known) | (_NEEDED - set(values)))
         if odd:
             text = message(
                 "plan problem",
-                f"the keys {', '.join(sorted(known))}",
+                f"the keys {', '.join(sorted(_NEEDED))}, and of {', '.join(sorted(known - _NEEDED))}",
                 f"missing or unknown {examples(odd)}",
                 "Mend it.",
             )
             raise ScenarioError(text)
+        board = values["board"]
         try:
             given = dict(values) | {
-                "board": board_from_dict(values["board"]),
+                "board": board if isinstance(board, str) else board_from_dict(board),
                 "slot_start": datetime.fromisoformat(values["slot_start"]),
+                "limits": limits_from_dict(values.get("limits", {})),
             }
             return cls(**given)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -259,6 +308,8 @@ _PLAIN = (
     "nodes",
 )
 
+_NEEDED = {"board", "gpus", "gpus_per_node", "slot_start", "slot_hours", "tenants", "profiles", "demand"}
+
 
 def _read_only(values: ArrayLike) -> Floats:
     array = np.array(values, dtype=np.float64)
@@ -279,14 +330,18 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come l
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _canonical(board: GpuModel, initial: Mapping[str, int]) -> dict[str, int]:
+def _canonical_limits(board: GpuModel, limits: Limits) -> Limits:
+    return replace(limits, pinned=_canonical(board, limits.pinned, what="pinned"))
+
+
+def _canonical(board: GpuModel, given: Mapping[str, int], what: str = "initial") -> dict[str, int]:
     """Layout texts in canonical form and fixed order; each is proven to exist on the board."""
     counts: dict[str, int] = {}
-    for text, gpus in initial.items():
+    for text, gpus in given.items():
         held = {p if p == WHOLE_GPU else board.profile(p).name: n for p, n in parse_layout(text).items()}
         proof = prove(board, held)
         if not proof:
-            fault = message(f"initial layout {text!r}", f"a layout of {board.name}", proof.reason, "Mend it.")
+            fault = message(f"{what} layout {text!r}", f"a layout of {board.name}", proof.reason, "Mend it.")
             raise GeometryError(fault)
         layout = format_layout(held)
         counts[layout] = counts.get(layout, 0) + _plain(gpus)

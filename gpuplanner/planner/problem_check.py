@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuplanner.errors import examples
+from gpuplanner.planner.limits import limit_faults
 
 if TYPE_CHECKING:
     from gpuplanner.planner.problem import PlanProblem
@@ -38,6 +39,14 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
     yield from _tenant_faults(p)
     yield from _demand_faults(p)
     yield from _limit_faults(p)
+    yield from limit_faults(p.limits, p.tenants)
+    if _is_count(p.gpus, 1) and _is_count(p.limits.whole_nodes_kept, 0) and _is_count(p.gpus_per_node, 1):
+        most = p.gpus // p.gpus_per_node
+        racks = p.limits.nodes_per_rack
+        if p.limits.gpus_on_per_rack is not None and p.limits.whole_nodes_kept % max(racks, 1):
+            yield f"whole_nodes_kept must be whole racks of {racks} nodes where racks have a power limit"
+        if p.limits.whole_nodes_kept > most:
+            yield f"whole_nodes_kept must be at most {most}, the full nodes there are, not {p.limits.whole_nodes_kept}"
 
 
 def _node_faults(p: PlanProblem) -> Iterator[str]:

@@ -3,77 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.planner.bound import lower_bound
-from gpuplanner.planner.effort import Effort, relative_gap
+from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.explain import explain, explain_limits
-from gpuplanner.planner.families import Floor
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.forward import sweep
-from gpuplanner.planner.paths import cheapest_path
+from gpuplanner.planner.known import Known
 from gpuplanner.planner.plan import Plan
-from gpuplanner.planner.problem import Counts, PlanProblem
+from gpuplanner.planner.problem import PlanProblem
 from gpuplanner.planner.shortage import unmet_by_tenant
-from gpuplanner.planner.slots import window_floors
-from gpuplanner.planner.static import static_counts
-from gpuplanner.planner.whole import solve_whole
-from gpuplanner.planner.windows import improved
+from gpuplanner.planner.stages import METHOD_STAGES, State
+from gpuplanner.planner.switches import calmed, keeps_switches
 
-METHODS = ("milp", "static")
-
-# Floors of wider windows cost more than they tell.
-_WIDEST_FLOOR = 4
-
-# Up to this many numbers of GPUs (slots times layouts), the whole horizon as one model is the shortest way.
-_SMALL = 600
+METHODS = tuple(METHOD_STAGES)
+"""``auto``: exact where the fleet is small enough, else ``milp``. ``milp``: rounds of bound and plan, free to
+change in every slot. ``dp``: dynamic programming over all states, small fleets only. ``greedy``: slot after
+slot without looking ahead. ``calendar``: few different days. ``static``: no change at all."""
 
 _DECIMALS = 9
-
-
-@dataclass(frozen=True)
-class _State:
-    """The best plan and the best bound so far."""
-
-    counts: Counts | None = None
-    cost: float = float("inf")
-    bound: float = 0.0
-
-    def better(self, fluid: Fluid, counts: Counts | None) -> _State:
-        """With a plan, if it is cheaper than the one held."""
-        if counts is None:
-            return self
-        cost = fluid.cost(counts, before=fluid.initial)
-        return replace(self, counts=counts, cost=cost) if cost < self.cost else self
-
-    def tighter(self, bound: float | None) -> _State:
-        """With a bound, if it is higher than the one held."""
-        return self if bound is None else replace(self, bound=max(self.bound, bound))
-
-    @property
-    def plan(self) -> Counts:
-        """The plan, once there is one."""
-        assert self.counts is not None
-        return self.counts
-
-    @property
-    def gap(self) -> float:
-        """Relative gap; infinite without a plan."""
-        return float("inf") if self.counts is None else relative_gap(self.cost, self.bound)
 
 
 def plan(
     problem: PlanProblem,
     *,
-    method: str = "milp",
+    method: str = "auto",
+    calendars: int = 2,
     time_limit_s: float = 10.0,
     gap_target: float = 0.005,
     seed: int = 0,
     solver: str = "highs",
+    work_limit: int | None = None,
 ) -> Plan:
     """Choose how many GPUs are on with which layout in every slot, with a proof of how good that is.
 
@@ -87,8 +49,10 @@ def plan(
     ----------
     problem : PlanProblem
         Demand, fleet, prices and limits.
-    method : {"milp", "static"}
-        Free to change in every slot, or the best vector of counts for all slots.
+    method : {"auto", "milp", "dp", "greedy", "calendar", "static"}
+        See :data:`METHODS`.
+    calendars : int
+        Most different vectors of counts over the horizon, for the method ``"calendar"``.
     time_limit_s : float
         No new step is begun after this time [s].
     gap_target : float
@@ -97,6 +61,8 @@ def plan(
         Seed of the solver.
     solver : {"highs", "cbc"}
         Solver.
+    work_limit : int, optional
+        Most models handed to the solver: a limit that gives the same plan on every machine.
 
     Returns
     -------
@@ -125,7 +91,12 @@ def plan(
     if method not in METHODS:
         text = message("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
         raise ScenarioError(text)
-    effort = Effort.begin(gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver)
+    if isinstance(calendars, bool) or not isinstance(calendars, int) or calendars < 1:
+        text = message("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
+        raise ScenarioError(text)
+    effort = Effort.begin(
+        gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
+    )
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:
@@ -133,9 +104,11 @@ def plan(
             _no_plan(problem, method, "infeasible", "proof", fault), seconds=time.perf_counter() - began
         )
     fluid = Fluid.of(problem)
-    state, stopped_by = _search(fluid, method, effort)
+    state, stopped_by = _search(fluid, method, calendars, effort)
     if state.counts is None:
         text = "The time was up, or the solver failed, before any plan was found. Allow more time."
+        if problem.limits.switches_per_day is not None:
+            text += " The limit on switches may be the reason: allow more of them."
         found = _no_plan(problem, method, "unknown", stopped_by, text)
     else:
         found = _plan_of(fluid, state, method, stopped_by)
@@ -143,61 +116,35 @@ def plan(
     return replace(found, seconds=time.perf_counter() - began)
 
 
-def _search(fluid: Fluid, method: str, effort: Effort) -> tuple[_State, str]:
-    state = _State()
-    stages = _dynamic if method == "milp" else _static
+def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[State, str]:
+    limited = fluid.problem.limits.switches_per_day is not None
+    known, state = Known(calendars), State()
+    stopped_by = None
     try:
-        for state in stages(fluid, effort):
+        for state in METHOD_STAGES[method](fluid, known, effort):
             if state.gap <= effort.gap_target:
-                return state, "proof"
+                stopped_by = "proof"
+                break
+            # The second half of the time is for finding out what the limit on switches costs.
+            if limited and state.bound > 0 and effort.past_half() and not keeps_switches(fluid, state.plan):
+                break
+        if limited and state.counts is not None and not keeps_switches(fluid, state.counts):
+            state = _calm(fluid, state, known, effort)
+            stopped_by = "proof" if state.gap <= effort.gap_target else None
     except KeyboardInterrupt:
-        if state.counts is None:
+        if state.counts is None or not keeps_switches(fluid, state.counts):
             raise
         return state, "user"
-    return state, "time_limit" if effort.spent() else "passes"
+    return state, stopped_by or effort.why_spent() or "passes"
 
 
-def _dynamic(fluid: Fluid, effort: Effort) -> Iterator[_State]:
-    """Rounds of bound and plan, each with floors of wider windows, then everything at once."""
-    state = _State()
-    floors: list[Floor] = []
-    states: list[Counts] = []
-    plans: list[Counts] = []
-    n_slots = fluid.problem.n_slots
-    widest = 1 if n_slots * len(fluid.layouts) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
-    for width in range(1, 1 + widest):
-        found = window_floors(fluid, width, floors, effort)
-        if found is None:
-            break
-        floors += found.floors
-        states.append(found.states)
-        if width == 1:
-            plans.append(found.states)
-            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, found.states)
-            yield state
-        bound, guide = lower_bound(fluid, floors, effort)
-        state = state.tighter(bound)
-        yield state
-        plans.append(sweep(fluid, state.plan, guide, effort, backward=width % 2 == 0))
-        state = state.better(fluid, plans[-1])
-        yield state
-        state = state.better(fluid, cheapest_path(fluid, [*plans, state.plan], states))
-        yield state
-        if width > 1:
-            for counts in improved(fluid, state.plan, floors, state.bound, effort):
-                state = state.better(fluid, counts)
-                yield state
-    if state.counts is not None and not effort.spent():
-        best, proven = solve_whole(fluid, state.counts, floors, effort)
-        yield state.better(fluid, best).tighter(proven)
+def _calm(fluid: Fluid, state: State, known: Known, effort: Effort) -> State:
+    """The state with a plan that keeps the limit on switches, or without a plan."""
+    counts = calmed(fluid, state.plan, known, state.bound, effort)
+    return replace(state, counts=None, cost=float("inf")).better(fluid, counts)
 
 
-def _static(fluid: Fluid, effort: Effort) -> Iterator[_State]:
-    counts, bound = static_counts(fluid, effort)
-    yield _State().better(fluid, counts).tighter(bound)
-
-
-def _plan_of(fluid: Fluid, state: _State, method: str, stopped_by: str) -> Plan:
+def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
     """The state as a plan; layouts that no GPU ever has are left out."""
     problem, counts = fluid.problem, state.plan
     used = np.flatnonzero(counts.any(axis=0))

@@ -59,7 +59,7 @@ def shortage_steps(problem: PlanProblem) -> list[Steps]:
     """Steps of every slot of a problem."""
     groups = tenant_order(problem)
     prices = np.array([problem.unmet_price[group[0]] for group in groups])
-    demand = np.array([problem.demand[group].sum(axis=0) for group in groups]).reshape(
+    demand = np.array([problem.admitted[group].sum(axis=0) for group in groups]).reshape(
         len(groups), *problem.demand.shape[1:]
     )
     weights = problem.shares * problem.slot_hours
@@ -109,7 +109,7 @@ def unmet_by_tenant(problem: PlanProblem, missing: Counts) -> Floats:
     Returns
     -------
     ndarray of float, shape (n_tenants, n_profiles, n_slots)
-        Mean concurrent instances, never above the demand.
+        Mean concurrent instances, never above the admitted demand.
 
     Examples
     --------
@@ -123,9 +123,9 @@ def unmet_by_tenant(problem: PlanProblem, missing: Counts) -> Floats:
     """
     served = problem.required - missing
     left = np.where(missing > 0, problem.pooled - served, 0.0).clip(0.0)
-    unmet = np.zeros_like(problem.demand)
+    unmet = np.zeros_like(problem.admitted)
     for group in tenant_order(problem):
-        demand = problem.demand[group]
+        demand = problem.admitted[group]
         total = demand.sum(axis=0)
         taken = np.minimum(left, total)
         unmet[group] = demand * np.divide(taken, total, out=np.zeros_like(total), where=total > 0)

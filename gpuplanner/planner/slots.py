@@ -73,5 +73,6 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
 def _key(fluid: Fluid, slot: int) -> tuple[bytes, ...]:
     """All that the model of one slot depends on."""
     steps = fluid.steps[slot]
-    arrays = (fluid.problem.required[:, slot], steps.profile, steps.width, steps.cost, fluid.gpus[slot])
+    limits = (fluid.gpus[slot], fluid.cuttable[slot])
+    arrays = (fluid.problem.required[:, slot], steps.profile, steps.width, steps.cost, *limits)
     return tuple(array.tobytes() for array in arrays)

@@ -103,6 +103,7 @@ def solve(
         return Solution("unknown")
     if not model.names:
         return Solution("optimal", np.zeros(0), 0.0, 0.0)
+    effort.work.take()
     if effort.solver == "cbc":
         return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, limit_s=limit_s)
     options = {

@@ -21,6 +21,7 @@ from gpuplanner.planner.problem import Floats, PlanProblem
 from gpuplanner.planner.problem_check import TIERS
 from gpuplanner.planner.substitution import serves
 from gpuplanner.planner.verify_gpus import layout_plan_faults
+from gpuplanner.planner.verify_limits import count_faults, pinned_alone_fits, within_quotas
 from gpuplanner.schemas import WHOLE_GPU
 
 _TOLERANCE = 1e-6
@@ -64,7 +65,8 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     if faults or not plan.found:
         return faults
     faults += _limit_faults(plan, problem)
-    faults += _shortage_faults(plan, problem)
+    faults += count_faults(plan, problem)
+    faults += _shortage_faults(plan, problem, within_quotas(problem))
     faults += _total_faults(plan, problem)
     faults += _proof_faults(plan)
     if layout_plan is not None:
@@ -79,9 +81,8 @@ def _claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         return
     if any(value is not None for value in (plan.objective, plan.bound, plan.gap)) or plan.counts.size:
         yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
-    contradictory = bool((problem.gpus_in_service < problem.whole_gpus_kept).any())
-    if plan.status == "infeasible" and not contradictory:
-        yield "status: infeasible, yet GPUs that are all off keep every limit"
+    if plan.status == "infeasible" and pinned_alone_fits(problem):
+        yield "status: infeasible, yet GPUs that are all off, but for those that must stay, keep every limit"
 
 
 def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
@@ -132,20 +133,20 @@ def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield "counts: they change, yet the method is static"
 
 
-def _shortage_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
     """Unmet demand must be just what the counts leave at the least cost, taken from tenants in order."""
-    below, above = plan.unmet < -_TOLERANCE, plan.unmet > problem.demand + _TOLERANCE
+    below, above = plan.unmet < -_TOLERANCE, plan.unmet > demand + _TOLERANCE
     if (below | above).any():
         tenant, profile, slot = np.argwhere(below | above)[0]
         yield (
-            f"unmet: {plan.unmet[tenant, profile, slot]:.6g} of {problem.demand[tenant, profile, slot]:.6g} "
+            f"unmet: {plan.unmet[tenant, profile, slot]:.6g} of {demand[tenant, profile, slot]:.6g} "
             f"for {problem.tenants[tenant]}, {problem.profiles[profile]}, slot {slot}"
         )
         return
     held = [parse_layout(text) for text in plan.layouts]
     supply = sorted({name for counts in held for name in counts})
     able = [[i for i in supply if serves(problem.board, i, request)] for request in problem.profiles]
-    pooled, left = problem.demand.sum(axis=0), plan.unmet.sum(axis=0)
+    pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
     prices = np.array(problem.unmet_price)
     for slot in range(problem.n_slots):
         instances = dict.fromkeys(supply, 0)
@@ -159,22 +160,22 @@ def _shortage_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
                 yield f"slot {slot}: more is said to be served than the instances can serve"
                 break
         stated = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
-        least = _least_shortage(problem, slot, Matching(able, instances))
+        least = _least_shortage(problem, demand, slot, Matching(able, instances))
         if not _near(stated, least):
             yield (
                 f"slot {slot}: unmet demand is priced {stated:.6g} an hour, but these counts leave {least:.6g} "
                 "at the least"
             )
-    yield from _order_faults(plan, problem)
+    yield from _order_faults(plan, problem, demand)
 
 
-def _least_shortage(problem: PlanProblem, slot: int, matching: Matching) -> float:
+def _least_shortage(problem: PlanProblem, demand: Floats, slot: int, matching: Matching) -> float:
     """Price of an hour of unmet demand if instances serve the dearest requests first."""
     offers = []
     total = 0.0
     dearest = sorted(range(len(problem.tenants)), key=lambda i: -problem.unmet_price[i])
     for request, share in enumerate(problem.shares.tolist()):
-        wanted = problem.demand[dearest, request, slot]
+        wanted = demand[dearest, request, slot]
         worth = np.array([problem.unmet_price[i] * share for i in dearest]) * wanted
         total += float(worth.sum())
         whole = np.arange(math.ceil(wanted.sum() - 1e-9) + 1)
@@ -189,16 +190,16 @@ def _least_shortage(problem: PlanProblem, slot: int, matching: Matching) -> floa
     return total
 
 
-def _order_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
     """Lower tiers go short first; within a tier cheaper tenants; among equals in proportion."""
     rank = [(-TIERS.index(t), p) for t, p in zip(problem.tiers, problem.unmet_price, strict=True)]
     left = plan.unmet.sum(axis=0)
     expected = np.zeros_like(plan.unmet)
     for key in sorted(set(rank)):
         group = [i for i, other in enumerate(rank) if other == key]
-        total = problem.demand[group].sum(axis=0)
+        total = demand[group].sum(axis=0)
         part = np.minimum(left, total) / np.where(total > 0, total, 1.0)
-        expected[group] = problem.demand[group] * part
+        expected[group] = demand[group] * part
         left = left - np.minimum(left, total)
     wrong = np.argwhere(~np.isclose(plan.unmet, expected, rtol=_TOLERANCE, atol=_TOLERANCE))
     if len(wrong):

@@ -12,6 +12,7 @@ from gpuplanner.errors import SchemaError, examples
 from gpuplanner.hardware import OFF
 from gpuplanner.planner.plan import Plan
 from gpuplanner.planner.problem import PlanProblem
+from gpuplanner.planner.verify_limits import gpu_faults
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 
@@ -40,7 +41,11 @@ def layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) ->
     except SchemaError as error:
         return [str(error)]
     faults = [*_name_faults(rows, plan, problem), *_time_faults(rows, problem)]
-    return faults or [*_count_faults(rows, plan, problem), *_change_faults(rows, plan, problem)]
+    return faults or [
+        *_count_faults(rows, plan, problem),
+        *_change_faults(rows, plan, problem),
+        *gpu_faults(rows, problem),
+    ]
 
 
 def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:

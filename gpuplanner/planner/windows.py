@@ -79,11 +79,10 @@ def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor
     )
     if answer.values is None:
         return 0.0
-    price = fluid.problem.change_gpu_hours
 
     def cost(slots: Counts) -> float:
         leaving = 0 if after is None else fluid.cuts(slots[-1], after)
-        return fluid.cost(slots, start=window.start, before=before) + price * leaving
+        return fluid.cost(slots, start=window.start, before=before) + fluid.change_cost * leaving
 
     found = model.counts(answer.values)
     saved = cost(counts[inside]) - cost(found)

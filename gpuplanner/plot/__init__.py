@@ -12,6 +12,7 @@ from gpuplanner._optional import import_optional
 
 if TYPE_CHECKING:
     from gpuplanner.plot.board import plot_board
+    from gpuplanner.plot.bounds import plot_bounds
     from gpuplanner.plot.compare import plot_policies, plot_savings
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
@@ -38,6 +39,7 @@ _HOME = {
     "layout_colours": "theme",
     "plot_backtest_scores": "demand",
     "plot_board": "board",
+    "plot_bounds": "bounds",
     "plot_costs": "costs",
     "plot_demand": "demand",
     "plot_layout_calendar": "layout",
@@ -62,6 +64,7 @@ __all__ = [
     "layout_colours",
     "plot_backtest_scores",
     "plot_board",
+    "plot_bounds",
     "plot_costs",
     "plot_demand",
     "plot_layout_calendar",

@@ -9,7 +9,8 @@ import polars as pl
 
 from gpuplanner.hardware import MigProfile
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.fleet import Calendar, Fleet, Rules
+from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.world import (
     CHANGE,
     EVENT,

@@ -1,4 +1,4 @@
-"""What is simulated: a fleet, a calendar of layouts, and the rules by which jobs are served."""
+"""What is simulated: a fleet, and a calendar of its layouts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware import GpuModel, as_board, parse_layout, prove
 from gpuplanner.schemas import WHOLE_GPU
-
-QUEUES = ("easy", "strict")
 
 
 @dataclass(frozen=True)
@@ -171,41 +169,3 @@ def _instances(board: GpuModel, layout: str) -> dict[str, int]:
         )
         raise GeometryError(text)
     return counts
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How jobs are served.
-
-    Parameters
-    ----------
-    queue : {"easy", "strict"}
-        Jobs on whole GPUs wait in one queue. ``"strict"``: the first one that does not fit stops the others.
-        ``"easy"``: others may pass it if, by their limits, they do not delay it (EASY backfill).
-    substitute : bool
-        A job waiting for an instance may take a larger idle one that nobody waits for by name.
-    reconfigure_s : float
-        Time a GPU is out of service for a change of layout [s].
-
-    Examples
-    --------
-    >>> Rules(queue="conservative")
-    Traceback (most recent call last):
-        ...
-    gpuplanner.errors.ScenarioError: rules: expected queue one of 'easy', 'strict' and ...
-    """
-
-    queue: str = "easy"
-    substitute: bool = True
-    reconfigure_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.queue not in QUEUES or not 0 <= self.reconfigure_s < np.inf:
-            text = message(
-                "rules",
-                f"queue one of {', '.join(map(repr, QUEUES))} and reconfigure_s not below 0",
-                f"queue={self.queue!r}, reconfigure_s={self.reconfigure_s}",
-                "Change it.",
-            )
-            raise ScenarioError(text)

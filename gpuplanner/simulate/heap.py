@@ -40,3 +40,16 @@ def pop(heap: Table, size: int) -> int:
         place = child
     heap[place].at, heap[place].who = at, who
     return size
+
+
+@compiled
+def drop(heap: Table, size: int, who: int) -> int:
+    """Remove the event of somebody who has one; return the new size."""
+    place = 0
+    while heap[place].who != who:
+        place += 1
+    while place > 0:
+        parent = (place - 1) // 2
+        heap[place] = heap[parent]
+        place = parent
+    return pop(heap, size)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuplanner._optional import import_optional
+
+log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -53,7 +56,13 @@ def _cache_class() -> type[Any]:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         source.update(path.read_bytes())
 
+    def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
+        kept = base.load_overload(self, *arguments)
+        if kept is None:
+            log.warning("compiling a simulation loop; it is kept, so this takes some seconds once")
+        return kept
+
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
         return (*base._index_key(self, *arguments), source.hexdigest())
 
-    return type("RoomCache", (base,), {"_index_key": index_key})
+    return type("RoomCache", (base,), {"_index_key": index_key, "load_overload": load_overload})

@@ -9,7 +9,8 @@ import polars as pl
 from gpuplanner.errors import ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.build import Terms, to_terms
-from gpuplanner.simulate.fleet import Calendar, Fleet, Rules
+from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.world import NONE
 
 
@@ -29,6 +30,10 @@ class Workload(dy.Schema):
     """SMs that the job can use; null if its speed does not depend on the instance."""
     limit_s = dy.Float64(nullable=True, min=0.0)
     """Run-time limit, by which backfill foretells ends."""
+    tier = dy.Int32(nullable=True, min=0)
+    """0 is the most urgent."""
+    predicted_gpu_s = dy.Float64(nullable=True, min=0.0)
+    """GPU-seconds foretold when it was submitted; may be far from ``gpus * run_s``."""
 
     @dy.rule()
     def job_id_occurring_once(cls) -> pl.Expr:
@@ -47,15 +52,15 @@ def checked(jobs: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     Raises
     ------
     SchemaError
-        Naming every fault; under EASY also if a job on whole GPUs has no limit.
+        Naming every fault; under backfill also if a job on whole GPUs has no limit.
     """
     table = check(jobs, Workload, where="jobs to simulate")
-    if rules.queue == "easy":
+    if rules.by_limits:
         endless = table.filter(pl.col("profile") == WHOLE_GPU, pl.col("limit_s").is_null())["job_id"]
         if len(endless):
             text = message(
                 "jobs to simulate: column 'limit_s'",
-                "a run-time limit for every job on whole GPUs, since EASY backfill plans by limits",
+                "a run-time limit for every job on whole GPUs, since backfill plans by limits",
                 f"{len(endless)} without: {examples(endless.to_list())}",
                 "Fill it, for example with the default limit of the partition, or use Rules(queue='strict').",
             )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gpuplanner.simulate.jit import compiled
 from gpuplanner.simulate.world import NONE, World
 
+if TYPE_CHECKING:
+    from gpuplanner.simulate.gangs import Gangs
+
+    Machine = World | Gangs
+
 
 @compiled
-def change_node(w: World, node: int, change: int) -> None:
+def change_node(w: Machine, node: int, change: int) -> None:
     """Count the idle whole GPUs of a node up or down."""
     idle = w.nodes[node].idle
     w.idle[idle].nodes -= 1
@@ -20,7 +27,7 @@ def change_node(w: World, node: int, change: int) -> None:
 
 
 @compiled
-def choose_nodes(w: World, gpus: int, passing: bool) -> int:
+def choose_nodes(w: Machine, gpus: int, passing: bool) -> int:
     """Choose nodes for a job on whole GPUs into ``chosen``; return how many, 0 if it does not fit.
 
     Up to one node: the node with the fewest idle GPUs that still holds it. More: wholly idle nodes. Lowest
@@ -29,6 +36,9 @@ def choose_nodes(w: World, gpus: int, passing: bool) -> int:
     found, part, count = 0, min(gpus, w.per_node), (gpus + w.per_node - 1) // w.per_node
     if count > 1 and count > w.idle[w.per_node].nodes:
         return 0
+    if len(w.nodes) == 1:  # a pool, of perhaps thousands of GPUs: no need to look for a node
+        w.chosen[0] = 0
+        return 1 if w.nodes[0].idle >= part and (not passing or w.nodes[0].ceiling >= part) else 0
     for idle in range(part, w.per_node + 1):
         unseen, node = w.idle[idle].nodes, w.idle[idle].lowest
         while unseen:
@@ -72,11 +82,17 @@ def reserve(w: World, gpus: int) -> float:
                 w.nodes[node].future += 1
                 enough += w.nodes[node].future == part
             gpu = w.gpus[gpu].next
+    keep_nodes(w, part, count)
+    return shadow
+
+
+@compiled
+def keep_nodes(w: Machine, part: int, count: int) -> None:
+    """Lower the ceiling of the nodes that the head will get, by what they will have idle."""
     for idle in range(part, w.per_node + 1):
         for node in range(len(w.nodes)):
             if w.nodes[node].future == idle:
                 w.nodes[node].ceiling = idle - part
                 count -= 1
                 if count == 0:
-                    return shadow
-    return shadow
+                    return

@@ -9,8 +9,9 @@ import polars as pl
 
 from gpuplanner.schemas import Outcomes, conform
 from gpuplanner.simulate.build import Terms, to_terms, to_world
-from gpuplanner.simulate.fleet import Calendar, Fleet, Rules
+from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked, never_fitting, refuse
+from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
 from gpuplanner.simulate.world import NONE, RECONFIGURING, STATES, World
 
 
@@ -90,7 +91,8 @@ def simulate(
     SchemaError
         If the jobs are not as described.
     ScenarioError
-        If a job can never start, or a slot wants more GPUs than there are.
+        If a job can never start, a slot wants more GPUs than there are, or the rules are for
+        :func:`~gpuplanner.simulate.schedule` alone.
     GeometryError
         If a profile or layout is not one of the board.
 
@@ -107,6 +109,7 @@ def simulate(
     """
     from gpuplanner.simulate.engine import advance
 
+    refuse_rules_for_gangs(rules)
     table = checked(jobs, rules)
     terms = to_terms(table, fleet, calendar, rules)
     misfits = never_fitting(table, terms, fleet, calendar)

@@ -20,7 +20,7 @@ from gpuplanner.export import (
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import Mark, replaced_directory, sha256, to_json
 from gpuplanner.hardware import as_board
-from gpuplanner.planner import Plan, PlanProblem, assign, plan_from_json, verify
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -54,8 +54,25 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
     ScenarioError
         If the file is no plan.
     """
+    pools = read_plans(path)
+    if len(pools) > 1:
+        text = message(
+            str(path), "a plan of one pool", f"{len(pools)} pools", "Plan and export each by itself."
+        )
+        raise ScenarioError(text)
+    return next(iter(pools.values()))
+
+
+def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
+    """Read a plan.json of one pool or of a fleet, by pool.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is no plan.
+    """
     try:
-        return plan_from_json(Path(path).read_text(encoding="utf-8"))
+        return fleet_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ScenarioError) as error:
         text = message(str(path), "a plan.json", str(error), "Check the path.")
         raise ScenarioError(text) from error
@@ -83,16 +100,21 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
         return verify_file(path, board, gpus_per_node=gpus_per_node)
-    plan, problem = read_plan(path)
-    problems = list(verify(plan, problem))
-    if board is not None and as_board(board).name != problem.board.name:
-        problems.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
-    if not problems and plan.found:
-        problems = list(verify(plan, problem, assign(plan, problem)))
-    findings = [
-        f"status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every layout is "
-        "placed, and cost, changes and unmet demand are as recomputed"
-    ]
+    problems: list[str] = []
+    findings: list[str] = []
+    pools = read_plans(path)
+    for name, (plan, problem) in pools.items():
+        where = f"{name}: " if len(pools) > 1 else ""
+        faults = list(verify(plan, problem))
+        if board is not None and as_board(board).name != problem.board.name:
+            faults.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
+        if not faults and plan.found:
+            faults = list(verify(plan, problem, assign(plan, problem)))
+        problems += [where + fault for fault in faults]
+        findings.append(
+            f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
+            "layout is placed, and cost, changes and unmet demand are as recomputed"
+        )
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
 
 

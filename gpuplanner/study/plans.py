@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import InfeasiblePlanError, message
-from gpuplanner.planner import Plan, PlanProblem, assign, plan, verify
+from gpuplanner.planner import Limits, Plan, PlanProblem, assign, plan, verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.history import history
@@ -17,8 +17,8 @@ from gpuplanner.study.stage import Stage
 
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
 _FIELDS = (
-    "quantile", "arrival_scale", "change_gpu_hours", "whole_gpus_kept", "unmet_price", "gap_target",
-    "time_limit_s", "seed",
+    "quantile", "arrival_scale", "change_gpu_hours", "whole_gpus_kept", "whole_nodes_kept",
+    "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
 
@@ -69,17 +69,26 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         # The fleet begins as whole GPUs: what the plan cuts first is a change like any other.
         initial={WHOLE_GPU: known.nodes * scenario.gpus_per_node},
         nodes=known.node_names,
+        limits=Limits(
+            whole_nodes_kept=min(scenario.whole_nodes_kept, known.nodes),
+            switches_per_day=scenario.switches_per_day,
+        ),
     )
 
 
-def _planned(scenario: Scenario, view: str, method: str) -> Planned:
+def plan_view(
+    scenario: Scenario, view: str, method: str, *, calendars: int = 2, work_limit: int | None = None
+) -> Planned:
+    """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.plan`."""
     problem = plan_problem(scenario, view)
     found = plan(
         problem,
         method=method,
+        calendars=calendars,
         time_limit_s=scenario.time_limit_s,
         gap_target=scenario.gap_target,
         seed=scenario.seed,
+        work_limit=work_limit,
     )
     planned = Planned(problem, found)
     faults = verify(found, problem, planned.layout_plan) if found.found else []
@@ -93,7 +102,7 @@ def _planned(scenario: Scenario, view: str, method: str) -> Planned:
 
 def _plan_stage(view: str, method: str) -> Stage[Planned]:
     fields = (*OUTLOOKS[view].fields, *largest_gang.fields, *_FIELDS)
-    return Stage(lambda scenario: _planned(scenario, view, method), fields)
+    return Stage(lambda scenario: plan_view(scenario, view, method), fields)
 
 
 PLANS = {

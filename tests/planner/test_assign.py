@@ -88,5 +88,5 @@ def test_names_sort_like_numbers(problem_of: Any) -> None:
 
 def test_without_a_plan_there_is_nothing_to_assign(problem_of: Any) -> None:
     problem = problem_of([[[1.0]]], ["gpu"], whole_gpus_kept=2, available=[1])
-    with pytest.raises(InfeasiblePlanError, match="keep at most 1 whole, or keep 1 more in service"):
+    with pytest.raises(InfeasiblePlanError, match="keep at most 1 whole, or have 1 more in service"):
         assign(plan(problem), problem)

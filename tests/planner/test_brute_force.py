@@ -36,11 +36,12 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_plan_is_the_best_of_all(problem_of: Any, least_cost: Any, seed: int) -> None:
+@pytest.mark.parametrize("method", ["milp", "dp"])
+@pytest.mark.parametrize("seed", range(100))
+def test_plan_is_the_best_of_all(problem_of: Any, least_cost: Any, seed: int, method: str) -> None:
     problem = random_problem(problem_of, seed)
     best = least_cost(problem)
-    found = plan(problem, gap_target=0)
+    found = plan(problem, gap_target=0, method=method)
     assert found.status == "optimal"
     assert found.objective == pytest.approx(best, abs=1e-6)
     assert verify(found, problem, assign(found, problem)) == []

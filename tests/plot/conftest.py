@@ -103,6 +103,14 @@ def placements() -> pl.DataFrame:
 
 
 @pytest.fixture
+def bounds() -> pl.DataFrame:
+    """Three plans that were found and one that was not."""
+    costs = {"static": 9618.7, HOSTILE[0]: 8031.4, "auto": 6985.9, "dp": None}
+    rows = [(name, cost, 6973.3, cost and 1 - 6973.3 / cost) for name, cost in costs.items()]
+    return pl.DataFrame(rows, schema=["method", "objective", "bound", "gap"], orient="row")
+
+
+@pytest.fixture
 def policies() -> pl.DataFrame:
     rows = [
         (policy, metric, unit, mean, mean - 1, mean + 1)

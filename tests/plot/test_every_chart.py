@@ -23,6 +23,7 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "layout_plan": plot.plot_layout_calendar,
     "counts": plot.plot_layout_counts,
     "placements": lambda frame: plot.plot_board(frame, memory_slices=8),
+    "bounds": plot.plot_bounds,
     "policies": plot.plot_policies,
     "savings": plot.plot_savings,
     "costs": lambda frame: plot.plot_costs(frame, unit="USD"),
@@ -31,6 +32,7 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
 NAMES = {
     "ledger": "tenant",
     "layout_plan": "node",
+    "bounds": "method",
     "policies": "policy",
     "costs": "tenant",
 }

@@ -155,7 +155,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
         run_notebook(root / "notebooks" / "monthly_report.ipynb", tmp_path / "x.ipynb", {"scenaro_path": "a"})
 
 
-@pytest.mark.parametrize("name", ["01_demand_and_phases", "03_static_vs_dynamic"])
+@pytest.mark.parametrize("name", ["01_demand_and_phases", "03_static_vs_dynamic", "04_mig_layouts"])
 def test_notebooks_run_headless(root, tmp_path, name):
     parameters = {"replications": 2} if name.startswith("03") else {}
     run_notebook(root / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb", parameters)

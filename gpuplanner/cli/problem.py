@@ -1,0 +1,86 @@
+"""The part of ``plan`` that takes a problem file instead of a scenario: one pool, or a fleet of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.cli.app import Exit, say
+from gpuplanner.cli.show import show
+
+_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+
+
+def plan_file(
+    path: str,
+    how: dict[str, Any],
+    out: Path | None,
+    seed: int | None,
+    time_limit: float | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> Exit:
+    """Plan the pools of a problem file, check the plans, print and write them."""
+    from gpuplanner.errors import InfeasiblePlanError, message
+    from gpuplanner.files import write_atomically
+    from gpuplanner.planner import (
+        assign,
+        fleet_to_json,
+        plan_fleet,
+        plan_to_json,
+        read_problems,
+        verify,
+        verify_fleet,
+    )
+
+    pools = read_problems(path)
+    if time_limit is not None:
+        how = {**how, "time_limit_s": time_limit}
+    fleet = plan_fleet(pools, seed=seed or 0, **how)
+    faults = verify_fleet(fleet, pools)
+    for name, found in fleet.plans.items():
+        if found.found and not faults:
+            faults = verify(found, pools[name], assign(found, pools[name]))
+    if faults:
+        text = message(path, "a plan that its check accepts", "; ".join(faults), "Report it.")
+        raise InfeasiblePlanError(text)
+    if out is not None:
+        alone = next(iter(pools)) if len(pools) == 1 else None
+        text = (
+            fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
+        )
+        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    parts = {name: {key: getattr(found, key) for key in _KEYS} for name, found in fleet.plans.items()}
+    totals: dict[str, Any] = {
+        "status": fleet.status,
+        "objective": fleet.objective,
+        "bound": fleet.bound,
+        "gap": fleet.gap,
+        "seconds": fleet.seconds,
+        "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
+        "changes": sum(found.changes for found in fleet.plans.values()),
+    }
+    if len(pools) > 1:
+        totals["pools"] = parts
+    show(totals, as_json=as_json)
+    if not quiet:
+        say(fleet.explanation)
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def plan_exit(status: str, *, timed_out: bool) -> Exit:
+    """Exit code of a plan.
+
+    Examples
+    --------
+    >>> plan_exit("feasible", timed_out=True).name, plan_exit("infeasible", timed_out=False).name
+    ('TIME_LIMIT', 'INFEASIBLE')
+    """
+    if status == "infeasible":
+        return Exit.INFEASIBLE
+    if status == "unknown":
+        return Exit.NOTHING_IN_TIME
+    return Exit.TIME_LIMIT if timed_out else Exit.DONE

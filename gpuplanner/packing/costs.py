@@ -1,0 +1,152 @@
+"""Packings that cost more than their number of bins: fire-ups, and time on.
+
+A bin fires up when it goes from empty to used [1]_; it is on while an item is in it (busy time [2]_).
+
+References
+----------
+.. [1] N. Aydin, I. Muter, S. I. Birbil, "Multi-objective temporal bin packing problem: an application in cloud
+   computing", Computers & Operations Research 121, 2020, doi:10.1016/j.cor.2020.104959.
+.. [2] R. Khandekar, B. Schieber, H. Shachnai, T. Tamir, "Real-time scheduling to minimize machine busy times",
+   Journal of Scheduling 18, 2015, doi:10.1007/s10951-014-0411-z.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.packing.bounds import needed, weighings
+from gpuplanner.packing.effort import UNIT, Effort
+from gpuplanner.packing.grid import Grid, as_grid
+from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
+from gpuplanner.packing.recreate import Recreation, Terms
+from gpuplanner.packing.result import CostedPacking, Packing
+from gpuplanner.packing.search import pack
+
+_SHARE_OF_PACK = 0.3  # part of the limits that goes into few bins, where every cheap packing begins
+
+
+def pack_for_cost(
+    problem: AnyProblem,
+    *,
+    bin_cost: float = 1.0,
+    fire_up_cost: float = 0.0,
+    busy_cost: float = 0.0,
+    time_limit_s: float = 5.0,
+    work_limit: int | None = None,
+    seed: int = 0,
+) -> CostedPacking:
+    """Pack items so that bins, fire-ups and time on cost little together, with a bound on the cost.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    bin_cost, fire_up_cost, busy_cost : float
+        Cost of a bin that is used at all, of each change from empty to used, and of a unit of time on.
+    time_limit_s, work_limit, seed
+        As for :func:`gpuplanner.packing.pack`.
+
+    Returns
+    -------
+    CostedPacking
+        The packing, its cost, and a cost that no packing undercuts.
+
+    Raises
+    ------
+    ScenarioError
+        If a cost or a limit makes no sense.
+
+    Examples
+    --------
+    >>> problem = PackingProblem([0, 4, 2], [2, 6, 4], [50, 50, 50], 100)
+    >>> found = pack_for_cost(problem, fire_up_cost=1.0, busy_cost=0.5)
+    >>> found.packing.bins, found.fire_ups, found.busy_time, found.cost, found.proven
+    (1, 1, 6, 5.0, True)
+    """
+    costs = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
+    wrong = {name: cost for name, cost in costs.items() if not 0 <= cost < math.inf}
+    if wrong:
+        raise ScenarioError(message("packing: costs", "at least 0 and finite", repr(wrong), "Mend them."))
+    _compile()
+    effort = Effort(time_limit_s, work_limit, seed)
+    part = None if work_limit is None else max(1, round(_SHARE_OF_PACK * work_limit))
+    first = pack(problem, time_limit_s=_SHARE_OF_PACK * time_limit_s, work_limit=part, seed=seed)
+    moments = np.unique(np.concatenate((problem.starts, problem.ends)))
+    grid = as_grid(problem, moments)
+    lengths = np.append(np.diff(moments), 0).astype(np.float64)
+    terms = Terms(float(bin_cost), float(fire_up_cost), float(busy_cost), lengths, grid.bias)
+    bound = _bound(problem, grid, terms, first.lower_bound)
+    attempt = Recreation(grid, first.assignment, _ways(grid, first), terms, seed=seed)
+    cost = cost_of(problem, first.assignment, terms)[0]
+    stopped_by = first.stopped_by if first.stopped_by == "user" else ""
+    try:
+        while not stopped_by:
+            if cost - attempt.saved <= bound * (1 + 1e-12):
+                stopped_by = "proof"
+            else:
+                effort.spend(attempt.run(UNIT))
+                stopped_by = effort.why_over() or ""
+    except KeyboardInterrupt:
+        stopped_by = "user"
+    _, bin_of = np.unique(attempt.bins.bin_of, return_inverse=True)
+    packing = replace(
+        first,
+        bins=int(bin_of.max()) + 1,
+        assignment=bin_of.astype(np.int64),
+        places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.way_of],
+        stopped_by=stopped_by,
+        seconds=effort.seconds,
+    )
+    cost, fire_ups, busy = cost_of(problem, packing.assignment, terms)
+    return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)
+
+
+def cost_of(problem: AnyProblem, bin_of: Integers, terms: Terms) -> tuple[float, int, int]:
+    """Cost, fire-ups and time on of a packing."""
+    order = np.lexsort((problem.starts, bin_of))
+    until: dict[int, int] = {}
+    fire_ups = busy = 0
+    for item in order.tolist():
+        number, start, end = int(bin_of[item]), int(problem.starts[item]), int(problem.ends[item])
+        last = until.get(number)
+        if last is None or start > last:
+            fire_ups += 1
+            last = start
+        busy += max(end - last, 0)
+        until[number] = max(end, last)
+    cost = terms.bin_cost * len(until) + terms.fire_up_cost * fire_ups + terms.busy_cost * busy
+    return cost, fire_ups, busy
+
+
+def _bound(problem: AnyProblem, grid: Grid, terms: Terms, fewest: int) -> float:
+    """Bins as few as proven, on as long as the moments ask for, each fired up anew after every idle time."""
+    asked = functools.reduce(np.maximum, (needed(grid, *weighed) for weighed in weighings(problem)))
+    # Between idle moments, the most bins that a moment asks for must each fire up.
+    runs = np.split(asked, np.flatnonzero(asked == 0))
+    fire_ups = max(fewest, sum(int(run.max(initial=0)) for run in runs))
+    busy = float(asked @ terms.lengths)
+    return terms.bin_cost * fewest + terms.fire_up_cost * fire_ups + terms.busy_cost * busy
+
+
+def _ways(grid: Grid, packing: Packing) -> Integers:
+    """The way of each item, by its place."""
+    if packing.places is None:
+        return grid.first[:-1].copy()
+    ways = grid.first[:-1].copy()
+    for item, place in enumerate(packing.places.tolist()):
+        ways[item] += int(np.flatnonzero(grid.places[ways[item] : grid.first[item + 1]] == place)[0])
+    return ways
+
+
+@functools.cache
+def _compile() -> None:
+    """Have everything compiled, or loaded from disk, before the clock of the first search starts."""
+    problem = PackingProblem(np.array([0, 1]), np.array([2, 3]), np.array([50, 50]), 100)
+    grid = as_grid(problem, np.arange(4))
+    terms = Terms(1.0, 1.0, 1.0, np.ones(4), grid.bias)
+    Recreation(grid, np.array([0, 1]), np.arange(2), terms, seed=0).run(1)

@@ -1,0 +1,123 @@
+"""Limits that a fleet sets beside its size: what stays, what may change how often, who gets how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpuplanner.errors import ScenarioError, examples, message
+
+
+@dataclass(frozen=True)
+class Quota:
+    """GPUs that a tenant may hold at once, and with whom it shares what it leaves.
+
+    Parameters
+    ----------
+    gpus : float
+        Nominal quota [GPUs]; an instance counts with its share of a GPU.
+    cohort : str, optional
+        Tenants of one cohort lend each other what they do not use.
+    borrow : float, optional
+        Most that may be borrowed on top [GPUs]; all that the cohort leaves if None.
+    """
+
+    gpus: float
+    cohort: str | None = None
+    borrow: float | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a pool; the defaults limit nothing.
+
+    Parameters
+    ----------
+    pinned : mapping of str to int
+        GPUs that must have a layout in every slot, by layout text: placements that must stay.
+    whole_nodes_kept : int
+        Nodes, the first ones, on which no GPU is ever cut: NVLink islands for large jobs. Whole racks are
+        kept by a multiple of `nodes_per_rack`.
+    nodes_per_rack : int
+        Nodes in a rack; racks are filled in the order of nodes.
+    gpus_on_per_rack : int, optional
+        Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU.
+    switches_per_day : int, optional
+        Most cuts of one GPU within 24 hours, counted from the first slot.
+    quotas : mapping of str to Quota
+        By tenant. What a tenant asks beyond its quota and what it can borrow is refused before planning, and
+        has no price. Tenants without one are not limited.
+
+    Examples
+    --------
+    >>> limits = Limits(switches_per_day=2, quotas={"ads": Quota(8, cohort="web")})
+    >>> limits_from_dict(limits.to_dict()) == limits
+    True
+    """
+
+    pinned: Mapping[str, int] = field(default_factory=dict)
+    whole_nodes_kept: int = 0
+    nodes_per_rack: int = 1
+    gpus_on_per_rack: int | None = None
+    switches_per_day: int | None = None
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {name: getattr(self, name) for name in _NAMES}
+        quotas = {tenant: asdict(quota) for tenant, quota in self.quotas.items()}
+        return plain | {"pinned": dict(self.pinned), "quotas": quotas}
+
+
+_NAMES = tuple(Limits.__dataclass_fields__)
+
+
+def limits_from_dict(values: Mapping[str, Any]) -> Limits:
+    """Read what :meth:`Limits.to_dict` wrote; what is left out limits nothing.
+
+    Raises
+    ------
+    ScenarioError
+        If a value is unknown.
+    """
+    unknown = sorted(set(values) - set(_NAMES))
+    if unknown:
+        expected = f"some of {', '.join(_NAMES)}"
+        raise ScenarioError(message("limits", expected, f"unknown {examples(unknown)}", "Mend them."))
+    try:
+        quotas = {tenant: Quota(**quota) for tenant, quota in values.get("quotas", {}).items()}
+        return Limits(**{**values, "quotas": quotas})
+    except (AttributeError, TypeError) as error:
+        text = message("limits", "values of the right kind", str(error), "Mend them.")
+        raise ScenarioError(text) from error
+
+
+def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
+    """Yield, in words, each limit that makes no sense by itself."""
+    counts = {"whole_nodes_kept": 0, "nodes_per_rack": 1, "gpus_on_per_rack": 0, "switches_per_day": 0}
+    optional = ("gpus_on_per_rack", "switches_per_day")
+    for name, low in counts.items():
+        value = getattr(limits, name)
+        if not (_is_count(value, low) or (value is None and name in optional)):
+            yield f"{name} must be a whole number of at least {low}, not {value!r}"
+    bad = [gpus for gpus in limits.pinned.values() if not _is_count(gpus, 0)]
+    if bad or "off" in limits.pinned:
+        yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"
+    strangers = sorted(set(limits.quotas) - set(tenants))
+    if strangers:
+        yield f"quotas must be of tenants; unknown: {examples(strangers)}"
+    for tenant, quota in limits.quotas.items():
+        amounts = [quota.gpus, *([] if quota.borrow is None else [quota.borrow])]
+        if not all(_is_amount(amount) for amount in amounts):
+            yield f"the quota of {tenant} must be numbers of at least 0, not {quota}"
+        elif quota.borrow is not None and quota.cohort is None:
+            yield f"the quota of {tenant} borrows, but names no cohort to borrow from"
+
+
+def _is_count(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -1,0 +1,192 @@
+"""Planning while time goes on: a receding horizon over forecasts, and what it costs not to know the future."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
+from gpuplanner.planner.plan import Plan
+from gpuplanner.planner.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.realised import counts_of, realised_cost
+from gpuplanner.planner.search import plan
+
+Forecast = Callable[[int], ArrayLike]
+"""Demand believed at a slot for the slots from it on, shape (n_tenants, n_profiles, at least the horizon)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Online:
+    """What was done slot by slot, beside the best that could have been done.
+
+    Parameters
+    ----------
+    layouts : tuple of str
+        Layouts in use, as text.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that were on with each layout.
+    cost : float
+        What they cost under the true demand.
+    hindsight : Plan
+        The plan made with the true demand known from the start, with its bound.
+    replans : int
+        How often it was decided anew.
+    """
+
+    layouts: tuple[str, ...]
+    counts: Counts
+    cost: float
+    hindsight: Plan
+    replans: int
+
+    @property
+    def hindsight_cost(self) -> float:
+        """Cost of the best plan known for the true demand; what was done is one of them."""
+        return min(self.cost, _number(self.hindsight.objective))
+
+    @property
+    def regret(self) -> float:
+        """Cost above that of hindsight."""
+        return self.cost - self.hindsight_cost
+
+    @property
+    def regret_at_most(self) -> float:
+        """Cost above the bound: no plan whatever would have saved more."""
+        return self.cost - _number(self.hindsight.bound)
+
+    @property
+    def competitive_ratio(self) -> float:
+        """Cost as a multiple of that of hindsight; 1 if both are 0."""
+        return _ratio(self.cost, self.hindsight_cost)
+
+    @property
+    def competitive_ratio_at_most(self) -> float:
+        """Cost as a multiple of the bound."""
+        return _ratio(self.cost, _number(self.hindsight.bound))
+
+
+def roll(
+    problem: PlanProblem,
+    forecast: Forecast,
+    *,
+    commit: int = 1,
+    horizon: int = 24,
+    time_limit_s: float = 10.0,
+    hindsight_time_limit_s: float = 60.0,
+    gap_target: float = 0.005,
+    seed: int = 0,
+    solver: str = "highs",
+) -> Online:
+    """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        True demand, prices and limits. The demand is used to measure, never to decide.
+    forecast : callable
+        From a slot to the demand then believed for the slots from it on.
+    commit : int
+        Slots done before the next plan, at most `horizon`.
+    horizon : int
+        Slots planned ahead; fewer near the end.
+    time_limit_s, gap_target, seed, solver
+        Of each plan, as for :func:`~gpuplanner.planner.plan`.
+    hindsight_time_limit_s : float
+        Of the plan in hindsight [s].
+
+    Returns
+    -------
+    Online
+
+    Raises
+    ------
+    ScenarioError
+        If an argument makes no sense, or the forecast has another shape than the demand.
+    InfeasiblePlanError
+        If some plan could not be made; the slot is named.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> problem = PlanProblem(
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=0.1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 0, 1, 2]]],
+    ...     change_gpu_hours=0.3,
+    ... )
+    >>> naive = roll(problem, lambda slot: problem.demand[:, :, [slot] * 4], horizon=4)
+    >>> known = roll(problem, lambda slot: problem.demand[:, :, slot:], horizon=4)
+    >>> naive.counts.ravel().tolist(), known.counts.ravel().tolist()
+    ([1, 0, 1, 2], [2, 2, 2, 2])
+    >>> round(naive.regret, 3), known.competitive_ratio
+    (0.2, 1.0)
+    """
+    _check(problem, commit, horizon)
+    search: dict[str, Any] = {"gap_target": gap_target, "seed": seed, "solver": solver}
+    now: Mapping[str, int] | None = problem.initial
+    done: list[Mapping[str, int]] = []
+    replans = 0
+    while len(done) < problem.n_slots:
+        slots = range(len(done), min(len(done) + horizon, problem.n_slots))
+        believed = _believed(problem, forecast(slots.start), slots)
+        ahead = plan(stretch(problem, slots, believed, now), time_limit_s=time_limit_s, **search)
+        if not ahead.found:
+            text = message(f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation)
+            raise InfeasiblePlanError(text)
+        done += [dict(zip(ahead.layouts, row, strict=True)) for row in ahead.counts[:commit].tolist()]
+        now = {layout: gpus for layout, gpus in done[-1].items() if gpus}
+        replans += 1
+    layouts, counts = counts_of(done)
+    cost = realised_cost(problem, layouts, counts)
+    hindsight = plan(problem, time_limit_s=hindsight_time_limit_s, **search).require()
+    return Online(layouts, counts, cost, hindsight, replans)
+
+
+def stretch(
+    problem: PlanProblem, slots: range, demand: Floats, initial: Mapping[str, int] | None
+) -> PlanProblem:
+    """The problem of some consecutive slots, with a demand for them and the GPUs on before them."""
+    available = None if problem.available is None else problem.available[slots.start : slots.stop]
+    start = problem.slot_times[slots.start]
+    return replace(problem, slot_start=start, demand=demand, available=available, initial=initial)
+
+
+def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
+    demand = np.asarray(given, dtype=np.float64)
+    expected = problem.demand.shape[:2]
+    if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
+        text = message(
+            f"forecast at slot {slots.start}",
+            f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})",
+            str(demand.shape),
+            "Give the demand of all tenants and profiles for the slots from this one on.",
+        )
+        raise ScenarioError(text)
+    return demand[:, :, : len(slots)]
+
+
+def _check(problem: PlanProblem, commit: int, horizon: int) -> None:
+    counts = {"commit": commit, "horizon": horizon}
+    bad = [f"{name} is {n!r}" for name, n in counts.items() if isinstance(n, bool) or not isinstance(n, int)]
+    if bad or not 1 <= commit <= horizon:
+        text = message(
+            "roll",
+            "whole numbers, commit at least 1 and horizon no less than commit",
+            "; ".join(bad) or f"commit {commit} and horizon {horizon}",
+            "Mend them.",
+        )
+        raise ScenarioError(text)
+
+
+def _number(value: float | None) -> float:
+    assert value is not None, "a plan that was found has a cost and a bound"
+    return value
+
+
+def _ratio(cost: float, least: float) -> float:
+    if cost == least:
+        return 1.0
+    return cost / least if least > 0 else float("inf")

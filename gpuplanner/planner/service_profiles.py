@@ -1,0 +1,176 @@
+"""Measured profiles of services: what an instance of each size serves, and how fast, by batch and processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import dataframely as dy
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.hardware import GpuModel, MigProfile, as_board
+from gpuplanner.schemas import conform
+from gpuplanner.traces.fields import Field
+from gpuplanner.traces.reader import read_rows
+
+ThroughputOf = Literal["process", "instance"]
+
+BOARD = "A100-80GB"
+"""Board of the published profiles, and of a plan where none is named."""
+
+COLUMNS = {
+    "Mig instance": Field("compute_slices", "number"),
+    "Batch size": Field("batch", "number"),
+    "Workload Number": Field("processes", "number"),
+    "Throughput": Field("throughput_per_s", "number"),
+    "Latency": Field("latency_s", "number"),
+}
+"""Columns of a profile file and how they are read."""
+
+_KEY = ("compute_slices", "batch", "processes")
+_COUNT_HEADERS = {field.name: header for header, field in COLUMNS.items() if field.name in _KEY}
+_LIKENESS = 0.1
+
+
+class ServiceProfiles(dy.Schema):
+    """One measured setting of one service a row; throughput and latency 0: it did not fit or was not run."""
+
+    service = dy.String(nullable=False, primary_key=True)
+    compute_slices = dy.Int64(nullable=False, min=1, primary_key=True)
+    batch = dy.Int64(nullable=False, min=1, primary_key=True)
+    processes = dy.Int64(nullable=False, min=1, primary_key=True)
+    throughput_per_s = dy.Float64(nullable=False, min=0, metadata={"meaning": "of all processes together"})
+    latency_s = dy.Float64(nullable=False, min=0)
+
+    @dy.rule()
+    def throughput_and_latency_are_both_0_or_neither(cls) -> pl.Expr:
+        """A setting was measured or it was not."""
+        return (pl.col("throughput_per_s") == 0) == (pl.col("latency_s") == 0)
+
+
+def read_service_profiles(
+    folder: str | Path, board: GpuModel | str = BOARD, *, throughput_of: ThroughputOf = "process"
+) -> pl.DataFrame:
+    r"""Read a folder with one profile file a service, as ParvaGPU publishes them.
+
+    A file holds the columns ``Mig instance`` (compute slices), ``Batch size``, ``Workload Number`` (processes
+    that share the instance), ``Throughput`` [1/s] and ``Latency`` [s]. Rows of zeros did not fit or were not
+    run.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Folder of the files; ``bert.csv`` is the service ``bert``.
+    board : GpuModel or str
+        Board on which they were measured; it says which sizes there are.
+    throughput_of : {"process", "instance"}
+        Whose throughput the files state. In ParvaGPU's it is that of one process: throughput times latency is
+        the batch, whatever the number of processes, and the planner of the authors multiplies by them.
+
+    Returns
+    -------
+    polars.DataFrame
+        A table :class:`ServiceProfiles`, services in the order of their file names.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder holds no such files, or a row of one cannot be what it says: file, line and column are
+        named. Also if `throughput_of` is ``"process"`` and the figures are those of whole instances: by
+        Little's law throughput times latency is the number of requests in flight.
+    GeometryError
+        If the board is unknown.
+
+    References
+    ----------
+    Lee et al., ParvaGPU: Efficient Spatial GPU Sharing for Large-Scale DNN Inference in Cloud Environments,
+    SC 2024; MunQ-Lee/ParvaGPU_SC24, src/data_load.c (``trp = trp*orig_num_proc``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> header = "Mig instance,Batch size,Workload Number,Throughput,Latency"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "bert.csv"
+    ...     _ = path.write_text(f"{header}\n1,8,2,100.0,0.08\n7,8,2,0,0\n")
+    ...     read_service_profiles(folder).rows()
+    [('bert', 1, 8, 2, 200.0, 0.08), ('bert', 7, 8, 2, 0.0, 0.0)]
+    """
+    board = as_board(board)
+    if throughput_of not in ("process", "instance"):
+        text = message("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
+        raise TraceFormatError(text)
+    files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
+    if not files:
+        got = "none" if Path(folder).is_dir() else "no such folder"
+        text = message(str(folder), "a folder with a profile file (*.csv) for each service", got, "Check it.")
+        raise TraceFormatError(text)
+    table = pl.concat([_read_file(path, board) for path in files])
+    if throughput_of == "instance":
+        return table
+    _refuse_whole_instances(table, str(folder))
+    return table.with_columns(pl.col("throughput_per_s") * pl.col("processes"))
+
+
+def smallest_profiles(board: GpuModel) -> dict[int, MigProfile]:
+    """Profile with the least memory, and without extra engines, by compute slices.
+
+    Examples
+    --------
+    >>> {slices: p.name for slices, p in smallest_profiles(as_board("A100-80GB")).items()}
+    {1: '1g.10gb', 2: '2g.20gb', 3: '3g.40gb', 4: '4g.40gb', 7: '7g.80gb'}
+    """
+    found: dict[int, MigProfile] = {}
+    for profile in sorted(board.profiles, key=_smallest_first):
+        found.setdefault(profile.compute_slices, profile)
+    return found
+
+
+def _smallest_first(profile: MigProfile) -> tuple[int, int, bool, str]:
+    return (profile.compute_slices, profile.memory_slices, bool(profile.attribute), profile.name)
+
+
+def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
+    """Rows of one file; any row that cannot be used is an error, since a plan would rest on what is missing."""
+    rows = read_rows([path], COLUMNS, source="service profiles")
+    sizes = sorted(smallest_profiles(board))
+    throughput, latency = pl.col("throughput_per_s"), pl.col("latency_s")
+    known = f"{board.name} has instances of {', '.join(map(str, sizes))} compute slices"
+    faults: dict[str, pl.Expr] = {
+        f"{header}: not a whole number above 0": (pl.col(name) < 1) | (pl.col(name) % 1 != 0)
+        for name, header in _COUNT_HEADERS.items()
+    }
+    faults[f"Mig instance: {known}"] = ~pl.col("compute_slices").is_in([float(size) for size in sizes])
+    faults["Throughput and Latency: one is 0 and the other is not"] = (throughput == 0) != (latency == 0)
+    faults[f"{', '.join(_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(_KEY).is_duplicated()
+    rows = rows.reject(faults)
+    if rows.rejects.height:
+        _refuse_rows(path, rows.rejects.to_dicts())
+    if rows.good.is_empty():
+        text = message(str(path), "rows of service profiles", "a header alone", "Is this the right file?")
+        raise TraceFormatError(text)
+    named = rows.good.with_columns(service=pl.lit(path.stem))
+    return conform(named, ServiceProfiles, where=str(path))
+
+
+def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
+    listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
+    got = f"{len(rejects)} unusable row(s): {examples(listed)}"
+    text = message(str(path), "five figures a row that a measurement can give", got, "Mend or remove them.")
+    raise TraceFormatError(text)
+
+
+def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
+    """Multiplying what is already a sum would promise several times what the instances can do."""
+    shared = table.filter((pl.col("processes") > 1) & (pl.col("throughput_per_s") > 0))
+    in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
+    likeness = shared.select(in_flight.median()).item()
+    if likeness is not None and abs(likeness - 1) < _LIKENESS:
+        text = message(
+            folder,
+            "throughput of one process (throughput x latency = batch size)",
+            "that of all of them (throughput x latency = batch size x workload number)",
+            "Read it with throughput_of='instance'.",
+        )
+        raise TraceFormatError(text)

@@ -1,0 +1,281 @@
+"""By which rules jobs are served: order and queue, stops, checkpoints, failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.names import resolve
+
+QUEUES = ("strict", "pass", "easy", "conservative")
+ORDERS = ("fifo", "sjf", "qssf", "fair", "srtf", "las")
+BY_QUOTA = ("srtf", "las")
+"""Orders that share out the GPUs anew whenever something changes, and stop running jobs for it."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """What it takes to stop a job and to start it again.
+
+    Parameters
+    ----------
+    overhead_s : tuple of (int, float)
+        Seconds that a stopped job needs on top [s], by its GPUs: each entry counts up to that many GPUs, the
+        last for all above.
+    start_lag_s : float
+        Under SRTF and LAS, seconds that every start takes before work begins [s]. The reference of SRTF counts
+        a job down from the second after its start.
+    min_run_s : float
+        A job that has run for less is not stopped for one of a more urgent tier [s].
+
+    References
+    ----------
+    Overheads and lag: HeliosArtifact, ``framework/QSSF Service``, commit bdaae109c21f.
+
+    Examples
+    --------
+    >>> [Preemption().overhead_of(gpus) for gpus in (1, 2, 8, 9)]
+    [7.0, 30.0, 30.0, 60.0]
+    """
+
+    overhead_s: tuple[tuple[int, float], ...] = ((1, 7.0), (8, 30.0), (16, 60.0))
+    start_lag_s: float = 1.0
+    min_run_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        sizes = [gpus for gpus, _ in self.overhead_s]
+        times = [*(seconds for _, seconds in self.overhead_s), self.start_lag_s, self.min_run_s]
+        if not sizes or sizes != sorted(set(sizes)) or not all(0 <= time < math.inf for time in times):
+            _refuse("preemption", "overheads by ascending number of GPUs, and seconds not below 0", self)
+
+    def overhead_of(self, gpus: int) -> float:
+        """Seconds that a stopped job of that many GPUs needs on top [s]."""
+        return next((seconds for most, seconds in self.overhead_s if gpus <= most), self.overhead_s[-1][1])
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """How often work is saved. What was done since the last checkpoint is lost with a stop or a failure.
+
+    Parameters
+    ----------
+    interval_s : float or None
+        Work between two checkpoints [s]; 0: saved all the time; infinite: never. None: by Young's formula
+        ``sqrt(2 * write_s * MTBF of the job)`` where there are failures, else never.
+    write_s : float
+        Time that writing one takes [s].
+
+    References
+    ----------
+    J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974); J. T. Daly,
+    A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22 (2006).
+
+    Examples
+    --------
+    >>> Checkpoints(write_s=60.0).interval_of(mtbf_s=120_000.0)
+    3794.73...
+    """
+
+    interval_s: float | None = None
+    write_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not 0 <= self.write_s < math.inf or not (self.interval_s is None or self.interval_s >= 0):
+            _refuse("checkpoints", "seconds not below 0", self)
+        if self.interval_s == 0 and self.write_s > 0:
+            _refuse("checkpoints", "an interval above 0 where writing takes time", self)
+
+    def interval_of(self, mtbf_s: float) -> float:
+        """Work between two checkpoints of a job whose failures come on average so far apart [s]."""
+        return math.sqrt(2 * self.write_s * mtbf_s) if self.interval_s is None else self.interval_s
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failures that stop a job, by a constant rate for each GPU that it holds.
+
+    Parameters
+    ----------
+    mtbf_gpu_h : float
+        Mean time between failures of one GPU [h].
+    restart_s : float
+        Time that a failed job needs on top when it starts again [s].
+    seed : int
+        The same seed gives a job the same failures under every policy.
+
+    References
+    ----------
+    Default rate: 419 interruptions in 54 days on 16 384 GPUs, The Llama 3 Herd of Models (2024).
+
+    Examples
+    --------
+    >>> round(Failures().mtbf_s(gpus=1024) / 3600, 1)
+    49.5
+    """
+
+    mtbf_gpu_h: float = 50_700.0
+    restart_s: float = 300.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not self.mtbf_gpu_h > 0 or not 0 <= self.restart_s < math.inf or self.seed < 0:
+            _refuse("failures", "mtbf_gpu_h above 0, restart_s and seed not below 0", self)
+
+    def mtbf_s(self, gpus: int) -> float:
+        """Mean time between failures of a job that holds that many GPUs [s]."""
+        return self.mtbf_gpu_h * 3600.0 / gpus
+
+
+@dataclass(frozen=True)
+class FairShare:
+    """Tenants take turns by what they used, seen through an exponential decay.
+
+    Parameters
+    ----------
+    half_life_s : float
+        Time in which past use loses half its weight [s]; infinite: nothing is forgotten.
+    shares : mapping of str to float
+        Share of each tenant; 1 for those not named.
+
+    References
+    ----------
+    Slurm, multifactor priority plugin, ``PriorityDecayHalfLife`` (7 days by default).
+    """
+
+    half_life_s: float = 7 * 86_400.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not self.half_life_s > 0 or not all(0 < share < math.inf for share in self.shares.values()):
+            _refuse("fair share", "half_life_s and finite shares above 0", self)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How jobs are served.
+
+    Parameters
+    ----------
+    queue : {"easy", "strict", "pass", "conservative"}
+        What may overtake a job that does not fit. ``"strict"``: nothing. ``"pass"``: all that fits.
+        ``"easy"``: what by its limit does not delay it (EASY backfill). ``"conservative"``: what delays nobody
+        who came before. SRTF and LAS share out the GPUs by quota instead, where smaller jobs pass; ``"strict"``
+        and ``"pass"`` are the same to them, and they take no other.
+    substitute : bool
+        A job waiting for an instance may take a larger idle one that nobody waits for by name.
+    reconfigure_s : float
+        Time a GPU is out of service for a change of layout [s].
+    order : {"fifo", "sjf", "qssf", "fair", "srtf", "las"}
+        Who is first in the queue: the first to arrive; the shortest; the least predicted GPU-time (column
+        ``predicted_gpu_s``); the tenant with the least decayed use per share; the shortest remaining time,
+        with preemption; the least attained GPU-time in steps, with preemption. Ties go by arrival. Jobs with a
+        smaller ``tier`` come before all others in any order.
+    tiers_preempt : bool
+        A job that does not fit stops running jobs of less urgent tiers.
+    preemption : Preemption
+        What stops cost.
+    checkpoints : Checkpoints
+        What stops by tiers, and failures, undo. SRTF and LAS save work before they stop a job.
+    failures : Failures, optional
+        None: nothing fails.
+    fair_share : FairShare
+        Shares and decay, for ``"fair"``.
+    las_thresholds_gpu_s : tuple of float
+        GPU-seconds at which a job sinks to the next step of LAS, ascending.
+
+    References
+    ----------
+    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995. Conservative: A. Mu'alem and D. Feitelson,
+    IEEE TPDS 12 (2001). QSSF: Q. Hu et al., Characterization and prediction of deep learning workloads in
+    large-scale GPU datacenters, SC 2021. LAS: J. Gu et al., Tiresias, NSDI 2019; the default threshold is the
+    first example of its repository.
+
+    Examples
+    --------
+    >>> Rules(queue="strict", order="SJF").order
+    'sjf'
+    >>> Rules(order="sjff")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: rules: order 'sjff' is unknown: ... Did you mean 'sjf', ...
+    """
+
+    queue: str = "easy"
+    substitute: bool = True
+    reconfigure_s: float = 60.0
+    order: str = "fifo"
+    tiers_preempt: bool = False
+    preemption: Preemption = Preemption()
+    checkpoints: Checkpoints = Checkpoints()
+    failures: Failures | None = None
+    fair_share: FairShare = FairShare()
+    las_thresholds_gpu_s: tuple[float, ...] = (3600.0,)
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        object.__setattr__(
+            self, "queue", resolve(self.queue, QUEUES, what="rules: queue", error=ScenarioError)
+        )
+        object.__setattr__(
+            self, "order", resolve(self.order, ORDERS, what="rules: order", error=ScenarioError)
+        )
+        if not 0 <= self.reconfigure_s < math.inf:
+            _refuse("rules", "reconfigure_s not below 0", self.reconfigure_s)
+        steps = self.las_thresholds_gpu_s
+        if not all(low < high for low, high in zip((0.0, *steps), steps, strict=False)):
+            _refuse("rules", "las_thresholds_gpu_s above 0 and ascending", steps)
+        stops = [
+            name
+            for name, given in (
+                ("tiers_preempt", self.tiers_preempt),
+                ("failures", self.failures is not None),
+                ("checkpoints", self.checkpoints != Checkpoints()),
+            )
+            if given
+        ]
+        if self.order in BY_QUOTA and (stops or self.queue in ("easy", "conservative")):
+            got = ", ".join([f"queue {self.queue!r}", *stops])
+            _refuse(f"rules, order {self.order!r}", "queue 'strict' or 'pass', and no stops but its own", got)
+        if self.queue == "conservative" and stops:
+            _refuse("rules, queue 'conservative'", "jobs that end within what was reserved", ", ".join(stops))
+
+    @property
+    def by_quota(self) -> bool:
+        """Whether the order shares out the GPUs anew at every change."""
+        return self.order in BY_QUOTA
+
+    @property
+    def by_limits(self) -> bool:
+        """Whether the queue plans by run-time limits."""
+        return self.queue in ("easy", "conservative")
+
+
+def refuse_rules_for_gangs(rules: Rules) -> None:
+    """Raise if the rules are more than a run over a calendar of layouts knows: FIFO, strict or EASY.
+
+    Raises
+    ------
+    ScenarioError
+        Naming what it does not know.
+
+    Examples
+    --------
+    >>> refuse_rules_for_gangs(Rules(queue="strict"))
+    """
+    known = Rules(queue=rules.queue, substitute=rules.substitute, reconfigure_s=rules.reconfigure_s)
+    if rules != known or rules.queue not in ("strict", "easy"):
+        _refuse(
+            "rules of a run over a calendar",
+            "order 'fifo', queue 'strict' or 'easy', and no stops; schedule knows the others, on whole GPUs",
+            f"order {rules.order!r}, queue {rules.queue!r}" + ("" if rules == known else " and more"),
+        )
+
+
+def _refuse(what: str, expected: str, got: object) -> None:
+    raise ScenarioError(message(what, expected, str(got), "Change it."))

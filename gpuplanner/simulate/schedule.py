@@ -1,0 +1,161 @@
+"""Schedule gangs, jobs that hold whole GPUs of a fleet that stays as it is, by any rules."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate.fleet import Fleet
+from gpuplanner.simulate.gangs import CONSERVATIVE, MOST_STARTS, Gangs, to_gangs, with_more_slices
+from gpuplanner.simulate.jobs import checked
+from gpuplanner.simulate.outcomes import gang_outcomes
+from gpuplanner.simulate.rules import Rules
+from gpuplanner.simulate.world import NONE
+
+
+def schedule(
+    jobs: pl.DataFrame, fleet: Fleet, rules: Rules, *, policy: str, replication: int = 0
+) -> pl.DataFrame:
+    """Serve jobs on whole GPUs by any order and queue.
+
+    Within one instant: jobs end or fail, jobs arrive, jobs start. Ties of submission go by the order of the
+    jobs. A job gets the node with the fewest idle GPUs that holds it, lowest number first; one larger than a
+    node needs wholly idle nodes and leaves the rest of the last one to others.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As for :func:`~gpuplanner.simulate.simulate`, with profile ``"gpu"`` alone; ``tier`` (0 is the most
+        urgent; may be null or absent); ``predicted_gpu_s`` for the order ``"qssf"``.
+    fleet : Fleet
+        What is installed, all of it as whole GPUs. One node with all GPUs is a pool.
+    rules : Rules
+        How jobs are served.
+    policy : str
+        Name written into the outcomes.
+    replication : int
+        Number written into the outcomes.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Outcomes``, in the order of the jobs, without numbers of GPUs, and ``queued_s``: all
+        time in the queue [s], before the first start and after stops. ``lost_gpu_s`` is all time for which
+        GPUs were held above ``run_s``: overhead, checkpoints and work done again.
+
+    Raises
+    ------
+    SchemaError
+        If the jobs are not as described, or have not what the rules ask for.
+    ScenarioError
+        If a job is larger than the fleet, or fails so often that it never ends.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b", "c"], "tenant": "t", "submit_s": [0.0, 1.0, 2.0],
+    ...     "run_s": [100.0, 50.0, 10.0], "gpus": [8, 8, 8], "profile": "gpu"})
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
+    >>> run = schedule(jobs, fleet, Rules(queue="strict", order="sjf"), policy="sjf")
+    >>> run.select("job_id", "first_start", "end", "queued_s").rows()
+    [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
+    """
+    table = checked_gangs(jobs, fleet, rules)
+    gangs = to_gangs(table, fleet, rules)
+    run(gangs, rules)
+    if gangs.status[0].stuck != NONE:
+        stuck = table["job_id"][int(gangs.jobs[gangs.status[0].stuck].row)]
+        text = message(
+            f"job {stuck!r}",
+            f"an end after at most {MOST_STARTS} starts",
+            "a job that is stopped before it gets on",
+            "Lower the rate of failures, or save work more often.",
+        )
+        raise ScenarioError(text)
+    done = gangs.jobs[gangs.arrivals]
+    found = {name: done[name] for name in ("start", "end", "queued", "lost", "starts")}
+    found["node"] = gangs.spots[done["spot"]]
+    return gang_outcomes(table, found, policy, replication)
+
+
+def prepare(rules: Rules) -> None:
+    """Compile the loop that the rules ask for, or load it from disk: seconds the first time, once for all.
+
+    Examples
+    --------
+    >>> prepare(Rules(queue="strict"))
+    """
+    job = pl.DataFrame(
+        {"job_id": ["-"], "tenant": "-", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": WHOLE_GPU}
+    ).with_columns(limit_s="run_s", predicted_gpu_s="run_s")
+    schedule(job, Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), rules, policy="-")
+
+
+def run(gangs: Gangs, rules: Rules) -> None:
+    """Run the loop that the rules ask for to its end."""
+    if rules.by_quota:
+        from gpuplanner.simulate.quota import run_quota
+
+        run_quota(gangs)
+    elif gangs.queue == CONSERVATIVE:
+        from gpuplanner.simulate.reservations import run_reserved
+
+        while not run_reserved(gangs):
+            gangs = with_more_slices(gangs)
+    else:
+        from gpuplanner.simulate.queues import run_queues
+
+        run_queues(gangs)
+
+
+def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="strict")) -> pl.DataFrame:  # noqa: B008
+    """Jobs in order of arrival, with ``row``, their place in the input.
+
+    Raises
+    ------
+    SchemaError
+        If they are not as described, or have not what the rules ask for.
+    ScenarioError
+        If a job is larger than the fleet.
+    """
+    table = checked(jobs, rules)
+    per_node, gpus = fleet.gpus_per_node, pl.col("gpus")
+    needed = pl.when(gpus > per_node).then((gpus / per_node).ceil() * per_node).otherwise(gpus)
+    _refuse(
+        table.filter(pl.col("profile") != WHOLE_GPU),
+        "column 'profile'",
+        "jobs on whole GPUs alone, 'gpu'",
+        "Use simulate, which knows instances.",
+    )
+    if rules.order == "qssf":
+        _refuse(
+            table.filter(pl.col("predicted_gpu_s").is_null()),
+            "column 'predicted_gpu_s'",
+            "a prediction for every job, since order 'qssf' goes by it",
+            "Fill it, for example with the mean of the tenant's earlier jobs.",
+        )
+    if rules.queue == "conservative":
+        _refuse(
+            table.filter(pl.col("limit_s") < pl.col("run_s")),
+            "column 'limit_s'",
+            "limits not below run_s, since others have reserved what follows",
+            "Raise them, or cut run_s to what the limit leaves.",
+        )
+    _refuse(
+        table.filter(needed > fleet.gpus),
+        "column 'gpus'",
+        f"jobs that fit on nodes={fleet.nodes}, gpus_per_node={per_node}",
+        "Drop them, or add nodes.",
+        ScenarioError,
+    )
+    return table.with_row_index("row").sort("submit_s", "row")
+
+
+def _refuse(
+    jobs: pl.DataFrame, column: str, expected: str, todo: str, error: type[GpuPlannerError] = SchemaError
+) -> None:
+    """Raise if there are such jobs."""
+    if jobs.height:
+        named = examples(jobs["job_id"].to_list())
+        text = message(f"jobs to schedule: {column}", expected, f"{jobs.height} others: {named}", todo)
+        raise error(text)

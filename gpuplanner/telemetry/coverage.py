@@ -1,0 +1,123 @@
+"""How much of the time was seen: usual interval, gaps, and observed GPU-time by node and day."""
+
+from __future__ import annotations
+
+import polars as pl
+
+GAP_FACTOR = 2.5
+"""A step longer than this many usual intervals is a gap: at least one sample, and not just its jitter, is
+missing."""
+
+DAY_S = 86400.0
+GPU = ("node", "gpu")
+
+
+def steps(samples: pl.DataFrame) -> pl.DataFrame:
+    """Time between successive instants at which a GPU was seen.
+
+    A GPU counts once, whether it was sampled whole, by instance or both.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``gpu``, ``begin``, ``end``, ``step_s``, ``usual_s`` (median step of the GPU), ``gap``.
+    """
+    return (
+        samples.select(*GPU, begin="time")
+        .unique()
+        .sort(*GPU, "begin")
+        .with_columns(end=pl.col("begin").shift(-1).over(GPU))
+        .drop_nulls("end")
+        .with_columns(step_s=(pl.col("end") - pl.col("begin")).dt.total_microseconds() / 1e6)
+        .with_columns(usual_s=pl.col("step_s").median().over(GPU))
+        .with_columns(gap=pl.col("step_s") > GAP_FACTOR * pl.col("usual_s"))
+    )
+
+
+def observed_gpu_hours(samples: pl.DataFrame) -> float:
+    """GPU-hours between samples that follow each other without a gap [GPU h].
+
+    Nothing is added before the first or after the last sample: a single reading observes no time.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> times = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=m) for m in (0, 20, 40, 160, 180)]
+    >>> observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))
+    1.0
+    """
+    return float(steps(samples).filter(~pl.col("gap"))["step_s"].sum()) / 3600.0
+
+
+def coverage(samples: pl.DataFrame) -> pl.DataFrame:
+    """Observed share of each node and UTC day.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``day``, ``gpus`` (seen on the node on any day), ``samples``, ``observed_gpu_h``,
+        ``expected_gpu_h`` (those GPUs over the part of the day that lies within the node's first and last
+        sample) and ``covered`` (0-1; null where nothing was to be expected), sorted by node and day.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> times = [datetime(2026, 1, 1, 23, tzinfo=UTC) + timedelta(minutes=m) for m in range(0, 121, 20)]
+    >>> coverage(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))["observed_gpu_h"].to_list()
+    [1.0, 1.0]
+    """
+    nodes = samples.group_by("node").agg(
+        gpus=pl.col("gpu").n_unique(), first=pl.col("time").min(), last=pl.col("time").max()
+    )
+    counted = samples.group_by("node", day=pl.col("time").dt.date()).agg(samples=pl.len())
+    midnight = pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+    next_midnight = midnight + pl.duration(days=1)
+    days = (
+        nodes.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date()))
+        .explode("day")
+        .with_columns(
+            expected_gpu_h=pl.col("gpus")
+            * _hours(pl.max_horizontal("first", midnight), pl.min_horizontal("last", next_midnight))
+        )
+    )
+    seen = (
+        steps(samples)
+        .filter(~pl.col("gap"))
+        .with_columns(day=pl.date_ranges(pl.col("begin").dt.date(), pl.col("end").dt.date()))
+        .explode("day")
+        .with_columns(
+            hours=_hours(pl.max_horizontal("begin", midnight), pl.min_horizontal("end", next_midnight))
+        )
+        .group_by("node", "day")
+        .agg(observed_gpu_h=pl.col("hours").sum())
+    )
+    return (
+        days.join(counted, on=["node", "day"], how="left")
+        .join(seen, on=["node", "day"], how="left")
+        .select(
+            "node",
+            "day",
+            pl.col("gpus").cast(pl.Int32),
+            pl.col("samples").fill_null(0).cast(pl.Int64),
+            pl.col("observed_gpu_h").fill_null(0.0),
+            "expected_gpu_h",
+            covered=pl.when(pl.col("expected_gpu_h") > 0).then(
+                pl.col("observed_gpu_h").fill_null(0.0) / pl.col("expected_gpu_h")
+            ),
+        )
+        .sort("node", "day")
+    )
+
+
+def _hours(begin: pl.Expr, end: pl.Expr) -> pl.Expr:
+    return (end - begin).dt.total_microseconds() / 3.6e9

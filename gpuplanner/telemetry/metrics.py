@@ -1,0 +1,185 @@
+"""What each tool calls a quantity, in which unit it gives it, and which texts and numbers mean "no value"."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+
+QUANTITIES: dict[str, str] = {
+    "sm_active": "share",
+    "tensor_active": "share",
+    "dram_active": "share",
+    "engine_active": "share",
+    "gpu_util": "share",
+    "memory_used": "memory",
+    "memory_total": "memory",
+    "power": "power",
+    "pcie_tx": "rate",
+    "pcie_rx": "rate",
+    "nvlink_tx": "rate",
+    "nvlink_rx": "rate",
+}
+"""What can be read, and its dimension; inside: shares 0-1, memory GiB, power W, rates GB/s."""
+
+DIVISORS: dict[str, dict[str, float]] = {
+    "share": {"ratio": 1.0, "%": 100.0},
+    "memory": {"GiB": 1.0, "MiB": 1024.0, "KiB": 1024.0**2, "B": 1024.0**3},
+    "power": {"W": 1.0, "mW": 1e3},
+    "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9},
+}
+"""Dimension → unit → what a value in it is divided by."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a source calls a quantity, and the unit in which it gives it unless it says otherwise."""
+
+    quantity: str
+    unit: str
+
+    @property
+    def divisor(self) -> float:
+        """What a value is divided by.
+
+        Examples
+        --------
+        >>> Metric("memory_used", "MiB").divisor
+        1024.0
+        """
+        return self.units[self.unit]
+
+    @property
+    def units(self) -> dict[str, float]:
+        """Units in which this quantity may be given, with their divisors."""
+        return DIVISORS[QUANTITIES[self.quantity]]
+
+
+DCGM: dict[str, Metric] = {
+    "DCGM_FI_PROF_SM_ACTIVE": Metric("sm_active", "ratio"),
+    "DCGM_FI_PROF_SM_UTIL_RATIO": Metric("sm_active", "ratio"),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Metric("tensor_active", "ratio"),
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": Metric("tensor_active", "ratio"),
+    "DCGM_FI_PROF_DRAM_ACTIVE": Metric("dram_active", "ratio"),
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO": Metric("dram_active", "ratio"),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Metric("engine_active", "ratio"),
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": Metric("engine_active", "ratio"),
+    "DCGM_FI_DEV_GPU_UTIL": Metric("gpu_util", "%"),
+    "DCGM_FI_DEV_GPU_UTIL_RATIO": Metric("gpu_util", "%"),
+    "DCGM_FI_DEV_FB_USED": Metric("memory_used", "MiB"),
+    "DCGM_FI_DEV_FB_TOTAL": Metric("memory_total", "MiB"),
+    "DCGM_FI_DEV_POWER_USAGE": Metric("power", "W"),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": Metric("pcie_tx", "B/s"),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": Metric("pcie_rx", "B/s"),
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": Metric("nvlink_tx", "B/s"),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": Metric("nvlink_rx", "B/s"),
+}
+"""Fields of DCGM [1]_, under their older and newer names; other fields are seen but not read. The new name of
+the legacy counter speaks of a ratio, yet it is still given in percent.
+
+References
+----------
+.. [1] NVIDIA/dcgm-exporter, etc/default-counters.csv, and the profiling section of the DCGM user guide.
+"""
+
+DCGMI: dict[str, Metric] = {
+    "SMACT": Metric("sm_active", "ratio"),
+    "TENSO": Metric("tensor_active", "ratio"),
+    "DRAMA": Metric("dram_active", "ratio"),
+    "GRACT": Metric("engine_active", "ratio"),
+    "GPUTL": Metric("gpu_util", "%"),
+    "FBUSD": Metric("memory_used", "MiB"),
+    "FBTTL": Metric("memory_total", "MiB"),
+    "POWER": Metric("power", "W"),
+    "PCITX": Metric("pcie_tx", "B/s"),
+    "PCIRX": Metric("pcie_rx", "B/s"),
+    "NVLTX": Metric("nvlink_tx", "B/s"),
+    "NVLRX": Metric("nvlink_rx", "B/s"),
+}
+"""Column heads of ``dcgmi dmon``."""
+
+SMI_QUERY: dict[str, Metric] = {
+    "utilization.gpu": Metric("gpu_util", "%"),
+    "memory.used": Metric("memory_used", "MiB"),
+    "memory.total": Metric("memory_total", "MiB"),
+    "power.draw": Metric("power", "W"),
+}
+"""Fields of ``nvidia-smi --query-gpu``; the units are those that it prints where it prints any."""
+
+SMI_DMON: dict[str, Metric] = {
+    "sm": Metric("gpu_util", "%"),
+    "pwr": Metric("power", "W"),
+    "fb": Metric("memory_used", "MiB"),
+    "rxpci": Metric("pcie_rx", "MB/s"),
+    "txpci": Metric("pcie_tx", "MB/s"),
+    "gract": Metric("engine_active", "%"),
+    "smutil": Metric("sm_active", "%"),
+    "anytensr": Metric("tensor_active", "%"),
+    "dram": Metric("dram_active", "%"),
+}
+"""Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran,
+on however few multiprocessors; the SM activity is ``smutil``, of the option ``--gpm-metrics``."""
+
+SMI_UNITS = {"%": "%", "W": "W", "MB": "MiB", "MB/s": "MB/s", "GPM:%": "%"}
+"""Units in the second header line of ``nvidia-smi dmon``; its MB of memory are MiB."""
+
+NODE_CSV: dict[str, Metric] = {
+    "power_w": Metric("power", "W"),
+    "mem_used_mib": Metric("memory_used", "MiB"),
+    "mem_total_mib": Metric("memory_total", "MiB"),
+    "gpu_util_pct": Metric("gpu_util", "%"),
+    "sm_active": Metric("sm_active", "ratio"),
+    "tensor_active": Metric("tensor_active", "ratio"),
+    "dram_active": Metric("dram_active", "ratio"),
+    "pcie_tx_bytes_s": Metric("pcie_tx", "B/s"),
+    "pcie_rx_bytes_s": Metric("pcie_rx", "B/s"),
+    "nvlink_tx_bytes_s": Metric("nvlink_tx", "B/s"),
+    "nvlink_rx_bytes_s": Metric("nvlink_rx", "B/s"),
+}
+"""Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
+
+BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
+"""Folded texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
+
+INT64_BLANK = float(0x7FFF_FFFF_FFFF_FFF0)
+FP64_BLANK = (2.0**47, 2.0**47 + 15)
+INT32_BLANK = (float(0x7FFF_FFF0), float(0x7FFF_FFFF))
+
+
+def is_blank(text: pl.Expr) -> pl.Expr:
+    """True where a text means that there is no value.
+
+    Examples
+    --------
+    >>> pl.select(is_blank(pl.lit("[Not Supported]"))).item()
+    True
+    """
+    fold = text.str.to_lowercase()
+    return fold.is_in(BLANK_TEXTS) | (text.str.starts_with("[") & text.str.ends_with("]"))
+
+
+def without_blanks(value: pl.Expr, *, rate: bool) -> pl.Expr:
+    """Null for NaN and for the numbers by which DCGM says "no value" [1]_.
+
+    Parameters
+    ----------
+    value : polars.Expr
+        Numbers in the unit of the source.
+    rate : bool
+        Bytes per second: there, the 32-bit blanks are possible values.
+
+    References
+    ----------
+    .. [1] NVIDIA/DCGM, dcgmlib/dcgm_structs.h: DCGM_INT32_BLANK, DCGM_INT64_BLANK, DCGM_FP64_BLANK and the
+       NOT_FOUND, NOT_SUPPORTED and NOT_PERMISSIONED values that follow each.
+
+    Examples
+    --------
+    >>> pl.select(without_blanks(pl.lit(9223372036854775794.0), rate=False)).item() is None
+    True
+    """
+    blank = ((value >= INT64_BLANK) & (value < math.inf)) | value.is_between(*FP64_BLANK) | value.is_nan()
+    if not rate:
+        blank |= value.is_between(*INT32_BLANK)
+    return pl.when(~blank.fill_null(False)).then(value)

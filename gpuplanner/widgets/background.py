@@ -1,0 +1,124 @@
+"""A panel that answers in a thread of its own, so that the kernel stays free."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from html import escape
+from typing import Any, Generic, TypeVar
+
+from gpuplanner._optional import import_optional
+from gpuplanner.errors import GpuPlannerError
+
+DEBOUNCE_S = 0.4
+"""Changes that follow each other faster are answered once."""
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+class BackgroundPanel(ABC, Generic[Question, Answer]):
+    """Controls that put a question, and the newest answer to it.
+
+    Questions are answered one after the other in a worker thread; one that has not begun when the next comes
+    is dropped, and only the newest answer is shown. Subclasses say what the controls ask, and arrange
+    ``panel``.
+
+    Parameters
+    ----------
+    compute : callable
+        From a question to its answer; runs in the worker.
+    show : callable
+        From an answer to HTML; runs in the worker.
+    working : str
+        Shown while an answer is computed.
+
+    Attributes
+    ----------
+    newest : Answer or None
+        What is shown.
+    status, answer : ipywidgets.HTML
+        What goes on, and the newest answer.
+    panel : ipywidgets.Widget
+        The whole, set by the subclass.
+    """
+
+    panel: Any
+
+    def __init__(
+        self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str
+    ) -> None:
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.newest: Answer | None = None
+        self.status = widgets.HTML("Move a control, or press the button.")
+        self.answer = widgets.HTML()
+        self._compute = compute
+        self._show = show
+        self._working = working
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
+        self._timer: asyncio.TimerHandle | None = None
+        self._pending: Future[Answer] | None = None
+        self._asked = 0
+
+    @property
+    @abstractmethod
+    def question(self) -> Question:
+        """What the controls ask as they stand."""
+
+    def ask(self) -> Future[Answer]:
+        """Answer the question in the background and show the answer when it is there.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            The answer; in a plain Python session, wait for its result.
+        """
+        self._asked += 1
+        self.status.value = self._working
+        if self._pending is not None:
+            self._pending.cancel()  # a question that has not begun is not worth answering any more
+        self._pending = self._worker.submit(self._work, self._asked, self.question, _running_loop())
+        return self._pending
+
+    def ask_soon(self) -> None:
+        """Ask once the controls have come to rest; outside a notebook the caller asks."""
+        loop = _running_loop()
+        if loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(DEBOUNCE_S, self.ask)
+
+    def _work(self, number: int, question: Question, loop: asyncio.AbstractEventLoop | None) -> Answer:
+        """Compute and draw in the worker; hand the finished text to the kernel's own thread."""
+        try:
+            answer = self._compute(question)
+            self._deliver(loop, number, answer, self._show(answer), "Done.")
+        except Exception as error:
+            kind = "" if isinstance(error, GpuPlannerError) else f"{type(error).__name__}: "
+            text = f"<b>No answer.</b> {escape(kind + str(error))}"
+            self._deliver(loop, number, self.newest, self.answer.value, text)
+            raise
+        return answer
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop | None, *arrival: Any) -> None:  # noqa: ANN401
+        if loop is None:
+            self._arrived(*arrival)
+        else:
+            loop.call_soon_threadsafe(self._arrived, *arrival)
+
+    def _arrived(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
+        if number == self._asked:  # else a newer question is under way
+            self.newest, self.answer.value, self.status.value = newest, answer, status
+
+    def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
+        return self.panel._repr_mimebundle_(**arguments)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

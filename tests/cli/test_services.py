@@ -1,0 +1,144 @@
+"""``gpuplanner plan --services``: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.cli.app import Exit, main
+
+HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency\n"
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process: exit code, stdout, stderr."""
+    old = sys.argv
+    sys.argv = ["gpuplanner", *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = old
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Two services in two scenarios, as arguments."""
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "bert.csv").write_text(HEADER + "3,8,1,330,0.024\n4,8,2,200,0.04\n7,8,1,0,0\n")
+    (folder / "vgg16.csv").write_text(HEADER + "1,1,1,100,0.01\n2,1,1,150,0.01\n")
+    (tmp_path / "rates.csv").write_text("730,N/A\n730,250\n")
+    (tmp_path / "limits.csv").write_text("100,N/A\n100,100\n")
+    return [
+        "--services",
+        str(folder),
+        "--rates",
+        str(tmp_path / "rates.csv"),
+        "--latencies",
+        str(tmp_path / "limits.csv"),
+    ]
+
+
+def test_json_has_the_size_the_bound_and_the_segments(capsys, files) -> None:
+    code, out, err = run(capsys, "plan", *files, "--row", "2", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["gpus"], found["bound"], found["slices"], found["slices_bound"]) == (2, 2, 10, 10)
+    assert found["proven"] is True
+    assert 0 <= found["seconds"] < 60
+    assert found["layouts"] == ["4g.40gb:1,3g.40gb:1", "1g.10gb:3"]
+    assert [(row["service"], row["profile"], row["instances"], row["gpus"]) for row in found["segments"]] == [
+        ("bert", "3g.40gb", 1, [0]),
+        ("bert", "4g.40gb", 1, [0]),
+        ("vgg16", "1g.10gb", 3, [1, 1, 1]),
+    ]
+
+
+def test_rows_count_from_1_and_the_first_is_the_default(capsys, files) -> None:
+    answers = [run(capsys, "plan", *files, *row, "--json")[1] for row in ((), ("--row", "1"))]
+    first, same = (json.loads(answer) | {"seconds": 0} for answer in answers)
+    assert first == same
+    assert {row["service"] for row in first["segments"]} == {"bert"}
+    code, _, err = run(capsys, "plan", *files, "--row", "0")
+    assert code == Exit.USAGE
+    assert "--row" in err
+
+
+def test_text_shows_segments_and_layouts(capsys, files) -> None:
+    code, out, _ = run(capsys, "plan", *files, "--row", "2")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split() == ["gpus", "2"]
+    assert any(line.split() == ["4g.40gb:1,3g.40gb:1", "1"] for line in lines)
+    assert any(line.startswith("vgg16") and line.split()[-1] == "3" for line in lines)
+
+
+def test_the_file_is_the_same_each_time(capsys, files, tmp_path) -> None:
+    texts = []
+    for name in ("one.json", "two.json"):
+        code, _, err = run(capsys, "plan", *files, "--row", "2", "-o", str(tmp_path / name))
+        assert code == 0
+        assert name in err
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+    assert "seconds" not in json.loads(texts[0])
+
+
+def test_latency_share_is_passed_on(capsys, files) -> None:
+    code, _, err = run(capsys, "plan", *files, "--latency-share", "0.2")
+    assert code == Exit.INFEASIBLE
+    assert "bert: a batch may take 20 ms of 100 ms, the least latency measured is 24 ms" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan"], "give a SCENARIO, or --services"),
+        (["plan", "sample", "--row", "2"], "belong to --services"),
+        (["plan", "sample", "--services", "x"], "stands alone"),
+        (["plan", "--services", "x", "--set", "month=all"], "stands alone"),
+        (["plan", "--services", "x", "--rates", "y"], "--services needs --rates and --latencies"),
+    ],
+)
+def test_either_a_scenario_or_services(capsys, arguments, words) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (Exit.USAGE, "")
+    assert words in " ".join(err.split())
+
+
+def test_bad_files_end_with_their_place(capsys, files, tmp_path) -> None:
+    code, _, err = run(capsys, "plan", *files, "--row", "3")
+    assert code == Exit.BAD_INPUT
+    assert "row 3: expected a row from 1 to 2" in err
+    (tmp_path / "profiles" / "bert.csv").write_text(HEADER + "3,8,1,-1,0.024\n")
+    code, _, err = run(capsys, "plan", *files)
+    assert code == Exit.BAD_INPUT
+    assert "bert.csv" in err
+    assert "line 2: Throughput: below 0" in err
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("row", "gpus", "slices"), [(1, 2, 10), (2, 3, 20), (3, 5, 33), (4, 7, 48)])
+def test_published_scenarios(capsys, public_data, row, gpus, slices) -> None:
+    folder = public_data / "parvagpu"
+    code, out, _ = run(
+        capsys,
+        "plan",
+        *("--services", str(folder / "prof_data")),
+        *("--rates", str(folder / "SLO" / "SLO_req_rate.csv")),
+        *("--latencies", str(folder / "SLO" / "SLO_latency.csv")),
+        *("--row", str(row), "--json"),
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert found["proven"]
+    assert found["gpus"] == found["bound"] <= gpus
+    assert found["slices"] <= slices

@@ -1,0 +1,37 @@
+"""The exact step, on its own, against everything tried."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuplanner.packing import Packing, verify_packing
+from gpuplanner.packing.exact import settle
+from gpuplanner.packing.grid import as_grid
+from gpuplanner.packing.solver import fewest_columns
+from gpuplanner.packing.windows import program_of
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_optimum_is_found_and_one_bin_less_is_impossible(draw, fewest, seed):
+    problem = draw(seed)
+    grid = as_grid(problem)
+    program = program_of(problem, grid, (0, grid.n_moments), np.arange(problem.n_items))
+    while not program.exhausted:
+        program.step()
+    best = fewest(problem)
+    found = settle(program, best, time_limit_s=60, seed=0)
+    assert not found.impossible
+    bins = int(found.bin_of.max()) + 1
+    assert bins == best
+    assert verify_packing(Packing(bins, 1, found.bin_of, None, "proof", 0.0), problem) == []
+    if best > 1:
+        less = settle(program, best - 1, time_limit_s=60, seed=0)
+        assert (less.bin_of, less.impossible) == (None, True)
+
+
+def test_a_solver_without_time_decides_nothing():
+    rng = np.random.default_rng(0)
+    patterns = rng.random((400, 60)) < 0.06
+    chosen, decided = fewest_columns(patterns, 12, time_limit_s=1e-9, seed=0)
+    assert (chosen, decided) == (None, False)

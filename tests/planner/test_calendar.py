@@ -1,0 +1,115 @@
+"""Few vectors of counts, used again and again."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.planner.calendar import calendar_counts
+from gpuplanner.planner.changes import change_costs
+from gpuplanner.planner.effort import Effort
+from gpuplanner.planner.fluid import Fluid
+
+
+def effort(seconds: float = 60) -> Effort:
+    return Effort.begin(gap_target=0, time_limit_s=seconds, seed=0, solver="highs")
+
+
+def daily(problem_of: Any, seed: int, slots: int = 24, **changes: Any) -> PlanProblem:
+    rng = np.random.default_rng(seed)
+    hours = np.arange(slots)
+    level = np.where(hours % 24 // 12 == 0, 1.0, 2.2) * rng.uniform(0.5, 1.2, size=(2, 1))
+    demand = (level * rng.uniform(0.9, 1.1, size=(2, slots)))[None]
+    problem: PlanProblem = problem_of(demand, ["1g.5gb", "3g.20gb"], **({"gpus": 4} | changes))
+    return problem
+
+
+def cost(fluid: Fluid, counts: np.ndarray) -> float:
+    return fluid.cost(counts, before=fluid.initial)
+
+
+def best_of_all(fluid: Fluid, distinct: int) -> float:
+    """Least cost over every set of so many states, each with its cheapest path."""
+    n = len(fluid.layouts)
+    states = np.array([s for s in itertools.product(range(3), repeat=n) if sum(s) <= 2])
+    slots = range(fluid.problem.n_slots)
+    costs = np.array([np.where(fluid.allowed(t, states), fluid.slot_costs(t, states), np.inf) for t in slots])
+    changes = change_costs(fluid, states, states)
+    least = np.inf
+    for chosen in itertools.combinations(range(len(states)), distinct):
+        rows = list(chosen)
+        value = costs[0, rows]
+        for t in list(slots)[1:]:
+            value = (value[:, None] + changes[np.ix_(rows, rows)]).min(axis=0) + costs[t, rows]
+        least = min(least, float(value.min()))
+    return least
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_vector_is_the_static_plan(problem_of: Any, seed: int) -> None:
+    problem = daily(problem_of, seed)
+    fluid = Fluid.of(problem)
+    counts = calendar_counts(fluid, 1, effort())
+    assert counts is not None
+    assert cost(fluid, counts) == pytest.approx(
+        plan(problem, method="static", gap_target=0).objective, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_vectors_never_cost_more(problem_of: Any, seed: int) -> None:
+    problem = daily(problem_of, seed, change_gpu_hours=0.4, available=[4] * 10 + [2] * 3 + [4] * 11)
+    fluid = Fluid.of(problem)
+    best = plan(problem, method="milp", gap_target=0.01)
+    assert best.bound is not None
+    before = np.inf
+    for distinct in (1, 2, 3):
+        counts = calendar_counts(fluid, distinct, effort())
+        assert counts is not None
+        assert len(np.unique(counts, axis=0)) <= distinct
+        assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
+        now = cost(fluid, counts)
+        assert best.bound - 1e-6 <= now <= before + 1e-6
+        before = now
+
+
+def test_day_and_night_are_found(problem_of: Any) -> None:
+    hours = np.arange(72)
+    demand = np.where(hours % 24 // 12 == 0, 1.0, 3.0)[None, None]
+    problem = problem_of(demand, ["7g.40gb"], gpus=4, change_gpu_hours=0.5)
+    fluid = Fluid.of(problem)
+    counts = calendar_counts(fluid, 2, effort())
+    assert counts is not None
+    assert counts.ravel().tolist() == demand.ravel().astype(int).tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_close_to_the_best_calendar_of_all(problem_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = problem_of(
+        rng.uniform(0, 4, size=(1, 2, 6)), ["2g.10gb", "3g.20gb"], gpus=2, change_gpu_hours=0.3
+    )
+    fluid = Fluid.of(problem)
+    for distinct in (1, 2):
+        counts = calendar_counts(fluid, distinct, effort())
+        assert counts is not None
+        best = best_of_all(fluid, distinct)
+        # A local search; the bound on how far it may stray was chosen before it was measured.
+        assert best - 1e-6 <= cost(fluid, counts) <= best * (1.0 if distinct == 1 else 1.05) + 1e-6
+
+
+def test_as_many_vectors_as_slots_are_a_free_plan_at_best(problem_of: Any, least_cost: Any) -> None:
+    rng = np.random.default_rng(11)
+    problem = problem_of(rng.uniform(0, 3, size=(1, 1, 5)), ["7g.40gb"], change_gpu_hours=0.2)
+    counts = calendar_counts(Fluid.of(problem), 5, effort())
+    assert counts is not None
+    assert cost(Fluid.of(problem), counts) == pytest.approx(least_cost(problem))
+
+
+def test_no_time_gives_none(problem_of: Any) -> None:
+    fluid = Fluid.of(daily(problem_of, 0, slots=6))
+    assert calendar_counts(fluid, 2, Effort(gap_target=0, deadline=0.0)) is None

@@ -1,0 +1,49 @@
+"""Counts priced under another demand, against the brute-force price of every slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.hardware import parse_layout
+from gpuplanner.planner import plan
+from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.realised import counts_in, realised_cost
+
+from .conftest import best_service
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cost_is_added_up_anew(problem_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    profiles = ["1g.5gb", "2g.10gb", "3g.20gb"]
+    believed, true = rng.choice([0, 0.5, 1, 2.2], size=(2, 1, 3, 3))
+    initial = {"7g.40gb:1": 1} if rng.random() < 0.5 else None
+    values = {"change_gpu_hours": 0.4, "initial": initial, "gpus": 2}
+    made = plan(problem_of(believed, profiles, **values), gap_target=0)
+    problem = problem_of(true, profiles, **values)
+    expected, before = 0.0, initial
+    for slot, row in enumerate(made.counts.tolist()):
+        now = dict(zip(made.layouts, row, strict=True))
+        held = dict.fromkeys([*profiles, "4g.20gb", "7g.40gb", "1g.10gb"], 0)
+        for layout, gpus in now.items():
+            for name, n in parse_layout(layout).items():
+                held[name] += n * gpus
+        expected += sum(row) + best_service(problem, slot, held)
+        if before is not None:
+            expected += 0.4 * sum(max(0, gpus - before.get(layout, 0)) for layout, gpus in now.items())
+        before = now
+    assert realised_cost(problem, made.layouts, made.counts) == pytest.approx(expected)
+
+
+def test_layouts_that_the_true_demand_would_not_use_are_priced(problem_of: Any) -> None:
+    problem = problem_of(np.ones((1, 1, 2)), ["3g.20gb"])
+    assert "7g.40gb:1" not in Fluid.of(problem).layouts
+    assert realised_cost(problem, ["7g.40gb:1"], np.array([[1], [1]])) == pytest.approx(2.0)
+
+
+def test_columns_go_where_the_layouts_are(problem_of: Any) -> None:
+    fluid = Fluid.of(problem_of(np.ones((1, 2, 1)), ["3g.20gb", "gpu"]))
+    assert counts_in(fluid, ["gpu"], np.array([[3]])).tolist() == [[0, 3]]

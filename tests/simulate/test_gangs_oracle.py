@@ -1,0 +1,244 @@
+"""The compiled loops over gangs against Python functions written from the same sentences, on small clusters."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from gpuplanner.simulate import (
+    Calendar,
+    Checkpoints,
+    FairShare,
+    Fleet,
+    Preemption,
+    Rules,
+    in_order,
+    schedule,
+    schedule_by,
+    simulate,
+)
+
+BOARD = "H100-80GB-SXM5"
+FREE = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0)
+
+
+@st.composite
+def clusters(draw, most=25):
+    """A small fleet, and jobs for which time and nodes are short."""
+    nodes, per_node = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    instant, small = st.integers(0, 40), st.integers(0, 60)
+    size = st.integers(1, nodes * per_node).filter(lambda gpus: -(-gpus // per_node) <= nodes)
+    row = st.tuples(
+        instant, st.integers(0, 30), size, small, st.sampled_from("abc"), st.integers(0, 2), small
+    )
+    rows = draw(st.lists(row, min_size=1, max_size=most))
+    names = ["submit_s", "run_s", "gpus", "slack_s", "tenant", "tier", "predicted_gpu_s"]
+    jobs = pl.DataFrame(rows, schema=names, orient="row").select(
+        pl.int_range(pl.len()).cast(pl.String).alias("job_id"),
+        pl.exclude("slack_s"),
+        profile=pl.lit("gpu"),
+        limit_s=pl.col("run_s") + pl.col("slack_s"),
+    )
+    return jobs, Fleet(BOARD, nodes, per_node)
+
+
+def without_node(outcomes):
+    return outcomes.drop("node", "policy")
+
+
+KEYS = {
+    "fifo": lambda job: (job.tier, job.number),
+    "sjf": lambda job: (job.tier, job.left_s, job.number),
+    "qssf": lambda job: (job.tier, job.predicted_gpu_s, job.number),
+}
+
+
+@pytest.mark.parametrize("queue", ["strict", "pass"])
+@pytest.mark.parametrize("order", list(KEYS))
+@settings(max_examples=30, deadline=None)
+@given(cluster=clusters())
+def test_orders_known_beforehand(cluster, order, queue):
+    jobs, fleet = cluster
+    mine = schedule_by(in_order(KEYS[order], passing=queue == "pass"), jobs, fleet, policy="python")
+    compiled = schedule(jobs, fleet, Rules(order=order, queue=queue), policy="compiled")
+    assert_frame_equal(without_node(compiled), without_node(mine))
+
+
+class Quota:
+    """SRTF and LAS: waiting, then running jobs sorted by urgency share out all GPUs."""
+
+    def __init__(self, fleet, urgency):
+        self.gpus, self.urgency = fleet.gpus, urgency
+
+    def __call__(self, cluster):
+        left, chosen = self.gpus, set()
+        for job in sorted([*cluster.waiting, *cluster.running], key=lambda job: self.urgency(cluster, job)):
+            if job.gpus <= left:
+                left -= job.gpus
+                chosen.add(job)
+        in_turn = sorted(cluster.waiting, key=lambda job: self.urgency(cluster, job))
+        for job in [job for job in cluster.running if job not in chosen]:
+            cluster.stop(job)
+        for job in in_turn:
+            if job in chosen:
+                cluster.start(job)
+
+
+def by_remaining(cluster, job):
+    return job.tier, cluster.remaining_s(job)
+
+
+class ByAttained:
+    """The step that a job has sunk to, then arrival."""
+
+    def __init__(self, thresholds):
+        self.thresholds = thresholds
+
+    def __call__(self, cluster, job):
+        attained = job.attained_gpu_s
+        running = job in cluster.running
+        if running:
+            attained += job.gpus * (cluster.now - job.since_s)
+        step = sum(limit <= attained + 1e-9 for limit in self.thresholds)
+        if running and step < len(self.thresholds):
+            cluster.wake_at(cluster.now + (self.thresholds[step] - attained) / job.gpus)
+        return job.tier, step, job.number
+
+
+@settings(max_examples=80, deadline=None)
+@given(clusters(), st.sampled_from([Preemption(), FREE]))
+def test_shortest_remaining_time(cluster, preemption):
+    jobs, fleet = cluster
+    mine = schedule_by(Quota(fleet, by_remaining), jobs, fleet, policy="python", preemption=preemption)
+    compiled = schedule(jobs, fleet, Rules(order="srtf", queue="pass", preemption=preemption), policy="c")
+    assert_frame_equal(without_node(compiled), without_node(mine))
+
+
+@settings(max_examples=50, deadline=None)
+@given(clusters(), st.sampled_from([(12.0,), (8.0, 24.0)]))
+def test_least_attained_service(cluster, thresholds):
+    jobs, fleet = cluster
+    # Sizes that divide the thresholds, so that jobs sink at whole seconds.
+    jobs = jobs.with_columns(
+        pl.col("gpus").replace({3: 2, 5: 4, 6: 4, 7: 4} | dict.fromkeys(range(9, 17), 8))
+    )
+    rules = Rules(order="las", queue="pass", preemption=FREE, las_thresholds_gpu_s=thresholds)
+
+    class Policy(Quota):
+        def __call__(self, cluster):
+            super().__call__(cluster)
+            for job in cluster.running:  # those just started sink some time, too
+                self.urgency(cluster, job)
+
+    policy = Policy(fleet, ByAttained(thresholds))
+    mine = schedule_by(policy, jobs, fleet, policy="python", preemption=FREE)
+    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+
+
+class Fair:
+    """Tenants in turn by decayed use per share, counted from the whole history at every instant."""
+
+    def __init__(self, shares, half_life, passing):
+        self.shares, self.half_life, self.passing = shares, half_life, passing
+        self.seen = []
+
+    def used(self, cluster, tenant):
+        rate, total = math.log(2) / self.half_life, 0.0
+        for job in self.seen:
+            if job.tenant == tenant and job.starts:
+                end = min(job.end_s, cluster.now)
+                young, old = (
+                    math.exp(-rate * (cluster.now - end)),
+                    math.exp(-rate * (cluster.now - job.since_s)),
+                )
+                total += job.gpus * (young - old) / rate
+        return round(total / self.shares[tenant], 6)
+
+    def __call__(self, cluster):
+        self.seen += [job for job in cluster.waiting if job not in self.seen]
+        use = {tenant: self.used(cluster, tenant) for tenant in self.shares}
+        policy = in_order(lambda job: (job.tier, use[job.tenant], job.number), passing=self.passing)
+        policy(cluster)
+
+
+@settings(max_examples=50, deadline=None)
+@given(clusters(), st.booleans())
+def test_fair_share(cluster, passing):
+    jobs, fleet = cluster
+    shares = {"a": 1.0, "b": 2.5, "c": 0.7}
+    rules = Rules(order="fair", queue="pass" if passing else "strict", fair_share=FairShare(20.0, shares))
+    mine = schedule_by(Fair(shares, 20.0, passing), jobs, fleet, policy="python")
+    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+
+
+class Tiers:
+    """A job that does not fit stops less urgent ones, and spares those not in its way."""
+
+    def __init__(self, min_run):
+        self.min_run = min_run
+
+    def __call__(self, cluster):
+        while cluster.waiting:
+            job = min(cluster.waiting, key=lambda job: (job.tier, job.number))
+            if cluster.start(job):
+                continue
+            for victim in self.victims(cluster, job):
+                cluster.stop(victim)
+            if not cluster.start(job):
+                return
+
+    def victims(self, cluster, job):
+        lower = [other for other in cluster.running if other.tier > job.tier]
+        for other in lower:
+            cluster.wake_at(other.since_s + self.min_run)
+        able = [other for other in lower if other.since_s + self.min_run <= cluster.now]
+        able.sort(key=lambda other: (other.tier, other.since_s, other.number), reverse=True)
+        stopped = []
+        for victim in able:
+            if self.fits(cluster, job, stopped):
+                break
+            stopped.append(victim)
+        if not self.fits(cluster, job, stopped):
+            return []
+        for victim in reversed(list(stopped)):
+            rest = [other for other in stopped if other is not victim]
+            if self.fits(cluster, job, rest):
+                stopped = rest
+        return stopped
+
+    def fits(self, cluster, job, stopped):
+        before = list(cluster.idle)
+        for victim in stopped:
+            for node, gpus in victim.nodes.items():
+                cluster.idle[node] += gpus
+        found = bool(cluster.place(job.gpus))
+        cluster.idle = before
+        return found
+
+
+@settings(max_examples=80, deadline=None)
+@given(clusters(), st.sampled_from([0.0, 7.0]))
+def test_tiers_that_stop_others(cluster, min_run):
+    jobs, fleet = cluster
+    preemption = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0, min_run_s=min_run)
+    rules = Rules(
+        queue="strict", tiers_preempt=True, preemption=preemption, checkpoints=Checkpoints(interval_s=0.0)
+    )
+    mine = schedule_by(Tiers(min_run), jobs, fleet, policy="python", preemption=preemption)
+    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+
+
+@settings(max_examples=50, deadline=None)
+@given(clusters(), st.sampled_from(["strict", "easy"]))
+def test_the_loop_over_calendars_gives_the_same(cluster, queue):
+    jobs, fleet = cluster
+    calendar = Calendar.constant({"gpu": fleet.gpus})
+    rules = Rules(queue=queue)
+    run = simulate(jobs, fleet, calendar, rules, policy="p")
+    mine = schedule(jobs.with_columns(tier=0), fleet, rules, policy="p")
+    assert_frame_equal(mine.drop("gpu", "queued_s"), run.outcomes.drop("gpu"))
