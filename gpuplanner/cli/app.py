@@ -40,9 +40,7 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    for module in ("inbox", "walk", "machine", "pack"):
-        # Importing a module is what registers its commands; none of them loads a heavy library.
-        importlib.import_module(f"gpuplanner.cli.{module}")
+    register_commands()
     try:
         app()
     except GpuPlannerError as error:
@@ -54,6 +52,12 @@ def main() -> None:
         if end.code == Exit.INTERRUPTED:
             say("gpuplanner: interrupted; results written before are intact")
         raise
+
+
+def register_commands() -> None:
+    """Import the modules that hold commands, which registers them; none of them loads a heavy library."""
+    for module in ("inbox", "walk", "machine", "pack"):
+        importlib.import_module(f"gpuplanner.cli.{module}")
 
 
 def exit_code(error: GpuPlannerError) -> Exit:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from gpuplanner.cli.app import Exit, app
+from gpuplanner.cli.app import Exit, app, register_commands
 
 INTRO = """# Commands
 
@@ -24,8 +23,7 @@ def commands_markdown() -> str:
     """
     import typer
 
-    for module in ("inbox", "walk", "machine"):
-        importlib.import_module(f"gpuplanner.cli.{module}")
+    register_commands()
     group: Any = typer.main.get_command(app)
     parts = [INTRO, _exit_codes()]
     for name, command in sorted(_leaves(group, "gpuplanner")):

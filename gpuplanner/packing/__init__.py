@@ -5,7 +5,7 @@ again without sharing code with the methods.
 
 Examples
 --------
-Six jobs over six hours, GPUs of 100 % each; the third GPU is needed between hours 2 and 4 only:
+Six jobs over six hours on GPUs of 100 % each; between hours 2 and 4 both GPUs are full:
 
 >>> from gpuplanner.packing import PackingProblem, pack, verify_packing
 >>> problem = PackingProblem(
