@@ -110,6 +110,9 @@ def plan(
         "work_limit": work_limit,
     }
     if scenario.endswith(".json"):
+        if assignments or board:
+            text = "a problem file takes no --set or --board"
+            raise typer.BadParameter(text)
         raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
     planned = plan_view(asked, "rightsized", **how)

@@ -68,6 +68,8 @@ CONFIG: dict[str, Any] = {
         "labelLimit": 200,
     },
     "legend": {
+        # Browsers draw letters wider than the renderer that lays the legend out thinks.
+        "columnPadding": 26,
         "orient": "top",
         "direction": "horizontal",
         "columns": 4,
