@@ -8,7 +8,8 @@ from typing import Any
 from gpuplanner.cli.app import Exit, say
 from gpuplanner.cli.show import show
 
-_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+PLAN_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+"""What ``plan --json`` prints of a plan: scripts rely on it."""
 
 
 def plan_file(
@@ -51,7 +52,7 @@ def plan_file(
             fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
         )
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
-    parts = {name: {key: getattr(found, key) for key in _KEYS} for name, found in fleet.plans.items()}
+    parts = {name: {key: getattr(found, key) for key in PLAN_KEYS} for name, found in fleet.plans.items()}
     totals: dict[str, Any] = {
         "status": fleet.status,
         "objective": fleet.objective,

@@ -7,6 +7,7 @@ import numpy as np
 from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.plan import Plan
 from gpuplanner.planner.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.realised import counts_in
 
 
 def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
@@ -44,9 +45,7 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
     [[0.0, 4.286]]
     """
     fluid = Fluid.of(problem)
-    counts = np.zeros((problem.n_slots, len(fluid.layouts)), dtype=np.int64)
-    for text, column in zip(plan.require().layouts, plan.counts.T, strict=True):
-        counts[:, fluid.layouts.index(text)] = column
+    counts = counts_in(fluid, plan.require().layouts, plan.counts)
     one_more = [fluid.with_instance(profile) for profile in range(len(problem.profiles))]
     prices = np.zeros((len(problem.profiles), problem.n_slots))
     for slot, now in enumerate(counts):

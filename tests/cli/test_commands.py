@@ -10,29 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import main
-
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 BASE_8 = {
     "A100-40GB": "1g.5gb,1g.10gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb",
     "H100-80GB-SXM5": "1g.10gb,1g.20gb,2g.20gb,3g.40gb,4g.40gb,7g.80gb",
     "B200": "1g.23gb,1g.45gb,2g.45gb,3g.90gb,4g.90gb,7g.180gb",
 }
-
-
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run a command in this process: exit code, stdout, stderr."""
-    old = sys.argv
-    sys.argv = ["gpuplanner", *arguments]
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = old
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 # Counts of mig.md's table, made there by exhaustive search: placed, placed maximal, multisets, multisets maximal.
@@ -49,9 +32,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         ("RTX-PRO-6000", None, (716, 302, 114, 64)),
     ],
 )
-def test_catalog_layouts(capsys, board, profiles, counts):
+def test_catalog_layouts(command, board, profiles, counts):
     chosen = () if profiles is None else ("--profiles", profiles)
-    code, out, _ = run(capsys, "catalog", "layouts", board, *chosen, "--json")
+    code, out, _ = command("catalog", "layouts", board, *chosen, "--json")
     assert code == 0
     names = ("placed", "placed_maximal", "multisets", "multisets_maximal")
     assert json.loads(out) == dict(zip(names, counts, strict=True))
@@ -65,11 +48,11 @@ def test_catalog_layouts(capsys, board, profiles, counts):
         ("{3g.20gb: 1, 4g.20gb: 1}", 0, "4g.20gb@0 3g.20gb@4"),
     ],
 )
-def test_verify_names_the_placement_or_the_reason(capsys, tmp_path, counts, code, said):
+def test_verify_names_the_placement_or_the_reason(command, tmp_path, counts, code, said):
     path = tmp_path / "config.yaml"
     entry = f"    - devices: all\n      mig-enabled: true\n      mig-devices: {counts}\n"
     path.write_text(f"version: v1\nmig-configs:\n  plan-a:\n{entry}")
-    ended, out, _ = run(capsys, "verify", str(path), "--board", "A100-40GB", "--json")
+    ended, out, _ = command("verify", str(path), "--board", "A100-40GB", "--json")
     assert ended == code
     report = json.loads(out)
     assert report["ok"] == (code == 0)
@@ -84,8 +67,8 @@ def itp(tmp_path_factory) -> Path:
     return path
 
 
-def test_ingest_prints_the_seven_facts(capsys, itp, tmp_path):
-    code, out, err = run(capsys, "ingest", "auto", str(itp), "-o", str(tmp_path / "t"), "--json")
+def test_ingest_prints_the_seven_facts(command, itp, tmp_path):
+    code, out, err = command("ingest", "auto", str(itp), "-o", str(tmp_path / "t"), "--json")
     assert code == 0
     facts = json.loads(out)
     assert list(facts) == sorted(
@@ -102,33 +85,33 @@ def test_ingest_prints_the_seven_facts(capsys, itp, tmp_path):
     assert "written to" in err
 
 
-def test_own_trace_walks_to_a_plan_that_verifies(capsys, itp, tmp_path):
+def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     trace, plan, out = str(tmp_path / "t"), str(tmp_path / "plan.json"), str(tmp_path / "export")
-    assert run(capsys, "ingest", "itp", str(itp), "-o", trace, "--quiet")[0] == 0
-    code, text, _ = run(capsys, "describe", trace, "--json")
+    assert command("ingest", "itp", str(itp), "-o", trace, "--quiet")[0] == 0
+    code, text, _ = command("describe", trace, "--json")
     assert code == 0
     assert json.loads(text)["facts"]["jobs"] == 400
-    code, text, _ = run(capsys, "plan", trace, "--set", "horizon_slots=24", "-o", plan, "--json", "--quiet")
+    code, text, _ = command("plan", trace, "--set", "horizon_slots=24", "-o", plan, "--json", "--quiet")
     assert code == 0
     assert set(json.loads(text)) == {
         "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes"
     }  # fmt: skip
-    assert run(capsys, "verify", plan)[0] == 0
-    assert run(capsys, "verify", plan, "--board", "A100-40GB")[0] == 1
-    code, _, err = run(capsys, "export", plan, "-o", out)
+    assert command("verify", plan)[0] == 0
+    assert command("verify", plan, "--board", "A100-40GB")[0] == 1
+    code, _, err = command("export", plan, "-o", out)
     assert code == 0
     assert "mig-parted.yaml" in err
     for name in ("mig-parted.yaml", "configmap.yaml"):
-        assert run(capsys, "verify", f"{out}/{name}", "--board", "H100-80GB-SXM5")[0] == 0
+        assert command("verify", f"{out}/{name}", "--board", "H100-80GB-SXM5")[0] == 0
 
 
-def test_tampered_plan_is_found(capsys, tmp_path, study):
+def test_tampered_plan_is_found(command, tmp_path, study):
     study.save(tmp_path / "s")
     path = tmp_path / "s" / "plan.json"
     values = json.loads(path.read_text())
     values["plan"]["counts"][0][0] += 1
     path.write_text(json.dumps(values))
-    code, out, _ = run(capsys, "verify", str(path), "--json")
+    code, out, _ = command("verify", str(path), "--json")
     assert code == 1
     assert json.loads(out)["problems"]
 
@@ -148,19 +131,19 @@ def test_tampered_plan_is_found(capsys, tmp_path, study):
         (("verify", "/dev/null"), 3, "--board"),
     ],
 )  # fmt: skip
-def test_bad_input_ends_with_one_clear_line(capsys, arguments, code, said):
-    ended, out, err = run(capsys, *arguments)
+def test_bad_input_ends_with_one_clear_line(command, arguments, code, said):
+    ended, out, err = command(*arguments)
     assert ended == code
     assert said in err
     assert "Traceback" not in err
     assert out == ""
 
 
-def test_report_takes_a_scenario_for_the_whole_observation(capsys, tmp_path):
+def test_report_takes_a_scenario_for_the_whole_observation(command, tmp_path):
     text = "name: short\nreplications: 2\nhorizon_slots: 24\n"
     (tmp_path / "short.yaml").write_text(text)
     out = tmp_path / "out"
-    code, said, err = run(capsys, "report", str(tmp_path / "short.yaml"), "-o", str(out), "--quiet")
+    code, said, err = command("report", str(tmp_path / "short.yaml"), "-o", str(out), "--quiet")
     assert code == 0, err
     assert said.strip().endswith(str(out / "index.html"))
     headline = json.loads((out / "study.json").read_text())["headline"]
@@ -169,59 +152,59 @@ def test_report_takes_a_scenario_for_the_whole_observation(capsys, tmp_path):
     )  # fmt: skip
 
 
-def test_unwritable_folder_is_bad_input(capsys, itp, tmp_path):
+def test_unwritable_folder_is_bad_input(command, itp, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, err = run(capsys, "ingest", "itp", str(itp), "-o", str(tmp_path / "file" / "t"))
+    code, _, err = command("ingest", "itp", str(itp), "-o", str(tmp_path / "file" / "t"))
     assert code == 3
     assert "writable folder" in err
 
 
-def test_missing_library_ends_with_seven(capsys, monkeypatch):
+def test_missing_library_ends_with_seven(command, monkeypatch):
     monkeypatch.setitem(sys.modules, "statsforecast.models", None)
     monkeypatch.setitem(sys.modules, "pulp", None)
     from gpuplanner.study.outlook import pooled
 
     pooled._remembered.cache_clear()
-    code, _, err = run(capsys, "forecast", "sample", "--set", "history_days=27")
+    code, _, err = command("forecast", "sample", "--set", "history_days=27")
     assert code == 7
     assert "pip install 'gpuplanner[forecast]'" in err
 
 
-def test_time_limit_is_told(capsys):
-    code, out, _ = run(
-        capsys, "plan", "sample", "--set", "horizon_slots=24", "--set", "gap_target=0", "--time-limit", "0.1",
+def test_time_limit_is_told(command):
+    code, out, _ = command(
+        "plan", "sample", "--set", "horizon_slots=24", "--set", "gap_target=0", "--time-limit", "0.1",
         "--json", "--quiet",
     )  # fmt: skip
     result = json.loads(out)
     assert code == {"optimal": 0, "feasible": 5, "unknown": 6}[result["status"]]
 
 
-def test_sources_are_listed(capsys):
-    code, out, _ = run(capsys, "ingest", "--list", "--json")
+def test_sources_are_listed(command):
+    code, out, _ = command("ingest", "--list", "--json")
     assert code == 0
     assert {"openb", "philly", "itp", "slurm"} <= set(json.loads(out))
 
 
 @pytest.mark.parametrize("name", ["boards", "profiles", "prices"])
-def test_catalog_tables(capsys, name):
+def test_catalog_tables(command, name):
     arguments = () if name == "boards" else ("H100-80GB-SXM5",)
-    code, out, _ = run(capsys, "catalog", name, *arguments, "--json")
+    code, out, _ = command("catalog", name, *arguments, "--json")
     assert code == 0
     assert len(json.loads(out)) > 5
 
 
-def test_forecast_and_simulate_print_tables(capsys, quick):
+def test_forecast_and_simulate_print_tables(command, quick):
     fields = ("replications=2", "horizon_slots=24", "month=2026-02", "gap_target=0.01")
     assignments = [word for field in fields for word in ("--set", field)]
-    code, out, _ = run(capsys, "forecast", "sample", *assignments, "--json", "--quiet")
+    code, out, _ = command("forecast", "sample", *assignments, "--json", "--quiet")
     assert code == 0
     assert {row["model"] for row in json.loads(out)["scores"]} >= {"Naive", "SeasonalNaive", "AutoETS"}
-    code, out, _ = run(capsys, "simulate", "sample", *assignments, "--json", "--quiet")
+    code, out, _ = command("simulate", "sample", *assignments, "--json", "--quiet")
     assert code == 0
     assert {row["policy"] for row in json.loads(out)["policies"]} >= {"installed", "dynamic_rightsized"}
-    assert run(capsys, "forecast", "sample", *assignments)[0] == 0
-    assert run(capsys, "simulate", "sample", *assignments)[0] == 0
-    assert run(capsys, "describe", "sample")[0] == 0
+    assert command("forecast", "sample", *assignments)[0] == 0
+    assert command("simulate", "sample", *assignments)[0] == 0
+    assert command("describe", "sample")[0] == 0
 
 
 def test_hostile_names_do_not_reach_the_terminal_as_control_sequences(capsys):
@@ -231,12 +214,12 @@ def test_hostile_names_do_not_reach_the_terminal_as_control_sequences(capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_interrupt_ends_with_130(capsys, monkeypatch):
+def test_interrupt_ends_with_130(command, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpuplanner.study.describe_trace", interrupted)
-    code, _, err = run(capsys, "describe", "sample")
+    code, _, err = command("describe", "sample")
     assert code == 130
     assert "intact" in err
 

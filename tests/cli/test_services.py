@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import Exit, main
+from gpuplanner.cli.app import Exit
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency\n"
-
-
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run a command in this process: exit code, stdout, stderr."""
-    old = sys.argv
-    sys.argv = ["gpuplanner", *arguments]
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = old
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture
@@ -47,8 +31,8 @@ def files(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_json_has_the_size_the_bound_and_the_segments(capsys, files) -> None:
-    code, out, err = run(capsys, "plan", *files, "--row", "2", "--json")
+def test_json_has_the_size_the_bound_and_the_segments(command, files) -> None:
+    code, out, err = command("plan", *files, "--row", "2", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["gpus"], found["bound"], found["slices"], found["slices_bound"]) == (2, 2, 10, 10)
@@ -62,18 +46,18 @@ def test_json_has_the_size_the_bound_and_the_segments(capsys, files) -> None:
     ]
 
 
-def test_rows_count_from_1_and_the_first_is_the_default(capsys, files) -> None:
-    answers = [run(capsys, "plan", *files, *row, "--json")[1] for row in ((), ("--row", "1"))]
+def test_rows_count_from_1_and_the_first_is_the_default(command, files) -> None:
+    answers = [command("plan", *files, *row, "--json")[1] for row in ((), ("--row", "1"))]
     first, same = (json.loads(answer) | {"seconds": 0} for answer in answers)
     assert first == same
     assert {row["service"] for row in first["segments"]} == {"bert"}
-    code, _, err = run(capsys, "plan", *files, "--row", "0")
+    code, _, err = command("plan", *files, "--row", "0")
     assert code == Exit.USAGE
     assert "--row" in err
 
 
-def test_text_shows_segments_and_layouts(capsys, files) -> None:
-    code, out, _ = run(capsys, "plan", *files, "--row", "2")
+def test_text_shows_segments_and_layouts(command, files) -> None:
+    code, out, _ = command("plan", *files, "--row", "2")
     assert code == 0
     lines = out.splitlines()
     assert lines[0].split() == ["gpus", "2"]
@@ -81,10 +65,10 @@ def test_text_shows_segments_and_layouts(capsys, files) -> None:
     assert any(line.startswith("vgg16") and line.split()[-1] == "3" for line in lines)
 
 
-def test_the_file_is_the_same_each_time(capsys, files, tmp_path) -> None:
+def test_the_file_is_the_same_each_time(command, files, tmp_path) -> None:
     texts = []
     for name in ("one.json", "two.json"):
-        code, _, err = run(capsys, "plan", *files, "--row", "2", "-o", str(tmp_path / name))
+        code, _, err = command("plan", *files, "--row", "2", "-o", str(tmp_path / name))
         assert code == 0
         assert name in err
         texts.append((tmp_path / name).read_text())
@@ -92,8 +76,8 @@ def test_the_file_is_the_same_each_time(capsys, files, tmp_path) -> None:
     assert "seconds" not in json.loads(texts[0])
 
 
-def test_latency_share_is_passed_on(capsys, files) -> None:
-    code, _, err = run(capsys, "plan", *files, "--latency-share", "0.2")
+def test_latency_share_is_passed_on(command, files) -> None:
+    code, _, err = command("plan", *files, "--latency-share", "0.2")
     assert code == Exit.INFEASIBLE
     assert "bert: a batch may take 20 ms of 100 ms, the least latency measured is 24 ms" in err
 
@@ -108,18 +92,18 @@ def test_latency_share_is_passed_on(capsys, files) -> None:
         (["plan", "--services", "x", "--rates", "y"], "--services needs --rates and --latencies"),
     ],
 )
-def test_either_a_scenario_or_services(capsys, arguments, words) -> None:
-    code, out, err = run(capsys, *arguments)
+def test_either_a_scenario_or_services(command, arguments, words) -> None:
+    code, out, err = command(*arguments)
     assert (code, out) == (Exit.USAGE, "")
     assert words in " ".join(err.split())
 
 
-def test_bad_files_end_with_their_place(capsys, files, tmp_path) -> None:
-    code, _, err = run(capsys, "plan", *files, "--row", "3")
+def test_bad_files_end_with_their_place(command, files, tmp_path) -> None:
+    code, _, err = command("plan", *files, "--row", "3")
     assert code == Exit.BAD_INPUT
     assert "row 3: expected a row from 1 to 2" in err
     (tmp_path / "profiles" / "bert.csv").write_text(HEADER + "3,8,1,-1,0.024\n")
-    code, _, err = run(capsys, "plan", *files)
+    code, _, err = command("plan", *files)
     assert code == Exit.BAD_INPUT
     assert "bert.csv" in err
     assert "line 2: Throughput: below 0" in err
@@ -127,10 +111,9 @@ def test_bad_files_end_with_their_place(capsys, files, tmp_path) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize(("row", "gpus", "slices"), [(1, 2, 10), (2, 3, 20), (3, 5, 33), (4, 7, 48)])
-def test_published_scenarios(capsys, public_data, row, gpus, slices) -> None:
+def test_published_scenarios(command, public_data, row, gpus, slices) -> None:
     folder = public_data / "parvagpu"
-    code, out, _ = run(
-        capsys,
+    code, out, _ = command(
         "plan",
         *("--services", str(folder / "prof_data")),
         *("--rates", str(folder / "SLO" / "SLO_req_rate.csv")),
