@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuplanner.jit import part
 from gpuplanner.packing.grid import Grid
-from gpuplanner.packing.jit import part
 
 _BLOCK = 32  # moments tested at once: enough for vector instructions, few enough to stop early
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuplanner.jit import entry, part
 from gpuplanner.packing.bins import Bins, Items, draw, empty_bins, free_way, items_of, put, take
 from gpuplanner.packing.grid import Grid
-from gpuplanner.packing.jit import entry, part
 from gpuplanner.packing.problem import Integers
 
 _SHUFFLES = 10  # random changes between two steps

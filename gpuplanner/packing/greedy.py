@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuplanner.jit import entry
 from gpuplanner.packing.bins import Bins, Items, empty_bins, fits, items_of, put
 from gpuplanner.packing.grid import Grid
-from gpuplanner.packing.jit import entry
 from gpuplanner.packing.problem import AnyProblem, Integers, MigPackingProblem
 
 RULES = ("first", "best")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.packing.jit import entry, part
+from gpuplanner.jit import entry, part
 from gpuplanner.packing.problem import Integers
 
 MOST_ACTIVE = 128

@@ -1,37 +1,18 @@
-"""Compile functions with numba, and keep the machine code on disk for as long as this room's source lasts."""
+"""How the loops of this room are compiled.
+
+They allocate nothing, so numba's memory management is off: counting references to the tables would take two
+thirds of the time.
+"""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import logging
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
-
-from gpuplanner._optional import import_optional
-
-log = logging.getLogger(__name__)
-
-Function = TypeVar("Function", bound=Callable[..., object])
+from gpuplanner.jit import Function, part
+from gpuplanner.jit import entry as kept
 
 
 def entry(function: Function) -> Function:
-    """Compile a function that Python calls: at its first call, once for all.
-
-    The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
-    memory alone where none of them can be written. By itself numba notices a change only of the file that a
-    function stands in, not of those that it calls into; so the source of the whole room is part of the key.
-
-    The loop allocates nothing, so numba's memory management is off: counting references to the tables would
-    take two thirds of the time.
-    """
-    dispatcher = _njit()(function, no_cfunc_wrapper=True, _nrt=False)
-    try:
-        dispatcher._cache = _cache_class()(function)
-    except RuntimeError:
-        return dispatcher  # type: ignore[no-any-return]
-    return dispatcher  # type: ignore[no-any-return]
+    """Compile a function that Python calls: at its first call, once for all."""
+    return kept(function, no_cfunc_wrapper=True, _nrt=False)
 
 
 def compiled(function: Function) -> Function:
@@ -39,30 +20,4 @@ def compiled(function: Function) -> Function:
 
     Passing the whole world costs more than most calls do, hence the inlining.
     """
-    return _njit()(  # type: ignore[no-any-return]
-        function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True, _nrt=False
-    )
-
-
-def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
-    return import_optional("numba", extra="simulate").njit
-
-
-@functools.cache
-def _cache_class() -> type[Any]:
-    """Numba's cache, with the source of this room in its key."""
-    base = import_optional("numba.core.caching", extra="simulate").FunctionCache
-    source = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        source.update(path.read_bytes())
-
-    def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
-        kept = base.load_overload(self, *arguments)
-        if kept is None:
-            log.warning("compiling a simulation loop; it is kept, so this takes some seconds once")
-        return kept
-
-    def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
-        return (*base._index_key(self, *arguments), source.hexdigest())
-
-    return type("RoomCache", (base,), {"_index_key": index_key, "load_overload": load_overload})
+    return part(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True, _nrt=False)

@@ -78,7 +78,7 @@ def test_missing_library_is_named(capsys, monkeypatch, file):
         raise ImportError(name)
 
     monkeypatch.setattr(optional.importlib, "import_module", missing)
-    from gpuplanner.packing.jit import entry
+    from gpuplanner.jit import entry
 
     with pytest.raises(ImportError, match=r"gpuplanner\[simulate\]"):
         entry(lambda: None)

@@ -1,0 +1,80 @@
+"""Compile functions with numba, and keep the machine code on disk for as long as their room's source lasts."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpuplanner._optional import import_optional
+
+log = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def entry(function: Function, **options: object) -> Function:
+    """Compile a function that Python calls: at its first call, once for all.
+
+    The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
+    memory alone where none of them can be written. By itself numba notices a change only of the file that a
+    function stands in, not of those that it calls into; so the source of its whole room, which is the folder
+    it stands in, is part of the key.
+
+    Parameters
+    ----------
+    function : callable
+        What numba can compile.
+    **options
+        To ``numba.njit``.
+    """
+    dispatcher = _njit()(function, **options)
+    room = str(Path(function.__code__.co_filename).parent)
+    try:
+        dispatcher._cache = _cache_class(room)(function)
+    except RuntimeError:
+        return dispatcher  # type: ignore[no-any-return]
+    return dispatcher  # type: ignore[no-any-return]
+
+
+def part(function: Function, **options: object) -> Function:
+    """Compile a function that only other compiled functions call.
+
+    Parameters
+    ----------
+    function : callable
+        What numba can compile.
+    **options
+        To ``numba.njit``.
+    """
+    return _njit()(function, **options)  # type: ignore[no-any-return]
+
+
+def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
+    return import_optional("numba", extra="simulate").njit
+
+
+@functools.cache
+def _cache_class(room: str) -> type[Any]:
+    """Numba's cache, with the source of the room in its key."""
+    base = import_optional("numba.core.caching", extra="simulate").FunctionCache
+    source = hashlib.sha256()
+    for path in sorted(Path(room).glob("*.py")):
+        source.update(path.read_bytes())
+
+    def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
+        kept = base.load_overload(self, *arguments)
+        if kept is None:
+            log.warning(
+                "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once",
+                Path(room).name,
+            )
+        return kept
+
+    def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
+        return (*base._index_key(self, *arguments), source.hexdigest())
+
+    return type("RoomCache", (base,), {"_index_key": index_key, "load_overload": load_overload})
