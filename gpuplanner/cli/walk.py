@@ -75,9 +75,11 @@ def plan(
     board: Board = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
     method: Annotated[
-        str, typer.Option(help="auto, milp, dp (small fleets), greedy, calendar or static.")
-    ] = "auto",
-    calendars: Annotated[int, typer.Option(min=1, help="Most different layouts, for the calendar.")] = 2,
+        str | None, typer.Option(help="auto, milp, dp (small fleets), greedy, calendar or static.")
+    ] = None,
+    calendars: Annotated[
+        int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
+    ] = None,
     work_limit: Annotated[
         int | None, typer.Option("--work-limit", min=1, help="Most models solved: the same on any machine.")
     ] = None,
@@ -99,14 +101,17 @@ def plan(
 
     files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
     if files is not None:
+        if any(option is not None for option in (method, calendars, work_limit)):
+            text = "--method, --calendars and --work-limit mean nothing with --services"
+            raise typer.BadParameter(text)
         outcome = size_services(
             files, board=board, out=out, seed=seed, time_limit=time_limit, as_json=as_json, quiet=quiet
         )
         raise typer.Exit(outcome)
     assert scenario is not None
     how: dict[str, Any] = {
-        "method": resolve(method, METHODS, what="method"),
-        "calendars": calendars,
+        "method": resolve(method or "auto", METHODS, what="method"),
+        "calendars": calendars or 2,
         "work_limit": work_limit,
     }
     if scenario.endswith(".json"):

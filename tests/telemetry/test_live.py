@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.cli import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.telemetry import Server, read_live
+from gpuplanner.telemetry import Server, open_telemetry, read_live
 from gpuplanner.telemetry.live import MAX_POINTS, chunks
 from gpuplanner.telemetry.transport import TOKEN_VARIABLE
 
@@ -294,3 +296,29 @@ def test_spans_that_are_none():
 def test_matchers_are_quoted(fake: Fake):
     read_live(fake.address, *SPAN, matchers={"cluster": 'a"} or {b="c'})
     assert r'cluster="a\"} or {b=\"c"}' in fake.asked[0]["query"]
+
+
+def test_the_command_writes_what_the_server_has(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    span = [f"--start={SPAN[0]}", f"--end={SPAN[1]}"]
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    words = ["gpuplanner", "scrape", fake.address, *span, "--interval=1", "--match=hostname=n1", "--json"]
+    monkeypatch.setattr("sys.argv", [*words, "-o", str(tmp_path)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert json.loads(capsys.readouterr().out)["rows_in"] == len(fake.points)
+    assert 'hostname="n1"' in fake.asked[0]["query"]
+    assert set(fake.tokens) == {f"Bearer {TOKEN}"}
+    assert open_telemetry(tmp_path).samples.height == len(fake.points)
+    assert not any(TOKEN in path.read_text("latin-1") for path in tmp_path.iterdir())
+
+
+def test_the_command_names_a_matcher_without_a_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    words = ["scrape", "http://127.0.0.1:1", f"--start={SPAN[0]}", f"--end={SPAN[1]}", "--match=n1"]
+    monkeypatch.setattr("sys.argv", ["gpuplanner", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "LABEL=VALUE" in capsys.readouterr().err
