@@ -1,17 +1,28 @@
 """The GPU-time ledger: every installed GPU-hour in exactly one bucket."""
 
 from gpuplanner.ledger.account import assumptions, gpu_time_ledger
+from gpuplanner.ledger.activity import held_by_activity
+from gpuplanner.ledger.calendar import by_period
+from gpuplanner.ledger.nodes import gpu_hours_by_node
 from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
+from gpuplanner.ledger.slices import slice_hours
 from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.ledger.work import held_by_state, requested_allocated_active
 
 __all__ = [
     "DARK_BUCKETS",
     "assumptions",
     "by_bucket",
+    "by_period",
     "by_tenant",
     "dark_share",
+    "gpu_hours_by_node",
     "gpu_time_ledger",
+    "held_by_activity",
+    "held_by_state",
     "inferred_inventory",
     "installed_gpu_hours",
     "reconcile",
+    "requested_allocated_active",
+    "slice_hours",
 ]

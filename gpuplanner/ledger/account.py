@@ -7,22 +7,15 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import TICK
-from gpuplanner.ledger.activity import held_hours
+from gpuplanner.ledger.activity import IDLE, held_hours
+from gpuplanner.ledger.nodes import node_pool
 from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_boards
-from gpuplanner.ledger.sweep import PoolHours, sweep_pool
+from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
+from gpuplanner.ledger.withheld import NOBODY, withheld
 from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform
 
-NOBODY = "-"
-"""Tenant of GPU-time that nobody held."""
-CHANGE_COLUMNS = {
-    "start_time": pl.Datetime("us", "UTC"),
-    "end_time": pl.Datetime("us", "UTC"),
-    "gpus": pl.Float64(),
-    "gpu_model": pl.String(),
-}
-"""Columns of a table of reconfigurations."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
 
@@ -34,15 +27,17 @@ def gpu_time_ledger(
     start: datetime,
     end: datetime,
     samples: pl.DataFrame | None = None,
-    reconfiguring: pl.DataFrame | None = None,
+    out_of_service: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Put every installed GPU-hour into one bucket.
 
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
     ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A minute without a
-    sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` while
-    at least one job of the pool waits, else ``free``. Nothing in the arguments says what was ``reserved`` or
-    ``down``; such time shows as free.
+    sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` as far
+    as jobs wait and none of them could use it, else ``free``. Where every job names its nodes, a free GPU is
+    of use to a waiting job if as many as it needs are free on one node, or on each of its nodes; where not,
+    nothing that is left while a job waits is. Of a reservation, what its tenant does not hold is
+    ``reserved``.
 
     Parameters
     ----------
@@ -54,9 +49,10 @@ def gpu_time_ledger(
         Time covered; the first and the last hour of the ledger may be cut.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``, at least one a minute.
-    reconfiguring : polars.DataFrame, optional
-        GPUs out of service for a change of layout: ``start_time``, ``end_time``, ``gpus`` and, if boards are
-        kept apart, ``gpu_model``.
+    out_of_service : polars.DataFrame, optional
+        GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
+        ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved. Without it,
+        such time shows as free.
 
     Returns
     -------
@@ -95,27 +91,22 @@ def gpu_time_ledger(
     asking, nodes = with_boards(*_tables(jobs, inventory, window))
     started = asking.filter(pl.col("start_time").is_not_null())
     queued = asking.with_columns(left_queue=pl.coalesce("start_time", "end_time"), one=1.0)
-    changing = _changing(reconfiguring, nodes)
-    parts = [held_hours(started, samples, window)]
+    out = withheld(out_of_service, nodes["board"])
+    bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
+    keys = ["tenant", "board", "hour", bucket]
+    held = held_hours(started, samples, window).group_by(keys, maintain_order=True)
+    parts = [held.agg(pl.col("gpu_hours").sum())]
     for board in pl.concat([nodes["board"], started["board"]]).unique().sort():
         here = pl.col("board").eq_missing(board)
-        held = window.spans(started.filter(here), "start_time", "end_time", "gpus")
-        change = window.spans(changing.filter(here), "start_time", "end_time", "gpus")
-        changed = change.by_hour(window.hours, np.zeros(len(change.gpus)), 1)[0]
-        pool = sweep_pool(
-            installed=window.spans(nodes.filter(here), "installed", "retired", "gpus"),
-            taken=held.joined(change),
-            waiting=window.spans(queued.filter(here), "submit_time", "left_queue", "one"),
-            hours=window.hours,
-        )
+        pool = _pool(started.filter(here), queued.filter(here), nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
             raise SchemaError(_excess(pool, board, window))
-        for bucket, gpu_hours in (
-            ("free", pool.free),
-            ("fragmented", pool.fragmented),
-            ("reconfiguring", changed),
-        ):
-            parts.append(_nobodys(board, bucket, gpu_hours))
+        parts += [_row(NOBODY, board, "free", pool.free), _row(NOBODY, board, "fragmented", pool.fragmented)]
+        parts += [_row(tenant, board, "reserved", hours) for tenant, hours in pool.reserved.items()]
+        for kind in ("reconfiguring", "down"):
+            gone = window.spans(out.filter(here, bucket=kind), "start_time", "end_time", "gpus")
+            hours = gone.by_hour(window.hours, np.zeros(len(gone.gpus)), 1)[0]
+            parts.append(_row(NOBODY, board, kind, hours))
     ledger = (
         pl.concat(parts)
         .filter(pl.col("gpu_hours") > ROUNDING_GPU_HOURS)
@@ -168,6 +159,12 @@ def assumptions(
             f"{unknown} of {table.height} jobs ran on a number of GPUs that is not known: "
             "their time shows as free."
         )
+    waited = table.filter(pl.col("start_time") > pl.col("submit_time")).height
+    unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
+    if waited and unplaced:
+        found.append(
+            f"{unplaced} jobs do not name their nodes: all that is free while any job waits counts as fragmented."
+        )
     return found
 
 
@@ -180,40 +177,34 @@ def _tables(
     return asking, conform(inventory, Inventory, where="ledger: inventory")
 
 
-def _changing(reconfiguring: pl.DataFrame | None, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Times of reconfiguration, with the board of the pool that misses the GPUs."""
-    if reconfiguring is None:
-        return pl.DataFrame(schema=CHANGE_COLUMNS | {"board": pl.String})
-    boards = nodes["board"].unique().sort()
-    needed = [name for name in CHANGE_COLUMNS if name != "gpu_model" or len(boards) > 1]
-    missing = [name for name in needed if name not in reconfiguring.columns]
-    if missing:
-        text = message(
-            "ledger: reconfiguring",
-            f"columns {', '.join(map(repr, needed))}",
-            f"none of {examples(missing)}",
-            "Add the columns.",
-        )
-        raise SchemaError(text)
-    table = reconfiguring.cast({name: CHANGE_COLUMNS[name] for name in needed})
-    if len(boards) == 1:
-        return table.with_columns(board=pl.lit(boards[0], pl.String))
-    unknown = table.filter(~pl.col("gpu_model").is_in(boards.to_list()))
-    if unknown.height:
-        text = message(
-            "ledger: reconfiguring, column 'gpu_model'",
-            f"one of {examples(boards.to_list())}",
-            f"{unknown.height} rows with {examples(unknown['gpu_model'].unique().sort().to_list())}",
-            "Name the board as the inventory does.",
-        )
-        raise SchemaError(text)
-    return table.with_columns(board="gpu_model")
+def _pool(
+    started: pl.DataFrame, queued: pl.DataFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
+) -> PoolHours:
+    """What is left of one pool."""
+    kept = out.filter(bucket="reserved")
+    gone = window.spans(out.filter(pl.col("bucket") != "reserved"), "start_time", "end_time", "gpus")
+    by_node = node_pool(started, queued, nodes, window) if out.is_empty() else None
+
+    return sweep_pool(
+        installed=window.spans(nodes, "installed", "retired", "gpus"),
+        taken=window.spans(started, "start_time", "end_time", "gpus").joined(gone),
+        waiting=window.spans(queued, "submit_time", "left_queue", "one"),
+        reservations={
+            tenant: Reservation(
+                window.spans(kept.filter(tenant=tenant), "start_time", "end_time", "gpus"),
+                window.spans(started.filter(tenant=tenant), "start_time", "end_time", "gpus"),
+            )
+            for tenant in kept["tenant"].unique().sort()
+        },
+        stranded=by_node.stranded if by_node is not None else None,
+        hours=window.hours,
+    )
 
 
-def _nobodys(board: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
+def _row(tenant: str, board: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
     return pl.DataFrame(
         {
-            "tenant": NOBODY,
+            "tenant": tenant,
             "board": pl.Series([board], dtype=pl.String).new_from_index(0, len(gpu_hours)),
             "hour": np.arange(len(gpu_hours)),
             "bucket": bucket,

@@ -1,16 +1,27 @@
-"""Held GPU-time by tenant: used, held idle, or not observed."""
+"""Held GPU-time by tenant: used, held idle with or without a process, or not observed."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import numpy as np
 import polars as pl
 
-from gpuplanner.ledger.pools import Window
-from gpuplanner.schemas import Samples, conform, empty
+from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.schemas import Jobs, Samples, conform, empty
 
 USED_FROM = 0.05
 """SM activity from which a GPU counts as used; below it, as held idle."""
-BUCKETS_HELD = ("used", "held_idle", "unobserved")
+PROCESS_FROM_GIB = 0.25
+"""Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
+
+References
+----------
+.. [1] pytorch/pytorch, issues 107667 and 20532; MLSysOps/MIGProfiler, figures of memory by profile.
+"""
+IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
+"""Parts of ``held_idle``; unclear where memory was not measured."""
+STATES = ("used", *IDLE, "unobserved")
 
 
 def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window) -> pl.DataFrame:
@@ -32,15 +43,8 @@ def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window)
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``board``, ``hour`` (number), ``bucket``, ``gpu_hours``.
+        ``tenant``, ``board``, ``hour`` (number), ``state`` (one of :data:`STATES`), ``gpu_hours``.
     """
-    record = (
-        pl.when(pl.col("sm_activity").is_null())
-        .then(pl.lit("unobserved"))
-        .when(pl.col("sm_activity") >= USED_FROM)
-        .then(pl.lit("used"))
-        .otherwise(pl.lit("held_idle"))
-    )
     keys = ["tenant", "board"]
     owners = jobs.select(keys).unique().sort(keys).with_row_index("owner")
     held = (
@@ -52,40 +56,96 @@ def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window)
             *keys,
             begin="start_time",
             until=pl.col("end_time").fill_null(window.end),
-            record=record,
+            record=_state("sm_activity", "memory_peak_gib"),
         )
         .join(owners, on=keys, nulls_equal=True, maintain_order="left")
     )
     seen = _seen_minutes(held, samples)
-    hours = {
-        bucket: _sums(held.filter(record=bucket), "gpus", owners.height, window)
-        - _sums(seen.filter(record=bucket), "gpus_seen", owners.height, window)
-        for bucket in BUCKETS_HELD
-    }
-    hours["used"] += _sums(seen, "gpus_used", owners.height, window)
-    hours["held_idle"] += _sums(seen, "gpus_idle", owners.height, window)
-    return pl.concat(_rows(owners.select(keys), bucket, gpu_hours) for bucket, gpu_hours in hours.items())
+    parts = []
+    for state in STATES:
+        gpu_hours = _sums(held.filter(record=state), "gpus", owners.height, window)
+        gpu_hours -= _sums(seen.filter(record=state), "gpus_seen", owners.height, window)
+        if state in seen.columns:
+            gpu_hours += _sums(seen, state, owners.height, window)
+        owner, hour = np.nonzero(gpu_hours > 0)
+        parts.append(
+            owners.select(keys)[owner].with_columns(
+                hour=pl.Series(hour), state=pl.lit(state), gpu_hours=pl.Series(gpu_hours[owner, hour])
+            )
+        )
+    return pl.concat(parts)
 
 
-def _rows(owners: pl.DataFrame, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
-    """One row for each owner and hour with time in the bucket."""
-    owner, hour = np.nonzero(gpu_hours > 0)
-    return owners[owner].with_columns(
-        hour=pl.Series(hour), bucket=pl.lit(bucket), gpu_hours=pl.Series(gpu_hours[owner, hour])
+def held_by_activity(
+    jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
+) -> pl.DataFrame:
+    """What each tenant held, and how much of the idle part had a process on it.
+
+    GPUs held without any process are the plainest waste: nobody would notice if they were given to others.
+
+    Parameters
+    ----------
+    jobs, samples, start, end
+        As for :func:`gpuplanner.ledger.gpu_time_ledger`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant`` and the GPU-hours of each of :data:`STATES`, sorted by tenant. ``used``, the sum of the idle
+        columns and ``unobserved`` equal the buckets of the ledger.
+
+    Raises
+    ------
+    SchemaError
+        If a table or the time is not as declared.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 2.0,
+    ...     "submit_time": nine, "start_time": nine, "sm_activity": 0.0, "memory_peak_gib": 0.0})
+    >>> held_by_activity(jobs, start=nine, end=nine + timedelta(hours=3))["idle_without_process"].to_list()
+    [6.0]
+    """
+    window = Window(start, end)
+    asking = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).with_columns(board=pl.lit(None, pl.String))
+    found = held_hours(asking.filter(pl.col("start_time").is_not_null()), samples, window)
+    hours = pl.col("gpu_hours")
+    return (
+        found.group_by("tenant")
+        .agg(hours.filter(pl.col("state") == state).sum().alias(state) for state in STATES)
+        .sort("tenant")
+    )
+
+
+def _state(activity: str, memory_gib: str) -> pl.Expr:
+    """State by mean activity and most memory."""
+    return (
+        pl.when(pl.col(activity).is_null())
+        .then(pl.lit("unobserved"))
+        .when(pl.col(activity) >= USED_FROM)
+        .then(pl.lit("used"))
+        .when(pl.col(memory_gib) >= PROCESS_FROM_GIB)
+        .then(pl.lit("idle_with_process"))
+        .when(pl.col(memory_gib).is_not_null())
+        .then(pl.lit("idle_without_process"))
+        .otherwise(pl.lit("idle_unclear"))
     )
 
 
 def _seen_minutes(held: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Minutes of jobs with samples: how many of the job's GPUs were seen, and seen working."""
+    """Minutes of jobs with samples: how many of the job's GPUs were seen, and in which state."""
     table = conform(samples, Samples, where="samples") if samples is not None else empty(Samples)
+    states = STATES[:-1]
     devices = (
         table.filter(pl.col("sm_activity").is_not_null())
         .group_by("job_id", pl.col("time").dt.truncate("1m").alias("minute"), "node", "gpu", "instance")
-        .agg(busy=pl.col("sm_activity").mean() >= USED_FROM)
+        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
+        .with_columns(state=_state("sm_activity", "memory_used_gib"))
         .group_by("job_id", "minute")
-        .agg(devices=pl.len(), busy=pl.col("busy").sum())
+        .agg(pl.len().alias("devices"), *((pl.col("state") == state).sum().alias(state) for state in states))
     )
-    share_busy = pl.col("busy") / pl.col("devices")
     return (
         held.join(devices, on="job_id")
         .with_columns(
@@ -94,9 +154,7 @@ def _seen_minutes(held: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFr
             gpus_seen=pl.min_horizontal("gpus", "devices"),
         )
         .filter(pl.col("begin") < pl.col("until"))
-        .with_columns(
-            gpus_used=pl.col("gpus_seen") * share_busy, gpus_idle=pl.col("gpus_seen") * (1 - share_busy)
-        )
+        .with_columns(pl.col(state) / pl.col("devices") * pl.col("gpus_seen") for state in states)
         .sort("row", "minute")  # floats are added in a fixed order
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,10 @@ class Spans:
         np.add.at(change, np.searchsorted(edges, self.begin), self.gpus)
         np.add.at(change, np.searchsorted(edges, self.end), -self.gpus)
         return np.cumsum(change)[:-1]
+
+    def where(self, chosen: np.ndarray) -> Spans:
+        """Some of the intervals."""
+        return Spans(self.begin[chosen], self.end[chosen], self.gpus[chosen])
 
     def joined(self, other: Spans) -> Spans:
         """Both sets of intervals."""
@@ -53,17 +58,38 @@ class Spans:
         return float(self.level(_edges([self], length, length)).max())
 
 
+Stranded = Callable[[np.ndarray], np.ndarray]
+"""Edges → free GPUs between each edge and the next that none of the waiting jobs could use."""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """GPUs kept for a tenant, and what the tenant holds of the pool."""
+
+    kept: Spans
+    held: Spans
+
+
 @dataclass(frozen=True)
 class PoolHours:
     """GPU-hours of one pool that nobody holds, by hour; and by how much it is held beyond what there is."""
 
     free: np.ndarray
     fragmented: np.ndarray
+    reserved: dict[str, np.ndarray]
     excess_gpus: float
     excess_tick: int
 
 
-def sweep_pool(*, installed: Spans, taken: Spans, waiting: Spans, hours: int) -> PoolHours:
+def sweep_pool(
+    *,
+    installed: Spans,
+    taken: Spans,
+    waiting: Spans,
+    reservations: Mapping[str, Reservation],
+    stranded: Stranded | None,
+    hours: int,
+) -> PoolHours:
     """Walk through every event of a pool, once.
 
     Parameters
@@ -72,25 +98,46 @@ def sweep_pool(*, installed: Spans, taken: Spans, waiting: Spans, hours: int) ->
         GPUs there, and GPUs held or out of service.
     waiting : Spans
         GPUs asked for by jobs in the queue.
+    reservations : mapping of str to Reservation
+        By tenant. What the tenant does not hold of its reservation is reserved, as far as anything is left.
+    stranded : callable, optional
+        None: while a job waits, all that is left is stranded.
     hours : int
         Length of the ledger.
 
     Returns
     -------
     PoolHours
-        What is left of the installed GPUs: ``fragmented`` while at least one job waited, else ``free``.
-        ``excess_gpus`` is the most by which `taken` is above `installed` (0 where it never is) and
-        ``excess_tick`` when that begins.
+        What is left of the installed GPUs: ``reserved`` by tenant; of the rest ``fragmented`` as far as it is
+        stranded, else ``free``. ``excess_gpus`` is the most by which `taken` is above `installed` (0 where it
+        never is) and ``excess_tick`` when that begins.
     """
-    edges = _edges([installed, taken, waiting], hours * HOUR_TICKS, HOUR_TICKS)
+    spans = [installed, taken, waiting, *(each.kept for each in reservations.values())]
+    spans += [each.held for each in reservations.values()]
+    edges = _edges(spans, hours * HOUR_TICKS, HOUR_TICKS)
     left = installed.level(edges) - taken.level(edges)
     excess = np.maximum(-left - TOLERANCE_GPUS, 0)
-    wanted = waiting.level(edges) > TOLERANCE_GPUS
-    gpu_hours = np.maximum(left, 0) * np.diff(edges) / HOUR_TICKS
-    hour = edges[:-1] // HOUR_TICKS
+    left = np.maximum(left, 0)
+    unused = {
+        tenant: np.maximum(each.kept.level(edges) - each.held.level(edges), 0)
+        for tenant, each in reservations.items()
+    }
+    asked = np.sum(list(unused.values()), axis=0) if unused else np.zeros_like(left)
+    share = np.divide(np.minimum(asked, left), asked, out=np.zeros_like(left), where=asked > 0)
+    left_over = left - np.minimum(asked, left)
+    if stranded is None:
+        useless = np.where(waiting.level(edges) > TOLERANCE_GPUS, left_over, 0.0)
+    else:
+        useless = np.minimum(stranded(edges), left_over)
+    hour, length = edges[:-1] // HOUR_TICKS, np.diff(edges) / HOUR_TICKS
+
+    def by_hour(level: np.ndarray) -> np.ndarray:
+        return np.bincount(hour, level * length, minlength=hours)
+
     return PoolHours(
-        free=np.bincount(hour, np.where(wanted, 0.0, gpu_hours), minlength=hours),
-        fragmented=np.bincount(hour, np.where(wanted, gpu_hours, 0.0), minlength=hours),
+        free=by_hour(left_over - useless),
+        fragmented=by_hour(useless),
+        reserved={tenant: by_hour(level * share) for tenant, level in unused.items()},
         excess_gpus=float(excess.max()),
         excess_tick=int(edges[:-1][excess > 0].min(initial=edges[-1])),
     )

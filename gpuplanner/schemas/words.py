@@ -41,11 +41,12 @@ unobserved
 held_idle
     Allocated, and the device was seen not to work.
 free
-    Not allocated while no job waited.
+    Not allocated, while no job waited or one that waited could have used it.
 fragmented
-    Not allocated although at least one job waited: free, but of no use to those who asked.
+    Not allocated although jobs waited, and of no use to any of them. Where the nodes of jobs are not known, all
+    that is left while a job waits.
 reserved
-    Kept out of the pool for somebody, not allocated.
+    Kept out of the pool for somebody, and not held by them.
 reconfiguring
     Out of service because its MIG layout was being changed.
 down

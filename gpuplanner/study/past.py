@@ -7,7 +7,14 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.demand import demand_series, weekly
-from gpuplanner.ledger import by_bucket, by_tenant, gpu_time_ledger
+from gpuplanner.ledger import (
+    by_bucket,
+    by_tenant,
+    gpu_time_ledger,
+    held_by_activity,
+    held_by_state,
+    requested_allocated_active,
+)
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.history import VIEWS, begin_of, end_of, history, load_trace
@@ -155,4 +162,10 @@ def describe_trace(folder: str) -> dict[str, Any]:
         )
         .sort("jobs", by, descending=[True, False]),
         "tenants": by_tenant(booked),
+        "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
+        "GPU-hours by how attempts ended": held_by_state(jobs, start=begin, end=end)
+        .group_by("state", "lost")
+        .agg(pl.col("attempts", "gpu_hours").sum())
+        .sort("gpu_hours", "state", descending=[True, False]),
+        "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
     }

@@ -168,27 +168,29 @@ def test_more_held_than_installed_is_refused_with_time_and_amount(make_jobs, mak
 
 def changes(make_jobs, board=None, **columns):
     times = make_jobs(("-", 2.0, 0, 60, 90)).select("start_time", "end_time", "gpus")
-    return times.with_columns(gpu_model=pl.lit(board, pl.String)).with_columns(**columns)
+    return times.with_columns(
+        gpu_model=pl.lit(board, pl.String), bucket=pl.lit("reconfiguring")
+    ).with_columns(**columns)
 
 
 def test_reconfiguring_time_is_not_free(make_jobs, make_nodes, window):
     nodes = make_nodes((2, "A100", None, None))
-    ledger = gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs), **window)
+    ledger = gpu_time_ledger(make_jobs(), nodes, out_of_service=changes(make_jobs), **window)
     assert sums(ledger) == {("-", "reconfiguring"): 1.0, ("-", "free"): 5.0}
     held = make_jobs(("a", 1.0, 0, 60, 90))
     with pytest.raises(SchemaError, match="out of service"):
-        gpu_time_ledger(held, nodes, reconfiguring=changes(make_jobs), **window)
+        gpu_time_ledger(held, nodes, out_of_service=changes(make_jobs), **window)
 
 
 def test_reconfiguring_time_names_its_board_where_there_are_several(make_jobs, make_nodes, window):
     nodes = make_nodes((2, "A100", None, None), (2, "V100", None, None))
-    ledger = gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs, "V100"), **window)
+    ledger = gpu_time_ledger(make_jobs(), nodes, out_of_service=changes(make_jobs, "V100"), **window)
     assert ledger.filter(bucket="reconfiguring")["gpu_model"].to_list() == ["V100"]
     with pytest.raises(SchemaError, match="'H100'"):
-        gpu_time_ledger(make_jobs(), nodes, reconfiguring=changes(make_jobs, "H100"), **window)
+        gpu_time_ledger(make_jobs(), nodes, out_of_service=changes(make_jobs, "H100"), **window)
     unnamed = changes(make_jobs).drop("gpu_model")
     with pytest.raises(SchemaError, match="'gpu_model'"):
-        gpu_time_ledger(make_jobs(), nodes, reconfiguring=unnamed, **window)
+        gpu_time_ledger(make_jobs(), nodes, out_of_service=unnamed, **window)
 
 
 def test_nothing_installed_nothing_in_the_ledger(make_jobs, make_nodes, window):

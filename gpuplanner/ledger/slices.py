@@ -1,0 +1,146 @@
+"""Where the slices of cut GPUs went: held, cut and idle, or lost to the layout."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+from gpuplanner.hardware import GpuModel, load_gpu_model, parse_layout
+from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform
+
+PARTS = ("held", "cut_idle", "lost_to_layout", "whole")
+"""What a slice-hour was.
+
+held
+    In an instance that a job held.
+cut_idle
+    In an instance that nobody held.
+lost_to_layout
+    On a cut GPU and in no instance: the layout leaves it over.
+whole
+    On a GPU that was not cut.
+"""
+TOLERANCE = 1e-9
+
+
+def slice_hours(
+    jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime
+) -> pl.DataFrame:
+    """Account for every compute slice and memory slice installed, by the layouts that the inventory states.
+
+    A slice is a seventh of the compute and an eighth of the memory of most boards; 3g + 3g takes all memory
+    and leaves one compute slice that nothing can use.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``; those with ``profile_requested`` hold an instance of it.
+    inventory : polars.DataFrame
+        Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: not cut).
+    start, end : datetime
+        Time covered.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``gpu_model``, ``part`` (one of :data:`PARTS`), ``compute_slice_hours``, ``memory_slice_hours``. The
+        parts of a board sum to all its slices.
+
+    Raises
+    ------
+    SchemaError
+        If more instances of a profile are held than the layouts have, or a table is not as declared.
+    CatalogError, GeometryError
+        If a board or a profile is unknown.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> nodes = pl.DataFrame({"node": ["n1"], "gpus": [1], "gpu_model": "H100-80GB-SXM5", "layouts": "3g.40gb:2"})
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 1.0,
+    ...     "submit_time": nine, "start_time": nine, "profile_requested": "3g.40gb"})
+    >>> slice_hours(jobs, nodes, start=nine, end=nine + timedelta(hours=1)).drop("gpu_model").rows()
+    [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
+    """
+    window = Window(start, end)
+    nodes = conform(inventory, Inventory, where="inventory").with_columns(
+        hours=_hours(window, "installed", "retired")
+    )
+    held = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).filter(
+        pl.col("profile_requested").is_not_null() & pl.col("start_time").is_not_null()
+    )
+    held = held.with_columns(hours=_hours(window, "start_time", "end_time"))
+    names = nodes["gpu_model"].drop_nulls().unique().sort()
+    tables = []
+    for name in names:
+        # Jobs that name no board can only be on the one board there is.
+        here = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
+        tables.append(_board(load_gpu_model(name), nodes.filter(gpu_model=name), held.filter(here), name))
+    schema = {"gpu_model": pl.String, "part": pl.String}
+    schema |= {"compute_slice_hours": pl.Float64, "memory_slice_hours": pl.Float64}  # type: ignore[dict-item]
+    return pl.concat([pl.DataFrame(schema=schema), *tables])
+
+
+def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) -> pl.DataFrame:
+    cut: dict[str, float] = defaultdict(float)
+    cut_gpu_hours = whole_gpu_hours = 0.0
+    for layouts, gpus, hours in nodes.select("layouts", "gpus", "hours").iter_rows():
+        texts = (layouts or "").split(";") if layouts else []
+        stated = [text for text in texts if text.strip() not in ("", WHOLE_GPU, "off")]
+        cut_gpu_hours += hours * len(stated)
+        whole_gpu_hours += hours * (gpus - len(stated))
+        for text in stated:
+            for profile, count in parse_layout(text.strip()).items():
+                cut[board.profile(profile).name] += count * hours
+    used: dict[str, float] = defaultdict(float)
+    for profile, gpus, hours in held.select("profile_requested", "gpus", "hours").iter_rows():
+        if profile != WHOLE_GPU:
+            used[board.profile(profile).name] += max(gpus, 1.0) * hours
+    _refuse_more_than_cut(cut, used, name)
+
+    def slices(instances: dict[str, float]) -> tuple[float, float]:
+        sizes = [(board.profile(profile), hours) for profile, hours in instances.items()]
+        return (
+            sum(size.compute_slices * hours for size, hours in sizes),
+            sum(size.memory_slices * hours for size, hours in sizes),
+        )
+
+    all_cut, all_held = slices(cut), slices(used)
+    of_board = (board.compute_slices, board.memory_slices)
+    kinds = [
+        [all_held[kind], all_cut[kind] - all_held[kind], cut_gpu_hours * each - all_cut[kind],
+         whole_gpu_hours * each]
+        for kind, each in enumerate(of_board)
+    ]  # fmt: skip
+    return pl.DataFrame(
+        {
+            "gpu_model": [name] * len(PARTS),
+            "part": PARTS,
+            "compute_slice_hours": kinds[0],
+            "memory_slice_hours": kinds[1],
+        },
+        schema_overrides={"compute_slice_hours": pl.Float64, "memory_slice_hours": pl.Float64},
+    )
+
+
+def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: str) -> None:
+    for profile, hours in used.items():
+        if hours > cut[profile] * (1 + TOLERANCE):
+            text = message(
+                f"slices of {name}, profile {profile}",
+                f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have",
+                f"{hours:g} held by jobs",
+                "State the layouts in force during this time.",
+            )
+            raise SchemaError(text)
+
+
+def _hours(window: Window, begin: str, end: str) -> pl.Expr:
+    first = pl.max_horizontal(pl.col(begin).fill_null(window.start), pl.lit(window.start))
+    last = pl.min_horizontal(pl.col(end).fill_null(window.end), pl.lit(window.end))
+    return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)

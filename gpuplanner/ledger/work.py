@@ -1,0 +1,131 @@
+"""What became of the GPU-time that was held, and how request, allocation and activity compare."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.schemas import Jobs, conform
+
+LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
+"""States whose GPU-time may have to be spent again. How much of it was saved by checkpoints is not known."""
+
+
+def held_by_state(
+    jobs: pl.DataFrame, *, start: datetime, end: datetime, price_gpu_hour: float | None = None
+) -> pl.DataFrame:
+    """GPU-hours held by attempts, by how the attempt ended, and what they cost.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    start, end : datetime
+        Time covered.
+    price_gpu_hour : float, optional
+        Price of a GPU-hour, in any one currency.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``state``, ``attempts``, ``gpu_hours``, ``lost`` (the state is one of
+        :data:`LOST_STATES`) and, with a price, ``cost``; most GPU-hours first.
+
+    Raises
+    ------
+    SchemaError
+        If the table or the time is not as declared.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "attempt": 1, "tenant": "a", "gpus": 8.0,
+    ...     "state": ["FAILED", "COMPLETED"], "submit_time": nine, "start_time": nine,
+    ...     "end_time": [nine + timedelta(minutes=30), nine + timedelta(hours=2)]})
+    >>> day = {"start": nine, "end": nine + timedelta(hours=24)}
+    >>> held_by_state(jobs, **day, price_gpu_hour=2.5).select("state", "gpu_hours", "lost", "cost").rows()
+    [('COMPLETED', 16.0, False, 40.0), ('FAILED', 4.0, True, 10.0)]
+    """
+    window = Window(start, end)
+    held = _held(jobs, window)
+    table = (
+        held.group_by("tenant", pl.col("state").cast(pl.String))
+        .agg(attempts=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum())
+        .with_columns(lost=pl.col("state").is_in(LOST_STATES))
+        .sort("gpu_hours", "tenant", "state", descending=[True, False, False])
+    )
+    if price_gpu_hour is None:
+        return table
+    return table.with_columns(cost=pl.col("gpu_hours") * price_gpu_hour)
+
+
+def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+    """GPU-hours that tenants asked for, were given, and kept active: three measures that are not the same.
+
+    Requested is GPUs times the run-time limit of the attempts that started in the window, allocated is GPUs
+    times the time they were held in it, active is that times the mean SM activity: less than the ``used`` of
+    the ledger, where a GPU that works at all is used. Each is null where no attempt of the tenant says it, and
+    each share says what part of the allocation it speaks of.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    start, end : datetime
+        Time covered.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``requested_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``, ``limit_share`` and
+        ``observed_share`` (of the allocated GPU-hours, those with a limit and those with a measured
+        activity), sorted by tenant.
+
+    Raises
+    ------
+    SchemaError
+        If the table or the time is not as declared.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "gpus": 8.0, "state": "COMPLETED",
+    ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=2),
+    ...     "time_limit_s": 86400.0, "sm_activity": 0.25})
+    >>> requested_allocated_active(jobs, start=nine, end=nine + timedelta(hours=24)).rows()
+    [('a', 192.0, 16.0, 4.0, 1.0, 1.0)]
+    """
+    window = Window(start, end)
+    allocated = pl.col("gpus") * pl.col("hours")
+    within = (pl.col("start_time") >= window.start) & pl.col("time_limit_s").is_not_null()
+    limited, observed = pl.col("time_limit_s").is_not_null(), pl.col("sm_activity").is_not_null()
+
+    def total(value: pl.Expr, known: pl.Expr) -> pl.Expr:
+        return pl.when(known.any()).then(value.filter(known).sum())
+
+    return (
+        _held(jobs, window)
+        .group_by("tenant")
+        .agg(
+            requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, within),
+            allocated_gpu_hours=allocated.sum(),
+            sm_active_gpu_hours=total(allocated * pl.col("sm_activity"), observed),
+            limit_share=allocated.filter(limited).sum() / allocated.sum(),
+            observed_share=allocated.filter(observed).sum() / allocated.sum(),
+        )
+        .sort("tenant")
+    )
+
+
+def _held(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Attempts that held GPUs in the window, and for how many hours of it."""
+    table = gpu_jobs(conform(jobs, Jobs, where="jobs"), window)
+    begin = pl.max_horizontal("start_time", pl.lit(window.start))
+    until = pl.min_horizontal(pl.col("end_time").fill_null(window.end), pl.lit(window.end))
+    return table.with_columns(hours=(until - begin).dt.total_microseconds() / 3.6e9).filter(
+        pl.col("start_time").is_not_null() & (pl.col("hours") > 0)
+    )

@@ -1,0 +1,275 @@
+"""The finer parts of the ledger: nodes, reservations, outages, processes, states, slices, local periods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.ledger import (
+    by_period,
+    gpu_hours_by_node,
+    gpu_time_ledger,
+    held_by_activity,
+    held_by_state,
+    installed_gpu_hours,
+    reconcile,
+    requested_allocated_active,
+    slice_hours,
+)
+
+H100 = "H100-80GB-SXM5"
+
+
+def sums(ledger):
+    grouped = ledger.group_by("tenant", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    return {(tenant, bucket): pytest.approx(hours) for tenant, bucket, hours in grouped.iter_rows()}
+
+
+def out(make_jobs, *rows):
+    """Rows of bucket, gpus, tenant, and minutes of begin and end."""
+    times = make_jobs(*((tenant or "-", gpus, begin, begin, end) for _, gpus, tenant, begin, end in rows))
+    return times.select(
+        "start_time", "end_time", "gpus",
+        bucket=pl.Series([row[0] for row in rows]), tenant=pl.Series([row[2] for row in rows], dtype=pl.String),
+    )  # fmt: skip
+
+
+def test_what_is_down_is_not_free(make_jobs, make_nodes, window):
+    nodes = make_nodes((4, "A100", None, None))
+    table = out(make_jobs, ("down", 1.0, None, 0, 60), ("reconfiguring", 2.0, None, 30, 60))
+    assert sums(gpu_time_ledger(make_jobs(), nodes, out_of_service=table, **window)) == {
+        ("-", "down"): 1.0,
+        ("-", "reconfiguring"): 1.0,
+        ("-", "free"): 10.0,
+    }
+
+
+def test_of_a_reservation_what_its_tenant_does_not_hold_is_reserved(make_jobs, make_nodes, window):
+    jobs = make_jobs(
+        ("a", 1.0, 0, 0, 60),  # of its reservation of two
+        ("b", 1.0, 0, 60, 120),  # waits an hour
+    )
+    table = out(make_jobs, ("reserved", 2.0, "a", 0, 120))
+    ledger = gpu_time_ledger(jobs, make_nodes((3, None, None, None)), out_of_service=table, **window)
+    assert sums(ledger) == {
+        ("a", "unobserved"): 1.0,
+        ("b", "unobserved"): 1.0,
+        ("a", "reserved"): 1.0 + 2.0,
+        ("-", "fragmented"): 1.0,  # one GPU is left while b waits
+        ("-", "free"): 3.0,
+    }
+
+
+def test_reservations_share_what_is_left_where_others_took_it(make_jobs, make_nodes, window):
+    jobs = make_jobs(("c", 2.0, 0, 0, 180))
+    table = out(make_jobs, ("reserved", 2.0, "a", 0, 180), ("reserved", 1.0, "b", 0, 180))
+    ledger = gpu_time_ledger(jobs, make_nodes((3, None, None, None)), out_of_service=table, **window)
+    assert sums(ledger) == {("c", "unobserved"): 6.0, ("a", "reserved"): 2.0, ("b", "reserved"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bucket": "free"}, r"'bucket'.*'free'"),
+        ({"gpus": -1.0}, "negative"),
+        ({"start_time": None}, "start_time"),
+    ],
+)
+def test_outages_that_are_not_as_described_are_refused(make_jobs, make_nodes, window, change, words):
+    table = out(make_jobs, ("down", 1.0, None, 0, 60)).with_columns(
+        **{k: pl.lit(v) for k, v in change.items()}
+    )
+    with pytest.raises(SchemaError, match=words):
+        gpu_time_ledger(make_jobs(), make_nodes((4, None, None, None)), out_of_service=table, **window)
+
+
+def on(node, **further):
+    return {"node_list": node} | further
+
+
+def test_free_gpus_are_fragmented_only_where_no_waiting_job_fits(make_jobs, make_nodes, window):
+    nodes = make_nodes((4, None, None, None), (4, None, None, None))
+    held = [("a", 3.0, 0, 0, 180, on("n0")), ("a", 3.0, 0, 0, 120, on("n1"))]
+    wants_two = make_jobs(*held, ("b", 2.0, 0, 120, 180, on("n1")))
+    assert sums(gpu_time_ledger(wants_two, nodes, **window)) == {
+        ("a", "unobserved"): 9.0 + 6.0,
+        ("b", "unobserved"): 2.0,
+        ("-", "fragmented"): 2 * 2.0,  # one GPU on each node is of no use to it
+        ("-", "free"): 1.0 + 2.0,
+    }
+    wants_one = make_jobs(*held, ("b", 1.0, 0, 120, 180, on("n1")))
+    assert ("-", "fragmented") not in sums(gpu_time_ledger(wants_one, nodes, **window))
+    over_both = make_jobs(*held, ("b", 2.0, 0, 120, 180, on("n[0-1]", nodes=2)))
+    assert ("-", "fragmented") not in sums(gpu_time_ledger(over_both, nodes, **window))
+
+
+@pytest.mark.parametrize("node", [None, "n7", "n[0"])
+def test_without_all_nodes_known_what_is_left_while_jobs_wait_counts(make_jobs, make_nodes, window, node):
+    nodes = make_nodes((4, None, None, None))
+    jobs = make_jobs(("a", 1.0, 0, 0, 180, on("n0")), ("b", 1.0, 0, 60, 180, on(node)))
+    assert sums(gpu_time_ledger(jobs, nodes, **window))["-", "fragmented"] == 3.0
+
+
+PLACED = st.tuples(
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([1.0, 2.0, 4.0]),
+    st.integers(0, 100),
+    st.integers(0, 60),
+    st.integers(0, 90),
+    st.sampled_from(["n0", "n1", "n[0-1]"]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(PLACED, max_size=6))
+def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, window, rows):
+    jobs = [
+        (tenant, gpus, submit, submit + wait, submit + wait + run, on(node, nodes=2 if "[" in node else 1))
+        for tenant, gpus, submit, wait, run, node in rows
+    ]
+    # The nodes are cut down to what is held at most, so that free GPUs are scarce.
+    there = {
+        node: max(1, *(np.ceil(held_at(jobs, node, minute)) for minute in range(180)))
+        for node in ("n0", "n1")
+    }
+    nodes = make_nodes(*((int(gpus), None, None, None) for gpus in there.values()))
+    ledger = gpu_time_ledger(make_jobs(*jobs), nodes, **window)
+    assert reconcile(ledger, installed_gpu_hours(nodes, **window))["balanced"]
+    if not jobs or not any(start < end and start < 180 for _, _, _, start, end, _ in jobs):
+        return
+    expected = 0.0
+    for minute in range(180):
+        free = {node: gpus - held_at(jobs, node, minute) for node, gpus in there.items()}
+        waits = [(g / w["nodes"], w["nodes"]) for _, g, s, b, _, w in jobs if s <= minute < b]
+        fitting = [each for each, many in waits if sum(f >= each for f in free.values()) >= many]
+        useful = min(fitting, default=np.inf)
+        if waits:
+            expected += sum(f for f in free.values() if f < useful) / 60
+    assert sums(ledger).get(("-", "fragmented"), pytest.approx(0.0)) == expected
+
+
+def held_at(jobs, node, minute):
+    return sum(
+        gpus / where["nodes"]
+        for _, gpus, _, start, end, where in jobs
+        if where["node_list"] in (node, "n[0-1]") and start <= minute < end
+    )
+
+
+def test_nodes_sum_to_what_jobs_held(make_jobs, make_nodes, window):
+    nodes = make_nodes((4, None, None, None), (4, None, 60, None))
+    jobs = make_jobs(
+        ("a", 4.0, 0, 0, 90, on("n[0-1]")), ("b", 1.0, 0, 30, None, on("n0")), ("b", 1.0, 0, 0, 60)
+    )
+    table = gpu_hours_by_node(jobs, nodes, **window)
+    assert table.group_by("node").agg(pl.col("installed_gpu_hours", "held_gpu_hours").sum()).sort(
+        "node", nulls_last=True
+    ).rows() == [("n0", 12.0, 3.0 + 2.5), ("n1", 8.0, 3.0), (None, 0.0, 1.0)]
+
+
+def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
+    idle = {"sm_activity": 0.0}
+    jobs = make_jobs(
+        ("a", 1.0, 0, 0, 60, idle | {"memory_peak_gib": 0.1}),
+        ("a", 1.0, 0, 0, 30, idle | {"memory_peak_gib": 20.0}),
+        ("a", 1.0, 0, 0, 15, idle),
+        ("b", 1.0, 0, 0, 60),
+    )
+    seen = make_samples(*[("3", minute, 0, 0.01) for minute in range(30)])
+    seen = seen.with_columns(memory_used_gib=pl.Series([0.0] * 12 + [30.0] * 18))
+    found = held_by_activity(jobs, seen, **window)
+    assert found.drop("tenant", "used").rows() == [(0.5, 1.0, 0.25, 0.0), pytest.approx((0.3, 0.2, 0.0, 0.5))]
+    ledger = gpu_time_ledger(jobs, samples=seen, **window)
+    idle_columns = found.select(pl.sum_horizontal(pl.selectors.starts_with("idle"))).sum().item()
+    assert ledger.filter(bucket="held_idle")["gpu_hours"].sum() == pytest.approx(idle_columns)
+
+
+def test_lost_time_by_state_and_its_price(make_jobs, window):
+    jobs = make_jobs(
+        ("a", 8.0, 0, 0, 30, {"state": "FAILED"}),
+        ("a", 8.0, 0, 170, 300, {"state": "PREEMPTED"}),  # ten minutes of it in the window
+        ("b", 1.0, 0, 0, 60, {"state": "COMPLETED"}),
+        ("b", 1.0, 0, None, None, {"state": "PENDING"}),
+    )
+    found = held_by_state(jobs, price_gpu_hour=3.0, **window)
+    assert found.rows() == [
+        ("a", "FAILED", 1, 4.0, True, 12.0),
+        ("a", "PREEMPTED", 1, pytest.approx(8 / 6), True, pytest.approx(4.0)),
+        ("b", "COMPLETED", 1, 1.0, False, 3.0),
+    ]
+
+
+def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
+    jobs = make_jobs(
+        ("a", 2.0, 0, 0, 60, {"time_limit_s": 7200.0, "sm_activity": 0.5}),
+        ("a", 1.0, 0, 0, 120),
+        ("b", 1.0, 0, 0, 60),
+    )
+    assert requested_allocated_active(jobs, **window).rows() == [
+        ("a", 4.0, 4.0, 1.0, 0.5, 0.5),
+        ("b", None, 1.0, None, 0.0, 0.0),
+    ]
+
+
+def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
+    nodes = make_nodes((3, H100, None, None)).with_columns(layouts=pl.lit("3g.40gb:2;gpu;1g.10gb:7"))
+    jobs = make_jobs(
+        ("a", 1.0, 0, 0, 60, {"profile_requested": "3g.40gb"}),
+        ("b", 1.0, 0, 0, 180, {"profile_requested": "1g.10gb"}),
+        ("b", 1.0, 0, 0, 180, {"profile_requested": "gpu"}),
+    )
+    rows = slice_hours(jobs, nodes, **window).drop("gpu_model").rows()
+    assert rows == [
+        ("held", 3 + 3, 4 + 3),
+        ("cut_idle", 18 + 21 - 6, 24 + 21 - 7),
+        ("lost_to_layout", 3 * 1, 3 * 1),  # a compute slice of 3g + 3g, a memory slice of seven 1g
+        ("whole", 21, 24),
+    ]
+    assert sum(row[1] for row in rows) == 3 * 3 * 7
+    many = make_jobs(*[("a", 1.0, 0, 0, 180, {"profile_requested": "3g.40gb"})] * 3)
+    with pytest.raises(SchemaError, match=r"3g\.40gb.*9 held"):
+        slice_hours(many, nodes, **window)
+
+
+DAYS = {
+    "Europe/Berlin": {datetime(2026, 3, 29).date(): 23, datetime(2026, 10, 25).date(): 25},
+    "Asia/Kolkata": {},
+    "Asia/Kathmandu": {},
+    "America/Santiago": {datetime(2026, 9, 6).date(): 23, datetime(2026, 4, 4).date(): 25},
+}
+
+
+@pytest.mark.parametrize("tz", DAYS)
+def test_local_days_have_the_hours_that_clocks_show(tz):
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    hours = [begin + timedelta(hours=hour) for hour in range(365 * 24)]
+    ledger = pl.DataFrame(
+        {"tenant": "-", "gpu_model": None, "hour": hours, "bucket": "free", "gpu_hours": 2.0}
+    )
+    days = by_period(ledger, every="day", tz=tz)
+    assert days["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
+    inner = days.slice(1, days.height - 2)
+    lengths = {
+        day: hours / 2 for day, hours in inner.select("period", "gpu_hours").iter_rows() if hours != 48
+    }
+    assert lengths == DAYS[tz]
+    months = by_period(ledger, every="month", tz=tz)
+    assert months["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
+    assert all(day.day == 1 for day in months["period"])
+
+
+def test_periods_that_do_not_exist_are_refused():
+    ledger = pl.DataFrame(
+        {"tenant": "-", "gpu_model": None, "hour": [datetime(2026, 1, 1, tzinfo=UTC)], "bucket": "free",
+         "gpu_hours": 1.0}
+    )  # fmt: skip
+    with pytest.raises(SchemaError, match="Europe/Berlin"):
+        by_period(ledger, every="day", tz="Europe/Berlinn")
+    with pytest.raises(SchemaError, match="month"):
+        by_period(ledger, every="monht", tz="UTC")
