@@ -39,6 +39,10 @@ class InfeasiblePlanError(GpuPlannerError, ValueError):
     """A plan was required and none exists, or none was found in time."""
 
 
+class PrivacyError(GpuPlannerError, ValueError):
+    """A key for pseudonyms cannot be used, or what is asked for would show names."""
+
+
 class MissingDependencyError(GpuPlannerError, ImportError):
     """An optional library is not installed."""
 

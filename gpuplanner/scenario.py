@@ -34,6 +34,8 @@ class Scenario:
         Calendar month ``YYYY-MM`` in ``tz`` that ledger and cost cover; None: the whole observation.
     tz : str
         Zone of calendar months and of what is shown.
+    smallest_group : int
+        Tenants with fewer users are shown together, so that no figure speaks of one person; 0: all by name.
     workload : {"all", "fractional"}
         All jobs, or only those that ask for less than one GPU.
     board : str
@@ -91,6 +93,7 @@ class Scenario:
     data: str = "sample"
     month: str | None = None
     tz: str = "UTC"
+    smallest_group: int = 0
     workload: str = "all"
     board: str = "H100-80GB-SXM5"
     nodes: int = 0
@@ -162,6 +165,7 @@ class Scenario:
              "over_request_share between 0 and 1"),
             (0 <= self.reconfigure_minutes <= 24 * 60, "reconfigure_minutes between 0 and 1440"),
             (0 <= self.change_gpu_hours <= 1000, "change_gpu_hours between 0 and 1000"),
+            (self.smallest_group >= 0, "smallest_group at least 0"),
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
             (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),
             (self.switches_per_day is None or self.switches_per_day >= 0, "switches_per_day at least 0"),

@@ -13,7 +13,7 @@ from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     from gpuplanner.telemetry import Telemetry
-    from gpuplanner.traces import Trace
+    from gpuplanner.traces import Reading, Trace
 
 
 @app.command()
@@ -38,7 +38,14 @@ def ingest(
         int | None, typer.Option(help="GPU of telemetry that does not say which it is of.", min=0)
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Fields of telemetry without a header, joined by commas.")
+        str | None, typer.Option(help="Fields of a file without a header, joined by commas.")
+    ] = None,
+    pseudonyms: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Replace names: user, tenant, job_id, joined by commas."),
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
     ] = None,
     list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
@@ -55,26 +62,40 @@ def ingest(
     if source is None or not paths:
         text = "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
         raise typer.BadParameter(text)
+    if (pseudonyms is None) != (key_file is None):
+        text = "--pseudonyms and --key-file go together"
+        raise typer.BadParameter(text)
     fields = columns and tuple(columns.split(","))
     hints = {"interval_s": interval, "node": node, "gpu": gpu, "columns": fields}
-    read: Trace | Telemetry
+    read: Trace | Reading | Telemetry
     if telemetry.speaks(source, paths):
-        if nodes is not None:
-            text = "--nodes means nothing for telemetry"
+        if nodes is not None or pseudonyms is not None:
+            text = "--nodes and --pseudonyms mean nothing for telemetry"
             raise typer.BadParameter(text)
         read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
         telemetry.write_telemetry(read, out)
     else:
-        if any(hint is not None for hint in hints.values()):
-            text = "--interval, --node, --gpu and --columns mean nothing for a list of jobs"
+        if any(hint is not None for hint in (interval, node, gpu)):
+            text = "--interval, --node and --gpu mean nothing for a list of jobs"
             raise typer.BadParameter(text)
-        read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin)
-        traces.write_trace(read, out)
+        read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin, columns=fields)
+        if pseudonyms is not None and key_file is not None:
+            read = _without_names(read, key_file, pseudonyms)
+        traces.write(read, out)
     show(read.summary(), as_json=as_json)
     if not quiet:
         for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
             say(f"{severity}: {check}: {rows} row(s)")
         say(f"written to {out}")
+
+
+@app.command("new-key")
+def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to make.")]) -> None:
+    """Make a key for pseudonyms, readable by its owner alone; keep it apart from the data."""
+    from gpuplanner.privacy import new_key
+
+    new_key(path)
+    say(f"written: {path}")
 
 
 @app.command()
@@ -98,3 +119,14 @@ def describe(
             put("")
         else:
             show_frame(part, as_json=False, title=name)
+
+
+def _without_names(read: Trace | Reading, key_file: Path, columns: str) -> Trace:
+    from gpuplanner.privacy import read_key
+    from gpuplanner.traces import Trace
+    from gpuplanner.traces.pseudonyms import without_names
+
+    if not isinstance(read, Trace):
+        text = "--pseudonyms means nothing for what is no list of jobs"
+        raise typer.BadParameter(text)
+    return without_names(read, read_key(key_file), [name.strip() for name in columns.split(",")])

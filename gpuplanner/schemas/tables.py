@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import dataframely as dy
 import polars as pl
 
+from gpuplanner.schemas.columns import count as _count
+from gpuplanner.schemas.columns import meaning as _meaning
+from gpuplanner.schemas.columns import number as _number
+from gpuplanner.schemas.columns import text as _text
+from gpuplanner.schemas.columns import time as _time
+from gpuplanner.schemas.readings import READING_TABLES
 from gpuplanner.schemas.words import BUCKETS, JOB_STATES
 
 MAX_GPUS_PER_JOB = 100_000
 """More GPUs than any machine has: a count above it is a fault of the source, not a job."""
-
-
-def _meaning(text: str, unit: str = "") -> dict[str, Any]:
-    return {"meaning": text, "unit": unit}
-
-
-def _time(text: str, *, nullable: bool = False) -> dy.Datetime:
-    return dy.Datetime(nullable=nullable, time_unit="us", time_zone="UTC", metadata=_meaning(text, "UTC"))
-
-
-def _text(text: str, *, nullable: bool = False) -> dy.String:
-    return dy.String(nullable=nullable, metadata=_meaning(text))
-
-
-def _number(
-    text: str, unit: str = "", *, nullable: bool = False, low: float | None = 0.0, high: float | None = None
-) -> dy.Float64:
-    return dy.Float64(nullable=nullable, min=low, max=high, metadata=_meaning(text, unit))
-
-
-def _count(text: str, *, nullable: bool = False, low: int = 0) -> dy.Int32:
-    return dy.Int32(nullable=nullable, min=low, metadata=_meaning(text))
 
 
 class Jobs(dy.Schema):
@@ -218,4 +201,5 @@ TABLES: dict[str, type[dy.Schema]] = {
     "outcomes": Outcomes,
     "ledger": Ledger,
     "costs": Costs,
+    **READING_TABLES,
 }

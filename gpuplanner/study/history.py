@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import polars as pl
 from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.memory import resolve_requests, rightsize
+from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.bundled import sample_folder
@@ -110,11 +111,14 @@ def longest_samples(trace: Trace, job_class: str) -> pl.DataFrame:
 
 @stage(
     "data", "month", "tz", "workload", "board", "nodes", "gpus_per_node", "history_days", "headroom",
-    "over_request_share", "seed",
+    "over_request_share", "smallest_group", "seed",
 )  # fmt: skip
 def history(scenario: Scenario) -> History:
     """Read the trace and take the view of the planner at the end of the month."""
     trace = load_trace(scenario.data)
+    if scenario.smallest_group:
+        merged = merge_small_groups(trace.jobs, "tenant", "user", smallest=scenario.smallest_group)
+        trace = replace(trace, jobs=merged)
     begin, end = _window(scenario, trace)
     plan_start = _next_hour(end)
     jobs = impute_run_times(_of_workload(_as_known(trace.jobs, end), scenario), end, seed=scenario.seed)

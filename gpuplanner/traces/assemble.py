@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from datetime import datetime
 
+import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.schemas import Jobs, conform, filter_rows
+from gpuplanner.traces.account import file_findings, provenance, require_some, sorted_rejects
 from gpuplanner.traces.quality import (
     JOB_CHECKS,
     UNSORTED,
     Check,
-    Finding,
     gap_findings,
-    reject_findings,
     report,
     run_checks,
 )
-from gpuplanner.traces.reader import HEADER_AGAIN, Rows
+from gpuplanner.traces.reader import Rows
 from gpuplanner.traces.textfile import TextFile
-from gpuplanner.traces.times import iso
 from gpuplanner.traces.trace import Trace, gpu_hours
 
 ORDER_FAULTS = {
@@ -87,41 +84,26 @@ def assemble(
     rows = rows.reject(ORDER_FAULTS)
     if not ids_made:
         rows = _without_duplicates(rows)
-    rows, jobs = _satisfying_schema(rows, source)
-    if jobs.is_empty():
-        raise TraceFormatError(_nothing_left(rows, source))
-    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks])
+    rows, jobs = satisfying_schema(rows, Jobs, source)
+    require_some(rows, source)
+    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks]) + file_findings(rows, harmless)
     jobs = jobs.sort("submit_time", maintain_order=True)
+    findings += gap_findings(jobs["submit_time"])
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     until: datetime = rows.good.select(
         pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
     ).item()
-    findings += reject_findings(rows.rejects, rows.count, [HEADER_AGAIN, *harmless])
-    findings += gap_findings(jobs["submit_time"])
-    findings += _file_findings(rows)
-    unused = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
-    rejects = rows.rejects.sort("file", "row", maintain_order=True)
-    provenance = {
-        "source": source,
-        "files": [
-            {"name": name, "sha256": file.sha256, "bytes": file.bytes}
-            for name, file in [
-                *zip(rows.file_names(), rows.files, strict=True),
-                *((file.path.name, file) for file in more_files),
-            ]
-        ],
-        "rows_in": rows.count,
-        "rows_kept": jobs.height,
-        "rows_rejected": rejects.height,
-        "span_start": iso(jobs["submit_time"][0]),
-        "span_end": iso(until),
-        "gpu_hours": gpu_hours(jobs, until),
-        "time_zone": time_zone,
-        "origin": iso(origin),
-        "notes": [*notes, *unused],
-        "gpuplanner": importlib.metadata.version("gpuplanner"),
-    }
-    return Trace(jobs, rejects, report(findings), provenance, inventory)
+    known = provenance(
+        rows,
+        source=source,
+        span=(jobs["submit_time"][0], until),
+        time_zone=time_zone,
+        origin=origin,
+        notes=notes,
+        more_files=more_files,
+    )
+    known["gpu_hours"] = gpu_hours(jobs, until)
+    return Trace(jobs, sorted_rejects(rows), report(findings), known, inventory)
 
 
 def _without_duplicates(rows: Rows) -> Rows:
@@ -132,38 +114,15 @@ def _without_duplicates(rows: Rows) -> Rows:
     return rows.reject({"the same job and attempt as an earlier row": again})
 
 
-def _satisfying_schema(rows: Rows, source: str) -> tuple[Rows, pl.DataFrame]:
-    """Reject what the readers' own checks left and the table does not allow; give the jobs too."""
-    jobs = conform(rows.good, Jobs, where=source)
-    if Jobs.is_valid(jobs):
-        return rows, jobs
-    jobs, bad = filter_rows(jobs, Jobs)
+def satisfying_schema(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:
+    """Reject what the readers' own checks left and the table does not allow; give the table too."""
+    table = conform(rows.good, schema, where=source)
+    if schema.is_valid(table):
+        return rows, table
+    table, bad = filter_rows(table, schema)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     faults = {
         str(reason): number.is_in(part["row_number"].implode())
         for (reason,), part in bad.partition_by("reason", as_dict=True, maintain_order=True).items()
     }
-    return rows.reject(faults), jobs
-
-
-def _file_findings(rows: Rows) -> list[Finding]:
-    """What the files themselves make one doubt."""
-    findings = []
-    if rows.blank:
-        findings.append(Finding("blank lines", "info", rows.blank, "none: not counted as rows", ""))
-    names = [name for name, file in zip(rows.file_names(), rows.files, strict=True) if file.ends_open]
-    if names:
-        effect = "the last row may be cut short: compare with the source"
-        findings.append(Finding("last line without a line end", "info", len(names), effect, examples(names)))
-    return findings
-
-
-def _nothing_left(rows: Rows, source: str) -> str:
-    reasons = rows.rejects["reason"].value_counts(sort=True).head(5).iter_rows()
-    got = "; ".join(f"{reason} in {count} row(s)" for reason, count in reasons)
-    return message(
-        f"{source}: {', '.join(rows.file_names()[:5])}",
-        "at least one readable job",
-        f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
-        "Is this the right source?",
-    )
+    return rows.reject(faults), table

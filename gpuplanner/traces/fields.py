@@ -30,19 +30,20 @@ class Field:
     name : str
         Our name.
     kind : str
-        ``"text"``, ``"number"`` or ``"time"`` (naive, in `format`).
+        ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
+        `format`) or ``"instant"`` (a date and time with its offset from UTC, as ``Z``, ``UTC`` or ``+08:00``).
     nullable : bool
         The value may be empty.
     optional : bool
         The whole column may be absent.
     low, high : float
-        Bounds of a number.
+        Bounds of a number or decimal.
     format : str
         Date format of a time.
     """
 
     name: str
-    kind: Literal["text", "number", "time"] = "text"
+    kind: Literal["text", "number", "decimal", "time", "instant"] = "text"
     nullable: bool = False
     optional: bool = False
     low: float = 0.0
@@ -66,6 +67,8 @@ class Dialect:
         Folded names of fields that may contain the separator when they stand last.
     any_of : tuple of tuple of str
         Of each group, at least one column must be there.
+    missing : frozenset of str
+        Words that stand for a missing value, beside nothing at all.
     hint : str
         What to do where columns are missing.
     """
@@ -75,6 +78,7 @@ class Dialect:
     names: Callable[[Sequence[str]], Sequence[str] | None] = lambda _: None
     free_tail: Collection[str] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
+    missing: frozenset[str] = frozenset()
     hint: str = "Is this the right source?"
 
 
@@ -100,6 +104,8 @@ def column_places(
         (name,) for name, field in columns.items() if name not in places and not field.optional
     ]
     missing += [group for group in dialect.any_of if not any(name in places for name in group)]
+    if not places and not missing:  # every column may be absent, but not all of them
+        missing = [tuple(columns)]
     if twice:
         text = message(str(path), "each column once", f"{examples(twice)} more than once", "Rename one.")
         raise TraceFormatError(text)

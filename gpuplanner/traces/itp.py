@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import polars as pl
-
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
-from gpuplanner.traces.assemble import assemble
+from gpuplanner.traces.clock import Clock
 from gpuplanner.traces.fields import Field
-from gpuplanner.traces.quality import NO_QUEUE
-from gpuplanner.traces.reader import read_rows
-from gpuplanner.traces.times import MAX_SECONDS, known_origin, seconds
+from gpuplanner.traces.lists import read_list
+from gpuplanner.traces.times import MAX_SECONDS
 from gpuplanner.traces.trace import Trace
 
 ORIGIN = datetime(2021, 3, 4, tzinfo=UTC)
@@ -61,23 +57,11 @@ def read_itp(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ...     read_itp([path]).jobs["tenant", "submit_time"].row(0)
     ('cluster01', datetime.datetime(2021, 3, 26, 8, 40, 25, tzinfo=zoneinfo.ZoneInfo(key='UTC')))
     """
-    zero = known_origin(ORIGIN if origin is None else origin)
-    rows = read_rows(paths, COLUMN_MAP, source="itp")
-    clusters = {number: file.path.name.split(".")[0] for number, file in enumerate(rows.files)}
-    submit = pl.lit(zero, pl.Datetime("us", "UTC")) + seconds(pl.col("submit_s"))
-    jobs = rows.good.with_columns(
-        attempt=pl.lit(1),
-        tenant=pl.col("file").replace_strict(clusters, return_dtype=pl.String),
-        submit_time=submit,
-        start_time=submit,
-        end_time=submit + seconds(pl.col("run_s")),
-        state=pl.lit("UNKNOWN"),
-    )
-    return assemble(
-        replace(rows, good=jobs),
+    return read_list(
+        paths,
+        COLUMN_MAP,
+        Clock.of(origin, known=ORIGIN),
         source="itp",
-        origin=zero,
-        checks=[NO_QUEUE],
         notes=[
             "the source kept jobs of about 600 s and longer only: arrival rates are not those of the queue"
         ],

@@ -11,11 +11,13 @@ import polars as pl
 
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 from gpuplanner.traces.assemble import assemble
+from gpuplanner.traces.clock import Clock
 from gpuplanner.traces.fields import Field
 from gpuplanner.traces.inventory import read_inventory
 from gpuplanner.traces.quality import Check
 from gpuplanner.traces.reader import read_rows
-from gpuplanner.traces.times import FIRST_INSTANT, MAX_SECONDS, iso, known_origin, seconds
+from gpuplanner.traces.textfile import head
+from gpuplanner.traces.times import MAX_SECONDS
 from gpuplanner.traces.trace import Trace
 
 COLUMN_MAP = {
@@ -32,6 +34,14 @@ COLUMN_MAP = {
 """Times in seconds from the start of the trace; `gpu_milli`: thousandths of one GPU; `gpu_spec`: wanted
 models joined by ``|``."""
 
+TIMES = ("creation_time", "deletion_time", "scheduled_time")
+FIRST_FIVE = ("name", "num_gpu", "gpu_milli")
+UNTIMED_COLUMNS = {
+    name: field if name in FIRST_FIVE else replace(field, nullable=True, optional=True)
+    for name, field in COLUMN_MAP.items()
+}
+"""The lists ``multigpu20`` to ``multigpu50`` have five columns only, and no times."""
+
 PHASES = {
     "Succeeded": "COMPLETED",
     "Failed": "FAILED",
@@ -40,7 +50,12 @@ PHASES = {
     "Unknown": "UNKNOWN",
 }
 
-RELATIVE_DATES = "times are seconds from the start of the trace; second 0 was set to {}"
+UNTIMED = Check(
+    "no times in the source",
+    "warning",
+    "all pods are taken to wait from second 0: neither demand over time nor GPU-hours can be made of them",
+    pl.col("untimed"),
+)
 
 
 def read_openb(
@@ -50,8 +65,8 @@ def read_openb(
 
     A pod is a job: submitted at `creation_time`, started at `scheduled_time` (never, if that is empty),
     ended at `deletion_time`. A running pod deleted at the last instant of the trace still ran; one deleted
-    earlier ended in a state that the source does not tell. The variant lists are resamplings of the same
-    pods: read them one at a time.
+    earlier ended in a state that the source does not tell. A list without times is a queue of pods that all
+    wait from second 0. The variant lists are resamplings of the same pods: read them one at a time.
 
     Parameters
     ----------
@@ -70,8 +85,7 @@ def read_openb(
     Raises
     ------
     TraceFormatError
-        If a file cannot be read as this source (the lists with five columns have no times), or no row is
-        left.
+        If a file cannot be read as this source, or no row is left.
 
     Examples
     --------
@@ -83,14 +97,19 @@ def read_openb(
     ...     read_openb([path]).jobs["gpus", "tier", "state"].row(0)
     (0.46, 'ls', 'COMPLETED')
     """
-    zero = known_origin(FIRST_INSTANT if origin is None else origin)
-    rows = read_rows(paths, COLUMN_MAP, source="openb")
-    phase = pl.col("phase")
+    clock = Clock.of(origin)
+    untimed = not any(name in line for path in paths for line in head(path)[:1] for name in TIMES)
+    rows = read_rows(paths, UNTIMED_COLUMNS if untimed else COLUMN_MAP, source="openb")
+    phase = pl.lit("Pending") if untimed else pl.col("phase")
     rows = rows.reject({f"pod_phase: not one of {', '.join(PHASES)}": ~phase.is_in(list(PHASES))})
-    instants = {
-        f"{name}_time": pl.lit(zero, pl.Datetime("us", "UTC")) + seconds(pl.col(f"{name}_s"))
-        for name in ("submit", "start", "end")
-    }
+    rows = replace(
+        rows,
+        good=rows.good.with_columns(
+            phase=phase, untimed=pl.lit(untimed), submit_s=pl.lit(0.0) if untimed else pl.col("submit_s")
+        ),
+    )
+    phase = pl.col("phase")
+    instants = {f"{name}_time": clock.at(f"{name}_s") for name in ("submit", "start", "end")}
     at_end = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
     jobs = rows.good.with_columns(
         **instants,
@@ -107,12 +126,8 @@ def read_openb(
         .otherwise(phase.replace_strict(PHASES, default="UNKNOWN")),
     )
     checks = [
-        Check(
-            "dates relative to an origin that was not given",
-            "info",
-            "days of the week and calendar dates mean nothing",
-            pl.lit(origin is None),
-        ),
+        *clock.checks,
+        UNTIMED,
         Check(
             "deleted while running, before the trace ended",
             "info",
@@ -130,10 +145,10 @@ def read_openb(
     return assemble(
         replace(rows, good=jobs),
         source="openb",
-        origin=zero,
-        last_seen=pl.lit(zero, pl.Datetime("us", "UTC")) + seconds(pl.col("end_s")),
+        origin=clock.zero,
+        last_seen=clock.at("end_s"),
         checks=checks,
-        notes=[RELATIVE_DATES.format(iso(zero)), "the trace names no tenants: all jobs are of 'openb'"],
+        notes=[*clock.notes, "the trace names no tenants: all jobs are of 'openb'"],
         inventory=inventory,
         more_files=[] if node_file is None else [node_file],
     )

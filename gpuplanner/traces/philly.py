@@ -11,9 +11,10 @@ import polars as pl
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 from gpuplanner.traces.assemble import assemble
 from gpuplanner.traces.fields import Field
+from gpuplanner.traces.localtime import localized
 from gpuplanner.traces.quality import AMBIGUOUS_TIME, NO_QUEUE, Check
 from gpuplanner.traces.reader import read_rows
-from gpuplanner.traces.times import MAX_SECONDS, known_zone, seconds, to_utc
+from gpuplanner.traces.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.traces.trace import Trace
 
 TIME_ZONE = "America/Los_Angeles"
@@ -83,8 +84,7 @@ def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
     """
     zone = known_zone(TIME_ZONE if tz is None else tz)
     rows = read_rows(paths, COLUMN_MAP, source="philly")
-    rows = replace(rows, good=to_utc(rows.good, ["submit_time"], zone))
-    rows = rows.reject({f"timestamp: the clocks of {zone} skip it": pl.col("submit_time").is_null()})
+    rows = localized(rows, ["submit_time"], zone, called={"submit_time": "timestamp"})
     prefixes = ["philly-", *(f"philly-{number}-" for number in range(2, len(rows.files) + 1))]
     prefix = pl.lit(prefixes[0])
     if len(prefixes) > 1:

@@ -127,6 +127,13 @@ AMBIGUOUS_TIME = Check(
     pl.col("ambiguous"),
 )
 
+MIG_AS_GPUS = Check(
+    "MIG instances counted as GPUs",
+    "warning",
+    "gpus counts instances: GPU-hours of these jobs are too high until instances are weighed by profile",
+    pl.col("profile_requested").is_not_null(),
+)
+
 NO_QUEUE = Check(
     "start not in the source",
     "info",
@@ -135,8 +142,17 @@ NO_QUEUE = Check(
 )
 
 
-def run_checks(frame: pl.DataFrame, checks: Sequence[Check]) -> list[Finding]:
-    """Evaluate checks on rows that have ``job_id``; only those that hold somewhere are returned.
+def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_id") -> list[Finding]:
+    """Evaluate checks on rows; only those that hold somewhere are returned.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows with the columns that the conditions name.
+    checks : sequence of Check
+        What to look for.
+    of : str
+        Column that names a row in an example: ``job_id`` or ``line``.
 
     Examples
     --------
@@ -145,8 +161,11 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check]) -> list[Finding]:
     [Finding(check='no GPU', severity='info', rows=1, effect='none', example='job a')]
     """
     marks = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
+    word = of.removesuffix("_id")
     return [
-        Finding(check.check, check.severity, int(mark.sum()), check.effect, f"job {_first(frame, mark)}")
+        Finding(
+            check.check, check.severity, int(mark.sum()), check.effect, f"{word} {_first(frame, of, mark)}"
+        )
         for check, mark in zip(checks, marks.iter_columns(), strict=True)
         if mark.any()
     ]
@@ -223,5 +242,5 @@ def report(findings: Iterable[Finding]) -> pl.DataFrame:
     return pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
 
 
-def _first(frame: pl.DataFrame, mark: pl.Series) -> str:
-    return str(frame["job_id"][int(mark.arg_max() or 0)])
+def _first(frame: pl.DataFrame, of: str, mark: pl.Series) -> str:
+    return str(frame[of][int(mark.arg_max() or 0)])

@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.schemas.columns import DECIMAL
 from gpuplanner.traces.fields import (
     CSV,
     UNIT_SEPARATOR,
@@ -30,6 +31,7 @@ from gpuplanner.traces.trace import REJECTS
 HEADER_AGAIN = "the header line again"
 OUT_OF_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
 SAMPLE_LINES = 50
+NUMBERS = {"number": pl.Float64(), "decimal": DECIMAL}
 RAW = "raw:"
 """Prefix of the columns that hold a field as it stood, beside its typed value."""
 
@@ -146,7 +148,7 @@ def read_rows(
         unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
         blank=sum(part.blank for part in parts),
     )
-    return _typed(rows, columns)
+    return typed(rows, columns)
 
 
 def _cut(
@@ -193,18 +195,38 @@ def _cut(
         (pl.col(labels[places[name]]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
         for name in columns
     ]
-    return replace(rows, good=rows.good.select(*PLACE, *found))
+    good = rows.good.select(*PLACE, *found)
+    if dialect.missing:
+        texts = pl.col(f"^{RAW}.*$")
+        good = good.with_columns(
+            pl.when(~texts.is_in(list(dialect.missing))).then(texts).otherwise(pl.lit(""))
+        )
+    return replace(rows, good=good)
 
 
-def _typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
-    """Cast every field; values that cannot be read or are out of bounds reject their row."""
+def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
+    """Cast every field; values that cannot be read or are out of bounds reject their row.
+
+    Parameters
+    ----------
+    rows : Rows
+        Each column of the source as text, named with :data:`RAW` in front.
+    columns : mapping of str to Field
+        How to read each.
+
+    Returns
+    -------
+    Rows
+        With the fields' own names, and without the text columns.
+    """
     values, faults = [], {}
     for name, field in columns.items():
         raw, value = pl.col(RAW + name), pl.col(field.name)
         filled = raw != ""
-        if field.kind == "number":
-            values.append(raw.cast(pl.Float64, strict=False).alias(field.name))
-            finite = value.is_finite()
+        if field.kind in NUMBERS:
+            dtype = NUMBERS[field.kind]
+            values.append(raw.cast(dtype, strict=False).alias(field.name))
+            finite = value.is_finite() if field.kind == "number" else value.is_not_null()
             faults[f"{name}: not a number"] = filled & ~finite.fill_null(False)
             faults[f"{name}: below {field.low:g}"] = finite & (value < field.low)
             if field.high < math.inf:
@@ -215,12 +237,22 @@ def _typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             )
             faults[f"{name}: not a time like {field.format}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
+        elif field.kind == "instant":
+            values.append(_instant(raw).alias(field.name))
+            faults[f"{name}: not a time with its offset from UTC"] = filled & value.is_null()
+            faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         else:
             values.append(pl.when(filled).then(raw).alias(field.name))
         if not field.nullable:
             faults[f"{name}: missing"] = ~filled.fill_null(False)
-    typed = replace(rows, good=rows.good.with_columns(values)).reject(faults)
-    return replace(typed, good=typed.good.drop(RAW + name for name in columns))
+    read = replace(rows, good=rows.good.with_columns(values)).reject(faults)
+    return replace(read, good=read.good.drop(RAW + name for name in columns))
+
+
+def _instant(raw: pl.Expr) -> pl.Expr:
+    """Dates and times with an offset from UTC; null where the offset is missing."""
+    offset = raw.str.replace(r"\s*(?:Z|UTC)$", "+00:00").str.replace(" ", "T", literal=True)
+    return offset.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False, cache=False)
 
 
 def out_of_time(value: pl.Expr) -> pl.Expr:

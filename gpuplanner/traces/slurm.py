@@ -1,30 +1,41 @@
-"""Slurm accounting: the text that ``sacct --parsable2`` prints, with or without a header line."""
+"""Slurm accounting: text of ``sacct --parsable2``, with or without a header line, or ``sacct --json``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.traces.assemble import assemble
 from gpuplanner.traces.fields import Dialect, Field
 from gpuplanner.traces.inventory import read_inventory
-from gpuplanner.traces.quality import AMBIGUOUS_TIME, RUN_S, Check
-from gpuplanner.traces.reader import OUT_OF_TIME, Rows, out_of_time, read_rows
-from gpuplanner.traces.slurm_words import NO_VALUE, Tres, duration_s, known_fields, parse_tres, slurm_state
-from gpuplanner.traces.times import INSTANT, MAX_SECONDS, known_zone, seconds, to_utc
+from gpuplanner.traces.jsonfile import is_json
+from gpuplanner.traces.quality import AMBIGUOUS_TIME, MIG_AS_GPUS, RUN_S, Check
+from gpuplanner.traces.reader import Rows, read_rows
+from gpuplanner.traces.slurm_json import REPAIRED, read_slurm_json
+from gpuplanner.traces.slurm_rows import (
+    with_attempts,
+    with_derived_times,
+    with_resources,
+    with_states,
+    with_times,
+)
+from gpuplanner.traces.slurm_words import duration_s, known_fields
+from gpuplanner.traces.textfile import head
+from gpuplanner.traces.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.traces.trace import Trace
 
 COLUMN_MAP = {
-    "JobID": Field("job_id"),
+    "JobID": Field("job_id", nullable=True, optional=True),
+    "JobIDRaw": Field("job_id_raw", nullable=True, optional=True),
     "State": Field("slurm_state"),
-    "Submit": Field("submit"),
-    "Start": Field("start", nullable=True),
-    "End": Field("end", nullable=True),
+    "Submit": Field("submit", nullable=True, optional=True),
+    "Eligible": Field("eligible", nullable=True, optional=True),
+    "Start": Field("start", nullable=True, optional=True),
+    "End": Field("end", nullable=True, optional=True),
     "AllocTRES": Field("alloc_tres", nullable=True, optional=True),
     "ReqTRES": Field("req_tres", nullable=True, optional=True),
     "Account": Field("account", nullable=True, optional=True),
@@ -35,25 +46,38 @@ COLUMN_MAP = {
     "Elapsed": Field("elapsed", nullable=True, optional=True),
     "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
     "Timelimit": Field("limit", nullable=True, optional=True),
+    REPAIRED: Field("repaired", nullable=True, optional=True),
 }
 """Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
+
+NEEDED = (
+    ("JobID", "JobIDRaw"),
+    ("Submit", "Eligible", "Start"),
+    ("Start", "End"),
+    ("End", "ElapsedRaw", "Elapsed"),
+    ("AllocTRES", "ReqTRES"),
+)
+"""Of each group, a field list has at least one: what is left out must follow from the rest."""
 
 SACCT = Dialect(
     separator="|",
     quotes=False,
     names=known_fields,
     free_tail=frozenset({"jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline"}),
-    any_of=(("AllocTRES", "ReqTRES"),),
+    any_of=NEEDED,
     hint="Let sacct print its header line, and ask for these fields with --format.",
 )
 
 STEP = "step of a job: its GPUs are counted on the job row"
-SEEN_AGAIN = "the same job and submission again: the row that knows more was kept"
-TIMES = {"submit": "Submit", "start": "Start", "end": "End"}
-NAIVE = "%Y-%m-%dT%H:%M:%S"
 
 CHECKS = (
     AMBIGUOUS_TIME,
+    Check(
+        "the stated start is the time at which the job became eligible",
+        "warning",
+        "a fault of Slurm's JSON up to 23.02: the start was taken from the elapsed time",
+        pl.col("repaired").is_not_null(),
+    ),
     Check(
         "typed and untyped GPUs of a job both given",
         "info",
@@ -72,12 +96,7 @@ CHECKS = (
         "the boards are joined by '|'; figures per board leave such jobs out",
         pl.col("types") > 1,
     ),
-    Check(
-        "MIG instances counted as GPUs",
-        "warning",
-        "gpus counts instances: GPU-hours of these jobs are too high until instances are weighed by profile",
-        pl.col("profile_requested").is_not_null(),
-    ),
+    MIG_AS_GPUS,
     Check(
         "array of waiting tasks on one row",
         "warning",
@@ -100,24 +119,29 @@ CHECKS = (
 
 
 def read_slurm(
-    paths: Sequence[str | Path], *, tz: str | None = None, nodes: str | Path | None = None
+    paths: Sequence[str | Path],
+    *,
+    tz: str | None = None,
+    nodes: str | Path | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Trace:
-    r"""Read sacct output.
+    r"""Read sacct output, as text or JSON.
 
-    With a header line, any list of fields that has JobID, State, Submit, Start, End and AllocTRES or
-    ReqTRES, in any order; without one, the lists of Sonar and Open XDMoD. Put JobName last: it may contain
-    the separator. Steps of jobs go to the reject table. A requeued job has one row per submission; these
-    become its attempts.
+    Any list of fields will do from which a job's id, state, times and GPUs follow, in any order (see
+    :data:`NEEDED`). Put JobName last: it may contain the separator. Steps of jobs go to the reject table. A
+    requeued job has one row per submission; these become its attempts.
 
     Parameters
     ----------
     paths : sequence of str or Path
-        Text files, plain or gzip.
+        Files of one form, plain or gzip: text with a header line or not, ``sacct --json``, or JSON of Sonar.
     tz : str, optional
-        Zone of the times. Needed unless they carry an offset or are epoch seconds
-        (``SLURM_TIME_FORMAT=%s``).
+        Zone of the times. Needed unless they carry an offset or are epoch seconds, as in JSON or with
+        ``SLURM_TIME_FORMAT=%s``.
     nodes : str or Path, optional
         Node list, see :func:`gpuplanner.traces.inventory.read_inventory`.
+    columns : sequence of str, optional
+        Names of the fields of text without a header line. The lists of Sonar and Open XDMoD are known.
 
     Returns
     -------
@@ -144,12 +168,15 @@ def read_slurm(
     (1, 1, 5.0)
     """
     zone = None if tz is None else known_zone(tz)
-    rows = read_rows(paths, COLUMN_MAP, source="slurm", dialect=SACCT)
+    rows = _read(paths, columns)
+    absent = [name for name in ("Submit", "Start", "End") if rows.good[COLUMN_MAP[name].name].is_null().all()]
+    rows = replace(rows, good=rows.good.with_columns(job_id=pl.coalesce("job_id", "job_id_raw")))
     rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
-    rows = _with_times(rows, zone)
-    rows = _with_states(rows)
-    rows = _with_resources(rows)
-    rows = _with_attempts(rows)
+    rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
+    elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
+    rows = with_times(replace(rows, good=rows.good.with_columns(elapsed_s=elapsed)), zone)
+    rows, derived = with_derived_times(with_states(rows), absent)
+    rows = with_attempts(with_resources(rows))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
     return assemble(
         rows,
@@ -158,111 +185,22 @@ def read_slurm(
         last_seen=pl.when(pl.col("end_time").is_null()).then(
             pl.col("start_time") + seconds(pl.col("elapsed_s"))
         ),
-        checks=CHECKS,
+        checks=[*CHECKS, *derived],
         harmless=[STEP],
         inventory=inventory,
         more_files=[] if node_file is None else [node_file],
     )
 
 
-def _with_times(rows: Rows, zone: str | None) -> Rows:
-    """Read the instants: naive in the zone, with an offset, or as epoch seconds."""
-    names = [f"{text}_time" for text in TIMES]
-    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in TIMES)
-    naive = frame.with_columns(
-        pl.col(list(TIMES)).str.to_datetime(NAIVE, time_unit="us", strict=False).name.suffix("_time")
-    )
-    zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
-    if zone is None and zoneless.height:
-        text = message(
-            f"slurm: times of {zoneless.height} rows",
-            "a stated time zone",
-            f"times without an offset, such as {zoneless['submit'][0]!r}",
-            "Say in which zone sacct ran: --tz Europe/Oslo or --tz UTC.",
-        )
-        raise TraceFormatError(text)
-    read = to_utc(naive, names, zone or "UTC").with_columns(
-        pl.coalesce(f"{text}_time", _absolute(pl.col(text))) for text in TIMES
-    )
-    skipped = f", or one that the clocks of {zone} skip" if zone else ""
-    faults = {"Submit: missing": pl.col("submit").is_null()}
-    for text, label in TIMES.items():
-        instant = pl.col(f"{text}_time")
-        faults[f"{label}: not a time{skipped}"] = pl.col(text).is_not_null() & instant.is_null()
-        faults[f"{label}: {OUT_OF_TIME}"] = out_of_time(instant)
-    return replace(rows, good=read).reject(faults)
-
-
-def _absolute(text: pl.Expr) -> pl.Expr:
-    """Instants that need no zone: with an offset, or epoch seconds."""
-    offset = text.str.to_datetime(f"{NAIVE}%z", time_unit="us", strict=False)
-    epoch = text.str.extract(r"^(\d{9,10})$").cast(pl.Int64) * 1_000_000
-    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(INSTANT))
-
-
-def _with_states(rows: Rows) -> Rows:
-    """Our states; a job that waits, or never had a node, has no start."""
-    words = rows.good["slurm_state"].unique().to_list()
-    states = {word: slurm_state(word) for word in words}
-    unknown = sorted(word for word, state in states.items() if state is None)
-    rows = rows.reject({"State: not a state of Slurm": pl.col("slurm_state").is_in(unknown)})
-    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
-    placed = (state != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
-    nodes = pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list")
-    good = rows.good.with_columns(state=state, start_time=pl.when(placed).then("start_time"), node_list=nodes)
-    return replace(rows, good=good)
-
-
-def _with_resources(rows: Rows) -> Rows:
-    """GPUs, board, profile, nodes, time limit and elapsed time. Each different TRES text is parsed once."""
-    text = pl.coalesce("alloc_tres", "req_tres")
-    parsed: dict[str, Tres] = {}
-    faulty = []
-    for tres in rows.good.select(text).to_series().drop_nulls().unique().to_list():
-        try:
-            parsed[tres] = parse_tres(tres)
-        except ValueError:
-            faulty.append(tres)
-    rows = rows.reject({"TRES: not a list of name=value": text.is_in(faulty)})
-    table = pl.DataFrame(
-        [(tres, *vars(facts).values()) for tres, facts in parsed.items()],
-        schema={
-            "tres": pl.String,
-            "gpus": pl.Float64,
-            "types": pl.Int64,
-            "typed": pl.Float64,
-            "gpu_model": pl.String,
-            "profile_requested": pl.String,
-            "nodes": pl.Int64,
-        },
-        orient="row",
-    )
-    minutes = pl.col("limit_min").cast(pl.Float64, strict=False) * 60
-    good = (
-        rows.good.with_columns(tres=text)
-        .join(table, on="tres", how="left", maintain_order="left")
-        .with_columns(
-            tenant=pl.col("account").fill_null("unknown"),
-            elapsed_s=pl.coalesce("elapsed_s", duration_s(pl.col("elapsed"))),
-            time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
-        )
-    )
-    return replace(rows, good=good).reject(
-        {f"GPUs: above {MAX_GPUS_PER_JOB}": pl.col("gpus") > MAX_GPUS_PER_JOB}
-    )
-
-
-def _with_attempts(rows: Rows) -> Rows:
-    """Number the submissions of each job; of the same submission seen twice keep what knows most.
-
-    Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
-    """
-    if rows.good["job_id"].n_unique() == rows.good.height:
-        return replace(rows, good=rows.good.with_columns(attempt=pl.lit(1)))
-    knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
-    key = ["job_id", "submit_time"]
-    rank = knows.rank("ordinal", descending=True).over(key)
-    rows = rows.reject({SEEN_AGAIN: rank > 1})
-    return replace(
-        rows, good=rows.good.with_columns(attempt=pl.col("submit_time").rank("dense").over("job_id"))
-    )
+def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
+    """The fields of sacct, from files that are all JSON or all text."""
+    forms: Mapping[bool, list[str]] = {True: [], False: []}
+    for path in paths:
+        forms[is_json(head(path))].append(str(path))
+    if forms[True] and forms[False]:
+        got = f"JSON in {examples(forms[True])} and text in {examples(forms[False])}"
+        raise TraceFormatError(message("slurm", "files of one form", got, "Read each form on its own."))
+    if forms[True]:
+        return read_slurm_json(paths, COLUMN_MAP)
+    dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
+    return read_rows(paths, COLUMN_MAP, source="slurm", dialect=dialect)

@@ -41,6 +41,9 @@ STATES = {
 NO_VALUE = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
 """What sacct prints where there is nothing."""
 
+UNSET = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
+"""Slurm's NO_VAL and INFINITE, 32 and 64 bit: not set, and without limit."""
+
 SONAR_FIELDS = (
     "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
     "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"

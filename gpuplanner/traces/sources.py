@@ -2,96 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.names import resolve
-from gpuplanner.traces.fields import Field
-from gpuplanner.traces.itp import COLUMN_MAP as ITP_COLUMNS
-from gpuplanner.traces.itp import read_itp
-from gpuplanner.traces.openb import read_openb
-from gpuplanner.traces.philly import COLUMN_MAP as PHILLY_COLUMNS
-from gpuplanner.traces.philly import read_philly
-from gpuplanner.traces.slurm import read_slurm
-from gpuplanner.traces.slurm_words import known_fields
+from gpuplanner.traces.operators import OPERATORS
+from gpuplanner.traces.public import PUBLIC
+from gpuplanner.traces.reading import Reading
+from gpuplanner.traces.source import Source, refuse_strange
 from gpuplanner.traces.textfile import head
 from gpuplanner.traces.trace import Trace
 
 AUTO = "auto"
-ALIASES = {"sacct": "slurm"}
+ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
 
-
-@dataclass(frozen=True)
-class Source:
-    """A kind of file that can be read.
-
-    Attributes
-    ----------
-    name : str
-        What the user types.
-    description : str
-        One line.
-    read : callable
-        Reads paths; takes the keyword arguments in `options`.
-    sniff : callable
-        True if the first lines of a file look like this source.
-    options : frozenset of str
-        Which of ``tz``, ``origin`` and ``nodes`` mean something here.
-    """
-
-    name: str
-    description: str
-    read: Callable[..., Trace]
-    sniff: Callable[[Sequence[str]], bool]
-    options: frozenset[str]
-
-
-def _header_has(lines: Sequence[str], names: Iterable[str], separator: str = ",") -> bool:
-    header = {name.strip().strip('"').casefold() for name in lines[0].split(separator)}
-    return {name.casefold() for name in names} <= header
-
-
-def _needed(columns: Mapping[str, Field]) -> list[str]:
-    return [name for name, field in columns.items() if not field.optional]
-
-
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "philly",
-            "Microsoft Philly job table, 2017 (CSV)",
-            read_philly,
-            lambda lines: _header_has(lines, _needed(PHILLY_COLUMNS)),
-            frozenset({"tz"}),
-        ),
-        Source(
-            "itp",
-            "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
-            read_itp,
-            lambda lines: _header_has(lines, _needed(ITP_COLUMNS)),
-            frozenset({"origin"}),
-        ),
-        Source(
-            "openb",
-            "Alibaba OpenB pod list with GPU shares, 2023 (CSV; node list with nodes)",
-            read_openb,
-            lambda lines: _header_has(lines, ["name", "num_gpu", "gpu_milli"]),
-            frozenset({"origin", "nodes"}),
-        ),
-        Source(
-            "slurm",
-            "Slurm accounting: sacct --parsable2, with or without header (alias: sacct)",
-            read_slurm,
-            lambda lines: _header_has(lines, ["JobID", "State"], "|") or known_fields(lines) is not None,
-            frozenset({"tz", "nodes"}),
-        ),
-    )
-}
+SOURCES: dict[str, Source] = {source.name: source for source in (*PUBLIC, *OPERATORS)}
 """Name → source."""
 
 
@@ -132,7 +60,8 @@ def read(
     nodes: str | Path | None = None,
     tz: str | None = None,
     origin: datetime | str | None = None,
-) -> Trace:
+    columns: Sequence[str] | None = None,
+) -> Trace | Reading:
     r"""Read files of one source into a trace.
 
     Parameters
@@ -142,16 +71,18 @@ def read(
     paths : str, Path or sequence of these
         Files of the same source; their rows follow each other.
     nodes : str or Path, optional
-        Node list (sources ``openb`` and ``slurm``).
+        Node list that belongs to the jobs (``openb``, ``slurm``).
     tz : str, optional
-        Zone of naive times (``philly``, ``slurm``).
+        Zone of naive times (``philly``, ``helios``, ``azure-llm``, ``slurm``).
     origin : datetime or str, optional
-        Instant from which seconds are counted (``itp``, ``openb``).
+        Instant from which seconds are counted (``itp``, ``openb``, ``pai``, ``dlrm``, ``spot``, ``simulator``).
+    columns : sequence of str, optional
+        Names of the fields of a file without a header line (``slurm``).
 
     Returns
     -------
-    Trace
-        Jobs, rejects, quality report and provenance.
+    Trace or Reading
+        Jobs, or rows of another table, with rejects, quality report and provenance.
 
     Raises
     ------
@@ -171,17 +102,9 @@ def read(
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     chosen = SOURCES[_name(source, files)]
-    given: dict[str, Any] = {"nodes": nodes, "tz": tz, "origin": origin}
+    given: dict[str, Any] = {"nodes": nodes, "tz": tz, "origin": origin, "columns": columns}
     options = {name: value for name, value in given.items() if value is not None}
-    strange = sorted(options.keys() - chosen.options)
-    if strange:
-        text = message(
-            f"source {chosen.name!r}",
-            f"no options but {', '.join(sorted(chosen.options))}",
-            ", ".join(strange),
-            "Leave it out: it would change nothing.",
-        )
-        raise TraceFormatError(text)
+    refuse_strange(f"source {chosen.name!r}", options, chosen.options)
     return chosen.read(files, **options)
 
 

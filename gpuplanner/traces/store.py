@@ -1,25 +1,23 @@
-"""A trace as a folder: Parquet tables and JSON that anyone can open, the same bytes for the same trace."""
+"""Traces and readings as folders: Parquet and JSON that anyone can open, the same bytes for the same input."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import dataframely as dy
-import polars as pl
-
-from gpuplanner.errors import SchemaError, TraceFormatError, message
-from gpuplanner.files import Mark, replaced_directory, to_json
-from gpuplanner.schemas import Inventory, Jobs, Samples, check
-from gpuplanner.traces.quality import COLUMNS as QUALITY
-from gpuplanner.traces.trace import REJECTS, SUMMARY, Trace
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.files import Mark
+from gpuplanner.schemas import TABLES, Inventory, Jobs, Samples
+from gpuplanner.traces.folder import REMEDY, open_folder, write_folder
+from gpuplanner.traces.quotas import Quotas
+from gpuplanner.traces.reading import READING_SUMMARY, Reading
+from gpuplanner.traces.trace import SUMMARY, Trace
 
 FORMAT = "gpuplanner trace 1"
 """Text in provenance.json by which a trace folder is known."""
 MARK = Mark("provenance.json", FORMAT)
 
-REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
+READING_MARK = Mark("provenance.json", "gpuplanner reading 1")
+"""By which the folder of a reading is known."""
 
 
 def write_trace(trace: Trace, directory: str | Path) -> Path:
@@ -30,8 +28,8 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
     trace : Trace
         What to write.
     directory : str or Path
-        Gets jobs.parquet, rejects.parquet, quality.json, provenance.json, and inventory.parquet and
-        samples.parquet where the trace has them.
+        Gets jobs.parquet, rejects.parquet, quality.json, provenance.json, and inventory.parquet,
+        samples.parquet and quotas.parquet where the trace has them.
 
     Returns
     -------
@@ -54,17 +52,14 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
     ...     sorted(file.name for file in written.iterdir())
     ['jobs.parquet', 'provenance.json', 'quality.json', 'rejects.parquet']
     """
-    directory = Path(directory)
-    tables = {"jobs": trace.jobs, "rejects": trace.rejects}
-    tables |= {} if trace.inventory is None else {"inventory": trace.inventory}
-    tables |= {} if trace.samples is None else {"samples": trace.samples}
-    with replaced_directory(directory, mark=MARK) as folder:
-        for name, table in tables.items():
-            table.write_parquet(folder / f"{name}.parquet")
-        (folder / "quality.json").write_text(to_json(trace.quality.to_dicts()), encoding="utf-8")
-        provenance = {**trace.provenance, "format": FORMAT}
-        (folder / "provenance.json").write_text(to_json(provenance), encoding="utf-8")
-    return directory
+    tables = {
+        "jobs": trace.jobs,
+        "rejects": trace.rejects,
+        "inventory": trace.inventory,
+        "samples": trace.samples,
+        "quotas": trace.quotas,
+    }
+    return write_folder(directory, MARK, tables, trace.quality, trace.provenance)
 
 
 def open_trace(directory: str | Path) -> Trace:
@@ -82,59 +77,79 @@ def open_trace(directory: str | Path) -> Trace:
         ...
     gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds a trace; ...
     """
-    folder = Path(directory)
-    if not (folder / "provenance.json").is_file():
-        got = "nothing there"
-        if folder.exists():
-            got = "a folder without a provenance.json" if folder.is_dir() else "a file"
-        raise TraceFormatError(message(str(folder), "a folder that holds a trace", got, REMEDY))
-    provenance = _json(folder / "provenance.json")
-    if not isinstance(provenance, dict) or provenance.pop("format", None) != FORMAT:
-        got = "a provenance.json of another format"
-        raise TraceFormatError(message(str(folder), f"a {FORMAT!r}", got, REMEDY))
-    jobs = _table(folder / "jobs.parquet", Jobs)
-    rejects = _table(folder / "rejects.parquet")
-    counts = {"rows_kept": jobs.height, "rows_rejected": rejects.height}
-    stated = {name: provenance.get(name) for name in counts}
-    if counts != stated or not set(SUMMARY) <= provenance.keys():
-        text = message(str(folder), f"the rows its provenance.json states: {stated}", f"{counts}", REMEDY)
-        raise TraceFormatError(text)
-    quality = _json(folder / "quality.json")
-    try:
-        findings = pl.DataFrame(quality, schema=QUALITY, orient="row")
-    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        text = message(str(folder / "quality.json"), "a list of findings", _first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
+    folder = open_folder(directory, MARK, "a trace")
+    jobs = folder.table("jobs", Jobs)
+    folder.require({"rows_kept": jobs.height, "rows_rejected": folder.rejects.height})
+    folder.require_keys(SUMMARY)
     return Trace(
         jobs=jobs,
-        rejects=rejects,
-        quality=findings,
-        provenance=provenance,
-        inventory=_table_if_there(folder / "inventory.parquet", Inventory),
-        samples=_table_if_there(folder / "samples.parquet", Samples),
+        rejects=folder.rejects,
+        quality=folder.quality,
+        provenance=folder.provenance,
+        inventory=folder.table_if_there("inventory", Inventory),
+        samples=folder.table_if_there("samples", Samples),
+        quotas=folder.table_if_there("quotas", Quotas),
     )
 
 
-def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(message(str(path), "a JSON file", _first_line(error), REMEDY)) from error
+def write_reading(reading: Reading, directory: str | Path) -> Path:
+    r"""Write a reading as a folder, in place of an older reading or an empty folder.
+
+    Parameters
+    ----------
+    reading : Reading
+        What to write.
+    directory : str or Path
+        Gets a Parquet file named as the table, rejects.parquet, quality.json and provenance.json.
+
+    Returns
+    -------
+    Path
+        `directory`.
+
+    Raises
+    ------
+    OutputError
+        If the folder holds anything but a reading, or cannot be written; what stood there is intact.
+    """
+    tables = {reading.kind: reading.table, "rejects": reading.rejects}
+    return write_folder(directory, READING_MARK, tables, reading.quality, reading.provenance)
 
 
-def _table(path: Path, schema: type[dy.Schema] | None = None) -> pl.DataFrame:
-    """A table of the folder; without a schema, the reject table."""
-    try:
-        frame = pl.read_parquet(path, glob=False)
-        return frame.match_to_schema(REJECTS) if schema is None else check(frame, schema, where=str(path))
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
+def open_reading(directory: str | Path) -> Reading:
+    """Open a folder written by :func:`write_reading`.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is missing, holds no reading, or its parts are missing, damaged or do not fit together.
+
+    Examples
+    --------
+    >>> open_reading("no/such/folder")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds a reading; ...
+    """
+    folder = open_folder(directory, READING_MARK, "a reading")
+    folder.require_keys((*READING_SUMMARY, "table_rows", "totals"))
+    kind = folder.provenance["table"]
+    if not isinstance(kind, str) or kind not in TABLES:
+        text = message(str(folder.path), f"a table among {', '.join(TABLES)}", repr(kind), REMEDY)
+        raise TraceFormatError(text)
+    table = folder.table(kind, TABLES[kind])
+    folder.require({"table_rows": table.height, "rows_rejected": folder.rejects.height})
+    return Reading(table, folder.rejects, folder.quality, folder.provenance)
 
 
-def _table_if_there(path: Path, schema: type[dy.Schema]) -> pl.DataFrame | None:
-    return _table(path, schema) if path.exists() else None
+def write(reading: Trace | Reading, directory: str | Path) -> Path:
+    """Write what :func:`gpuplanner.traces.read` gave: a trace or a reading.
 
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    Raises
+    ------
+    OutputError
+        As :func:`write_trace` and :func:`write_reading`.
+    """
+    if isinstance(reading, Trace):
+        return write_trace(reading, directory)
+    return write_reading(reading, directory)

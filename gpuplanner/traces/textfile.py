@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,12 @@ from gpuplanner.errors import TraceFormatError, message
 
 MAX_BYTES = 4 << 30
 """Largest text that is read into memory."""
+
+MAX_DOCUMENT_BYTES = 1 << 30
+"""Largest document (JSON) that is read into memory: its parts take several times their text."""
+
+LIMIT_VARIABLE = "GPUPLANNER_MAX_GIB"
+"""Environment variable that sets both limits, in GiB."""
 
 MAX_RATIO = 200
 """Text compresses 5 to 50 times; beyond this, and beyond RATIO_FREE_BYTES, a file was made to do harm."""
@@ -105,12 +112,7 @@ def read_text_file(path: str | Path) -> TextFile:
     [(1, 'x,y'), (2, '1,2')]
     """
     path = Path(path)
-    with _explained(path):
-        packed = _regular(path).read_bytes()
-        data = _gunzip(packed, path) if packed.startswith(GZIP) else packed
-    _refuse_other_formats(data, path)
-    data = data.removeprefix(BYTE_ORDER_MARK)
-    _require_utf8(data, path)
+    packed, data = _contents(path, size_limit(MAX_BYTES))
     lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=1)
     ends_open = bool(data) and not data.endswith(b"\n")
     return TextFile(
@@ -124,6 +126,69 @@ def read_text_file(path: str | Path) -> TextFile:
     )
 
 
+def read_document(path: str | Path) -> tuple[TextFile, str]:
+    r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
+
+    Returns
+    -------
+    file : TextFile
+        Hash and size for the provenance; without lines.
+    text : str
+        The document.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read_text_file`; the limit of the size is :data:`MAX_DOCUMENT_BYTES`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "jobs.json"
+    ...     _ = path.write_text('{"jobs": []}')
+    ...     read_document(path)[1]
+    '{"jobs": []}'
+    """
+    path = Path(path)
+    packed, data = _contents(path, size_limit(MAX_DOCUMENT_BYTES))
+    file = TextFile(
+        path=path,
+        sha256=hashlib.sha256(packed).hexdigest(),
+        bytes=len(packed),
+        lines=pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String}),
+        has_quotes=True,
+        has_controls=False,
+        ends_open=False,
+    )
+    return file, data.decode("utf-8")
+
+
+def size_limit(usual: int) -> int:
+    """Bytes of text that may be read: `usual`, or what :data:`LIMIT_VARIABLE` says.
+
+    Raises
+    ------
+    TraceFormatError
+        If the variable is no number of GiB above 0.
+
+    Examples
+    --------
+    >>> size_limit(1 << 30)
+    1073741824
+    """
+    stated = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not stated:
+        return usual
+    try:
+        gib = float(stated)
+        if 0 < gib < 1 << 20:
+            return int(gib * (1 << 30))
+    except ValueError:
+        pass
+    raise TraceFormatError(message(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Mend it."))
+
+
 def head(path: str | Path) -> list[str]:
     """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
 
@@ -133,7 +198,7 @@ def head(path: str | Path) -> list[str]:
         If the file cannot be read, or is of another format.
     """
     path = Path(path)
-    with _explained(path), _regular(path).open("rb") as raw:
+    with _explained(path), _regular(path, None).open("rb") as raw:
         packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
         data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
@@ -153,25 +218,36 @@ def _has_controls(data: bytes, line_ends: int) -> bool:
     return low != line_ends + tabs + returns or b"\x7f" in data
 
 
-def _regular(path: Path) -> Path:
-    """The path, if it is a file that may be read whole: a folder or pipe is refused, not waited for."""
+def _contents(path: Path, limit: int) -> tuple[bytes, bytes]:
+    """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark."""
+    with _explained(path):
+        packed = _regular(path, limit).read_bytes()
+        data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
+    _refuse_other_formats(data, path)
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    _require_utf8(data, path)
+    return packed, data
+
+
+def _regular(path: Path, limit: int | None) -> Path:
+    """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device"
         raise TraceFormatError(message(str(path), "a regular file", kind, "Give the files themselves."))
     size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise TraceFormatError(_too_large(path, f"{size} bytes"))
+    if limit is not None and size > limit:
+        raise TraceFormatError(_too_large(path, limit, f"{size} bytes"))
     return path
 
 
-def _gunzip(packed: bytes, path: Path) -> bytes:
+def _gunzip(packed: bytes, path: Path, limit: int) -> bytes:
     """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
     pieces, size = [], 0
     for piece in _members(packed):
         pieces.append(piece)
         size += len(piece)
-        if size > MAX_BYTES or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
-            raise TraceFormatError(_too_large(path, f"more than {size} bytes out of {len(packed)}"))
+        if size > limit or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
+            raise TraceFormatError(_too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
     return b"".join(pieces)
 
 
@@ -190,12 +266,13 @@ def _members(packed: bytes) -> Iterator[bytes]:
         raise EOFError(cut_short)
 
 
-def _too_large(path: Path, got: str) -> str:
+def _too_large(path: Path, limit: int, got: str) -> str:
     return message(
         str(path),
-        f"at most {MAX_BYTES} bytes of text, packed at most {MAX_RATIO} times",
+        f"at most {limit} bytes of text, packed at most {MAX_RATIO} times",
         got,
-        "Split the file by month and give the parts together.",
+        f"Split the file by month and give the parts together, or, with memory to spare, allow more bytes: "
+        f"{LIMIT_VARIABLE}=8.",
     )
 
 

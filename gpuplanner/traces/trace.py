@@ -35,6 +35,8 @@ class Trace:
         Table ``schemas.Inventory``.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
+    quotas : polars.DataFrame, optional
+        Table ``traces.quotas.Quotas``.
     """
 
     jobs: pl.DataFrame
@@ -43,6 +45,7 @@ class Trace:
     provenance: Mapping[str, Any]
     inventory: pl.DataFrame | None = None
     samples: pl.DataFrame | None = None
+    quotas: pl.DataFrame | None = None
 
     def summary(self) -> dict[str, Any]:
         """The seven facts to show first: source, row counts, span in UTC and GPU-hours."""

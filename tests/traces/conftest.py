@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.traces import Trace, read_itp, read_openb, read_philly, read_slurm
+from gpuplanner.traces import Trace, read_itp, read_openb, read_philly, read_slurm, read_supercloud
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -43,10 +43,18 @@ JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|
 14_3|cat|law|CANCELLED by 77|2025-09-01T11:00:00|None|2025-09-01T11:30:00|0|30:00|None assigned|||oops
 """
 
+SUPERCLOUD = """\
+id_job,id_array_task,id_user,nodelist,partition,state,timelimit,time_submit,time_start,time_end,tres_alloc,tres_req
+5.1e12,4294967294,4.2e13,['n1'],normal,3,1440,1609535912,1609808470,1609812070,"1=20,2=170000,4=1,5=20,1002=2","1=20"
+5.1e12,4294967294,4.2e13,"['n1', 'n2']",normal,5,4294967295,1609536070,1609813789,1609817389,"1=20,4=2,1001=1","1=2"
+6.2e12,7,6.1e13,,gaia,4,60,1609536136,0,1609536200,"1=4,4=1","1=4"
+"""
+
 GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Trace]]] = {
     "philly": (PHILLY, read_philly),
     "itp": (ITP, read_itp),
     "openb": (OPENB, read_openb),
+    "supercloud": (SUPERCLOUD, read_supercloud),
     "slurm": (SLURM, lambda paths: read_slurm(paths, tz="Europe/Oslo")),
 }
 

@@ -97,9 +97,21 @@ def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
     assert moved.provenance["origin"] == "2022-12-31T16:00:00Z"
 
 
-def test_lists_without_times_are_refused_naming_them(file: File):
-    path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nopenb-pod-0000,12000,16384,4,1000\n")
-    with pytest.raises(TraceFormatError, match="'creation_time', 'deletion_time', 'scheduled_time' of openb"):
+def test_lists_without_times_are_pods_that_wait(file: File):
+    path = file(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,12000,16384,4,1000\nb,6000,12288,1,460\nc,1,1,x,1\n"
+    )
+    trace = read_openb([path])
+    assert trace.jobs["job_id", "gpus", "state"].rows() == [("a", 4.0, "PENDING"), ("b", 0.46, "PENDING")]
+    assert trace.jobs["start_time"].null_count() == 2
+    assert trace.provenance["gpu_hours"] == 0.0
+    assert trace.quality.row(0, named=True)["check"] == "rejected: num_gpu: not a number"
+    assert dict(trace.quality["check", "rows"].iter_rows())["no times in the source"] == 2
+
+
+def test_a_list_that_lost_only_some_times_is_refused(file: File):
+    path = file("name,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\na,4,1000,,LS,Running,0\n")
+    with pytest.raises(TraceFormatError, match="'deletion_time', 'scheduled_time' of openb"):
         read_openb([path])
 
 

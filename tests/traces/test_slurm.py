@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.traces import Trace, read_slurm
-from gpuplanner.traces.slurm import SEEN_AGAIN, STEP
+from gpuplanner.traces import Trace, read, read_slurm
+from gpuplanner.traces.slurm import STEP
+from gpuplanner.traces.slurm_rows import SEEN_AGAIN
 from gpuplanner.traces.slurm_words import duration_s, parse_tres, slurm_state
 
 File = Callable[..., Path]
@@ -95,9 +96,69 @@ def test_fields_in_any_order_and_case_and_with_open_line_ends(file: File):
     assert "no account" in trace.quality["check"].to_list()
 
 
+T0 = 1756706400
+FULL = {"JobID": "7", "State": "COMPLETED", "Submit": T0, "Eligible": T0 + 60, "Start": T0 + 600, "End": T0 + 7800,
+        "ElapsedRaw": 7200, "Elapsed": "02:00:00", "AllocTRES": "gres/gpu=2"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("left_out", "check"),
+    [
+        ([], None),
+        (["End"], "end not in the source"),
+        (["End", "ElapsedRaw"], "end not in the source"),
+        (["Start"], "start not in the source"),
+        (["Submit"], "submission not in the source"),
+        (["Submit", "Eligible"], "submission not in the source"),
+    ],
+)
+def test_times_that_a_field_list_leaves_out_follow_from_the_others(
+    file: File, left_out: list[str], check: str | None
+):
+    fields = {name: str(value) for name, value in FULL.items() if name not in left_out}
+    trace = table(file, "|".join(fields.values()), header="|".join(fields), tz=None)
+    row = trace.jobs.row(0, named=True)
+    assert (row["start_time"].timestamp(), row["end_time"].timestamp()) == (T0 + 600, T0 + 7800)
+    submit = T0 if "Submit" not in left_out else T0 + 60 if "Eligible" not in left_out else T0 + 600
+    assert row["submit_time"].timestamp() == submit
+    assert trace.provenance["gpu_hours"] == 4.0
+    assert [name for name in trace.quality["check"] if "not in the source" in name] == (
+        [check] if check else []
+    )
+
+
+def test_a_derived_end_is_left_open_for_jobs_that_run_or_wait(file: File):
+    header = "JobIDRaw|State|Submit|Start|ElapsedRaw|AllocTRES"
+    trace = table(
+        file,
+        f"1|RUNNING|{T0}|{T0}|3600|gres/gpu=1",
+        f"2|PENDING|{T0}|Unknown|0|gres/gpu=1",
+        f"3|CANCELLED by 5|{T0}|None|0|gres/gpu=1",
+        header=header,
+        tz=None,
+    )
+    assert trace.jobs["job_id"].to_list() == ["1", "2", "3"]
+    assert trace.jobs["end_time"].null_count() == 3
+    assert trace.provenance["gpu_hours"] == 1.0
+
+
+def test_a_field_list_without_a_header_can_be_named(file: File):
+    rows = "".join(f"{number}|COMPLETED|{T0}|{T0}|{T0 + 3600}|gres/gpu={number}|a|b\n" for number in (1, 2))
+    names = ["JobID", "State", "Submit", "Start", "End", "AllocTRES", "JobName"]
+    trace = read("slurm", file(rows), columns=names)
+    assert trace.summary()["rows_in"] == trace.jobs.height == 2
+    assert trace.summary()["gpu_hours"] == 3.0
+
+
+def test_a_renamed_column_is_named_with_its_nearest(file: File):
+    with pytest.raises(TraceFormatError, match=r"'AllocTRES' may be 'AllocTRESs' here"):
+        table(file, "", header="JobID|State|Submit|Start|End|AllocTRESs")
+
+
 def test_missing_fields_are_all_named(file: File):
     with pytest.raises(
-        TraceFormatError, match=r"'Submit', 'Start', 'End', 'AllocTRES' or 'ReqTRES' of slurm"
+        TraceFormatError,
+        match=r"'Submit' or 'Eligible' or 'Start', 'Start' or 'End', .*'AllocTRES' or 'ReqTRES' of slurm",
     ):
         table(file, "1|x|COMPLETED", header="JobID|JobName|State")
 
@@ -328,5 +389,5 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
 
 @pytest.mark.data
 def test_a_dump_without_times_is_refused_naming_them(public_data: Path):
-    with pytest.raises(TraceFormatError, match=r"'Submit', 'Start', 'End', 'AllocTRES' or 'ReqTRES'"):
+    with pytest.raises(TraceFormatError, match=r"'Submit' or .*'AllocTRES' or 'ReqTRES'"):
         read_slurm([public_data / "slurm" / "sacct_short_ood.txt"], tz="America/New_York")

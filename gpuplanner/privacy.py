@@ -1,0 +1,174 @@
+"""Names replaced by keyed pseudonyms, and small groups that nobody should be recognised in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import PrivacyError, message
+
+KEY_BYTES = 32
+SMALLEST_GROUP = 5
+"""Fewest people of a group that a shared report shows by itself."""
+_DIGITS = 10
+
+
+def new_key(path: str | Path) -> None:
+    """Write a new random key that its owner alone can read.
+
+    Keep it apart from the data: who has both can tell by trial which pseudonym a name has. Without the key
+    nobody can, and with the same key the same name gets the same pseudonym in every month.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to make; it must not exist.
+
+    Raises
+    ------
+    PrivacyError
+        If it exists, or cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     new_key(Path(folder) / "names.key")
+    ...     len(read_key(Path(folder) / "names.key"))
+    32
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        todo = "Keep the old key if there is one: pseudonyms depend on it."
+        raise PrivacyError(message(str(path), "a new file", str(error.strerror), todo)) from None
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(KEY_BYTES) + "\n")
+
+
+def read_key(path: str | Path) -> bytes:
+    """Read a key, and refuse one that others can read.
+
+    Raises
+    ------
+    PrivacyError
+        If the file cannot be read, is open to others, or holds no key.
+    """
+    try:
+        file = Path(path)
+        mode = file.stat().st_mode
+        text = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        todo = "Make one with 'gpuplanner new-key'."
+        raise PrivacyError(message(str(path), "a key file", "none that can be read", todo)) from None
+    if os.name == "posix" and mode & 0o077:
+        raise PrivacyError(message(str(path), "a file only you can read", oct(mode & 0o777), "chmod 600 it."))
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        got = f"{len(text)} characters that are not that"
+        expected = f"{2 * KEY_BYTES} hexadecimal digits"
+        raise PrivacyError(message(str(path), expected, got, "Make one with 'gpuplanner new-key'."))
+    return key
+
+
+def pseudonym(name: str, key: bytes, kind: str) -> str:
+    """Pseudonym of a name: the kind and ten digits of a keyed BLAKE2 hash.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    key : bytes
+        The key.
+    kind : str
+        What is named, such as ``"user"``: one name has different pseudonyms as user and as tenant.
+
+    References
+    ----------
+    RFC 7693, The BLAKE2 Cryptographic Hash and Message Authentication Code.
+
+    Examples
+    --------
+    >>> pseudonym("alice", bytes(32), "user")
+    'user-e1085d492d'
+    >>> pseudonym("alice", bytes(32), "tenant") == pseudonym("alice", bytes(32), "user")
+    False
+    """
+    digest = hashlib.blake2b(name.encode(), key=key, person=kind.encode()[:16]).hexdigest()
+    return f"{kind}-{digest[:_DIGITS]}"
+
+
+def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.DataFrame:
+    """Replace the names in some columns; nulls stay null.
+
+    Raises
+    ------
+    PrivacyError
+        If two names would get the same pseudonym.
+
+    Examples
+    --------
+    >>> pseudonymise(pl.DataFrame({"user": ["alice", None]}), bytes(32), ["user"])["user"].to_list()
+    ['user-e1085d492d', None]
+    """
+    for column in columns:
+        names = table[column].drop_nulls().unique().sort()
+        given = {name: pseudonym(name, key, column) for name in names}
+        if len(set(given.values())) < len(given):
+            todo = "Use another key."
+            raise PrivacyError(
+                message(f"column {column!r}", "a pseudonym for each name", "the same twice", todo)
+            )
+        table = table.with_columns(pl.col(column).replace_strict(given, default=None, return_dtype=pl.String))
+    return table
+
+
+def merge_small_groups(
+    table: pl.DataFrame,
+    by: str,
+    people: str,
+    *,
+    smallest: int = SMALLEST_GROUP,
+    other: str = "(small groups)",
+) -> pl.DataFrame:
+    """Put the groups of too few people under one name, so that no figure speaks of one person.
+
+    Where the small groups together are still too few, the next smallest joins them: what is left out of a
+    table with a total could be computed from it.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        One row per person and whatever else, such as jobs.
+    by : str
+        Column of the groups.
+    people : str
+        Column of the people.
+    smallest : int
+        Fewest people of a group that keeps its name.
+    other : str
+        Name of all others together.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"tenant": [*"aaabc"], "user": [*"12345"]})
+    >>> merge_small_groups(jobs, "tenant", "user", smallest=2)["tenant"].to_list()
+    ['a', 'a', 'a', '(small groups)', '(small groups)']
+    """
+    sizes = table.group_by(by).agg(people=pl.col(people).n_unique()).sort("people", by)
+    few = sizes.filter(pl.col("people") < smallest).height
+
+    def merged() -> pl.Expr:
+        return pl.col(by).is_in(sizes[by].head(few).implode())
+
+    while 0 < few < sizes.height and table.filter(merged())[people].n_unique() < smallest:
+        few += 1
+    return table.with_columns(pl.when(merged()).then(pl.lit(other)).otherwise(by).alias(by))

@@ -1,0 +1,110 @@
+"""Tables of what the inbox reads that is not jobs: requests, occupancy, quotas, series, bills."""
+
+from __future__ import annotations
+
+import dataframely as dy
+
+from gpuplanner.schemas.columns import count, decimal, meaning, number, text, time
+
+RESOURCES = ("gpu", "node")
+"""What a pool is counted in."""
+
+
+class Requests(dy.Schema):
+    """One request to a served model."""
+
+    time = time("when the request came")
+    service = text("which service it came to")
+    prompt_tokens = count("tokens of the prompt")
+    generated_tokens = count("tokens of the answer")
+
+
+class Occupancy(dy.Schema):
+    """One pool at one instant: how much of it was held. A series, not jobs."""
+
+    time = time("instant of the reading")
+    pool = text("virtual cluster or cluster")
+    resource = dy.Enum(RESOURCES, nullable=False, metadata=meaning("what is counted"))
+    total = count("quota or size of the pool")
+    allocated = count("held by jobs")
+    pending = count("asked for by waiting jobs; null where the source does not say", nullable=True)
+
+
+class Quotas(dy.Schema):
+    """GPU quota of one pool on one day; a pool that did not exist that day has no row."""
+
+    day = dy.Date(nullable=False, metadata=meaning("local day"))
+    pool = text("virtual cluster")
+    gpus = count("GPUs that the pool may hold", low=1)
+
+
+class Gauges(dy.Schema):
+    """One reading of one metric of one container."""
+
+    time = time("instant on the source's own clock")
+    subject = text("container; null where the reading is of the whole service", nullable=True)
+    metric = text("what was read")
+    kind = text("kind of request that the reading counts", nullable=True)
+    value = number("the reading, in the unit named beside it")
+    unit = text("unit of the value")
+
+
+class StepTimes(dy.Schema):
+    """One training step of one worker."""
+
+    job = text("training job")
+    worker = count("number of the worker")
+    step = count("position in the job's series")
+    gpu_share = number("share of one GPU that the worker holds", "GPU", high=1.0)
+    step_time = number("time of the mini-batch, scaled by the source so that the job's longest is 1000", "")
+
+
+class Distributions(dy.Schema):
+    """One point of a cumulative distribution: no time, so no series."""
+
+    series = text("quantity and unit, in the words of the source")
+    value = number("value of the quantity", low=None)
+    percent = number("share of the readings that are at most that value", "%", high=100.0)
+
+
+class Charges(dy.Schema):
+    """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
+
+    BillingPeriodStart = time("first instant of the billing period")
+    BillingPeriodEnd = time("first instant after the billing period")
+    ChargePeriodStart = time("first instant of what is charged")
+    ChargePeriodEnd = time("first instant after what is charged", nullable=True)
+    ProviderName = text("who provides it", nullable=True)
+    BillingAccountId = text("account that is billed")
+    SubAccountId = text("account that used it", nullable=True)
+    SubAccountName = text("name of that account", nullable=True)
+    ChargeCategory = text("Usage, Purchase, Tax, Credit, Adjustment")
+    ChargeClass = text("Correction, where the line mends an earlier bill", nullable=True)
+    ChargeDescription = text("what the line is for", nullable=True)
+    ServiceCategory = text("FOCUS service category", nullable=True)
+    ServiceName = text("name of the service", nullable=True)
+    SkuId = text("what was sold", nullable=True)
+    RegionId = text("region", nullable=True)
+    ResourceId = text("resource charged for", nullable=True)
+    x_InstanceType = text("instance type, in the words of the provider", nullable=True)
+    PricingCategory = text("Standard, Committed, Dynamic, Other", nullable=True)
+    PricingQuantity = decimal("amount priced", "PricingUnit", nullable=True)
+    PricingUnit = text("unit of PricingQuantity", nullable=True)
+    CommitmentDiscountId = text("commitment that the line belongs to", nullable=True)
+    CommitmentDiscountStatus = text("Used or Unused", nullable=True)
+    BilledCost = decimal("what is invoiced", "BillingCurrency")
+    EffectiveCost = decimal("cost with upfront payments spread over their use", "BillingCurrency")
+    ListCost = decimal("at list price", "BillingCurrency", nullable=True)
+    BillingCurrency = text("ISO 4217 code; amounts of two currencies are never added")
+    Tags = text("tags as a JSON object with sorted keys", nullable=True)
+
+
+READING_TABLES: dict[str, type[dy.Schema]] = {
+    "requests": Requests,
+    "occupancy": Occupancy,
+    "quotas": Quotas,
+    "gauges": Gauges,
+    "step_times": StepTimes,
+    "distributions": Distributions,
+    "charges": Charges,
+}

@@ -1,0 +1,117 @@
+"""Bills in FOCUS, the FinOps Open Cost and Usage Specification, versions 1.0 to 1.2."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.traces.charges import BILL, amount, assemble_bill
+from gpuplanner.traces.fields import Field, header_names
+from gpuplanner.traces.reader import read_rows
+from gpuplanner.traces.reading import Reading
+from gpuplanner.traces.textfile import head
+
+
+def _text(name: str) -> Field:
+    return Field(name, nullable=True, optional=True)
+
+
+COLUMN_MAP = {
+    "BillingPeriodStart": Field("BillingPeriodStart", "instant"),
+    "BillingPeriodEnd": Field("BillingPeriodEnd", "instant"),
+    "ChargePeriodStart": Field("ChargePeriodStart", "instant"),
+    "ChargePeriodEnd": Field("ChargePeriodEnd", "instant"),
+    "BillingAccountId": Field("BillingAccountId"),
+    "BillingCurrency": Field("BillingCurrency"),
+    "ChargeCategory": Field("ChargeCategory"),
+    "BilledCost": amount("BilledCost"),
+    "EffectiveCost": amount("EffectiveCost"),
+    "ListCost": amount("ListCost", nullable=True),
+    "ServiceCategory": Field("ServiceCategory", nullable=True),
+    "ServiceName": Field("ServiceName", nullable=True),
+    "PricingQuantity": amount("PricingQuantity", nullable=True),
+    "PricingUnit": Field("PricingUnit", nullable=True),
+    **{
+        name: _text(name)
+        for name in (
+            *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
+            *("SkuId", "RegionId", "ResourceId", "PricingCategory"),
+            *("CommitmentDiscountId", "CommitmentDiscountStatus", "Tags"),
+            *("SkuPriceDetails", "SkuMeter", "x_SkuDetails", "x_SkuMeterName", "x_UsageType"),
+        )
+    },
+}
+"""What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft."""
+
+VERSION_MARKS = {
+    "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
+    "1.1": {"SkuMeter", "SkuPriceDetails", "ServiceSubcategory", "CapacityReservationId"},
+}
+"""Columns that came with a version."""
+
+DETAIL = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
+USAGE = r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+
+INSTANCE_TYPE = pl.coalesce(
+    pl.col("SkuPriceDetails").str.extract(DETAIL),
+    pl.col("x_SkuDetails").str.extract(DETAIL),
+    pl.col("x_UsageType").str.extract(USAGE),
+    pl.col("SkuMeter"),
+    pl.col("x_SkuMeterName"),
+)
+"""Where providers put the instance type: in the details of the price (AWS, Microsoft), at the end of the usage type
+(AWS), in the name of the meter (Microsoft)."""
+
+
+def read_focus(paths: Sequence[str | Path]) -> Reading:
+    r"""Read bills in FOCUS.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, plain or gzip.
+
+    Returns
+    -------
+    Reading
+        Table ``schemas.TABLES["charges"]``.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, or no row is left.
+
+    References
+    ----------
+    .. [1] FinOps Foundation, FinOps Open Cost and Usage Specification, versions 1.0 (2024), 1.1 (2024) and 1.2
+       (2025): columns and their allowed values.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> month = "2025-09-01T00:00:00Z,2025-10-01T00:00:00Z"
+    >>> line = f"{month},{month},1234,USD,Usage,98.32,98.32,98.32,Compute,Virtual Machines,1,Hours"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "bill.csv"
+    ...     _ = path.write_text(",".join(list(COLUMN_MAP)[:14]) + "\n" + line + "\n")
+    ...     read_focus([path]).summary()["BilledCost_USD"]
+    '98.32'
+    """
+    rows = read_rows(paths, COLUMN_MAP, source="focus", dialect=BILL)
+    good = rows.good.with_columns(x_InstanceType=INSTANCE_TYPE)
+    names = {name for path in paths for line in head(path)[:1] for name in header_names(line, BILL)}
+    return assemble_bill(replace(rows, good=good), source="focus", notes=[f"FOCUS {version_of(names)}"])
+
+
+def version_of(names: Collection[str]) -> str:
+    """Version of FOCUS by the columns that came with each.
+
+    Examples
+    --------
+    >>> version_of({"BilledCost", "SkuMeter"}), version_of({"BilledCost"})
+    ('1.1', '1.0')
+    """
+    return next((version for version, marks in VERSION_MARKS.items() if marks & set(names)), "1.0")

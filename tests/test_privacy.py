@@ -1,0 +1,143 @@
+"""Pseudonyms and small groups: nothing of a name remains, nothing of a figure changes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.cli.app import main
+from gpuplanner.errors import PrivacyError
+from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key
+from gpuplanner.traces import open_trace
+
+DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
+17|alice|vision|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T11:05:00|gres/gpu=4,node=1|1
+18|bob|vision|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T10:05:00|gres/gpu=1,node=1|1
+19|carol|speech|COMPLETED|2026-02-02T12:00:00|2026-02-02T11:00:00|2026-02-02T10:05:00|gres/gpu=1,node=1|1
+"""
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["gpuplanner", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    new_key(tmp_path / "names.key")
+    return tmp_path / "names.key"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    path = tmp_path / "jobs.txt"
+    path.write_text(DUMP)
+    return path
+
+
+def test_no_name_remains_and_no_figure_changes(monkeypatch, tmp_path, dump, key_file):
+    words = ["ingest", "slurm", dump, "--tz", "UTC", "--quiet", "-o"]
+    assert run(monkeypatch, *words, tmp_path / "open") == 0
+    private = ["--pseudonyms", "user,tenant", "--key-file", key_file]
+    assert run(monkeypatch, *words, tmp_path / "private", *private) == 0
+    for path in (tmp_path / "private").iterdir():
+        content = path.read_bytes()
+        found = [name for name in ("alice", "bob", "carol", "vision", "speech") if name.encode() in content]
+        assert not found, path.name
+    named, nameless = open_trace(tmp_path / "open"), open_trace(tmp_path / "private")
+    assert named.summary() == nameless.summary()
+    hidden = ["user", "tenant"]
+    assert nameless.jobs.drop(hidden).equals(named.jobs.drop(hidden))
+    assert nameless.jobs["tenant"].n_unique() == named.jobs["tenant"].n_unique()
+    assert nameless.rejects.drop("raw").equals(named.rejects.drop("raw"))
+    again = tmp_path / "again"
+    assert run(monkeypatch, *words, again, *private) == 0
+    assert open_trace(again).jobs.equals(nameless.jobs)
+    new_key(tmp_path / "other.key")
+    private[-1] = tmp_path / "other.key"
+    assert run(monkeypatch, *words, again, *private) == 0
+    assert not set(open_trace(again).jobs["user"]) & set(nameless.jobs["user"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--pseudonyms", "user"], 2, "go together"),
+        (["--pseudonyms", "usr", "--key-file", "names.key"], 3, "'usr'"),
+        (["--pseudonyms", "user", "--key-file", "none.key"], 3, "new-key"),
+    ],
+)
+def test_what_cannot_be_done_is_said(monkeypatch, capsys, tmp_path, dump, key_file, words, code, said):
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "ingest", "slurm", dump, "--tz", "UTC", "-o", tmp_path / "out", *words) == code
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_key_is_never_overwritten(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "names.key"
+    assert run(monkeypatch, "new-key", path) == 0
+    before = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run(monkeypatch, "new-key", path) == 3
+    assert path.read_bytes() == before
+    assert "new file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "ab", "x" * 64, "ab" * 31, "é"])
+def test_what_is_no_key_is_refused(tmp_path, text):
+    path = tmp_path / "names.key"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(PrivacyError, match=r"new-key"):
+        read_key(path)
+
+
+def test_a_key_that_others_can_read_is_refused(key_file: Path):
+    key_file.chmod(0o640)
+    with pytest.raises(PrivacyError, match="chmod 600"):
+        read_key(key_file)
+
+
+@given(st.text(), st.text(), st.binary(min_size=32, max_size=32))
+def test_pseudonyms_tell_names_apart_and_say_nothing_of_them(one, other, key):
+    assert (pseudonym(one, key, "user") == pseudonym(other, key, "user")) == (one == other)
+    assert len(pseudonym(one, key, "user")) == len("user-") + 10
+
+
+PEOPLE = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12)), max_size=60)
+
+
+@given(PEOPLE, st.integers(1, 6))
+def test_no_group_of_too_few_is_left_over(rows, smallest):
+    table = pl.DataFrame(rows, schema={"tenant": pl.String, "user": pl.Int64}, orient="row")
+    merged = merge_small_groups(table, "tenant", "user", smallest=smallest)
+    assert merged.height == table.height
+    sizes = dict(merged.group_by("tenant").agg(pl.col("user").n_unique()).iter_rows())
+    too_few = [name for name, people in sizes.items() if people < smallest]
+    assert not too_few or list(sizes) == ["(small groups)"]
+    kept = table.filter(merged["tenant"] != "(small groups)")
+    assert kept.equals(merged.filter(merged["tenant"] != "(small groups)"))
+
+
+def test_a_study_shows_small_tenants_together():
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study.history import history
+    from gpuplanner.study.past import ledger
+
+    users = history(Scenario()).trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
+    few, many = int(users["user"].min()), int(users["user"].max())
+    kept, merged = Scenario(smallest_group=few), Scenario(smallest_group=many + 1)
+    assert set(ledger(kept)["tenant"]) - {"-"} == set(users["tenant"])
+    assert set(ledger(merged)["tenant"]) - {"-"} == {"(small groups)"}
+    hours = [ledger(each)["gpu_hours"].sum() for each in (kept, merged)]
+    assert hours[0] == pytest.approx(hours[1], rel=1e-12)
