@@ -12,6 +12,7 @@ from gpuplanner.intervals import TICK
 from gpuplanner.ledger.activity import IDLE, held_hours
 from gpuplanner.ledger.nodes import node_pool
 from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_boards
+from gpuplanner.ledger.slices import with_shares
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
 from gpuplanner.ledger.withheld import NOBODY, withheld
 from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform
@@ -37,7 +38,8 @@ def gpu_time_ledger(
     as jobs wait and none of them could use it, else ``free``. Where every job names its nodes, a free GPU is
     of use to a waiting job if as many as it needs are free on one node, or on each of its nodes; where not,
     nothing that is left while a job waits is. Of a reservation, what its tenant does not hold is
-    ``reserved``.
+    ``reserved``. Where the inventory says that nodes are in MIG mode, a job on them that names a profile holds
+    that instance's share of the compute slices for each GPU it counts.
 
     Parameters
     ----------
@@ -174,7 +176,8 @@ def _tables(
     asking = gpu_jobs(conform(jobs, Jobs, where="ledger: jobs"), window)
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
-    return asking, conform(inventory, Inventory, where="ledger: inventory")
+    nodes = conform(inventory, Inventory, where="ledger: inventory")
+    return with_shares(asking, nodes), nodes
 
 
 def _pool(

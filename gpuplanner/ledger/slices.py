@@ -7,7 +7,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.errors import SchemaError, message
+from gpuplanner.errors import GpuPlannerError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model, parse_layout
 from gpuplanner.ledger.pools import Window, gpu_jobs
 from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform
@@ -25,6 +25,58 @@ whole
     On a GPU that was not cut.
 """
 TOLERANCE = 1e-9
+
+
+def with_shares(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Count a MIG instance as its share of a GPU, where the inventory says that the GPUs are cut.
+
+    A job that names a profile on GPUs that are not in MIG mode holds whole GPUs.
+
+    Parameters
+    ----------
+    jobs, inventory : polars.DataFrame
+        Tables ``schemas.Jobs`` and ``schemas.Inventory``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs, with ``gpus`` in GPUs.
+
+    Examples
+    --------
+    >>> nodes = pl.DataFrame({"node": ["n1"], "gpu_model": "H100-80GB-SXM5", "mig_enabled": True})
+    >>> jobs = {"gpu_model": None, "profile_requested": ["3g.40gb", None], "gpus": 2.0, "node_list": "n1"}
+    >>> with_shares(pl.DataFrame(jobs), nodes)["gpus"].round(3).to_list()
+    [0.857, 2.0]
+    """
+    cut = inventory.filter(pl.col("mig_enabled").fill_null(value=False) & pl.col("gpu_model").is_not_null())
+    boards = cut["gpu_model"].unique().sort()
+    if cut.is_empty():
+        return jobs
+    all_cut = cut.height == inventory.height
+    here = pl.col("node_list").is_in(cut["node"].to_list())
+    on_cut = (here | pl.lit(all_cut)).fill_null(all_cut) & pl.col("profile_requested").is_not_null()
+    names = jobs.filter(on_cut)["profile_requested"].unique().sort()
+    schema = {"board": pl.String, "profile_requested": pl.String, "share": pl.Float64}
+    rows = [(board, name, _share(board, name)) for board in boards for name in names]
+    shares = pl.DataFrame(rows, schema=schema, orient="row")
+    asked = pl.col("gpu_model") if len(boards) > 1 else pl.lit(boards[0])
+    return (
+        jobs.with_columns(board=asked)
+        .join(shares, on=["board", "profile_requested"], how="left", maintain_order="left")
+        .with_columns(
+            gpus=pl.when(on_cut).then(pl.col("gpus") * pl.col("share").fill_null(1.0)).otherwise("gpus")
+        )
+        .drop("board", "share")
+    )
+
+
+def _share(board: str, profile: str) -> float:
+    """Share of the board; 1 where the catalogue has no such board or profile: nothing is made smaller by a guess."""
+    try:
+        return load_gpu_model(board).share(profile)
+    except GpuPlannerError:
+        return 1.0
 
 
 def slice_hours(

@@ -237,6 +237,22 @@ def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
         slice_hours(many, nodes, **window)
 
 
+def test_instances_on_cut_gpus_hold_their_share_of_them(make_jobs, make_nodes, window):
+    cut = make_nodes((1, H100, None, None), (1, H100, None, None)).with_columns(
+        mig_enabled=pl.Series([True, False]), layouts=pl.Series(["1g.10gb:7", None])
+    )
+    small = {"profile_requested": "1g.10gb"}
+    seven = [("a", 1.0, 0, 0, 180, on("n0", **small))] * 7
+    jobs = make_jobs(*seven, ("b", 1.0, 0, 0, 180, on("n1", **small)))
+    assert sums(gpu_time_ledger(jobs, cut, **window)) == {("a", "unobserved"): 3.0, ("b", "unobserved"): 3.0}
+    eight = make_jobs(*seven, ("a", 1.0, 0, 0, 60, on("n0", **small)), ("b", 1.0, 0, 0, 180, on("n1")))
+    with pytest.raises(SchemaError, match="GPUs more"):
+        gpu_time_ledger(eight, cut, **window)
+    unknown = cut.with_columns(gpu_model=pl.lit("H900"))
+    with pytest.raises(SchemaError, match="up to 6 GPUs more"):
+        gpu_time_ledger(jobs, unknown, **window)
+
+
 DAYS = {
     "Europe/Berlin": {datetime(2026, 3, 29).date(): 23, datetime(2026, 10, 25).date(): 25},
     "Asia/Kolkata": {},
