@@ -1,18 +1,69 @@
-"""What a simulated run amounts to: waits, utilisation and GPU-hours, with intervals over replications."""
+"""What a run amounts to: waits, utilisation, goodput, fairness and borrowing, with intervals over replications."""
 
-from gpuplanner.metrics.accounts import Simulated
-from gpuplanner.metrics.intervals import Comparison, Interval, mean_interval, paired, student_t
+from gpuplanner.metrics.accounts import Scheduled, Simulated, always_on
+from gpuplanner.metrics.agreement import agreement, wait_quantiles
+from gpuplanner.metrics.borrowing import NOBODY, borrowing
+from gpuplanner.metrics.claims import Claims, claims
+from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
+from gpuplanner.metrics.fragments import fragmentation, fragmentation_totals
+from gpuplanner.metrics.instances import instance_fragmentation
+from gpuplanner.metrics.intervals import (
+    Comparison,
+    Interval,
+    mean_interval,
+    paired,
+    paired_p_value,
+    student_t,
+)
+from gpuplanner.metrics.jobs import distribution, job_measures
 from gpuplanner.metrics.measure import by_tenant, measure
+from gpuplanner.metrics.power import energy_kwh, hours_by_condition
+from gpuplanner.metrics.ranking import POLICY_MEASURES, Measure, holm, rank_policies
 from gpuplanner.metrics.residency import resident_gpu_hours
+from gpuplanner.metrics.tenants import (
+    entitlements,
+    jain_index,
+    shares_over_time,
+    tenant_accounts,
+    tenant_pieces,
+)
 
 __all__ = [
+    "NOBODY",
+    "POLICY_MEASURES",
+    "Claims",
     "Comparison",
     "Interval",
+    "Measure",
+    "Scheduled",
     "Simulated",
+    "agreement",
+    "always_on",
+    "borrowing",
     "by_tenant",
+    "claims",
+    "distribution",
+    "energy_kwh",
+    "entitlements",
+    "finish_time_fairness",
+    "fragmentation",
+    "fragmentation_totals",
+    "holm",
+    "hours_by_condition",
+    "instance_fragmentation",
+    "isolated_outcomes",
+    "jain_index",
+    "job_measures",
     "mean_interval",
     "measure",
     "paired",
+    "paired_p_value",
+    "rank_policies",
     "resident_gpu_hours",
+    "rho_by_tenant",
+    "shares_over_time",
     "student_t",
+    "tenant_accounts",
+    "tenant_pieces",
+    "wait_quantiles",
 ]

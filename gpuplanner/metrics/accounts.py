@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Protocol
 
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import OFF, GpuModel, parse_layout
+from gpuplanner.metrics.jobs import run_time
 from gpuplanner.schemas import WHOLE_GPU
 
 Window = tuple[float, float]
@@ -27,6 +29,44 @@ class Simulated(Protocol):
     @property
     def states(self) -> pl.DataFrame:
         """``node``, ``gpu``, ``start_s``, ``end_s``, ``layout``, ``state``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A run as measures read it.
+
+    Parameters
+    ----------
+    outcomes, states : polars.DataFrame
+        As of :class:`gpuplanner.simulate.Run`.
+    """
+
+    outcomes: pl.DataFrame
+    states: pl.DataFrame
+
+
+def always_on(outcomes: pl.DataFrame, gpus: int) -> Scheduled:
+    """Outcomes of whole GPUs that are all on from 0 to the last end, so that they can be measured like a run.
+
+    Parameters
+    ----------
+    outcomes : polars.DataFrame
+        Of :func:`gpuplanner.simulate.schedule`.
+    gpus : int
+        GPUs of the fleet.
+
+    Examples
+    --------
+    >>> always_on(pl.DataFrame({"end": [60.0, 90.0]}), 2).states.rows()
+    [(0, 0, 0.0, 90.0, 'gpu', 'on'), (0, 1, 0.0, 90.0, 'gpu', 'on')]
+    """
+    end = outcomes["end"].max() or 0.0
+    numbers = pl.int_range(gpus, dtype=pl.Int32, eager=True)
+    states = pl.select(
+        node=pl.lit(0, pl.Int32), gpu=numbers, start_s=0.0, end_s=pl.lit(end, pl.Float64),
+        layout=pl.lit(WHOLE_GPU), state=pl.lit("on"),
+    )  # fmt: skip
+    return Scheduled(outcomes, states)
 
 
 def covered(run: Simulated, window: Window | None) -> Window:
@@ -65,12 +105,19 @@ def held(outcomes: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFram
     Returns
     -------
     polars.DataFrame
-        The jobs with ``held_s``, ``instances`` (a whole GPU is one) and ``slices`` (compute slices held).
+        The jobs with ``held_s``, ``useful_s`` of it, ``instances`` (a whole GPU is one) and ``slices`` (compute
+        slices held). Outcomes do not say when a stopped job was back in the queue, nor when it lost what:
+        both count evenly over the time from its first start to its end.
     """
     served = outcomes["served_on"].drop_nulls().unique(maintain_order=True).to_list()
     sizes = {profile: slices_of(board, profile) for profile in (WHOLE_GPU, *served)}
+    span = pl.col("end") - pl.col("first_start")
+    within_s = _overlap("first_start", "end", window)
+    ran = run_time(outcomes)
+    lost = pl.col("lost_gpu_s") / pl.col("gpus")
     return outcomes.filter(pl.col("first_start").is_not_null()).with_columns(
-        held_s=_overlap("first_start", "end", window),
+        held_s=pl.when(ran == span).then(within_s).otherwise(within_s * (ran / span)),
+        useful_s=pl.when(ran - lost == span).then(within_s).otherwise(within_s * ((ran - lost) / span)),
         instances=pl.col("gpus").cast(pl.Int64),
         slices=pl.col("gpus") * pl.col("served_on").replace_strict(sizes, return_dtype=pl.Int64),
     )

@@ -6,22 +6,22 @@ import polars as pl
 
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Simulated, Window, covered, held, provided, within
+from gpuplanner.metrics.jobs import job_measures
 from gpuplanner.units import hours_from_seconds
-
-RUN_TIME = pl.col("end") - pl.col("first_start")
 
 QUEUEING = [
     pl.len().alias("jobs"),
     pl.col("end").is_null().sum().alias("unfinished"),
-    pl.col("wait_s").mean().alias("mean_queueing_delay_s"),
-    pl.col("wait_s").median().alias("median_queueing_delay_s"),
-    pl.col("wait_s").quantile(0.95, "linear").alias("p95_queueing_delay_s"),
+    pl.col("queueing_delay_s").mean().alias("mean_queueing_delay_s"),
+    pl.col("queueing_delay_s").median().alias("median_queueing_delay_s"),
+    pl.col("queueing_delay_s").quantile(0.95, "linear").alias("p95_queueing_delay_s"),
     pl.col("jct_s").mean().alias("mean_jct_s"),
     pl.col("jct_s").quantile(0.95, "linear").alias("p95_jct_s"),
-    (pl.col("jct_s") / RUN_TIME).filter(RUN_TIME > 0).mean().alias("mean_slowdown"),
+    pl.col("slowdown").mean().alias("mean_slowdown"),
+    pl.col("bounded_slowdown").mean().alias("mean_bounded_slowdown"),
     (pl.col("end").max() - pl.col("submit").min()).alias("makespan_s"),
 ]
-"""Measures of the jobs alone, for a frame or a group of ``schemas.Outcomes``."""
+"""Summary of :func:`~gpuplanner.metrics.job_measures`, for a frame or a group; ``distribution`` gives more."""
 
 
 def measure(
@@ -53,6 +53,8 @@ def measure(
             End - submission, of jobs that ended.
         mean_slowdown
             JCT / run time, of jobs that ended and ran for more than no time.
+        mean_bounded_slowdown
+            The same with run times below 10 s taken as 10 s, and never below 1; of jobs that ended.
         makespan_s
             Last end - first submission.
         utilisation_provisioned
@@ -63,6 +65,11 @@ def measure(
             Share of time that an instance was held, every instance counting alike whatever its size.
         installed_, provisioned_, reconfiguring_, busy_gpu_hours
             All GPUs; those not off; those out of service for a change of layout; those held by jobs.
+        useful_gpu_hours
+            Goodput: those held by jobs, without ``lost_gpu_s``: work done again, restarts, overheads. What a job
+            lost counts evenly over the time for which it held GPUs.
+        goodput
+            Useful / provisioned GPU-hours.
         reconfigurations
             Changes of layout begun.
 
@@ -77,7 +84,7 @@ def measure(
     --------
     >>> from types import SimpleNamespace
     >>> outcomes = pl.DataFrame({"submit": [0.0], "first_start": [60.0], "end": [1860.0], "gpus": [1],
-    ...     "served_on": ["3g.40gb"], "wait_s": [60.0], "jct_s": [1860.0]})
+    ...     "served_on": ["3g.40gb"], "lost_gpu_s": 0.0})
     >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [3600.0],
     ...     "layout": ["3g.40gb:2"], "state": ["on"]})
     >>> found = measure(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
@@ -86,13 +93,15 @@ def measure(
     """
     board = as_board(board)
     span = covered(run, window)
-    jobs = within(run.outcomes, "submit", window)
+    jobs = job_measures(within(run.outcomes, "submit", window))
     use = held(run.outcomes, board, span)
     supply = provided(run.states, board, span)
     off = supply.filter(pl.col("state") == "off")
     changes = supply.filter(pl.col("state") == "reconfiguring")
     installed_s, off_s, changing_s = (float(part["time_s"].sum()) for part in (supply, off, changes))
     busy_slice_s = _integral(use, "held_s", "slices")
+    provisioned_h = hours_from_seconds(installed_s - off_s)
+    useful_h = hours_from_seconds(_integral(use, "useful_s", "slices") / board.compute_slices)
     return {
         **jobs.select(QUEUEING).row(0, named=True),
         "utilisation_provisioned": _ratio(busy_slice_s, _integral(supply, "time_s", "slices")),
@@ -101,9 +110,11 @@ def measure(
             _integral(use, "held_s", "instances"), _integral(supply, "time_s", "instances")
         ),
         "installed_gpu_hours": hours_from_seconds(installed_s),
-        "provisioned_gpu_hours": hours_from_seconds(installed_s - off_s),
+        "provisioned_gpu_hours": provisioned_h,
         "reconfiguring_gpu_hours": hours_from_seconds(changing_s),
         "busy_gpu_hours": hours_from_seconds(busy_slice_s / board.compute_slices),
+        "useful_gpu_hours": useful_h,
+        "goodput": _ratio(useful_h, provisioned_h),
         "reconfigurations": within(changes, "start_s", window).height,
     }
 
@@ -131,8 +142,7 @@ def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = 
     --------
     >>> from types import SimpleNamespace
     >>> outcomes = pl.DataFrame({"tenant": ["a", "b"], "submit": 0.0, "first_start": [0.0, 3600.0],
-    ...     "end": [3600.0, 7200.0], "gpus": 1, "served_on": "gpu", "wait_s": [0.0, 3600.0],
-    ...     "jct_s": [3600.0, 7200.0]})
+    ...     "end": [3600.0, 7200.0], "gpus": 1, "served_on": "gpu", "lost_gpu_s": 0.0})
     >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [7200.0],
     ...     "layout": ["gpu"], "state": ["on"]})
     >>> waits = by_tenant(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
@@ -147,7 +157,7 @@ def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = 
         .group_by("tenant")
         .agg(busy_gpu_hours=slice_hours.sum() / board.compute_slices)
     )
-    waits = within(run.outcomes, "submit", window).group_by("tenant").agg(QUEUEING)
+    waits = job_measures(within(run.outcomes, "submit", window)).group_by("tenant").agg(QUEUEING)
     return (
         waits.join(use, on="tenant", how="full", coalesce=True)
         .with_columns(pl.col("jobs", "unfinished", "busy_gpu_hours").fill_null(0))

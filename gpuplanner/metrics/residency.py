@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.metrics.accounts import Simulated, Window, covered
+from gpuplanner.metrics.jobs import run_time
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import hours_from_seconds
 
@@ -44,7 +45,12 @@ def resident_gpu_hours(run: Simulated, *, window: Window | None = None) -> float
         .filter(pl.col("stop") > pl.col("start"))
     )
     whole = held.filter(pl.col("served_on") == WHOLE_GPU)
-    whole_s = float(whole.select(((pl.col("stop") - pl.col("start")) * pl.col("gpus")).sum()).item())
+    # Time back in the queue after a stop counts evenly over the time from first start to end.
+    running = run_time(whole) / (pl.col("end") - pl.col("first_start"))
+    held_s = (pl.col("stop") - pl.col("start")) * pl.when(pl.col("end").is_null()).then(1.0).otherwise(
+        running
+    )
+    whole_s = float(whole.select((held_s * pl.col("gpus")).sum()).item())
     # What earlier jobs on the same GPU already cover adds nothing.
     covered_until = pl.col("stop").cum_max().shift(1).over("node", "gpu")
     sliced_s = float(

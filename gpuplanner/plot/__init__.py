@@ -13,9 +13,24 @@ from gpuplanner._optional import import_optional
 if TYPE_CHECKING:
     from gpuplanner.plot.board import plot_board
     from gpuplanner.plot.bounds import plot_bounds
+    from gpuplanner.plot.calibration import (
+        fleet_fit_text,
+        plot_fleet_fit,
+        plot_wait_groups,
+        plot_wait_quantiles,
+        wait_groups_text,
+        wait_quantiles_text,
+    )
     from gpuplanner.plot.compare import plot_policies, plot_savings
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
+    from gpuplanner.plot.fairness import (
+        borrowing_text,
+        entitlements_text,
+        plot_borrowing,
+        plot_entitlements,
+        plot_tenant_shares,
+    )
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
     from gpuplanner.plot.phases import plot_phases
@@ -27,21 +42,28 @@ if TYPE_CHECKING:
         fitted,
         spec_to_svg,
     )
+    from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
     from gpuplanner.plot.theme import bucket_colours, layout_colours, policy_colours, tenant_colours
 
 _HOME = {
     "NAMES_SHARE": "render",
+    "borrowing_text": "fairness",
     "bucket_colours": "theme",
     "chart_spec": "render",
     "chart_to_svg": "render",
     "enable_offline_renderer": "render",
+    "entitlements_text": "fairness",
     "fitted": "render",
+    "fleet_fit_text": "calibration",
     "layout_colours": "theme",
     "plot_backtest_scores": "demand",
     "plot_board": "board",
+    "plot_borrowing": "fairness",
     "plot_bounds": "bounds",
     "plot_costs": "costs",
     "plot_demand": "demand",
+    "plot_entitlements": "fairness",
+    "plot_fleet_fit": "calibration",
     "plot_layout_calendar": "layout",
     "plot_layout_counts": "layout",
     "plot_ledger": "ledger",
@@ -49,24 +71,37 @@ _HOME = {
     "plot_phases": "phases",
     "plot_policies": "compare",
     "plot_savings": "compare",
+    "plot_speed_accuracy": "speed",
+    "plot_speeds": "speed",
+    "plot_tenant_shares": "fairness",
+    "plot_wait_groups": "calibration",
+    "plot_wait_quantiles": "calibration",
     "policy_colours": "theme",
     "spec_to_svg": "render",
     "tenant_colours": "theme",
+    "wait_groups_text": "calibration",
+    "wait_quantiles_text": "calibration",
 }
 
 __all__ = [
     "NAMES_SHARE",
+    "borrowing_text",
     "bucket_colours",
     "chart_spec",
     "chart_to_svg",
     "enable_offline_renderer",
+    "entitlements_text",
     "fitted",
+    "fleet_fit_text",
     "layout_colours",
     "plot_backtest_scores",
     "plot_board",
+    "plot_borrowing",
     "plot_bounds",
     "plot_costs",
     "plot_demand",
+    "plot_entitlements",
+    "plot_fleet_fit",
     "plot_layout_calendar",
     "plot_layout_counts",
     "plot_ledger",
@@ -74,9 +109,16 @@ __all__ = [
     "plot_phases",
     "plot_policies",
     "plot_savings",
+    "plot_speed_accuracy",
+    "plot_speeds",
+    "plot_tenant_shares",
+    "plot_wait_groups",
+    "plot_wait_quantiles",
     "policy_colours",
     "spec_to_svg",
     "tenant_colours",
+    "wait_groups_text",
+    "wait_quantiles_text",
 ]
 
 

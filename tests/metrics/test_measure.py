@@ -36,7 +36,7 @@ def run():
     outcomes = (
         pl.DataFrame(rows, schema=names, orient="row")
         .with_columns(pl.col("submit", "first_start", "end") * hour)
-        .with_columns(wait_s=pl.col("first_start") - pl.col("submit"), jct_s=pl.col("end") - pl.col("submit"))
+        .with_columns(lost_gpu_s=0.0)
     )
     states = pl.DataFrame(
         [
@@ -67,6 +67,7 @@ def test_a_run_worked_by_hand(run):
         "mean_jct_s": (50 + 40 + 20 + 10) / 4 * hour,
         "p95_jct_s": (40 + 0.85 * 10) * hour,
         "mean_slowdown": (1 + 40 / 30 + 1) / 3,
+        "mean_bounded_slowdown": (1 + 40 / 30 + 1 + hour) / 4,
         "makespan_s": 70 * hour,
         "utilisation_provisioned": held / offered,
         "utilisation_server": held / 200,
@@ -75,6 +76,8 @@ def test_a_run_worked_by_hand(run):
         "provisioned_gpu_hours": 180.0,
         "reconfiguring_gpu_hours": 2.0,
         "busy_gpu_hours": held,
+        "useful_gpu_hours": held,
+        "goodput": held / 180,
         "reconfigurations": 1,
     }
     assert found == pytest.approx(expected)

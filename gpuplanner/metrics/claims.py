@@ -1,0 +1,153 @@
+"""What jobs wanted and held, from when to when: the ground of every account of tenants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.metrics.accounts import Window, slices_of
+from gpuplanner.metrics.steps import steps
+from gpuplanner.schemas import WHOLE_GPU
+
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """Jobs over time, in whole units, so that sums are exact.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        One claim a row: ``tenant``, ``submit_s`` (it waits from then on), ``start_s`` (it holds from then on),
+        ``end_s``, and the units ``wanted`` and ``held``. A job that was stopped is several claims.
+    units_per_gpu : int
+        1, or the compute slices of the board.
+    window : tuple of float
+        Start and end of what is accounted [s].
+    """
+
+    table: pl.DataFrame
+    units_per_gpu: int
+    window: Window
+
+    def by_tenant(self, tenants: frozenset[str] = frozenset()) -> pl.DataFrame:
+        """Units held and waited for, tenant by tenant, over the whole window.
+
+        Parameters
+        ----------
+        tenants : frozenset of str
+            Tenants to list though they claim nothing.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``tenant, start_s, end_s, held, waiting`` (units): adjacent pieces that fill the window for every
+            tenant.
+        """
+        begin, end = self.window
+        held, wanted = pl.col("held"), pl.col("wanted")
+        everyone = sorted(tenants.union(self.table["tenant"]))
+        none = {"tenant": everyone, "at_s": begin, "held": 0, "waiting": 0}
+        events = [
+            pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})
+        ]
+        for instant, more, longer in (
+            ("submit_s", pl.lit(0), wanted),
+            ("start_s", held, -wanted),
+            ("end_s", -held, pl.lit(0)),
+        ):
+            at = pl.col(instant).clip(begin, end)
+            events.append(self.table.select("tenant", at_s=at, held=more.cast(int), waiting=longer.cast(int)))
+        return steps(pl.concat(events), "tenant", ["held", "waiting"], until_s=end)
+
+
+def claims(
+    outcomes: pl.DataFrame, board: GpuModel | str | None = None, *, window: Window | None = None
+) -> Claims:
+    """Read claims off the outcomes of a run in which no job was stopped.
+
+    Parameters
+    ----------
+    outcomes : polars.DataFrame
+        Table ``schemas.Outcomes``.
+    board : GpuModel or str, optional
+        The board; needed where jobs hold instances, which count their compute slices.
+    window : tuple of float, optional
+        Start and end [s]; from the first submission to the last end if None. Jobs that have not started by the
+        end wait until then, jobs that have not ended hold until then.
+
+    Returns
+    -------
+    Claims
+
+    Raises
+    ------
+    SchemaError
+        If jobs were stopped, since outcomes do not say when; if jobs hold instances and there is no board; or
+        if the window is empty.
+
+    Examples
+    --------
+    >>> outcomes = pl.DataFrame({"job_id": ["a", "b"], "tenant": ["x", "y"], "submit": 0.0, "gpus": [4, 2],
+    ...     "first_start": [0.0, 60.0], "end": [60.0, 90.0], "profile": "gpu", "served_on": "gpu",
+    ...     "preemptions": 0})
+    >>> claims(outcomes).by_tenant().rows()
+    [('x', 0.0, 60.0, 4, 0), ('x', 60.0, 90.0, 0, 0), ('y', 0.0, 60.0, 0, 2), ('y', 60.0, 90.0, 2, 0)]
+    """
+    _refuse_stopped(outcomes)
+    model = None if board is None else as_board(board)
+    sizes = _sizes(outcomes, model)
+    begin, end = _span(outcomes, window)
+    start = pl.col("first_start").fill_null(end)
+    table = outcomes.select(
+        "tenant",
+        submit_s=pl.col("submit"),
+        start_s=start,
+        end_s=pl.col("end").fill_null(pl.max_horizontal(start, pl.lit(end))),
+        wanted=pl.col("gpus") * pl.col("profile").replace_strict(sizes, return_dtype=pl.Int64),
+        held=pl.col("gpus")
+        * pl.coalesce("served_on", "profile").replace_strict(sizes, return_dtype=pl.Int64),
+    )
+    return Claims(table, sizes[WHOLE_GPU], (begin, end))
+
+
+def _refuse_stopped(outcomes: pl.DataFrame) -> None:
+    stopped = outcomes.filter(pl.col("preemptions") > 0)["job_id"].to_list()
+    if stopped:
+        text = message(
+            "outcomes to account by tenant",
+            "jobs that ran without a stop, since outcomes do not say when a stopped job held GPUs",
+            f"{len(stopped)} that were stopped: {examples(stopped)}",
+            "Build Claims with one row for each time that a job ran, or use rules that stop nobody.",
+        )
+        raise SchemaError(text)
+
+
+def _sizes(outcomes: pl.DataFrame, board: GpuModel | None) -> dict[str, int]:
+    """Units of each profile."""
+    named = pl.concat([outcomes["profile"], outcomes["served_on"]]).drop_nulls().unique(maintain_order=True)
+    cut = [name for name in named if name != WHOLE_GPU]
+    if board is None and cut:
+        text = message(
+            "outcomes to account by tenant",
+            "whole GPUs, or a board that says how many slices an instance has",
+            f"profiles {examples(cut)} and no board",
+            "Name the board.",
+        )
+        raise SchemaError(text)
+    return {name: 1 if board is None else slices_of(board, name) for name in (WHOLE_GPU, *cut)}
+
+
+def _span(outcomes: pl.DataFrame, window: Window | None) -> Window:
+    if window is not None:
+        if not window[0] < window[1]:
+            text = message("window to account", "start before end", f"{window}", "Change the window.")
+            raise SchemaError(text)
+        return window
+    instants = outcomes.select(
+        begin=pl.col("submit").min(), end=pl.max_horizontal(pl.col("submit", "first_start", "end").max())
+    )
+    begin, end = instants.row(0)
+    return (begin or 0.0, end or 0.0)

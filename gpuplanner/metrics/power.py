@@ -1,0 +1,85 @@
+"""GPU-hours by what a GPU did, and the energy that goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.metrics.accounts import Simulated, Window, covered, provided
+from gpuplanner.metrics.residency import resident_gpu_hours
+from gpuplanner.units import hours_from_seconds, kwh_from_watt_hours
+
+CONDITIONS = ("busy", "idle", "reconfiguring", "off")
+
+
+def hours_by_condition(
+    run: Simulated, board: GpuModel | str, *, window: Window | None = None
+) -> dict[str, float]:
+    """Part the installed GPU-hours by what the GPU did.
+
+    Parameters
+    ----------
+    run, board, window
+        As for :func:`~gpuplanner.metrics.measure`.
+
+    Returns
+    -------
+    dict
+        GPU-hours of each of :data:`CONDITIONS`: ``busy`` with at least one job on the GPU, ``idle`` in service
+        without, ``reconfiguring``, ``off``. They sum to the installed GPU-hours.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> outcomes = pl.DataFrame({"served_on": ["gpu"], "gpus": 1, "node": 0, "gpu": 0,
+    ...     "submit": 0.0, "first_start": 0.0, "end": 3600.0})
+    >>> states = pl.DataFrame({"node": 0, "gpu": 0, "start_s": 0.0, "end_s": [7200.0], "layout": "gpu",
+    ...     "state": "on"})
+    >>> hours_by_condition(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
+    {'busy': 1.0, 'idle': 1.0, 'reconfiguring': 0.0, 'off': 0.0}
+    """
+    supply = provided(run.states, as_board(board), covered(run, window))
+    hours = {
+        state: hours_from_seconds(float(supply.filter(pl.col("state") == state)["time_s"].sum()))
+        for state in ("reconfiguring", "off")
+    }
+    busy = resident_gpu_hours(run, window=window)
+    installed = hours_from_seconds(float(supply["time_s"].sum()))
+    return {"busy": busy, "idle": installed - busy - sum(hours.values()), **hours}
+
+
+def energy_kwh(hours: Mapping[str, float], watts: Mapping[str, float]) -> float:
+    """Energy of the GPUs: each condition's GPU-hours times its power.
+
+    Parameters
+    ----------
+    hours : mapping of str to float
+        GPU-hours [GPU h] by condition, as :func:`hours_by_condition` gives them.
+    watts : mapping of str to float
+        Power of one GPU [W] in each condition that has hours, such as ``idle_w`` and ``busy_w(activity)`` of
+        :class:`gpuplanner.cost.PowerModel`.
+
+    Returns
+    -------
+    float
+        Energy [kWh].
+
+    Raises
+    ------
+    SchemaError
+        If a condition with hours has no power, or a power is below 0.
+
+    Examples
+    --------
+    >>> energy_kwh({"busy": 10.0, "idle": 5.0, "off": 0.0}, {"busy": 500.0, "idle": 70.0})
+    5.35
+    """
+    needed = [condition for condition, spent in hours.items() if spent]
+    unknown = [condition for condition in needed if not watts.get(condition, -1.0) >= 0]
+    if unknown:
+        text = message("energy", f"watts not below 0 for {needed}", f"none for {unknown}", "Add them.")
+        raise SchemaError(text)
+    return kwh_from_watt_hours(sum(hours[condition] * watts[condition] for condition in needed))

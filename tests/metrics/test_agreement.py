@@ -1,0 +1,80 @@
+"""Agreement of waits, and GPU-hours and energy by condition."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.metrics import agreement, energy_kwh, hours_by_condition, measure, wait_quantiles
+
+WAITS = pl.DataFrame(
+    {
+        "tenant": ["x", "x", "y", "y"],
+        "observed_s": [0.0, 540.0, 1200.0, 7200.0],
+        "simulated_s": [0.0, 0.0, 1740.0, 3600.0],
+    }
+)
+
+
+def test_agreement_by_hand():
+    row = agreement(WAITS).row(0, named=True)
+    assert (row["jobs"], row["waited"]) == (4, 2)
+    assert row["observed_mean_s"] == 2235.0
+    assert row["simulated_p50_s"] == 870.0
+    assert row["median_error_s"] == -270.0  # of -3600, -540, 0, 540
+    assert row["mean_absolute_error_s"] == 1170.0
+    assert row["skill"] == pytest.approx(1 - 4680 / 8940)
+    factors = [1, 10, 1800 / 1260, 7260 / 3660]
+    assert row["typical_factor"] == pytest.approx(math.prod(factors) ** 0.25)
+    assert (row["within_10min"], row["within_1h"], row["waited_within_1h"]) == (0.75, 1.0, 1.0)
+    assert agreement(WAITS, by="tenant")["jobs"].to_list() == [2, 2]
+
+
+def test_saying_that_nobody_waits_has_no_skill():
+    row = agreement(WAITS.with_columns(simulated_s=0.0)).row(0, named=True)
+    assert row["skill"] == 0.0
+    nobody = agreement(WAITS.with_columns(observed_s=0.0, simulated_s=0.0)).row(0, named=True)
+    assert nobody["skill"] is None
+    assert nobody["waited_within_1h"] is None
+
+
+def test_missing_waits_are_refused():
+    with pytest.raises(SchemaError, match="1 missing"):
+        agreement(WAITS.with_columns(observed_s=pl.Series([None, 0.0, 0.0, 0.0])))
+
+
+def test_equal_distributions_lie_on_the_diagonal_in_whatever_order():
+    quantiles = wait_quantiles(WAITS.with_columns(simulated_s=pl.col("observed_s").reverse()))
+    assert quantiles["observed_s"].to_list() == quantiles["simulated_s"].to_list()
+    assert quantiles.height == 110
+
+
+def test_hours_by_condition_sum_to_what_is_installed():
+    hour = 3600.0
+    states = pl.DataFrame(
+        [
+            (0, 0, 0.0, 10.0, "gpu", "on"),
+            (0, 1, 0.0, 4.0, "1g.10gb:7", "on"),
+            (0, 1, 4.0, 5.0, "gpu", "reconfiguring"),
+            (0, 1, 5.0, 10.0, "off", "off"),
+        ],
+        schema=["node", "gpu", "start_s", "end_s", "layout", "state"],
+        orient="row",
+    ).with_columns(pl.col("start_s", "end_s") * hour)
+    outcomes = pl.DataFrame(
+        [("gpu", 0, 0.0, 6.0), ("1g.10gb", 1, 0.0, 2.0), ("1g.10gb", 1, 1.0, 4.0)],
+        schema=["served_on", "gpu", "first_start", "end"],
+        orient="row",
+    ).with_columns(pl.col("first_start", "end") * hour, node=0, gpus=1, submit=0.0, lost_gpu_s=0.0)
+    run = SimpleNamespace(outcomes=outcomes, states=states)
+    hours = hours_by_condition(run, "H100-80GB-SXM5")
+    assert hours == {"busy": 10.0, "idle": 4.0, "reconfiguring": 1.0, "off": 5.0}
+    assert sum(hours.values()) == measure(run, "H100-80GB-SXM5")["installed_gpu_hours"]
+    watts = {"busy": 500.0, "idle": 70.0, "reconfiguring": 70.0, "off": 0.0}
+    assert energy_kwh(hours, watts) == pytest.approx(5.0 + 0.35)
+    with pytest.raises(SchemaError, match=r"none for \['off'\]"):
+        energy_kwh(hours, {"busy": 1.0, "idle": 1.0, "reconfiguring": 1.0})
