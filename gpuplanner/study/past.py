@@ -138,6 +138,9 @@ def describe_trace(folder: str) -> dict[str, Any]:
     installed = float(booked["gpu_hours"].sum())
     jobs = trace.jobs
     wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
+    # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
+    if jobs.select((wait_h > 0).any()).item() is not True:
+        wait_h = pl.lit(None, pl.Float64)
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
     by = "job_class" if jobs["job_class"].drop_nulls().len() else "tenant"
     return {
