@@ -1,0 +1,176 @@
+"""Commands for those who submit jobs: ``classify`` and ``hints``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.options import Json, Tz
+from gpuplanner.cli.show import plain, show, show_frame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")]
+
+JOB = (
+    "job_id", "attempt", "state", "gpu_model", "profile", "instances", "memory_asked_gib", "memory_peak_gib",
+    "sm_activity", "gpus_active", "run_s", "time_limit_s", "wait_s", "profile_needed", "size_from",
+)  # fmt: skip
+GROUP = (
+    "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "profile_hint",
+    "instances_hint", "risk_out_of_memory", "time_limit_s", "limit_hint_s", "risk_time_out", "saved_gpu_hours",
+    "freed_limit_gpu_hours", "size_reason", "limit_reason",
+)  # fmt: skip
+
+
+@app.command()
+def classify(
+    folder: Folder,
+    rules: Annotated[
+        Path | None, typer.Option("--rules", metavar="FILE", help="Rules to try instead of the shipped ones.")
+    ] = None,
+    tz: Tz = None,
+    as_json: Json = False,
+) -> None:
+    """Name the class of each job by rules, with the evidence; a class that the source gives stands."""
+    from gpuplanner.classes import agreement, classify, confusion, read_rules, rule_precision
+    from gpuplanner.study.history import load_trace
+
+    tried = None if rules is None else read_rules(rules)
+    trace = load_trace(folder)
+    found = classify(trace.jobs, tried, samples=trace.samples, tz=tz or "UTC")
+    fired = found.drop_nulls("rule").group_by("rule", "by_rule").len("decided").sort("rule")
+    tables = {
+        "classes": found.group_by("job_class", "origin")
+        .len("jobs")
+        .sort("job_class", "origin", nulls_last=True),
+        "rules": fired.join(
+            rule_precision(found).drop("by_rule"), on="rule", how="left", maintain_order="left"
+        ),
+        "given against by rule": confusion(found),
+    }
+    if as_json:
+        frames = {name: table.to_dicts() for name, table in tables.items()}
+        show({"agreement": agreement(found), **frames, "jobs": found.to_dicts()}, as_json=True)
+        return
+    show(agreement(found), as_json=False)
+    put("")
+    told = found.filter((found["origin"] == "rule").fill_null(False) | found["disagrees"])
+    tables["named by a rule, or given otherwise"] = told.drop(
+        "tenant", "origin", "disagrees", "confidence_low"
+    )
+    for title, table in tables.items():
+        show_frame(table, as_json=False, title=title)
+
+
+@app.command()
+def hints(
+    folder: Folder,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="ID", help="Only this job and its group.")
+    ] = None,
+    board: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--board",
+            metavar="[WORD=]BOARD",
+            help="Board behind a word of the source, or of jobs that name none; may be repeated.",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="Print lines to paste: sbatch, pod or dra.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare what past jobs asked for with what they used, and say what to ask for next time."""
+    from gpuplanner.errors import ScenarioError, message
+    from gpuplanner.memory import FORMS, REQUEST, asked_and_used
+    from gpuplanner.memory import hints as hints_of
+    from gpuplanner.names import resolve
+    from gpuplanner.study.history import load_trace
+
+    if form is not None and form not in FORMS:
+        text = f"--format: one of {', '.join(FORMS)}"
+        raise typer.BadParameter(text)
+    trace = load_trace(folder)
+    history = asked_and_used(_with_classes(trace.jobs), _boards(board), samples=trace.samples)
+    groups = hints_of(history)
+    if tenant is not None:
+        names = history["tenant"].unique().sort().to_list()
+        groups = groups.filter(tenant=resolve(tenant, names, what="tenant", error=ScenarioError))
+    if job is not None:
+        history = history.filter(job_id=job)
+        if history.is_empty():
+            text = message(
+                f"job {job!r}", "a job of the trace that has GPUs", "none", "Check the id and DIR."
+            )
+            raise ScenarioError(text)
+        groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
+    lines = [] if form is None else [_lines(row, form) for row in groups.iter_rows(named=True)]
+    if as_json:
+        rows = groups.to_dicts()
+        for row, printed in zip(rows, lines, strict=False):
+            row["lines"] = printed
+        asked = {} if job is None else {"jobs": history.select(JOB).to_dicts()}
+        show(plain(asked | {"groups": rows}), as_json=True)
+    elif form is not None:
+        put("\n".join(filter(None, lines)) or "# no hint\n")
+    else:
+        if job is not None:
+            show_frame(history.select(JOB), as_json=False, title="asked for and used")
+        show_frame(groups.select(GROUP), as_json=False, title="next time")
+
+
+def _with_classes(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Jobs with the class that a rule can give before they run; by how they ran, groups would foretell themselves."""
+    from gpuplanner.classes import classify, shipped_rules
+
+    rules = [rule for rule in shipped_rules() if rule.before_run]
+    return jobs.with_columns(classify(jobs, rules)["job_class"])
+
+
+def _boards(given: list[str] | None) -> dict[str | None, str]:
+    boards: dict[str | None, str] = {}
+    for text in given or []:
+        word, equals, name = text.rpartition("=")
+        boards[word if equals else None] = name
+    return boards
+
+
+def _lines(row: dict[str, Any], form: str) -> str | None:
+    """Lines for one group, or None where nothing changes."""
+    from gpuplanner.errors import GpuPlannerError
+    from gpuplanner.hardware import load_gpu_model
+    from gpuplanner.memory import Request, request_lines
+
+    profile, count = row["profile_hint"] or row["profile"], row["instances_hint"] or row["instances"]
+    if (profile, count) == (row["profile"], row["instances"]) and row["limit_hint_s"] is None:
+        return None
+    of_node = -(-row["instances"] // (row["nodes"] or 1))
+    known = row["board"] and load_gpu_model(row["board"])
+    who = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
+    note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
+    try:
+        request = Request(profile, count, row["limit_hint_s"], -(-count // of_node), known)
+        return request_lines(request, form, gres_type=_gres_type(row, profile), note=note)
+    except GpuPlannerError as error:
+        say(f"no lines for {note!a}: {error}")
+        return None
+
+
+def _gres_type(row: dict[str, Any], profile: str) -> str | None:
+    """Slurm's type: the site's own word if it can be one, else that of the board; none where none was asked for."""
+    from gpuplanner.export.slurm import board_type
+    from gpuplanner.hardware import load_gpu_model
+    from gpuplanner.memory import is_gres_type
+    from gpuplanner.schemas import WHOLE_GPU
+
+    word, board = row["gpu_model"], row["board"]
+    if board is not None and (word == board or (word is None and profile != WHOLE_GPU)):
+        return board_type(load_gpu_model(board))
+    return word if word is not None and is_gres_type(word) else None

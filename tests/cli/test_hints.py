@@ -1,0 +1,85 @@
+"""``classify`` and ``hints`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import polars as pl
+import pytest
+import yaml
+
+from gpuplanner.schemas import Jobs, check
+from gpuplanner.study.bundled import sample_folder
+from gpuplanner.traces import open_trace, write_trace
+from gpuplanner.traces.trace import Trace
+
+
+def test_classify_as_text_and_json(command):
+    code, text, _ = command("classify", "sample")
+    assert (code, "given against by rule" in text) == (0, True)
+    told = json.loads(command("classify", "sample", "--json")[1])
+    assert len(told["jobs"]) == told["agreement"]["jobs"] == 11521
+    assert {"rule", "facts", "confidence", "given", "by_rule"} <= set(told["jobs"][0])
+
+
+def test_classify_with_rules_of_the_user(command, tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules:\n- {name: all, class: evaluation, when: {gpus: {from: 1}}}\n")
+    told = json.loads(command("classify", "sample", "--rules", str(rules), "--json")[1])
+    assert told["agreement"]["accuracy"] == told["agreement"]["commonest_share"]
+    rules.write_text("rules:\n- {name: all, class: evaluation, when: {gpsu: {from: 1}}}\n")
+    code, _, talk = command("classify", "sample", "--rules", str(rules))
+    assert code == 3
+    assert "rules.yaml line 2" in talk
+    assert "Did you mean 'gpus'?" in talk
+
+
+def test_hints_of_a_tenant_and_a_job(command):
+    assert command("hints", "sample", "--tenant", "search")[0] == 0
+    told = json.loads(command("hints", "sample", "--job", "job-002703", "--json")[1])
+    assert [job["job_id"] for job in told["jobs"]] == ["job-002703"]
+    assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
+
+
+def test_lines_to_paste(command):
+    lines = command("hints", "sample", "--tenant", "search", "--format", "sbatch")[1].splitlines()
+    assert any(line.startswith("#SBATCH --gres=gpu:h100_") for line in lines)
+    shape = r"#SBATCH --(gres=gpu:h100(_\dg\.\d\dgb)?:\d|time=\d+-\d\d:\d\d:\d\d)|# '[^\n]*'|"
+    assert all(re.fullmatch(shape, line) for line in lines)
+    told = json.loads(command("hints", "sample", "--tenant", "search", "--format", "dra", "--json")[1])
+    given = [row for row in told["groups"] if row["lines"]]
+    assert given
+    for row in given:
+        assert yaml.safe_load(row["lines"])["kind"] == "ResourceClaimTemplate"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--tenant", "nobody"], 3, "tenant 'nobody' is unknown"),
+        (["--job", "nothing"], 3, "job 'nothing'"),
+        (["--format", "csv"], 2, "sbatch, pod, dra"),
+        (["--board", "l40s"], 0, ""),
+        (["--board", "H100-80GB-SXM5=X9"], 3, "board 'X9' is unknown"),
+    ],
+)
+def test_wrong_use(command, arguments, code, told):
+    found, _, talk = command("hints", "sample", *arguments)
+    assert found == code
+    assert told in talk
+
+
+def test_names_of_users_do_not_act(command, tmp_path):
+    trace = open_trace(sample_folder())
+    evil = "x'\n#SBATCH --wrap='rm -rf ~'\x1b[2J"
+    jobs = check(trace.jobs.with_columns(user=pl.lit(evil), gpu_model=pl.lit("h100; rm")), Jobs, where="test")
+    write_trace(Trace(jobs, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
+    arguments = ("hints", str(tmp_path / "t"), "--board", "h100; rm=H100-80GB-SXM5", "--format")
+    for form in ("sbatch", "pod", "dra"):
+        code, text, talk = command(*arguments, form)
+        assert code == 0
+        assert "\x1b" not in text + talk
+        assert not any(line.lstrip().startswith("#SBATCH --wrap") for line in text.splitlines())
+        assert all("rm" not in line for line in text.splitlines() if not line.startswith("# "))
+    assert "\x1b" not in command(*arguments[:-1])[1]

@@ -1,0 +1,117 @@
+"""Request lines: read back by our own readers and checks, and no text of a user acts in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import GeometryError, SchemaError
+from gpuplanner.export.kubernetes import allocatable
+from gpuplanner.export.reread_slurm import check_slurm
+from gpuplanner.export.slurm import board_type
+from gpuplanner.export.states import NodeState
+from gpuplanner.hardware import as_board
+from gpuplanner.memory import Request, request_lines
+from gpuplanner.traces import read_kubernetes
+from gpuplanner.traces.dra import read_claim
+from gpuplanner.traces.slurm_words import duration_s, parse_tres
+
+BOARD = "H100-80GB-SXM5"
+
+
+@pytest.mark.parametrize("profile", ["1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"])
+@pytest.mark.parametrize("count", [1, 7])
+def test_sbatch_lines_are_read_back_as_asked(profile, count):
+    board = as_board(BOARD)
+    text = request_lines(
+        Request(profile, count, 93_600.0, board=board), "sbatch", gres_type=board_type(board)
+    )
+    gres, time = (line.partition("=")[2] for line in text.splitlines())
+    kind, _, number = gres.rpartition(":")
+    tres = parse_tres(f"gres/{kind}={number}")
+    assert (tres.model, tres.profile or "gpu", tres.gpus) == ("h100", profile, count)
+    assert pl.select(duration_s(pl.lit(time))).item() == 93_600.0
+    faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", board, 8)
+    assert faults == []
+
+
+def test_sbatch_nodes_and_time():
+    assert request_lines(Request("gpu", 16, 59.5, nodes=2), "sbatch", gres_type="a100_80").splitlines() == [
+        "#SBATCH --gres=gpu:a100_80:8",
+        "#SBATCH --nodes=2",
+        "#SBATCH --time=0-00:01:00",
+    ]
+    assert (
+        request_lines(Request("gpu", 3, nodes=2), "sbatch", gres_type="h100").splitlines()[0]
+        == "#SBATCH --gpus=h100:3"
+    )
+    assert request_lines(Request("gpu", 2), "sbatch") == "#SBATCH --gres=gpu:2\n"
+
+
+def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
+    for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"):
+        spec = yaml.safe_load(request_lines(Request(profile, 2, 600.0), "pod", note="x"))
+        (resource,) = spec["containers"][0]["resources"]["limits"]
+        assert [resource] == list(
+            allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),)))
+        )
+        assert spec["activeDeadlineSeconds"] == 600
+        meta = {"name": "p", "namespace": "t", "uid": "1", "creationTimestamp": "2026-02-02T09:00:00Z"}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": meta,
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        }
+        path = tmp_path / "pods.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod]}))
+        (job,) = read_kubernetes([path]).jobs.to_dicts()
+        if profile == "gpu":
+            assert (job["gpus"], job["profile_requested"]) == (2.0, None)
+        else:
+            assert job["profile_requested"] == profile
+
+
+@pytest.mark.parametrize(("profile", "count"), [("3g.40gb", 1), ("1g.10gb+me", 2), ("gpu", 4)])
+def test_claim_template_is_read_back_as_asked(profile, count):
+    template = yaml.safe_load(request_lines(Request(profile, count), "dra"))
+    assert (template["apiVersion"], template["kind"]) == ("resource.k8s.io/v1", "ResourceClaimTemplate")
+    asked = read_claim(template["spec"]["spec"], {}).asked
+    assert (asked.gpus, asked.profile) == (count, None if profile == "gpu" else profile)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=300), st.sampled_from(["sbatch", "pod", "dra"]))
+def test_any_note_stays_one_comment(note, form):
+    request = Request("gpu", 1, 600.0)
+    plain, noted = request_lines(request, form), request_lines(request, form, note=note)
+    head, _, rest = noted.partition("\n") if note else ("", "", noted)
+    assert rest == plain
+    assert not note or (
+        head.startswith("# ") and head.isascii() and head.isprintable() and not head.startswith("#SB")
+    )
+
+
+def test_names_that_could_act_are_refused():
+    with pytest.raises(GeometryError):
+        Request("3g.40gb\n#SBATCH --wrap=x")
+    with pytest.raises(GeometryError, match="unknown"):
+        Request("2g.10gb", board=as_board(BOARD))
+    for word in ("h100\n", "a b", "h100:8", "", "$(x)"):
+        with pytest.raises(SchemaError, match="GRES"):
+            request_lines(Request("3g.40gb"), "sbatch", gres_type=word)
+    with pytest.raises(SchemaError, match="GRES"):
+        request_lines(Request("3g.40gb"), "sbatch")
+    with pytest.raises(SchemaError, match="'sbatc'"):
+        request_lines(Request("gpu"), "sbatc")
+    for numbers in ({"count": 0}, {"nodes": 0}, {"time_limit_s": 0.0}, {"time_limit_s": math.inf}):
+        with pytest.raises(SchemaError, match="above 0"):
+            Request("gpu", **numbers)
