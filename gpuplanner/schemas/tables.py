@@ -27,6 +27,8 @@ class Jobs(dy.Schema):
     tenant = _text("who pays: account, virtual cluster, namespace")
     user = _text("who submitted", nullable=True)
     job_class = _text("pretraining, fine-tuning, evaluation, inference, interactive", nullable=True)
+    job_name = _text("name that the user gave it", nullable=True)
+    partition = _text("partition or queue that it was submitted to", nullable=True)
     tier = _text("service tier: guaranteed, standard, best_effort", nullable=True)
     submit_time = _time("when the job was submitted")
     start_time = _time("when it first held its GPUs; null if it never did", nullable=True)

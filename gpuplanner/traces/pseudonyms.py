@@ -13,8 +13,8 @@ from gpuplanner.errors import PrivacyError, examples, message
 from gpuplanner.privacy import pseudonym, pseudonymise
 from gpuplanner.traces.trace import Trace
 
-NAMED = ("user", "tenant", "job_id")
-"""Columns that may name people. Job ids do where they are names of pods."""
+NAMED = ("user", "tenant", "job_id", "job_name")
+"""Columns that may name people. Job ids do where they are names of pods, job names where people sign them."""
 WITHHELD = "(withheld)"
 WORD = re.compile(r"[\w.@-]+")
 
@@ -30,7 +30,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
         As read.
     key : bytes
         From :func:`gpuplanner.privacy.read_key`.
-    columns : sequence of {"user", "tenant", "job_id"}
+    columns : sequence of {"user", "tenant", "job_id", "job_name"}
         What to replace.
 
     Returns

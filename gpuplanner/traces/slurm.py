@@ -41,6 +41,8 @@ COLUMN_MAP = {
     "Account": Field("account", nullable=True, optional=True),
     "User": Field("user", nullable=True, optional=True),
     "QOS": Field("tier", nullable=True, optional=True),
+    "JobName": Field("job_name", nullable=True, optional=True),
+    "Partition": Field("partition", nullable=True, optional=True),
     "NodeList": Field("node_list", nullable=True, optional=True),
     "ElapsedRaw": Field("elapsed_s", "number", nullable=True, optional=True, high=MAX_SECONDS),
     "Elapsed": Field("elapsed", nullable=True, optional=True),

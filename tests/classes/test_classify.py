@@ -13,7 +13,6 @@ from gpuplanner.classes.facts import job_facts
 from gpuplanner.study.history import load_trace
 from gpuplanner.traces import read_slurm
 from gpuplanner.traces.acme import read_acme
-from gpuplanner.traces.slurm_words import SONAR_FIELDS
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HALF = date(2026, 2, 15)
@@ -160,21 +159,12 @@ def test_work_without_a_gpu_gets_no_class():
 
 @pytest.mark.data
 def test_fox_has_nothing_to_decide_by_but_names(public_data: Path):
-    path = public_data / "slurm" / "sacct_fox_2025.txt"
-    jobs = read_slurm([path], tz="Europe/Oslo").jobs
-    assert classify(jobs)["job_class"].is_null().all()
-    fields = SONAR_FIELDS.split("|")
-    rows = [
-        dict(zip(fields, line.split("|", len(fields) - 1), strict=True))
-        for line in path.read_text().splitlines()
-    ]
-    names = pl.DataFrame(rows).select(
-        job_id="JobID", job_name=pl.col("JobName").str.strip_chars(), partition="Partition"
-    )
-    named = classify(jobs.join(names, on="job_id", how="left", maintain_order="left"))
+    jobs = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs
+    assert classify(jobs.drop("job_name", "partition"))["job_class"].is_null().all()
+    named = classify(jobs)
     assert named["confidence"].is_null().all()
     by = dict(named.group_by("by_rule").len().iter_rows())
-    transcribing = names.filter(pl.col("job_name").str.ends_with("transcription-job")).height
+    transcribing = jobs.filter(pl.col("job_name").str.ends_with("transcription-job")).height
     assert by["inference"] == transcribing == 43
     assert (
         named.filter(pl.col("by_rule") == "interactive")["facts"].str.contains("OOD|interactive|tunnel").all()
