@@ -56,7 +56,7 @@ def main() -> None:
 
 def register_commands() -> None:
     """Import the modules that hold commands, which registers them; none of them loads a heavy library."""
-    for module in ("inbox", "live", "bill", "walk", "machine", "pack", "allocate", "calibrate", "hints"):
+    for module in ("inbox", "live", "bill", "walk", "machine", "pack", "allocate", "calibrate", "hints", "phases"):
         importlib.import_module(f"gpuplanner.cli.{module}")
 
 

@@ -10,47 +10,60 @@ import polars as pl
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.phases.signals import LEAST_NOISE, Signals, signals_of
+from gpuplanner.phases.binary import binary_segmentation
+from gpuplanner.phases.signals import IDLE_BELOW, LEAST_NOISE, Signals, rows_of, signals_of
 
-LABELS = ("setup", "idle", "reduced", "steady")
+LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "decay", "idle")
 """What a phase looks like.
 
 setup
     Without activity, before there was any.
-idle
-    Without activity, later.
-reduced
-    Active, but below 85 % of the highest level of the job.
+ramp
+    Below 85 % of the highest level of the job, before that was reached.
 steady
     At least that.
+long-context
+    At least that, with a tenth more memory than the first steady phase.
+reduced
+    Below 85 % of the highest level, between steady phases.
+decay
+    Below 85 % of the highest level, after it was left for good.
+idle
+    Without activity, later.
 """
-IDLE_BELOW = 0.05
 STEADY_FROM = 0.85
+MORE_MEMORY = 1.10
 SAME_LEVEL = 2.0
 """Neighbouring phases whose medians differ by less, in standard deviations of the noise, are one."""
+SAME_SHARE = 0.12
+"""So are those whose medians differ by a smaller share of the highest level of the job: meters wander."""
+LEAST_SETUP = 2
+"""Fewest rows without activity that are a set-up."""
+EXACT_ROWS = 100_000
+"""Above so many rows, binary segmentation stands in for PELT."""
 
 
 def find_phases(
-    samples: pl.DataFrame,
-    *,
-    step: timedelta = timedelta(minutes=1),
-    shortest: timedelta = timedelta(minutes=10),
+    samples: pl.DataFrame, *, step: timedelta | None = None, shortest: timedelta | None = None
 ) -> pl.DataFrame:
     """Part the telemetry of one job into phases.
 
     Change points are sought jointly in SM activity, memory and power, each in units of its noise (from the
     median absolute deviation of first differences), by PELT with squared error and the penalty
     2 sigma^2 ln n, where sigma^2 is the noise of all signals together. What is shorter than `shortest`, such
-    as the stall of a checkpoint, is bridged first, and neighbours with equal medians are joined after.
+    as the stall of a checkpoint, is bridged first; neighbours with equal medians are joined after, and so are
+    two phases of one level with only a dip between them. The set-up ends where activity begins, and may be shorter
+    than `shortest`. Stretches without readings say nothing.
 
     Parameters
     ----------
     samples : polars.DataFrame
         Table ``schemas.Samples`` of one job.
-    step : timedelta
-        Distance at which samples are averaged.
-    shortest : timedelta
-        Shortest phase, at least two steps.
+    step : timedelta, optional
+        Distance at which samples are averaged; by default a minute, less for a short job that was sampled more
+        often, more where the readings are farther apart.
+    shortest : timedelta, optional
+        Shortest phase, at least two steps; by default ten, or four in a run of minutes cut into seconds.
 
     Returns
     -------
@@ -80,59 +93,106 @@ def find_phases(
     >>> find_phases(samples).select("phase", pl.col("end") - pl.col("start"), "label").rows()
     [(1, datetime.timedelta(seconds=1200), 'setup'), (2, datetime.timedelta(seconds=2400), 'steady')]
     """
-    if shortest < 2 * step:
+    signals = signals_of(samples, step)
+    rows_of_a_phase = rows_of(signals, shortest)
+    if rows_of_a_phase < 2:
         text = message(
-            "phases: shortest", f"at least two steps of {step}", str(shortest), "Lengthen shortest."
+            "phases: shortest", f"at least two steps of {signals.step}", str(shortest), "Lengthen shortest."
         )
         raise SchemaError(text)
-    signals = signals_of(samples, step)
-    ends = _change_points(signals, shortest // step)
+    ends = _change_points(signals, rows_of_a_phase)
     phase = np.searchsorted(ends, np.arange(signals.table.height), side="right") + 1
-    idle, top = pl.col("sm_activity") < IDLE_BELOW, pl.col("sm_activity").max()
     return (
         signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))
         .group_by("phase", maintain_order=True)
         .agg(
             pl.col("time").first().alias("start"),
-            (pl.col("time").last() + step).alias("end"),
+            (pl.col("time").last() + signals.step).alias("end"),
             *(pl.col(name).mean() for name in LEAST_NOISE),
         )
-        .with_columns(
-            label=pl.when(pl.col("sm_activity").is_null())
-            .then(None)
-            .when(idle & (idle.not_().cum_sum() == 0))
-            .then(pl.lit("setup"))
-            .when(idle)
-            .then(pl.lit("idle"))
-            .when(pl.col("sm_activity") < STEADY_FROM * top)
-            .then(pl.lit("reduced"))
-            .otherwise(pl.lit("steady"))
-        )
+        .with_columns(label=_label())
+    )
+
+
+def _label() -> pl.Expr:
+    activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
+    idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
+    first_memory = memory.filter(steady & ~idle).first()
+    return (
+        pl.when(activity.is_null())
+        .then(None)
+        .when(idle & (idle.not_().cum_sum() == 0))
+        .then(pl.lit("setup"))
+        .when(idle)
+        .then(pl.lit("idle"))
+        .when(steady & (memory >= MORE_MEMORY * first_memory).fill_null(False))
+        .then(pl.lit("long-context"))
+        .when(steady)
+        .then(pl.lit("steady"))
+        .when((steady & ~idle).cum_sum() == 0)
+        .then(pl.lit("ramp"))
+        .when((steady & ~idle).reverse().cum_sum().reverse() == 0)
+        .then(pl.lit("decay"))
+        .otherwise(pl.lit("reduced"))
     )
 
 
 def _change_points(signals: Signals, shortest: int) -> np.ndarray:
     """Rows at which a phase ends, the last row's end included."""
     rows = signals.table.height
-    if rows < 2 * shortest:
+    seen = np.flatnonzero(signals.table["seen"].to_numpy())
+    if len(seen) < 2 * shortest:
         return np.array([rows])
-    ruptures = import_optional("ruptures", extra="phases")
-    scaled = np.column_stack(
-        [signals.without_spikes(name, shortest).to_numpy() / signals.noise(name) for name in signals.names]
+    noise = {name: signals.noise(name) for name in signals.names}
+    bridged = np.column_stack(
+        [signals.without_spikes(name, shortest).to_numpy()[seen] / noise[name] for name in signals.names]
     )
-    penalty = 2 * len(signals.names) * np.log(rows)
-    # With a linear kernel this is PELT on squared error, compiled: same answer in a thousandth of the time.
-    search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
-    return _merged(scaled, search.fit(scaled).predict(pen=penalty))
+    penalty = 2 * len(signals.names) * float(np.log(len(seen)))
+    if len(seen) > EXACT_ROWS:
+        ends = binary_segmentation(bridged, shortest, penalty)
+    else:
+        ruptures = import_optional("ruptures", extra="phases")
+        # With a linear kernel this is PELT on squared error, compiled: same answer in a thousandth of the time.
+        search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
+        ends = search.fit(bridged).predict(pen=penalty)
+    least = np.maximum(SAME_LEVEL, SAME_SHARE * np.abs(bridged).max(axis=0))
+    kept = _merged(bridged, _without_dips(bridged, ends, shortest, least), least)
+    if "sm_activity" in signals.names:
+        kept = _with_setup(kept, bridged[:, 0] * noise["sm_activity"], shortest)
+    return np.array([*(seen[end] for end in kept[:-1]), rows])
 
 
-def _merged(scaled: np.ndarray, ends: list[int]) -> np.ndarray:
+def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
+    """End the set-up where activity begins, even if it was shorter than a phase."""
+    begins = int((activity >= IDLE_BELOW).argmax())
+    if not LEAST_SETUP <= begins < len(activity) - shortest:
+        return ends
+    return sorted({begins} | {end for end in ends if abs(end - begins) >= shortest})
+
+
+def _without_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.ndarray) -> list[int]:
+    """Join what lies on one level before and after a dip: fewer rows than a phase off that level."""
+    kept = [0, *ends]
+    at = 1
+    while at + 2 < len(kept):
+        begin, start, end, stop = kept[at - 1 : at + 3]
+        before, after = (np.median(scaled[a:b], axis=0) for a, b in ((begin, start), (end, stop)))
+        off = (np.abs(scaled[start:end] - before) >= least).any(axis=1)
+        if (np.abs(before - after) < least).all() and off.sum() < shortest:
+            del kept[at : at + 2]
+            at = max(1, at - 1)
+        else:
+            at += 1
+    return kept[1:]
+
+
+def _merged(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]:
     """Join neighbours with the same medians: what set them apart were single rows, not a level."""
     kept: list[int] = []
     begin = 0
     for end, following in itertools.pairwise(ends):
         step = np.median(scaled[begin:end], axis=0) - np.median(scaled[end:following], axis=0)
-        if np.abs(step).max() >= SAME_LEVEL:
+        if (np.abs(step) >= least).any():
             kept.append(end)
             begin = end
-    return np.array([*kept, len(scaled)])
+    return [*kept, len(scaled)]

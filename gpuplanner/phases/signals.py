@@ -14,10 +14,20 @@ from gpuplanner.schemas import Samples, conform
 
 LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
 """Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
+IDLE_BELOW = 0.05
+"""SM activity below which a GPU does no work worth the name."""
 SPIKE = 5.0
 """Distance from the level around it, in standard deviations of the noise, from which a row is a spike."""
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation of normal noise."""
+STEPS_S = (1, 5, 10, 15, 30, 60)
+"""Distances of rows that are chosen from, in seconds; above the last, the distance of the readings."""
+ROWS_WANTED = 600
+"""Rows that a short job is cut into if it is sampled that often."""
+ROWS_OF_A_PHASE = 10
+"""Rows of the shortest phase: ten minutes of readings a minute apart, so that a checkpoint is no phase."""
+ROWS_OF_A_SHORT_PHASE = 4
+"""Rows of the shortest phase where a row is a second: a run of minutes, too short for a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +36,9 @@ class Signals:
 
     Parameters
     ----------
-    table : polars.DataFrame, shape (n, 4)
-        ``time`` and one column for each signal, means over the job's devices; gaps are bridged by straight
-        lines, a signal that was never seen is null.
+    table : polars.DataFrame, shape (n, 5)
+        ``time``, one column for each signal, means over the job's devices, and ``seen``; gaps are bridged by
+        straight lines and not seen, a signal that was never seen is null.
     names : tuple of str
         Signals that were seen.
     step : timedelta
@@ -42,9 +52,12 @@ class Signals:
     def noise(self, name: str) -> float:
         """Standard deviation of the noise, from differences of neighbours: level shifts hardly touch it.
 
-        Differences of independent noise spread by the square root of two more than the noise itself.
+        Differences of independent noise spread by the square root of two more than the noise itself. Rows without
+        activity are left out, where there are others: a meter at rest hardly makes noise.
         """
-        change = self.table[name].diff().drop_nulls().to_numpy()
+        active = (self.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & self.table["seen"]
+        rows = active if active.sum() >= ROWS_OF_A_PHASE else self.table["seen"]
+        change = self.table[name].filter(rows).diff().drop_nulls().to_numpy()
         if not len(change):
             return LEAST_NOISE[name]
         mad = float(np.median(np.abs(change - np.median(change))))
@@ -72,8 +85,15 @@ class Signals:
         return bridged.backward_fill().forward_fill()
 
 
-def signals_of(samples: pl.DataFrame, step: timedelta) -> Signals:
+def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     """Average the samples of one job over its devices and over each step.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples`` of one job.
+    step : timedelta, optional
+        Distance of the rows; by default that which the sampling allows, see :func:`step_for`.
 
     Raises
     ------
@@ -101,11 +121,53 @@ def signals_of(samples: pl.DataFrame, step: timedelta) -> Signals:
             "Filter the samples by job_id.",
         )
         raise SchemaError(text)
+    every = step or step_for(table)
     even = (
         table.sort("time")
-        .group_by_dynamic("time", every=step)
-        .agg(pl.col(name).mean() for name in LEAST_NOISE)
-        .upsample("time", every=step)
+        .group_by_dynamic("time", every=every)
+        .agg(*(pl.col(name).mean() for name in LEAST_NOISE), seen=pl.lit(True))
+        .upsample("time", every=every)
+        .with_columns(pl.col("seen").fill_null(False))
         .with_columns(pl.col(name).interpolate().backward_fill().forward_fill() for name in LEAST_NOISE)
     )
-    return Signals(even, names, step)
+    return Signals(even, names, every)
+
+
+def rows_of(signals: Signals, shortest: timedelta | None) -> int:
+    """Rows of the shortest phase: what was asked for, else what suits the distance of the rows."""
+    if shortest is not None:
+        return shortest // signals.step
+    return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE
+
+
+def step_for(samples: pl.DataFrame) -> timedelta:
+    """Distance of rows that suits a job: about :data:`ROWS_WANTED` rows, never finer than it was sampled.
+
+    A minute is the most, unless the readings themselves are farther apart.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        ``time`` and ``node, gpu, instance`` of one job.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> begin = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> device = {"node": "n1", "gpu": 0, "instance": None}
+    >>> rows = [{"time": begin + timedelta(seconds=second), **device} for second in range(300)]
+    >>> step_for(pl.DataFrame(rows))
+    datetime.timedelta(seconds=1)
+    """
+    device = ("node", "gpu", "instance")
+    apart = (
+        samples.sort("time").select(pl.col("time").diff().over(device).drop_nulls().dt.total_microseconds())
+    ).to_series()
+    if not len(apart):
+        return timedelta(seconds=STEPS_S[-1])
+    typical_s = float(apart.median()) / 1e6  # type: ignore[arg-type]
+    if typical_s > STEPS_S[-1] * 1.5:
+        return timedelta(seconds=round(typical_s))
+    length = samples["time"].max() - samples["time"].min()  # type: ignore[operator]
+    least_s = max(0.8 * typical_s, length.total_seconds() / ROWS_WANTED)  # type: ignore[union-attr]
+    return timedelta(seconds=next((step for step in STEPS_S if step >= least_s), STEPS_S[-1]))

@@ -1,19 +1,19 @@
-"""Short dips of activity, such as checkpoints and evaluations, and whether they come at a regular pace."""
+"""Short dips of activity - checkpoints, evaluations, edges of data epochs - and the pace at which they come."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-import numpy as np
 import polars as pl
 
-from gpuplanner.phases.signals import SPIKE, signals_of
+from gpuplanner.phases.labels import CHECKPOINT, label_spikes
+from gpuplanner.phases.pace import correlation_lag, find_paces
+from gpuplanner.phases.signals import SPIKE, Signals, rows_of, signals_of
 
-REGULAR_BELOW = 0.15
-"""Coefficient of variation of the gaps up to which dips count as periodic."""
-MEMORY_CHANGE = 0.05
-"""Share by which memory must change for a dip to look like an evaluation."""
+BRIDGED_ROWS = 2
+"""Rows that do not stand out of the noise between two parts of one dip."""
 
 
 @dataclass(frozen=True)
@@ -23,42 +23,47 @@ class Spikes:
     Parameters
     ----------
     table : polars.DataFrame
-        ``start``, ``end``, ``depth`` (mean drop of SM activity), ``memory_change`` (mean change of memory, as
-        a share; null if not seen) and ``label``: "evaluation" if memory changes as well, else "checkpoint".
+        ``start``, ``end``, ``depth`` (mean drop of SM activity), ``lost_s`` (seconds of full stop that the dip
+        amounts to), ``memory_change`` and ``traffic_change`` (mean change of memory and PCIe traffic, as a
+        share; null if not seen), ``label`` (one of :data:`gpuplanner.phases.SPIKE_LABELS`) and ``evidence``.
     period : timedelta or None
-        Distance of the starts if they are regular, else None.
+        Distance of the checkpoints if they are regular, else of the most frequent dips that are; else None.
+    periods : dict of str to timedelta
+        Label → distance of the dips of that label that are regular.
+    rule : str or None
+        What the period rests on: "gaps" between dips, or "autocorrelation" of the activity.
     """
 
     table: pl.DataFrame
     period: timedelta | None
+    periods: dict[str, timedelta]
+    rule: str | None
 
 
 def find_spikes(
-    samples: pl.DataFrame,
-    *,
-    step: timedelta = timedelta(minutes=1),
-    shortest_phase: timedelta = timedelta(minutes=10),
+    samples: pl.DataFrame, *, step: timedelta | None = None, shortest_phase: timedelta | None = None
 ) -> Spikes:
-    """Find dips of SM activity that are shorter than a phase, and their period.
+    """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
 
-    A dip is a stretch in which activity lies 5 standard deviations of the noise below its level both before
-    and after.
-    The period is that of most dips: gaps between the starts that vary by less than 15 % once every multiple
-    of the median gap is divided down, so that a dip missed or hidden does not hide the pace.
+    A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
+    below their level both before and after. The period is that of the chain of dips which explains most of them
+    (:func:`gpuplanner.phases.pace.find_pace`); where single dips do not stand out of the noise it is the
+    lag at which the activity is most like itself. Both work on readings at uneven distances. Dips with at most two
+    steps between them are one.
 
     Parameters
     ----------
     samples : polars.DataFrame
         Table ``schemas.Samples`` of one job.
-    step : timedelta
-        Distance at which samples are averaged.
-    shortest_phase : timedelta
-        What lasts as long is a phase, not a dip (see :func:`gpuplanner.phases.find_phases`).
+    step : timedelta, optional
+        Distance at which samples are averaged; by default as in :func:`gpuplanner.phases.find_phases`.
+    shortest_phase : timedelta, optional
+        What lasts as long is a phase, not a dip; by default as in :func:`gpuplanner.phases.find_phases`.
 
     Returns
     -------
     Spikes
-        Dips in order of time, and the period if there are at least three and they are regular.
+        Dips in order of time, and the period if there are enough and they are regular.
 
     Raises
     ------
@@ -76,37 +81,125 @@ def find_spikes(
     (3, datetime.timedelta(seconds=3000))
     """
     signals = signals_of(samples, step)
-    rows = shortest_phase // step
+    rows = rows_of(signals, shortest_phase)
     drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
+    dips = _dips(signals, drop, rows, _traffic(samples, signals))
+    starts_s = dips["start"].dt.epoch("us").to_numpy() / 1e6
+    table, paces = label_spikes(dips, find_paces(starts_s, grain_s=signals.step.total_seconds()))
+    if paces:
+        periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
+        return Spikes(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
+    lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows)
+    if lag is None:
+        return Spikes(table, None, {}, None)
+    return Spikes(table, lag * signals.step, {}, "autocorrelation")
+
+
+def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
+    """Summarise the dips of every job that was sampled, by label.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``; rows without a job are left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id``, ``label``, ``dips``, ``every_s`` (their distance; null if not regular), ``last_s`` (median length)
+        and ``lost_s`` (full stops that all of them amount to) [s], sorted by the first two.
+
+    Examples
+    --------
+    >>> from gpuplanner.phases.synthetic import make_job
+    >>> spikes_of_jobs(make_job(0).samples).select("job_id", "label", "dips").rows()
+    [('1', 'checkpoint', 5), ('1', 'unexplained', 4)]
+    """
+    rows = []
+    seen = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
+    for (job,), mine in seen.sort("job_id", "time").group_by("job_id", maintain_order=True):
+        spikes = find_spikes(mine)
+        last_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().median() / 1e6
+        by_label = spikes.table.group_by("label").agg(pl.len(), last_s, pl.col("lost_s").sum()).sort("label")
+        for label, dips, length_s, lost_s in by_label.iter_rows():
+            every = spikes.periods.get(label)
+            rows.append(
+                (job, label, dips, None if every is None else every.total_seconds(), length_s, lost_s)
+            )
+    columns = {"job_id": pl.String, "label": pl.String, "dips": pl.Int64}
+    return pl.DataFrame(
+        rows, schema=columns | dict.fromkeys(("every_s", "last_s", "lost_s"), pl.Float64), orient="row"
+    )
+
+
+def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
+    """One row for each stretch of low activity."""
+    level = signals.around("sm_activity", rows)["low"]
     usual_memory = signals.around("memory_used_gib", rows)["low"]
-    dips = (
+    usual_traffic = traffic.rolling_median(4 * rows, min_samples=1, center=True)
+    return (
         signals.table.with_columns(
             drop=drop,
-            dip=(drop > SPIKE * signals.noise("sm_activity")).fill_null(False),
-            memory=signals.table["memory_used_gib"] / usual_memory - 1,
+            dip=_closed(_stands_out(signals, drop, rows)),
+            lost=_share(drop, level).fill_null(0.0).clip(0, 1),
+            memory=_share(signals.table["memory_used_gib"], usual_memory) - 1,
+            traffic=_share(traffic, usual_traffic) - 1,
         )
-        .with_columns(stretch=pl.col("dip").rle_id())
+        .with_columns(
+            # A dip begins and ends within a row: the rows beside it hold the rest of what was lost.
+            before=pl.col("lost").shift(1, fill_value=0.0),
+            after=pl.col("lost").shift(-1, fill_value=0.0),
+            stretch=pl.col("dip").rle_id(),
+        )
         .filter("dip")
         .group_by("stretch", maintain_order=True)
         .agg(
             start=pl.col("time").first(),
-            end=pl.col("time").last() + step,
+            end=pl.col("time").last() + signals.step,
             depth=pl.col("drop").mean(),
+            lost_s=(pl.col("lost").sum() + pl.col("before").first() + pl.col("after").last())
+            * signals.step.total_seconds(),
             memory_change=pl.col("memory").mean(),
+            traffic_change=pl.col("traffic").mean(),
         )
+        .drop("stretch")
     )
-    evaluation = (pl.col("memory_change").abs() >= MEMORY_CHANGE).fill_null(False)
-    table = dips.drop("stretch").with_columns(
-        label=pl.when(evaluation).then(pl.lit("evaluation")).otherwise(pl.lit("checkpoint"))
-    )
-    return Spikes(table, _period(table["start"]))
 
 
-def _period(starts: pl.Series) -> timedelta | None:
-    gaps = starts.diff().drop_nulls().dt.total_seconds().to_numpy().astype(np.float64)
-    if len(gaps) < 2:
-        return None
-    times = np.maximum(np.round(gaps / np.median(gaps)), 1)
-    single = gaps / times
-    regular = single.std() < REGULAR_BELOW * single.mean()
-    return timedelta(seconds=round(float(np.median(single)))) if regular else None
+def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
+    """Rows that are too low to be noise, by activity alone or with power, which falls when activity does."""
+    by_activity = drop / signals.noise("sm_activity")
+    less_power = signals.around("power_w", rows)["low"] - signals.table["power_w"]
+    by_power = (less_power / signals.noise("power_w")).fill_null(-math.inf)
+    both = pl.DataFrame({"activity": by_activity, "power": by_power}).select(
+        ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
+        each=pl.min_horizontal("activity", "power"),
+    )
+    stands = (by_activity > SPIKE) | ((both["both"] > SPIKE) & (both["each"] > SPIKE / 2))
+    return stands.fill_null(False) & signals.table["seen"]
+
+
+def _share(part: pl.Series, whole: pl.Series) -> pl.Series:
+    """Part over whole; null where the whole is nothing."""
+    return pl.select(pl.when(whole > 0).then(part / whole)).to_series()
+
+
+def _closed(dip: pl.Series) -> pl.Series:
+    """Bridge what parts a dip for at most :data:`BRIDGED_ROWS` rows."""
+    rows = pl.int_range(pl.len())
+    last = pl.when("dip").then(rows).forward_fill()
+    following = pl.when("dip").then(rows).backward_fill()
+    bridged = (following - last - 1 <= BRIDGED_ROWS).fill_null(False)
+    return dip.rename("dip").to_frame().select(bridged).to_series()
+
+
+def _traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
+    """PCIe traffic on the grid of the signals; null where it was not read."""
+    if "pcie_gb_s" not in samples.columns:
+        return pl.Series([None] * signals.table.height, dtype=pl.Float64)
+    read = (
+        samples.sort("time")
+        .group_by_dynamic("time", every=signals.step)
+        .agg(pl.col("pcie_gb_s").cast(pl.Float64).mean())
+    )
+    return signals.table.select("time").join(read, on="time", how="left", maintain_order="left")["pcie_gb_s"]

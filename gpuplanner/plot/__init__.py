@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         fitted,
         spec_to_svg,
     )
+    from gpuplanner.plot.signatures import plot_signatures
     from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
     from gpuplanner.plot.theme import bucket_colours, layout_colours, policy_colours, tenant_colours
 
@@ -71,6 +72,7 @@ _HOME = {
     "plot_phases": "phases",
     "plot_policies": "compare",
     "plot_savings": "compare",
+    "plot_signatures": "signatures",
     "plot_speed_accuracy": "speed",
     "plot_speeds": "speed",
     "plot_tenant_shares": "fairness",
@@ -109,6 +111,7 @@ __all__ = [
     "plot_phases",
     "plot_policies",
     "plot_savings",
+    "plot_signatures",
     "plot_speed_accuracy",
     "plot_speeds",
     "plot_tenant_shares",

@@ -14,6 +14,7 @@ _MEASURES = (
     ("power_w", "power [W]"),
 )
 _POINTS = 400
+_SPIKE_COLOURS = (theme.PALETTE[5], theme.PALETTE[8], theme.PALETTE[7], theme.INK)
 _WIDE = 0.12  # share of the time that a phase needs to carry its name
 
 
@@ -32,7 +33,8 @@ def plot_phases(
     phases : polars.DataFrame, optional
         ``start, end, label``: one row per phase.
     spikes : polars.DataFrame, optional
-        ``time``: one row per spike; marked above the first panel.
+        ``time``, and optionally ``label`` and ``evidence``: one row per spike; marked above the first panel, in a
+        colour for each label.
 
     Raises
     ------
@@ -132,16 +134,25 @@ def _spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
     if spikes is None or spikes.is_empty():
         return []
     prepare.require(spikes, ["time"], where="plot_phases: spikes")
-    rows = prepare.to_data(spikes.select("time").sort("time"), where="plot_phases: spikes")
+    told = [name for name in ("label", "evidence") if name in spikes.columns]
+    marked = spikes.select("time", *told)
+    if "label" not in told:
+        marked = marked.with_columns(label=pl.lit("spike"))
+    rows = prepare.to_data(marked.sort("time", "label"), where="plot_phases: spikes")
+    labels = rows["label"].unique().sort().to_list()
+    colours = dict(zip(labels, _SPIKE_COLOURS, strict=False))
+    hover = [alt.Tooltip("at:N", title="dip (UTC)"), alt.Tooltip("label:N", title="looks like")]
+    if "evidence" in told:
+        hover.append(alt.Tooltip("evidence:N", title="evidence"))
     marks = (
         alt.Chart(rows)
-        .mark_point(filled=True, size=40, color=theme.PALETTE[5], opacity=1)
-        .transform_calculate(**prepare.utc_text(at="time"), mark="'spike'")
+        .mark_point(filled=True, size=40, opacity=1, shape="triangle-down")
+        .transform_calculate(**prepare.utc_text(at="time"))
         .encode(
             x=alt.X("time:T"),
             y=alt.value(4),
-            shape=alt.Shape("mark:N", title=None, scale=alt.Scale(range=["triangle-down"])),
-            tooltip=[alt.Tooltip("at:N", title="spike (UTC)")],
+            color=alt.Color("label:N", title="dip", scale=theme.scale(colours, labels)),
+            tooltip=hover,
         )
     )
     return [marks]

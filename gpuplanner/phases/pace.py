@@ -1,0 +1,203 @@
+"""At what pace events come, when some are missed, some belong to others, and readings are uneven."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+REGULAR_BELOW = 0.15
+"""Coefficient of variation of the gaps up to which events count as periodic."""
+CORRELATED_FROM = 0.3
+"""Autocorrelation from which a signal counts as periodic."""
+NEARLY = 0.9
+"""Share of the highest peak from which another stands for the same period."""
+NEAR = 0.08
+"""Share of the period by which an event may be early or late."""
+MOST_MISSED = 2
+"""Events in a row that may be missing."""
+EVEN_BELOW = 0.05
+"""Coefficient of variation of gaps without any event missed or strange among them, from three events on."""
+BY_CHANCE = 0.01
+"""Expected number of chains as regular among events at random, from which a chain counts as chance."""
+REACH = 6
+"""How many events on from a given one are tried as its successor."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Events that come at one distance.
+
+    Parameters
+    ----------
+    period_s : float
+        Distance, in seconds.
+    members : tuple of int
+        Positions of the events that keep the pace.
+    spread : float
+        Coefficient of variation of the distances, missed events allowed for.
+    """
+
+    period_s: float
+    members: tuple[int, ...]
+    spread: float
+
+
+def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
+    """Find the pace that events keep, if it is more than chance.
+
+    Each distance between an event and one of the next few is tried as the period, and the events are followed
+    from one to the next, as a fold of the time axis would do, but with a slow drift allowed. The pace is
+    the chain least likely to arise from as many events at random: each link multiplies that by the chance that
+    one falls as near to its due time as the worst link of the chain did, and every chain tried is a chance more.
+    The instants need not lie on a grid.
+
+    Parameters
+    ----------
+    times_s : numpy.ndarray, shape (n,)
+        Instants of the events, ascending.
+    grain_s : float
+        Resolution of the instants: no link counts as nearer than half of it.
+
+    Returns
+    -------
+    Pace or None
+        None if every chain could well be chance (expected number of :data:`BY_CHANCE` or more, by a reckoning that
+        knows of no selection), or its distances spread too much. At least three events that all follow each other
+        at one distance, within 5 %, are a pace as well.
+
+    Examples
+    --------
+    >>> find_pace(np.array([0.0, 60.0, 75.0, 120.0, 180.0, 300.0]))
+    Pace(period_s=60.0, members=(0, 1, 3, 4, 5), spread=0.0)
+    >>> find_pace(np.array([0.0, 60.0, 75.0, 240.0])) is None
+    True
+    """
+    n = len(times_s)
+    periods = _periods(times_s)
+    if n < 3 or not periods:
+        return None
+    rate = n / (times_s[-1] - times_s[0])
+    found: tuple[float, list[int], np.ndarray] | None = None
+    for period in periods:
+        for first in range(min(n, REACH)):
+            chain, steps = _chain(times_s, first, period)
+            if len(chain) < 3:
+                continue
+            single = np.diff(times_s[chain]) / np.array(steps)
+            worst = max(float(np.abs(single - np.median(single)).max()), grain_s / 2)
+            chances = np.minimum(1.0, np.array(steps) * 2 * worst * rate)
+            expected = float(np.log(chances).sum() - np.log(chances).max())  # one link sets the period
+            if found is None or expected < found[0]:
+                found = expected, chain, single
+    if found is None:
+        return None
+    expected, chain, single = found
+    spread = float(single.std() / single.mean())
+    expected += math.log(len(periods) * min(n, REACH))
+    unbroken = len(chain) == n and spread < EVEN_BELOW and np.ptp(np.diff(times_s)) < single.mean() / 2
+    if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not unbroken):
+        return None
+    return Pace(float(np.median(single)), tuple(chain), spread)
+
+
+def find_paces(times_s: np.ndarray, *, grain_s: float = 1.0, most: int = 2) -> list[Pace]:
+    """Find the pace that most events keep, then that of the rest, and so on.
+
+    Parameters
+    ----------
+    times_s : numpy.ndarray, shape (n,)
+        Instants of the events, ascending.
+    grain_s : float
+        Resolution of the instants.
+    most : int
+        Paces sought.
+
+    Examples
+    --------
+    >>> times = np.sort([*range(0, 600, 60), *range(25, 600, 90)])
+    >>> [pace.period_s for pace in find_paces(times)]
+    [60.0, 90.0]
+    """
+    paces: list[Pace] = []
+    rest = np.arange(len(times_s))
+    while len(paces) < most:
+        pace = find_pace(times_s[rest], grain_s=grain_s)
+        if pace is None:
+            break
+        members = rest[list(pace.members)]
+        paces.append(Pace(pace.period_s, tuple(members.tolist()), pace.spread))
+        rest = np.setdiff1d(rest, members)
+    return paces
+
+
+def _periods(times_s: np.ndarray) -> list[float]:
+    """Distances worth trying: between each event and the next few, those within 2 % of each other once."""
+    apart = [times_s[k:] - times_s[:-k] for k in range(1, min(REACH, len(times_s) - 1) + 1)]
+    kept: list[float] = []
+    for distance in np.sort(np.concatenate(apart)) if apart else []:
+        if distance > 0 and (not kept or distance > 1.02 * kept[-1]):
+            kept.append(float(distance))
+    return kept
+
+
+def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], list[int]]:
+    """Events that follow each other at the period, and how many periods lie between each two."""
+    chain, steps = [first], list[int]()
+    while True:
+        last = times_s[chain[-1]]
+        for step in range(1, MOST_MISSED + 2):
+            due = last + step * period
+            near = int(np.abs(times_s - due).argmin())
+            if near > chain[-1] and abs(times_s[near] - due) <= NEAR * period:
+                chain.append(near)
+                steps.append(step)
+                break
+        else:
+            return chain, steps
+
+
+def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
+    """Lag at which an even signal is most like itself, if that is more than by chance.
+
+    Parameters
+    ----------
+    signal : numpy.ndarray, shape (n,)
+        How far each row lies below its level.
+    shortest : int
+        Least lag.
+
+    Returns
+    -------
+    int or None
+        Rows of one period; None unless the autocorrelation has a peak above :data:`CORRELATED_FROM` there and
+        is above half of that at twice the lag.
+
+    References
+    ----------
+    Box, Jenkins, Reinsel, Ljung, "Time Series Analysis", 5th ed., 2016, section 2.1.5.
+
+    Examples
+    --------
+    >>> correlation_lag(np.tile([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], 20), shortest=3)
+    7
+    """
+    centred = signal - signal.mean()
+    n, power = len(centred), float(centred @ centred)
+    if n < 3 * shortest or power == 0:
+        return None
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
+    correlation = np.fft.irfft(spectrum)[:n] / power * n / (n - np.arange(n))
+    lags = np.arange(shortest, n // 3)
+    peaks = lags[
+        (correlation[lags] > CORRELATED_FROM)
+        & (correlation[lags] >= correlation[lags - 1])
+        & (correlation[lags] >= correlation[lags + 1])
+        & (correlation[2 * lags] > CORRELATED_FROM / 2)
+    ]
+    if not len(peaks):
+        return None
+    # What comes back after one period does so after two: the first of the peaks that are nearly the highest.
+    high = correlation[peaks] >= NEARLY * correlation[peaks].max()
+    return int(peaks[high][0])
