@@ -14,6 +14,12 @@ from gpuplanner.errors import (
     MissingDependencyError,
 )
 
+COMMANDS = (
+    *("inbox", "live", "bill", "phases", "hints"),
+    *("walk", "machine", "pack", "allocate", "calibrate"),
+)
+"""Modules of this room that hold commands, in the order in which help shows them."""
+
 app = typer.Typer(
     name="gpuplanner",
     help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
@@ -56,7 +62,7 @@ def main() -> None:
 
 def register_commands() -> None:
     """Import the modules that hold commands, which registers them; none of them loads a heavy library."""
-    for module in ("inbox", "live", "bill", "walk", "machine", "pack", "allocate", "calibrate", "hints", "phases"):
+    for module in COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
 
 

@@ -42,11 +42,16 @@ def ingest(
     ] = None,
     pseudonyms: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Replace names: user, tenant, job_id, joined by commas."),
+        typer.Option(
+            metavar="COLUMNS", help="Replace names: user, tenant, job_id, job_name, joined by commas."
+        ),
     ] = None,
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
     ] = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add to DIR, reading only files that are new or changed.")
+    ] = False,
     list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -65,28 +70,32 @@ def ingest(
     if (pseudonyms is None) != (key_file is None):
         text = "--pseudonyms and --key-file go together"
         raise typer.BadParameter(text)
+    if append and (nodes is not None or pseudonyms is not None):
+        text = "--append goes without --nodes and --pseudonyms: they depend on all files at once"
+        raise typer.BadParameter(text)
     fields = columns and tuple(columns.split(","))
     hints = {"interval_s": interval, "node": node, "gpu": gpu, "columns": fields}
     read: Trace | Reading | Telemetry
+    news = f"written to {out}"
     if telemetry.speaks(source, paths):
-        if nodes is not None or pseudonyms is not None:
-            text = "--nodes and --pseudonyms mean nothing for telemetry"
-            raise typer.BadParameter(text)
+        _refuse({"--nodes": nodes, "--pseudonyms": pseudonyms, "--append": append or None}, "telemetry")
         read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
         telemetry.write_telemetry(read, out)
     else:
-        if any(hint is not None for hint in (interval, node, gpu)):
-            text = "--interval, --node and --gpu mean nothing for a list of jobs"
-            raise typer.BadParameter(text)
-        read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin, columns=fields)
-        if pseudonyms is not None and key_file is not None:
-            read = _without_names(read, key_file, pseudonyms)
-        traces.write(read, out)
+        _refuse({"--interval": interval, "--node": node, "--gpu": gpu}, "a list of jobs")
+        if append:
+            done = traces.append(source, paths, out, tz=tz, origin=origin, columns=fields)
+            read, news = done.trace, done.news()
+        else:
+            read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin, columns=fields)
+            if pseudonyms is not None and key_file is not None:
+                read = _without_names(read, key_file, pseudonyms)
+            traces.write(read, out)
     show(read.summary(), as_json=as_json)
     if not quiet:
         for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
             say(f"{severity}: {check}: {rows} row(s)")
-        say(f"written to {out}")
+        say(news)
 
 
 @app.command("new-key")
@@ -119,6 +128,15 @@ def describe(
             put("")
         else:
             show_frame(part, as_json=False, title=name)
+
+
+def _refuse(options: dict[str, object], what: str) -> None:
+    """Refuse options that were given and would change nothing."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        verb = "mean" if len(given) > 1 else "means"
+        text = f"{' and '.join(given)} {verb} nothing for {what}"
+        raise typer.BadParameter(text)
 
 
 def _without_names(read: Trace | Reading, key_file: Path, columns: str) -> Trace:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.names import resolve
 from gpuplanner.telemetry.apps import read_smi_apps
 from gpuplanner.telemetry.exporter import read_exporter
@@ -20,11 +20,12 @@ from gpuplanner.telemetry.result import Telemetry
 from gpuplanner.telemetry.smi_query import read_smi_query
 from gpuplanner.telemetry.tables_csv import READING_COLUMNS, read_dcgm_csv, read_node_csv
 from gpuplanner.telemetry.transcript import read_smi_transcript
+from gpuplanner.traces.source import refuse_strange
 from gpuplanner.traces.sources import ALIASES as TRACE_ALIASES
+from gpuplanner.traces.sources import AUTO, name_of
 from gpuplanner.traces.sources import SOURCES as TRACES
 from gpuplanner.traces.textfile import head
 
-AUTO = "auto"
 COUNTED = frozenset({"origin", "interval_s"})
 ZONED = frozenset({"tz"})
 
@@ -220,26 +221,7 @@ def read(source: str, paths: str | Path | Sequence[str | Path], **hints: Any) ->
               span_end='2026-01-01T00:30:00Z', gpu_hours=0.5)
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    chosen = SOURCES[_name(source, files)]
+    chosen = SOURCES[name_of(source, files, SOURCES, detect)]
     given = {name: hint for name, hint in hints.items() if hint is not None}
-    strange = sorted(given.keys() - chosen.hints - {"node"})
-    if strange:
-        expected = f"no hints but {', '.join(sorted(chosen.hints | {'node'}))}"
-        todo = "Leave it out: it would change nothing."
-        raise TraceFormatError(message(f"source {chosen.name!r}", expected, ", ".join(strange), todo))
+    refuse_strange(f"source {chosen.name!r}", given, chosen.hints | {"node"})
     return chosen.read(files, Hints(**given))
-
-
-def _name(source: str, files: Sequence[str | Path]) -> str:
-    """Resolve the name of a source; with "auto", all files must look like the same one."""
-    if source != AUTO:
-        name = resolve(source, [AUTO, *SOURCES], what="source", error=TraceFormatError)
-        if name != AUTO:
-            return name
-    found = {str(path): detect(path) for path in files}
-    names = sorted(set(found.values()))
-    if len(names) != 1:
-        got = examples([f"{path}: {name}" for path, name in found.items()]) if found else "no files"
-        todo = "Read each source on its own, or name the source."
-        raise TraceFormatError(message("source 'auto'", "files of one source", got, todo))
-    return names[0]

@@ -1,24 +1,39 @@
-"""Telemetry as a folder: Parquet tables and JSON that anyone can open, the same bytes for the same input."""
+"""Telemetry as a folder: Parquet by month and JSON that anyone can open, the same bytes for the same input."""
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 
 from gpuplanner.errors import SchemaError, TraceFormatError, message
-from gpuplanner.files import Mark, replaced_directory, to_json
-from gpuplanner.schemas import Samples, check
+from gpuplanner.files import Mark
+from gpuplanner.intervals import require_zone
+from gpuplanner.schemas import Samples, check, empty
 from gpuplanner.telemetry.result import PROCESSES, Telemetry
-from gpuplanner.traces.quality import COLUMNS as QUALITY
-from gpuplanner.traces.trace import REJECTS, SUMMARY
+from gpuplanner.traces.folder import REMEDY, open_folder, write_folder
+from gpuplanner.traces.trace import SUMMARY
 
-FORMAT = "gpuplanner telemetry 1"
+FORMAT = "gpuplanner telemetry 2"
 """Text in provenance.json by which a folder of telemetry is known."""
 MARK = Mark("provenance.json", FORMAT)
 
-REMEDY = "Read the telemetry again."
+COVERAGE = pl.Schema(
+    {
+        "node": pl.String(),
+        "day": pl.Date(),
+        "gpus": pl.Int32(),
+        "samples": pl.Int64(),
+        "observed_gpu_h": pl.Float64(),
+        "expected_gpu_h": pl.Float64(),
+        "covered": pl.Float64(),
+    }
+)
+"""Columns of :func:`gpuplanner.telemetry.coverage.coverage`."""
+
+PARTS = "samples"
+MONTH = "month="
 
 
 def write_telemetry(telemetry: Telemetry, directory: str | Path) -> Path:
@@ -29,8 +44,9 @@ def write_telemetry(telemetry: Telemetry, directory: str | Path) -> Path:
     telemetry : Telemetry
         What to write.
     directory : str or Path
-        Gets samples.parquet, rejects.parquet, coverage.parquet, quality.json, provenance.json, and
-        processes.parquet where there are any.
+        Gets the folder samples with a folder ``month=2026-01`` for each month in UTC (as Hive names them, so
+        that other programs find the column), rejects.parquet, coverage.parquet, quality.json, provenance.json,
+        and processes.parquet where there are any.
 
     Returns
     -------
@@ -40,23 +56,98 @@ def write_telemetry(telemetry: Telemetry, directory: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the folder holds anything else, or cannot be written; what stood there is intact.
+        If the folder holds anything else, cannot be written, or is being written by another run; what stood
+        there is intact.
     """
-    directory = Path(directory)
-    tables = {"samples": telemetry.samples, "rejects": telemetry.rejects, "coverage": telemetry.coverage}
-    if telemetry.processes is not None:
-        tables["processes"] = telemetry.processes
-    with replaced_directory(directory, mark=MARK) as folder:
-        for name, table in tables.items():
-            table.write_parquet(folder / f"{name}.parquet")
-        (folder / "quality.json").write_text(to_json(telemetry.quality.to_dicts()), encoding="utf-8")
-        provenance = {**telemetry.provenance, "format": FORMAT}
-        (folder / "provenance.json").write_text(to_json(provenance), encoding="utf-8")
-    return directory
+    tables = {
+        "rejects": telemetry.rejects,
+        "coverage": telemetry.coverage,
+        "processes": telemetry.processes,
+    }
+    return write_folder(
+        directory,
+        MARK,
+        tables,
+        telemetry.quality,
+        telemetry.provenance,
+        more=lambda folder: write_months(telemetry.samples, folder / PARTS),
+    )
+
+
+def write_months(samples: pl.DataFrame, folder: Path) -> None:
+    """Write samples in order of time, a file for each month in UTC.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``, sorted by time.
+    folder : Path
+        Gets ``month=2026-01/samples.parquet`` and so on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from datetime import UTC
+    >>> times = [datetime(2026, 1, 31, 23, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)]
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_months(pl.DataFrame({"time": times}), Path(place))
+    ...     sorted(path.name for path in Path(place).iterdir())
+    ['month=2026-01', 'month=2026-02']
+    """
+    month = pl.col("time").dt.month_start().dt.date()
+    parts = samples.with_columns(month.alias("month")).partition_by("month", include_key=False, as_dict=True)
+    for (first,), part in parts.items():
+        place = folder / f"{MONTH}{first:%Y-%m}"
+        place.mkdir(parents=True)
+        part.write_parquet(place / "samples.parquet")
+
+
+def scan_samples(
+    directory: str | Path, *, start: datetime | None = None, end: datetime | None = None
+) -> pl.LazyFrame:
+    """Samples of a folder of telemetry, read only when they are collected.
+
+    Months outside the span are not opened, and within a month the parts of the file that cannot hold such
+    times, or that later filters exclude, are skipped by their statistics.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Folder written by :func:`write_telemetry`.
+    start, end : datetime, optional
+        First instant, and first instant after the last; with a zone.
+
+    Returns
+    -------
+    polars.LazyFrame
+        Table ``schemas.Samples``.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is missing or is no telemetry.
+    SchemaError
+        If `start` or `end` has no zone.
+
+    Examples
+    --------
+    >>> scan_samples("no/such/folder")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds telemetry; ...
+    """
+    require_zone(start, end, where="samples")
+    folder = open_folder(directory, MARK, "telemetry").path
+    inside = pl.lit(True)
+    if start is not None:
+        inside &= pl.col("time") >= start
+    if end is not None:
+        inside &= pl.col("time") < end
+    return _scan(folder, start, end).filter(inside)
 
 
 def open_telemetry(directory: str | Path) -> Telemetry:
-    """Open a folder written by :func:`write_telemetry`.
+    """Open a folder written by :func:`write_telemetry`, with all its samples in memory.
 
     Raises
     ------
@@ -68,40 +159,33 @@ def open_telemetry(directory: str | Path) -> Telemetry:
     >>> open_telemetry("no/such/folder")
     Traceback (most recent call last):
         ...
-    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder of telemetry; ...
+    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds telemetry; ...
     """
-    folder = Path(directory)
+    folder = open_folder(directory, MARK, "telemetry")
     try:
-        provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-        if provenance.pop("format") != FORMAT:
-            raise ValueError(f"not {FORMAT!r}")  # noqa: EM102
-        quality = pl.DataFrame(
-            json.loads((folder / "quality.json").read_text(encoding="utf-8")), schema=QUALITY, orient="row"
-        )
-        tables = {path.stem: pl.read_parquet(path, glob=False) for path in sorted(folder.glob("*.parquet"))}
-        telemetry = Telemetry(
-            samples=check(tables["samples"], Samples, where=str(folder)),
-            rejects=tables["rejects"].match_to_schema(REJECTS),
-            quality=quality,
-            coverage=tables["coverage"],
-            provenance=provenance,
-            processes=tables["processes"].match_to_schema(PROCESSES) if "processes" in tables else None,
-        )
-        stated = [provenance[name] for name in (*SUMMARY, "samples")][-1]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        SchemaError,
-        pl.exceptions.PolarsError,
-    ) as error:
-        got = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise TraceFormatError(message(str(folder), "a folder of telemetry", got[:300], REMEDY)) from error
-    if telemetry.samples.height != stated or telemetry.rejects.height != provenance["rows_rejected"]:
-        expected = "the rows that its provenance.json states"
-        got = f"{telemetry.samples.height} samples and {telemetry.rejects.height} rejected rows"
-        raise TraceFormatError(message(str(folder), expected, got, REMEDY))
-    return telemetry
+        samples = check(_scan(folder.path).collect(), Samples, where=str(folder.path / PARTS))
+    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
+        got = (str(error).splitlines() or [type(error).__name__])[0]
+        text = message(str(folder.path / PARTS), "tables written by this program", got, REMEDY)
+        raise TraceFormatError(text) from error
+    folder.require({"samples": samples.height, "rows_rejected": folder.rejects.height})
+    folder.require_keys(SUMMARY)
+    return Telemetry(
+        samples=samples,
+        rejects=folder.rejects,
+        quality=folder.quality,
+        coverage=folder.table("coverage", COVERAGE),
+        provenance=folder.provenance,
+        processes=folder.table_if_there("processes", PROCESSES),
+    )
+
+
+def _scan(folder: Path, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
+    """All months that may hold times of the span, in their order."""
+    first = "" if start is None else f"{MONTH}{start.astimezone(UTC):%Y-%m}"
+    last = "~" if end is None else f"{MONTH}{end.astimezone(UTC):%Y-%m}"
+    months = sorted(place for place in (folder / PARTS).glob(f"{MONTH}*") if first <= place.name <= last)
+    files = [path for month in months for path in sorted(month.glob("*.parquet"))]
+    if not files:
+        return empty(Samples).lazy()
+    return pl.scan_parquet(files, glob=False, hive_partitioning=False)

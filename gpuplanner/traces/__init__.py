@@ -1,5 +1,6 @@
 """The inbox: one reader per source, each giving a table, rejects, a quality report and provenance."""
 
+from gpuplanner.traces.additions import Appended, append
 from gpuplanner.traces.inventory import read_inventory
 from gpuplanner.traces.itp import read_itp
 from gpuplanner.traces.kubernetes import read_kubernetes
@@ -15,9 +16,11 @@ from gpuplanner.traces.trace import Trace, gpu_hours
 
 __all__ = [
     "SOURCES",
+    "Appended",
     "Reading",
     "Source",
     "Trace",
+    "append",
     "detect",
     "gpu_hours",
     "open_reading",

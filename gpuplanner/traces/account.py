@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import polars as pl
 
+from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.traces.quality import Finding, reject_findings
 from gpuplanner.traces.reader import HEADER_AGAIN, Rows
@@ -97,7 +97,7 @@ def provenance(
         "time_zone": time_zone,
         "origin": iso(origin),
         "notes": [*notes, *unused],
-        "gpuplanner": importlib.metadata.version("gpuplanner"),
+        "gpuplanner": __version__,
     }
 
 

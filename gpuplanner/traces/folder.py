@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark, replaced_directory, to_json
 from gpuplanner.schemas import check
+from gpuplanner.traces.lock import sole_writer
 from gpuplanner.traces.quality import COLUMNS as QUALITY
 from gpuplanner.traces.trace import REJECTS
 
@@ -29,7 +30,7 @@ class Folder:
     quality: pl.DataFrame
     provenance: dict[str, Any]
 
-    def table(self, name: str, schema: type[dy.Schema]) -> pl.DataFrame:
+    def table(self, name: str, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
         """One of its tables.
 
         Raises
@@ -39,7 +40,7 @@ class Folder:
         """
         return _table(self.path / f"{name}.parquet", schema)
 
-    def table_if_there(self, name: str, schema: type[dy.Schema]) -> pl.DataFrame | None:
+    def table_if_there(self, name: str, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame | None:
         """One of its tables, or None."""
         return self.table(name, schema) if (self.path / f"{name}.parquet").exists() else None
 
@@ -77,8 +78,10 @@ def write_folder(
     tables: Mapping[str, pl.DataFrame | None],
     quality: pl.DataFrame,
     provenance: Mapping[str, Any],
+    *,
+    more: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Write a folder in place of an older one of its kind, or of an empty one.
+    """Write a folder in place of an older one of its kind, or of an empty one; one run at a time.
 
     Parameters
     ----------
@@ -92,6 +95,8 @@ def write_folder(
         Quality report.
     provenance : mapping
         Ready for JSON.
+    more : callable
+        Writes what else belongs into the new folder, whose path it gets.
 
     Returns
     -------
@@ -101,10 +106,26 @@ def write_folder(
     Raises
     ------
     OutputError
-        If the folder holds anything else, or cannot be written; what stood there is intact.
+        If the folder holds anything else, cannot be written, or is being written by another run; what stood
+        there is intact.
     """
+    with sole_writer(directory):
+        return replace_folder(directory, mark, tables, quality, provenance, more=more)
+
+
+def replace_folder(
+    directory: str | Path,
+    mark: Mark,
+    tables: Mapping[str, pl.DataFrame | None],
+    quality: pl.DataFrame,
+    provenance: Mapping[str, Any],
+    *,
+    more: Callable[[Path], object] = lambda _: None,
+) -> Path:
+    """Do what :func:`write_folder` does, for a run that is known to be the sole writer already."""
     directory = Path(directory)
     with replaced_directory(directory, mark=mark) as folder:
+        more(folder)
         for name, table in tables.items():
             if table is not None:
                 table.write_parquet(folder / f"{name}.parquet")
@@ -146,7 +167,7 @@ def open_folder(directory: str | Path, mark: Mark, what: str) -> Folder:
     if not isinstance(provenance, dict) or provenance.pop("format", None) != mark.text:
         got = f"a {mark.file} of another format"
         raise TraceFormatError(message(str(folder), f"a {mark.text!r}", got, REMEDY))
-    rejects = _table(folder / "rejects.parquet")
+    rejects = _table(folder / "rejects.parquet", REJECTS)
     quality = _json(folder / "quality.json")
     try:
         findings = pl.DataFrame(quality, schema=QUALITY, orient="row")
@@ -163,11 +184,13 @@ def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
         raise TraceFormatError(message(str(path), "a JSON file", _first_line(error), REMEDY)) from error
 
 
-def _table(path: Path, schema: type[dy.Schema] | None = None) -> pl.DataFrame:
-    """A table of the folder; without a schema, the reject table."""
+def _table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
+    """A table of the folder: its columns alone are checked, or, for a declared table, its values too."""
     try:
         frame = pl.read_parquet(path, glob=False)
-        return frame.match_to_schema(REJECTS) if schema is None else check(frame, schema, where=str(path))
+        if isinstance(schema, pl.Schema):
+            return frame.match_to_schema(schema)
+        return check(frame, schema, where=str(path))
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
         text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
         raise TraceFormatError(text) from error

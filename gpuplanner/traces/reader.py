@@ -178,7 +178,7 @@ def _cut(
     free = names[-1].casefold() in dialect.free_tail
     labels = [str(position) for position in range(len(names) + (not free))]
     fields = text.str.splitn(separator, len(labels)).struct.rename_fields(labels).struct.unnest()
-    cut = body.with_columns(fields)
+    cut = body.with_columns(fields, file=pl.lit(number, pl.UInt32))
     last = pl.col(labels[len(names) - 1])
     faults["fewer fields than columns"] = last.is_null() & pl.col(labels[0]).is_not_null()
     if not free:
@@ -186,7 +186,7 @@ def _cut(
     rows = Rows(
         files=files,
         count=body.height,
-        good=cut.with_columns(pl.lit(number, pl.UInt32).alias("file")),
+        good=cut,
         rejects=pl.DataFrame(schema=REJECTS),
         unused=tuple(name for position, name in enumerate(names) if position not in places.values()),
         blank=blank,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
@@ -101,25 +102,49 @@ def read(
           span_end='2021-03-04T02:00:00Z', gpu_hours=16.0)
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    chosen = SOURCES[_name(source, files)]
+    chosen = SOURCES[name_of(source, files, SOURCES, detect, aliases=ALIASES)]
     given: dict[str, Any] = {"nodes": nodes, "tz": tz, "origin": origin, "columns": columns}
     options = {name: value for name, value in given.items() if value is not None}
     refuse_strange(f"source {chosen.name!r}", options, chosen.options)
     return chosen.read(files, **options)
 
 
-def _name(source: str, files: Sequence[str | Path]) -> str:
-    """Resolve the name of a source; with "auto", all files must look like the same one."""
+def name_of(
+    source: str,
+    files: Sequence[str | Path],
+    names: Collection[str],
+    detect: Callable[[str | Path], str],
+    *,
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Full name of a source; with ``"auto"``, that of the one source which all files look like.
+
+    Parameters
+    ----------
+    source : str
+        What the user typed: a name, a unique beginning of one, an alias or ``"auto"``.
+    files : sequence of str or Path
+        Files to look into for ``"auto"``.
+    names : collection of str
+        Names that there are.
+    detect : callable
+        Name of the source that a file looks like.
+    aliases : mapping of str to str
+        Other words → names.
+
+    Raises
+    ------
+    TraceFormatError
+        If the name is unknown, or the files are of none or of different sources.
+    """
     if source != AUTO:
-        name = resolve(source, [AUTO, *SOURCES, *ALIASES], what="source", error=TraceFormatError)
+        name = resolve(source, [AUTO, *names, *aliases], what="source", error=TraceFormatError)
         if name != AUTO:
-            return ALIASES.get(name, name)
+            return aliases.get(name, name)
     found = {str(path): detect(path) for path in files}
-    names = sorted(set(found.values()))
-    if len(names) != 1:
-        got = examples([f"{path}: {name}" for path, name in found.items()]) if found else "no files"
-        text = message(
-            "source 'auto'", "files of one source", got, "Read each source on its own, or name the source."
-        )
-        raise TraceFormatError(text)
-    return names[0]
+    kinds = sorted(set(found.values()))
+    if len(kinds) != 1:
+        got = examples([f"{path}: {kind}" for path, kind in found.items()]) if found else "no files"
+        todo = "Read each source on its own, or name the source."
+        raise TraceFormatError(message("source 'auto'", "files of one source", got, todo))
+    return kinds[0]

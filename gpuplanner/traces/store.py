@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import Mark
 from gpuplanner.schemas import TABLES, Inventory, Jobs, Samples
@@ -52,14 +54,13 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
     ...     sorted(file.name for file in written.iterdir())
     ['jobs.parquet', 'provenance.json', 'quality.json', 'rejects.parquet']
     """
-    tables = {
-        "jobs": trace.jobs,
-        "rejects": trace.rejects,
-        "inventory": trace.inventory,
-        "samples": trace.samples,
-        "quotas": trace.quotas,
-    }
-    return write_folder(directory, MARK, tables, trace.quality, trace.provenance)
+    return write_folder(directory, MARK, tables_of(trace), trace.quality, trace.provenance)
+
+
+def tables_of(trace: Trace) -> dict[str, pl.DataFrame | None]:
+    """The tables of a trace, by the names of their files."""
+    names = ("jobs", "rejects", "inventory", "samples", "quotas")
+    return {name: getattr(trace, name) for name in names}
 
 
 def open_trace(directory: str | Path) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import re
 import zlib
@@ -16,6 +17,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.files import sha256
+from gpuplanner.traces.formats import GZIP, refuse_other_formats
 
 MAX_BYTES = 4 << 30
 """Largest text that is read into memory."""
@@ -33,23 +36,7 @@ RATIO_FREE_BYTES = 256 << 20
 STEP_BYTES = 64 << 10
 HEAD_BYTES = 16 << 10
 
-GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-OTHER_FORMATS = {
-    GZIP: "gzip inside gzip",
-    b"PK\x03\x04": "a ZIP archive",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstandard",
-    b"BZh": "bzip2",
-    b"PAR1": "Parquet",
-    b"SQLite format 3": "a SQLite database",
-    b"x\x01": "zlib",  # polars would unpack these three, without limit
-    b"x\x9c": "zlib",
-    b"x\xda": "zlib",
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-}
-
 CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
 
 
@@ -164,6 +151,19 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
     return file, data.decode("utf-8")
 
 
+def fingerprint(path: str | Path) -> str:
+    """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is missing, not a regular file, or too large.
+    """
+    path = Path(path)
+    with _explained(path):
+        return sha256(_regular(path, size_limit(MAX_BYTES)))
+
+
 def size_limit(usual: int) -> int:
     """Bytes of text that may be read: `usual`, or what :data:`LIMIT_VARIABLE` says.
 
@@ -202,7 +202,7 @@ def head(path: str | Path) -> list[str]:
         packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
         data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
-    _refuse_other_formats(data, path)
+    refuse_other_formats(data, path)
     lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
     whole = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
     return [line for line in whole if line.strip()]
@@ -223,7 +223,7 @@ def _contents(path: Path, limit: int) -> tuple[bytes, bytes]:
     with _explained(path):
         packed = _regular(path, limit).read_bytes()
         data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
-    _refuse_other_formats(data, path)
+    refuse_other_formats(data, path)
     data = data.removeprefix(BYTE_ORDER_MARK)
     _require_utf8(data, path)
     return packed, data
@@ -242,13 +242,13 @@ def _regular(path: Path, limit: int | None) -> Path:
 
 def _gunzip(packed: bytes, path: Path, limit: int) -> bytes:
     """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
-    pieces, size = [], 0
+    text = io.BytesIO()
     for piece in _members(packed):
-        pieces.append(piece)
-        size += len(piece)
+        text.write(piece)
+        size = text.tell()
         if size > limit or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
             raise TraceFormatError(_too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
-    return b"".join(pieces)
+    return text.getvalue()
 
 
 def _members(packed: bytes) -> Iterator[bytes]:
@@ -274,20 +274,6 @@ def _too_large(path: Path, limit: int, got: str) -> str:
         f"Split the file by month and give the parts together, or, with memory to spare, allow more bytes: "
         f"{LIMIT_VARIABLE}=8.",
     )
-
-
-def _refuse_other_formats(data: bytes, path: Path) -> None:
-    """Say what the file is, where its first bytes tell."""
-    kind = next((name for mark, name in OTHER_FORMATS.items() if data.startswith(mark)), None)
-    if kind is None and b"\0" in data[:4] and b"\0" in data[4:8]:
-        kind = "UTF-16 text"
-    if kind is not None:
-        todo = (
-            "Convert it: iconv -f UTF-16 -t UTF-8."
-            if kind.startswith("UTF")
-            else "Unpack or export it first."
-        )
-        raise TraceFormatError(message(str(path), "UTF-8 text, plain or gzip", kind, todo))
 
 
 def _require_utf8(data: bytes, path: Path) -> None:

@@ -79,7 +79,7 @@ def test_options_that_mean_nothing_are_refused(file: File, good_text: Callable[[
     assert (code, "--nodes means nothing" in err) == (2, True)
     jobs = str(file("job_id,submission_time,duration,num_gpu\na,0,60,1\n", "c.csv"))
     code, _, err = run("ingest", "itp", jobs, "--gpu=0")
-    assert (code, "mean nothing for a list of jobs" in err) == (2, True)
+    assert (code, "--gpu means nothing" in err) == (2, True)
 
 
 def test_a_file_like_nothing_names_the_sources(file: File, run: Run):
