@@ -110,12 +110,29 @@ def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to 
 @app.command()
 def describe(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a trace holds: span, tenants, where the GPU-time went, and what is wrong with it."""
+    """Say what a trace or telemetry holds: span, tenants, where the GPU-time went, and what is wrong with it."""
     from gpuplanner.study import describe_trace
+    from gpuplanner.study.quality import data_quality, describe_telemetry, is_telemetry
 
-    parts = {name: part for name, part in describe_trace(folder).items() if name != "hours"}
+    if chart is not None and chart.suffix not in (".html", ".svg"):
+        text = "the name must end in .html or .svg"
+        raise typer.BadParameter(text, param_hint="--chart")
+    told = describe_telemetry(folder) if is_telemetry(folder) else describe_trace(folder)
+    parts = {name: part for name, part in told.items() if name != "hours"}
+    if chart is not None:
+        from gpuplanner.report.quality import write_quality
+
+        write_quality(data_quality(folder), chart, title=f"Data quality: {Path(folder).name}")
+        say(f"written: {chart}")
     if as_json:
         show(
             {name: part if isinstance(part, dict) else part.to_dicts() for name, part in parts.items()},

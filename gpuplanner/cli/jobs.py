@@ -14,8 +14,10 @@ from gpuplanner.cli.show import show
 def simulate_jobs(
     path: Path, gpus: int | None, per_node: int | None, order: str, queue: str, *, as_json: bool, quiet: bool
 ) -> None:
-    """Schedule a job list and print its totals, with the CPU seconds of the simulation."""
-    from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, schedule, totals
+    """Schedule a job list and print its totals, with the CPU seconds of the event loop and with its tables."""
+    from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
+    from gpuplanner.simulate.gangs import to_gangs
+    from gpuplanner.simulate.schedule import checked_gangs, outcomes_of, run
 
     if gpus is None:
         say("gpuplanner: --jobs needs --gpus, the number of GPUs to simulate")
@@ -30,6 +32,13 @@ def simulate_jobs(
         for remark in remarks:
             say(f"{path.name}: {remark}")
     prepare(rules)
+    fleet = Fleet("H100-80GB-SXM5", gpus // size, size)
     begin = time.process_time()
-    outcomes = schedule(jobs, Fleet("H100-80GB-SXM5", gpus // size, size), rules, policy=rules.order)
-    show(totals(outcomes) | {"seconds": time.process_time() - begin}, as_json=as_json)
+    table = checked_gangs(jobs, fleet, rules)
+    gangs = to_gangs(table, fleet, rules)
+    loop = time.process_time()
+    run(gangs, rules)
+    looped = time.process_time()
+    outcomes = outcomes_of(table, gangs, rules.order)
+    seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
+    show(totals(outcomes) | seconds, as_json=as_json)

@@ -147,16 +147,31 @@ def simulate(
     ] = None,
     order: Annotated[str, typer.Option(help="With --jobs: fifo, sjf, qssf, fair, srtf or las.")] = "fifo",
     queue: Annotated[str, typer.Option(help="With --jobs: strict, pass, easy or conservative.")] = "strict",
+    case: Annotated[
+        str | None, typer.Option(help="Seeded case instead of a scenario: twenty-jobs or harder.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="How many seeds, with --case.")] = None,
     assignments: Set = None,
     board: Board = None,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the same jobs under today's fleet, static layouts and the planned calendar; or run a job list."""
-    if (scenario is None) == (jobs is None):
-        say("gpuplanner: give either a SCENARIO or --jobs FILE")
+    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list, or a case."""
+    if sum(given is not None for given in (scenario, jobs, case)) != 1:
+        say("gpuplanner: give one of SCENARIO, --jobs FILE and --case NAME")
         raise typer.Exit(Exit.USAGE)
+    if seeds is not None and case is None:
+        text = "--seeds means nothing without --case"
+        raise typer.BadParameter(text)
+    if case is not None:
+        if assignments or board or gpus is not None or per_node is not None:
+            text = "a case takes no --set, --board, --gpus or --gpus-per-node"
+            raise typer.BadParameter(text)
+        from gpuplanner.cli.cases import simulate_case
+
+        simulate_case(case, seeds, seed or 0, as_json=as_json, quiet=quiet)
+        return
     if jobs is not None:
         from gpuplanner.cli.jobs import simulate_jobs
 

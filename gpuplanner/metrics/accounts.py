@@ -15,7 +15,7 @@ from gpuplanner.schemas import WHOLE_GPU
 
 Window = tuple[float, float]
 
-SERVING = ("on", "draining")
+SERVING = ("on", "draining", "changing")
 """States in which the instances of a GPU exist."""
 
 

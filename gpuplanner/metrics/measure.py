@@ -71,7 +71,7 @@ def measure(
         goodput
             Useful / provisioned GPU-hours.
         reconfigurations
-            Changes of layout begun.
+            Changes of layout begun, of a whole GPU or of part of it.
 
         A figure that nothing can be said about is None.
 
@@ -98,6 +98,7 @@ def measure(
     supply = provided(run.states, board, span)
     off = supply.filter(pl.col("state") == "off")
     changes = supply.filter(pl.col("state") == "reconfiguring")
+    begun = within(supply.filter(pl.col("state").is_in(["reconfiguring", "changing"])), "start_s", window)
     installed_s, off_s, changing_s = (float(part["time_s"].sum()) for part in (supply, off, changes))
     busy_slice_s = _integral(use, "held_s", "slices")
     provisioned_h = hours_from_seconds(installed_s - off_s)
@@ -115,7 +116,7 @@ def measure(
         "busy_gpu_hours": hours_from_seconds(busy_slice_s / board.compute_slices),
         "useful_gpu_hours": useful_h,
         "goodput": _ratio(useful_h, provisioned_h),
-        "reconfigurations": within(changes, "start_s", window).height,
+        "reconfigurations": begun.height,
     }
 
 

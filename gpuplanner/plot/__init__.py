@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from gpuplanner.plot.compare import plot_policies, plot_savings
     from gpuplanner.plot.costs import plot_costs
+    from gpuplanner.plot.coverage import coverage_text, intake_text, plot_coverage, plot_intake
     from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
     from gpuplanner.plot.fairness import (
         borrowing_text,
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
+    from gpuplanner.plot.held import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
     from gpuplanner.plot.phases import plot_phases
+    from gpuplanner.plot.quality import plot_quality, quality_text
     from gpuplanner.plot.render import (
         NAMES_SHARE,
         chart_spec,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     )
     from gpuplanner.plot.signatures import plot_signatures
     from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
+    from gpuplanner.plot.stack import charts_to_svg
     from gpuplanner.plot.theme import bucket_colours, layout_colours, policy_colours, tenant_colours
 
 _HOME = {
@@ -52,25 +56,33 @@ _HOME = {
     "bucket_colours": "theme",
     "chart_spec": "render",
     "chart_to_svg": "render",
+    "charts_to_svg": "stack",
+    "coverage_text": "coverage",
     "enable_offline_renderer": "render",
     "entitlements_text": "fairness",
     "fitted": "render",
     "fleet_fit_text": "calibration",
+    "intake_text": "coverage",
     "layout_colours": "theme",
     "plot_backtest_scores": "demand",
     "plot_board": "board",
     "plot_borrowing": "fairness",
     "plot_bounds": "bounds",
     "plot_costs": "costs",
+    "plot_coverage": "coverage",
     "plot_demand": "demand",
     "plot_entitlements": "fairness",
     "plot_fleet_fit": "calibration",
+    "plot_held_activity": "held",
+    "plot_held_states": "held",
+    "plot_intake": "coverage",
     "plot_layout_calendar": "layout",
     "plot_layout_counts": "layout",
     "plot_ledger": "ledger",
     "plot_ledger_tenants": "ledger",
     "plot_phases": "phases",
     "plot_policies": "compare",
+    "plot_quality": "quality",
     "plot_savings": "compare",
     "plot_signatures": "signatures",
     "plot_speed_accuracy": "speed",
@@ -79,6 +91,7 @@ _HOME = {
     "plot_wait_groups": "calibration",
     "plot_wait_quantiles": "calibration",
     "policy_colours": "theme",
+    "quality_text": "quality",
     "spec_to_svg": "render",
     "tenant_colours": "theme",
     "wait_groups_text": "calibration",
@@ -91,25 +104,33 @@ __all__ = [
     "bucket_colours",
     "chart_spec",
     "chart_to_svg",
+    "charts_to_svg",
+    "coverage_text",
     "enable_offline_renderer",
     "entitlements_text",
     "fitted",
     "fleet_fit_text",
+    "intake_text",
     "layout_colours",
     "plot_backtest_scores",
     "plot_board",
     "plot_borrowing",
     "plot_bounds",
     "plot_costs",
+    "plot_coverage",
     "plot_demand",
     "plot_entitlements",
     "plot_fleet_fit",
+    "plot_held_activity",
+    "plot_held_states",
+    "plot_intake",
     "plot_layout_calendar",
     "plot_layout_counts",
     "plot_ledger",
     "plot_ledger_tenants",
     "plot_phases",
     "plot_policies",
+    "plot_quality",
     "plot_savings",
     "plot_signatures",
     "plot_speed_accuracy",
@@ -118,6 +139,7 @@ __all__ = [
     "plot_wait_groups",
     "plot_wait_quantiles",
     "policy_colours",
+    "quality_text",
     "spec_to_svg",
     "tenant_colours",
     "wait_groups_text",

@@ -82,7 +82,10 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         x=x,
         x2="end:T",
         y="installed:Q",
-        strokeDash=alt.StrokeDash("line:N", title=None, scale=alt.Scale(range=[[1, 0]])),
+        # Set off from the legend of the buckets, which may end close before it.
+        strokeDash=alt.StrokeDash(
+            "line:N", title=None, scale=alt.Scale(range=[[1, 0]]), legend=alt.Legend(symbolOffset=24)
+        ),
     )
     chart = alt.layer(bars, line).properties(width="container", height=300)
     return theme.finish(chart, title=title.format(word), legend=115)

@@ -1,32 +1,68 @@
 """What would happen: jobs, a fleet and rules or a calendar of layouts in; waits, ends and GPU states out."""
 
+from gpuplanner.simulate.allocation import by_power_mean
+from gpuplanner.simulate.change import ChangeCost
+from gpuplanner.simulate.dispatch import MixedRun, dispatch
+from gpuplanner.simulate.elastic import ElasticRun, schedule_elastic
+from gpuplanner.simulate.elastic_jobs import ElasticJobs, ElasticModel, rigid_jobs
 from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.goodput import Goodput
 from gpuplanner.simulate.joblist import read_job_list, totals
 from gpuplanner.simulate.jobs import Workload, unservable
+from gpuplanner.simulate.machines import heterogeneity_aware, opportunistic
+from gpuplanner.simulate.mixed import GpuType, MixedJobs, Plans
+from gpuplanner.simulate.ondemand import OnDemand
+from gpuplanner.simulate.phases import hold_largest
+from gpuplanner.simulate.reassign import Assignment, by_assignment, reassign
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.research import Cluster, Gang, in_order, schedule_by
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.schedule import prepare, schedule
+from gpuplanner.simulate.speeds import Speeds
+from gpuplanner.simulate.topology import Placement, Topology
 
 __all__ = [
+    "Assignment",
     "Calendar",
+    "ChangeCost",
     "Checkpoints",
     "Cluster",
+    "ElasticJobs",
+    "ElasticModel",
+    "ElasticRun",
     "Failures",
     "FairShare",
     "Fleet",
     "Gang",
+    "Goodput",
+    "GpuType",
+    "MixedJobs",
+    "MixedRun",
+    "OnDemand",
+    "Placement",
+    "Plans",
     "Preemption",
     "Rules",
     "Run",
+    "Speeds",
+    "Topology",
     "Workload",
     "bootstrap_days",
+    "by_assignment",
+    "by_power_mean",
+    "dispatch",
+    "heterogeneity_aware",
+    "hold_largest",
     "in_order",
+    "opportunistic",
     "prepare",
     "read_job_list",
+    "reassign",
+    "rigid_jobs",
     "schedule",
     "schedule_by",
+    "schedule_elastic",
     "simulate",
     "totals",
     "unservable",

@@ -10,7 +10,9 @@ import polars as pl
 from gpuplanner.hardware import MigProfile
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.ondemand import OnDemand, no_slicing, to_slicing
 from gpuplanner.simulate.rules import Rules
+from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
 from gpuplanner.simulate.world import (
     CHANGE,
     EVENT,
@@ -23,6 +25,7 @@ from gpuplanner.simulate.world import (
     PROFILE,
     STATUS,
     WHOLE,
+    Floats,
     Ints,
     World,
     table,
@@ -70,7 +73,7 @@ class Terms:
         return latest_first[::-1]
 
 
-def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rules) -> Terms:
+def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, rules: Rules) -> Terms:
     """Number the profiles and layouts of a run.
 
     Raises
@@ -81,6 +84,8 @@ def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rules)
         If a slot wants more GPUs than there are.
     """
     board = fleet.model
+    if isinstance(calendar, OnDemand):
+        calendar = calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
@@ -113,12 +118,21 @@ def _substitutes(cut: list[MigProfile]) -> Ints:
     numbered = list(enumerate(cut, start=1))
     standing_in = np.full((len(cut) + 1, len(cut) + 1), NONE)
     for number, profile in numbered:
-        able = [other for other, larger in numbered if other != number and _holds(larger, profile)]
+        able = [other for other, larger in numbered if other != number and holds(larger, profile)]
         standing_in[number, : len(able)] = able
     return standing_in
 
 
-def _holds(larger: MigProfile, smaller: MigProfile) -> bool:
+def holds(larger: MigProfile, smaller: MigProfile) -> bool:
+    """Whether a profile has at least as much memory, compute and engines as another.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import as_board
+    >>> board = as_board("H100-80GB-SXM5")
+    >>> holds(board.profile("2g.20gb"), board.profile("1g.20gb"))
+    True
+    """
     return (
         larger.memory_slices >= smaller.memory_slices
         and larger.compute_slices >= smaller.compute_slices
@@ -127,21 +141,34 @@ def _holds(larger: MigProfile, smaller: MigProfile) -> bool:
 
 
 def to_world(
-    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar, rules: Rules, until_s: float
+    jobs: pl.DataFrame,
+    terms: Terms,
+    fleet: Fleet,
+    calendar: Calendar | OnDemand,
+    rules: Rules,
+    until_s: float,
+    speeds: Speeds | None,
 ) -> World:
-    """Fill the arrays for checked jobs in order of arrival."""
-    board, status = fleet.model, table(STATUS, 1)
-    status.slot = NONE
+    """Fill the arrays for checked phases of jobs: the first ones in order of arrival, then all others."""
+    board, status, change = fleet.model, table(STATUS, 1), rules.change_cost
+    status.slot = status.gathered = status.claim = status.spent = status.day = NONE
     work, needed = table(JOB, jobs.height), jobs["sms_needed"].fill_null(0.0).to_numpy()
     work.submit = jobs["submit_s"].clip(lower_bound=0.0)
     work.run, work.gpus = jobs["run_s"], jobs["gpus"]
     work.limit = jobs["limit_s"].fill_null(np.inf)
     work.profile = terms.numbers_of(jobs)
     work.sms_needed = needed
+    work.kind = kinds_of(jobs, speeds)
     work.start = work.end = np.nan
-    work.gpu = work.served = work.behind = NONE
+    work.gpu = work.slice = work.served = work.behind = NONE
+    work.before, work.then = _links(jobs)
+    of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
+    slicing, width = no_slicing(), 1
+    if isinstance(calendar, OnDemand):
+        names = [terms.layouts[layout] for layout in gpus.layout]
+        slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 1
     nodes = table(NODE, fleet.nodes)
     nodes.lowest = fleet.gpus
     idle = table(IDLE, fleet.gpus_per_node + 1)
@@ -154,13 +181,16 @@ def to_world(
     profiles.head = profiles.tail = NONE
     return World(
         per_node=fleet.gpus_per_node,
-        reconfigure_s=float(rules.reconfigure_s),
+        arrivals=int((jobs["phase"] == 0).sum()),
+        restart_s=float(change.restart_s),
         easy=rules.queue == "easy",
         until_s=float(until_s),
-        slot_starts=calendar.slot_starts_s.copy(),
+        slot_starts=calendar.slot_starts_s.copy() if isinstance(calendar, Calendar) else np.zeros(1),
         targets=terms.targets,
         instances=terms.instances,
         substitutes=terms.substitutes,
+        change_s=_change_seconds(terms, fleet, rules),
+        slowdown=slowdowns(speeds, board, terms.profiles, of_a_class, terms.substitutes),
         jobs=work,
         gpus=gpus,
         free=np.zeros((fleet.gpus, len(terms.profiles)), np.int64),
@@ -171,11 +201,33 @@ def to_world(
         chosen=np.zeros(fleet.nodes, np.int64),
         ends=table(EVENT, jobs.height),
         due=table(EVENT, fleet.gpus),
-        coming=table(EVENT, fleet.gpus),
+        coming=table(EVENT, fleet.gpus * width),
         order=table(EVENT, fleet.gpus),
         log=table(CHANGE, 16 * fleet.gpus),
         status=status,
+        slicing=slicing,
     )
+
+
+def _change_seconds(terms: Terms, fleet: Fleet, rules: Rules) -> Floats:
+    """Time that an idle GPU is out of service, shape (n_layouts, n_layouts)."""
+    held = [
+        {terms.profiles[profile]: int(row[profile]) for profile in np.flatnonzero(row)}
+        for row in terms.instances
+    ]
+    change = rules.change_cost
+    return np.array([[change.seconds(fleet.model, before, after) for after in held] for before in held])
+
+
+def _links(jobs: pl.DataFrame) -> tuple[Ints, Ints]:
+    """For every row the one of the phase before, and of the next phase; ``NONE`` where there is none."""
+    job, phase = jobs["row"].to_numpy(), jobs["phase"].to_numpy()
+    order = np.lexsort((phase, job))
+    linked = job[order[1:]] == job[order[:-1]]
+    before, then = np.full(len(order), NONE), np.full(len(order), NONE)
+    before[order[1:][linked]] = order[:-1][linked]
+    then[order[:-1][linked]] = order[1:][linked]
+    return before, then
 
 
 def _first_layouts(target: Ints, gpus: int) -> Ints:

@@ -1,7 +1,7 @@
-"""The event loop. It knows only time, GPUs and instances.
+"""The event loops. They know only time, GPUs and instances.
 
-Within one instant: ends, then reconfigurations done, then the calendar, then arrivals, then starts. Ties go
-to the lowest number of job, node and GPU.
+Within one instant: ends, then reconfigurations done, then the calendar, then arrivals, then starts, then what is
+cut on demand. Ties go to the lowest number of job, node and GPU.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
+from gpuplanner.simulate.instances import give_slices, take_slices
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.layouts import begin_slot, finish_reconfiguration, leave, offer, open_fleet
 from gpuplanner.simulate.nodes import change_node, choose_nodes, reserve
-from gpuplanner.simulate.world import NONE, WHOLE, World
+from gpuplanner.simulate.world import NONE, WHOLE, Table, World
 
 
 @entry
@@ -30,15 +31,22 @@ def advance(w: World) -> bool:
             job = w.ends[0].who
             s.running = pop(w.ends, s.running)
             end_job(w, job)
-        while s.coming and w.coming[s.first_coming].at <= now:
+        while s.coming and w.coming[0].at <= now:
             finish_reconfiguration(w)
         if s.slot + 1 < len(w.slot_starts) and w.slot_starts[s.slot + 1] <= now:
             begin_slot(w)
-        while s.arrived < len(w.jobs) and w.jobs[s.arrived].submit <= now:
-            enqueue(w, s.arrived)
-            s.arrived += 1
+        let_arrive(w)
         start_jobs(w)
     return False
+
+
+@compiled
+def let_arrive(w: World) -> None:
+    """Queue the jobs that have come."""
+    s = w.status[0]
+    while s.arrived < w.arrivals and w.jobs[s.arrived].submit <= s.now:
+        enqueue(w, s.arrived)
+        s.arrived += 1
 
 
 @compiled
@@ -49,10 +57,10 @@ def next_instant(w: World) -> float:
     if s.running:
         now = w.ends[0].at
     if s.coming:
-        now = min(now, w.coming[s.first_coming].at)
+        now = min(now, w.coming[0].at)
     if s.slot + 1 < len(w.slot_starts):
         now = min(now, w.slot_starts[s.slot + 1])
-    if s.arrived < len(w.jobs):
+    if s.arrived < w.arrivals:
         now = min(now, w.jobs[s.arrived].submit)
     return now
 
@@ -60,7 +68,7 @@ def next_instant(w: World) -> float:
 @compiled
 def at_rest(w: World) -> bool:
     """Whether no job runs, waits or is still to come."""
-    busy = w.status[0].running > 0 or w.status[0].arrived < len(w.jobs)
+    busy = w.status[0].running > 0 or w.status[0].arrived < w.arrivals
     for profile in range(len(w.profiles)):
         busy = busy or w.profiles[profile].head != NONE
     return not busy
@@ -75,6 +83,14 @@ def enqueue(w: World, job: int) -> None:
     else:
         w.jobs[queue.tail].behind = job
     queue.tail = job
+
+
+@compiled
+def earlier(jobs: Table, job: int, other: int) -> bool:
+    """Whether a job came to its queue before another one, or there is no other."""
+    if other == NONE or jobs[job].submit < jobs[other].submit:
+        return True
+    return bool(jobs[job].submit == jobs[other].submit and job < other)
 
 
 @compiled
@@ -107,7 +123,7 @@ def start_jobs(w: World) -> None:
         first, profile, larger = NONE, NONE, NONE
         for waiting in range(1, len(w.profiles)):
             head = w.profiles[waiting].head
-            if head != NONE and (first == NONE or head < first):
+            if head != NONE and earlier(w.jobs, head, first):
                 for other in w.substitutes[waiting]:
                     if other != NONE and w.profiles[other].available:
                         first, profile, larger = head, waiting, other
@@ -153,7 +169,9 @@ def start_instance(w: World, job: int, profile: int) -> None:
     w.free[gpu, profile] -= 1
     w.gpus[gpu].busy += offered.slices
     w.jobs[job].gpu, w.jobs[job].served = gpu, profile
-    begin_job(w, job, w.jobs[job].run * max(1.0, w.jobs[job].sms_needed / offered.sms))
+    if len(w.slicing.gpus):
+        take_slices(w, job)
+    begin_job(w, job)
 
 
 @compiled
@@ -180,33 +198,64 @@ def start_whole(w: World, job: int, nodes: int) -> None:
             gpu += 1
         w.nodes[node].lowest = gpu
     w.jobs[job].served = WHOLE
-    begin_job(w, job, w.jobs[job].run)
-    if w.easy:
-        due, place = w.status[0].now + w.jobs[job].limit, w.status[0].holding
+    begin_job(w, job)
+
+
+@compiled
+def begin_job(w: World, job: int) -> None:
+    """Write the start, and the end to come. A phase that begins elsewhere than the last one ended restarts."""
+    s, mine = w.status[0], w.jobs[job]
+    if mine.before != NONE:
+        last = w.jobs[mine.before]
+        stays = last.end == s.now and last.gpu == mine.gpu and last.served == mine.served
+        mine.lost = 0.0 if stays and last.slice == mine.slice else w.restart_s
+    run_s = mine.run
+    if mine.kind != NONE:
+        run_s *= w.slowdown[mine.kind, mine.served]
+    elif mine.served != WHOLE:
+        run_s *= max(1.0, mine.sms_needed / w.profiles[mine.served].sms)
+    mine.start, mine.end = s.now, s.now + (mine.lost + run_s)
+    s.running = push(w.ends, s.running, mine.end, job)
+    if w.easy and mine.served == WHOLE:
+        due, place = s.now + mine.limit, s.holding
         while place and w.due[place - 1].at > due:
             w.due[place] = w.due[place - 1]
             place -= 1
         w.due[place].at, w.due[place].who = due, job
-        w.status[0].holding += 1
-
-
-@compiled
-def begin_job(w: World, job: int, run_s: float) -> None:
-    """Write the start, and the end to come."""
-    s = w.status[0]
-    w.jobs[job].start, w.jobs[job].end = s.now, s.now + run_s
-    s.running = push(w.ends, s.running, w.jobs[job].end, job)
+        s.holding += 1
 
 
 @compiled
 def end_job(w: World, job: int) -> None:
+    """End a phase of a job: it goes on where it is if it needs the same, else what it held is given back."""
+    then = w.jobs[job].then
+    if then == NONE:
+        give_back(w, job)
+        return
+    mine, following = w.jobs[job], w.jobs[then]
+    following.submit = w.status[0].now
+    if mine.profile == following.profile and mine.gpus == following.gpus:
+        if w.easy and mine.served == WHOLE:
+            forget_due(w, job)
+        following.gpu, following.slice, following.served = mine.gpu, mine.slice, mine.served
+        begin_job(w, then)
+    else:
+        give_back(w, job)
+        enqueue(w, then)
+
+
+@compiled
+def give_back(w: World, job: int) -> None:
     """Give back what a job held; an idle GPU that was to leave its layout goes on to the next."""
     profile, gpu = w.jobs[job].served, w.jobs[job].gpu
     if profile == WHOLE:
-        end_whole(w, job)
+        give_whole(w, job)
+        return
+    w.gpus[gpu].busy -= w.profiles[profile].slices
+    if len(w.slicing.gpus):
+        give_slices(w, job)
         return
     w.free[gpu, profile] += 1
-    w.gpus[gpu].busy -= w.profiles[profile].slices
     if not w.gpus[gpu].leaving:
         w.profiles[profile].available += 1
         w.profiles[profile].lowest = min(w.profiles[profile].lowest, gpu)
@@ -215,7 +264,7 @@ def end_job(w: World, job: int) -> None:
 
 
 @compiled
-def end_whole(w: World, job: int) -> None:
+def give_whole(w: World, job: int) -> None:
     """Give back whole GPUs, one after the other."""
     gpu = w.jobs[job].gpu
     while gpu != NONE:
@@ -226,9 +275,15 @@ def end_whole(w: World, job: int) -> None:
             offer(w, gpu, 1)
         gpu = w.gpus[gpu].next
     if w.easy:
-        place = 0
-        while w.due[place].who != job:
-            place += 1
-        w.status[0].holding -= 1
-        for rank in range(place, w.status[0].holding):
-            w.due[rank] = w.due[rank + 1]
+        forget_due(w, job)
+
+
+@compiled
+def forget_due(w: World, job: int) -> None:
+    """Take a job off the list of those to end by their limits."""
+    place = 0
+    while w.due[place].who != job:
+        place += 1
+    w.status[0].holding -= 1
+    for rank in range(place, w.status[0].holding):
+        w.due[rank] = w.due[rank + 1]

@@ -149,12 +149,18 @@ class Calendar:
                 "Lower the counts, or add nodes.",
             )
             raise ScenarioError(text)
-        return [_instances(fleet.model, layout) for layout in self.layouts]
+        return [instances_of(fleet.model, layout) for layout in self.layouts]
 
 
 @functools.lru_cache(maxsize=4096)
-def _instances(board: GpuModel, layout: str) -> dict[str, int]:
-    """Instances of one layout, after proving that the board can hold them."""
+def instances_of(board: GpuModel, layout: str) -> dict[str, int]:
+    """Instances of one layout by the board's own profile names, after proving that the board can hold them.
+
+    Raises
+    ------
+    GeometryError
+        If it cannot, or a profile is unknown.
+    """
     counts = parse_layout(layout)
     if WHOLE_GPU in counts:
         return counts

@@ -21,3 +21,8 @@ def compiled(function: Function) -> Function:
     Passing the whole world costs more than most calls do, hence the inlining.
     """
     return part(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True, _nrt=False)
+
+
+def called(function: Function) -> Function:
+    """Compile a function that stays one of its own: large, called from several places, and not often."""
+    return part(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)

@@ -10,8 +10,10 @@ from gpuplanner.errors import ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.build import Terms, to_terms
 from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.ondemand import OnDemand
+from gpuplanner.simulate.phases import in_phases
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.world import NONE
+from gpuplanner.simulate.world import NONE, WHOLE, Ints
 
 
 class Workload(dy.Schema):
@@ -34,6 +36,8 @@ class Workload(dy.Schema):
     """0 is the most urgent."""
     predicted_gpu_s = dy.Float64(nullable=True, min=0.0)
     """GPU-seconds foretold when it was submitted; may be far from ``gpus * run_s``."""
+    job_class = dy.String(nullable=True)
+    """Class in a table of speeds; null if the job goes by ``sms_needed``."""
 
     @dy.rule()
     def job_id_occurring_once(cls) -> pl.Expr:
@@ -55,33 +59,57 @@ def checked(jobs: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         Naming every fault; under backfill also if a job on whole GPUs has no limit.
     """
     table = check(jobs, Workload, where="jobs to simulate")
-    if rules.by_limits:
-        endless = table.filter(pl.col("profile") == WHOLE_GPU, pl.col("limit_s").is_null())["job_id"]
-        if len(endless):
-            text = message(
-                "jobs to simulate: column 'limit_s'",
-                "a run-time limit for every job on whole GPUs, since backfill plans by limits",
-                f"{len(endless)} without: {examples(endless.to_list())}",
-                "Fill it, for example with the default limit of the partition, or use Rules(queue='strict').",
-            )
-            raise SchemaError(text)
+    refuse_endless(table, rules)
     return table
 
 
-def unservable(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rules) -> pl.DataFrame:
+def checked_phases(jobs: pl.DataFrame, phases: pl.DataFrame | None, rules: Rules) -> pl.DataFrame:
+    """All phases of jobs as a run over layouts needs them, with ``row``, the number of the job, and ``phase``.
+
+    Raises
+    ------
+    SchemaError
+        Naming every fault; under backfill also if a phase on whole GPUs has no limit.
+    """
+    rows = in_phases(check(jobs, Workload, where="jobs to simulate"), phases)
+    refuse_endless(rows, rules)
+    return rows
+
+
+def refuse_endless(jobs: pl.DataFrame, rules: Rules) -> None:
+    """Raise if rules that plan by limits find jobs on whole GPUs without one."""
+    if not rules.by_limits:
+        return
+    endless = jobs.filter(pl.col("profile") == WHOLE_GPU, pl.col("limit_s").is_null())["job_id"]
+    if len(endless):
+        text = message(
+            "jobs to simulate: column 'limit_s'",
+            "a run-time limit for every job on whole GPUs, since backfill plans by limits",
+            f"{len(endless)} without: {examples(endless.to_list())}",
+            "Fill it, for example with the default limit of the partition, or use Rules(queue='strict').",
+        )
+        raise SchemaError(text)
+
+
+def unservable(
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    calendar: Calendar | OnDemand,
+    rules: Rules,
+    *,
+    phases: pl.DataFrame | None = None,
+) -> pl.DataFrame:
     """Jobs that no slot from their submission on has room for, even in an empty fleet.
 
     Parameters
     ----------
-    jobs : polars.DataFrame
+    jobs, fleet, calendar, rules, phases
         As for :func:`~gpuplanner.simulate.simulate`.
-    fleet, calendar, rules
-        The run.
 
     Returns
     -------
     polars.DataFrame
-        ``job_id``, ``profile``, ``gpus`` and ``reason``, in the order of the jobs.
+        ``job_id``, ``profile``, ``gpus`` and ``reason``, in the order of the jobs; of phases the first.
 
     Raises
     ------
@@ -97,27 +125,46 @@ def unservable(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rule
     >>> unservable(jobs, fleet, three_whole, Rules(queue="strict")).rows()
     [('a', 'gpu', 4, 'needs 4 whole GPUs; at most 3 are whole from its submission on')]
     """
-    table = checked(jobs, rules)
-    return never_fitting(table, to_terms(table, fleet, calendar, rules), fleet, calendar)
+    rows = checked_phases(jobs, phases, rules)
+    return never_fitting(rows, to_terms(rows, fleet, calendar, rules), fleet, calendar)
 
 
-def never_fitting(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar) -> pl.DataFrame:
-    """The table of :func:`unservable` for checked jobs."""
-    submit = np.maximum(jobs["submit_s"].to_numpy(), 0.0)
-    slot = np.searchsorted(calendar.slot_starts_s, submit, "right") - 1
+def never_fitting(
+    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand
+) -> pl.DataFrame:
+    """The table of :func:`unservable` for checked phases of jobs."""
     gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
     sized = jobs.select(
+        "row",
+        "phase",
         "job_id",
         "profile",
         "gpus",
         needed=np.where(gpus > per_node, -(-gpus // per_node) * per_node, gpus),
-        most=terms.offered()[slot, terms.numbers_of(jobs)],
+        most=_most(jobs, terms, fleet, calendar),
     )
     larger = " or larger" if (terms.substitutes != NONE).any() else ""
     whole = pl.format("needs {} whole GPUs; at most {} are whole from its submission on", "needed", "most")
     cut = pl.format("no slot from its submission on offers {}" + larger, "profile")
     reason = pl.when(pl.col("profile") == WHOLE_GPU).then(whole).otherwise(cut)
-    return sized.filter(pl.col("most") < pl.col("needed")).select("job_id", "profile", "gpus", reason=reason)
+    return (
+        sized.filter(pl.col("most") < pl.col("needed"))
+        .sort("row", "phase")
+        .unique("row", keep="first", maintain_order=True)
+        .select("job_id", "profile", "gpus", reason=reason)
+    )
+
+
+def _most(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand) -> Ints:
+    """Whole GPUs, or instances, that there may be at once for each job, from its submission on."""
+    numbers, starts = terms.numbers_of(jobs), np.zeros(1)
+    if isinstance(calendar, Calendar):
+        starts = calendar.slot_starts_s
+    elif calendar.switches_per_day != 0:
+        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.keep_whole)
+    slot = np.searchsorted(starts, np.maximum(jobs["submit_s"].to_numpy(), 0.0), "right") - 1
+    most: Ints = terms.offered()[slot, numbers]
+    return most
 
 
 def refuse(misfits: pl.DataFrame, jobs: int) -> None:

@@ -126,20 +126,19 @@ def leave(w: World, gpu: int) -> None:
 @compiled
 def reconfigure(w: World, gpu: int, layout: int) -> None:
     """Begin to give an empty GPU a layout."""
+    before = w.gpus[gpu].layout
+    seconds = w.change_s[WHOLE if before == NONE else before, layout]
     w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
     w.layouts[layout].present += 1
-    place = (w.status[0].first_coming + w.status[0].coming) % len(w.coming)
-    w.coming[place].at, w.coming[place].who = w.status[0].now + w.reconfigure_s, gpu
-    w.status[0].coming += 1
+    w.status[0].coming = push(w.coming, w.status[0].coming, w.status[0].now + seconds, gpu)
     note(w, gpu, RECONFIGURING)
 
 
 @compiled
 def finish_reconfiguration(w: World) -> None:
     """Bring up the GPU whose reconfiguration is done first; if marked meanwhile, it goes on at once."""
-    gpu = w.coming[w.status[0].first_coming].who
-    w.status[0].first_coming = (w.status[0].first_coming + 1) % len(w.coming)
-    w.status[0].coming -= 1
+    gpu = w.coming[0].who
+    w.status[0].coming = pop(w.coming, w.status[0].coming)
     if w.gpus[gpu].leaving:
         leave(w, gpu)
     else:

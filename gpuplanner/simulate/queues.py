@@ -160,7 +160,7 @@ def foresee(w: Gangs, job: int, part: int, sign: int) -> int:
         before = node.future
         node.future += sign * min(left, w.per_node)
         left -= w.per_node
-        more += (node.future >= part) - (before >= part)
+        more += int(node.future >= part) - int(before >= part)
     return more
 
 

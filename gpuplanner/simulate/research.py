@@ -38,6 +38,8 @@ class Gang:
         GPUs that it holds on each node; empty unless it runs.
     attained_gpu_s : float
         GPU-seconds that it held before it last joined the queue or started.
+    slowdown : float
+        Factor on the time of its present run.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Gang:
     queued_s: float = 0.0
     lost_s: float = 0.0
     starts: int = 0
+    slowdown: float = 1.0
 
 
 class Cluster:
@@ -97,19 +100,31 @@ class Cluster:
             node: min(gpus - rank * self._per_node, self._per_node) for rank, (_, node) in enumerate(chosen)
         }
 
-    def start(self, job: Gang) -> bool:
-        """Start a waiting job if it fits; tell whether it did."""
-        nodes = self.place(job.gpus)
-        if not nodes:
+    def start(self, job: Gang, nodes: dict[int, int] | None = None, slowdown: float = 1.0) -> bool:
+        """Start a waiting job if it fits; tell whether it did.
+
+        Parameters
+        ----------
+        job : Gang
+            Who.
+        nodes : dict of int to int, optional
+            GPUs on each node; those of :meth:`place` unless given.
+        slowdown : float
+            Factor on the time that its work takes there.
+        """
+        nodes = self.place(job.gpus) if nodes is None else nodes
+        if sum(nodes.values()) != job.gpus or any(self.idle[node] < gpus for node, gpus in nodes.items()):
             return False
         for node, gpus in nodes.items():
             self.idle[node] -= gpus
         self.waiting.remove(job)
         self.running.append(job)
         job.nodes = nodes
+        job.slowdown = slowdown
         job.queued_s += self.now - job.since_s
         job.since_s = self.now
-        job.end_s = self.now + (self.preemption.start_lag_s + job.left_s)
+        job.end_s = self.now + (self.preemption.start_lag_s + job.left_s * slowdown)
+        job.lost_s += job.left_s * slowdown - job.left_s
         job.starts += 1
         if job.starts == 1:
             job.first_start_s = self.now
@@ -118,8 +133,9 @@ class Cluster:
     def stop(self, job: Gang) -> None:
         """Stop a running job; its work is saved, its next run takes the overhead on top."""
         overhead = self.preemption.overhead_of(job.gpus)
-        job.left_s = max(self.remaining_s(job), 0.0) + overhead
-        job.lost_s += overhead
+        left = max(self.remaining_s(job), 0.0)
+        job.left_s = left + overhead
+        job.lost_s += overhead - (left * job.slowdown - left)
         self._release(job)
         job.since_s, job.end_s = self.now, math.inf
         self.waiting.append(job)
@@ -127,7 +143,7 @@ class Cluster:
     def remaining_s(self, job: Gang) -> float:
         """Work that a job still has to do, with the overhead of stops."""
         if job in self.running:
-            return job.end_s - self.preemption.start_lag_s - self.now
+            return (job.end_s - self.preemption.start_lag_s - self.now) / job.slowdown
         return job.left_s
 
     def wake_at(self, instant: float) -> None:

@@ -1,11 +1,13 @@
 """The event loop of conservative backfill: every waiting job has nodes and an instant reserved.
 
 A job that arrives reserves the earliest place that delays nobody: of the nodes that have room for all of its
-time limit the one with the least room, lowest number first. When a job ends before its limit, the reservations
-are brought forward one by one in the order of the queue; none is ever put back.
+time limit the one with the least room, lowest number first. One larger than a node reserves wholly idle nodes,
+and for what remains one more node by the same rule. When a job ends before its limit, the reservations are
+brought forward one by one in the order of the queue; none is ever put back.
 
 Time to come is cut into pieces, each with the room of every node; the last piece has no end. That says all, so
-idle GPUs are not counted besides. A job without duration holds nothing, and is promised nothing.
+idle GPUs are not counted besides. A job without duration holds nothing, so that others may reserve over it; it
+starts when promised all the same.
 
 References
 ----------
@@ -21,6 +23,7 @@ from gpuplanner.simulate.gangs import Gangs
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.holding import begin_run, end_run
 from gpuplanner.simulate.jit import compiled, entry
+from gpuplanner.simulate.world import NONE, Ints
 
 
 @entry
@@ -33,6 +36,7 @@ def run_reserved(w: Gangs) -> bool:
             now = w.ends[0].at
         if s.arrived < len(w.jobs):
             now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
+        now = min(now, s.wake)
         if now == np.inf:
             return True
         while coming < len(w.jobs) and w.jobs[w.arrivals[coming]].submit <= now:
@@ -78,53 +82,77 @@ def end_jobs(w: Gangs) -> bool:
 
 @compiled
 def bring_forward(w: Gangs) -> None:
-    """Give up every reservation in turn, and reserve again; the old place is still there."""
+    """Give up every reservation in turn, and reserve again; the old place is still there.
+
+    Save for a job without duration, over which others may have reserved: it keeps its instant.
+    """
     for rank in range(w.status[0].waiting):
-        job = w.waiting[rank]
-        begin = w.jobs[job].step
-        change_room(w, job, begin, begin + w.jobs[job].limit, 1)
-        reserve(w, job)
+        job = w.jobs[w.waiting[rank]]
+        begin = job.step
+        change_room(w, w.waiting[rank], begin, begin + job.limit, 1)
+        reserve(w, w.waiting[rank])
+        job.step = min(job.step, begin)
 
 
 @compiled
 def reserve(w: Gangs, job: int) -> None:
     """Reserve the earliest place, and its nodes."""
     s, mine = w.status[0], w.jobs[job]
-    part, count = min(mine.gpus, w.per_node), (mine.gpus + w.per_node - 1) // w.per_node
+    whole = (mine.gpus - 1) // w.per_node
+    rest = mine.gpus - whole * w.per_node
     w.clear[:] = 0
-    reach, rank, found = 0, -1, 0
-    while found < count:
+    w.empty[:] = 0
+    reach, rank, found = 0, -1, False
+    while not found:
         rank += 1
         begin = w.at[w.sequence[rank]]
         while reach <= rank or (reach < s.slices and w.at[w.sequence[reach]] < begin + mine.limit):
-            for node in range(len(w.nodes)):
-                if w.room[w.sequence[reach], node] < part:
-                    w.clear[node] = reach + 1
+            piece = w.sequence[reach]
             reach += 1
-        found = 0
-        for node in range(len(w.nodes)):
-            found += w.clear[node] <= rank
+            for node in range(len(w.nodes)):
+                if w.room[piece, node] < rest:
+                    w.clear[node] = reach
+            if whole:
+                for node in range(len(w.nodes)):
+                    if w.room[piece, node] < w.per_node:
+                        w.empty[node] = reach
+        found = count_from(w.clear, rank) > whole and (whole == 0 or count_from(w.empty, rank) >= whole)
     mine.step = w.at[w.sequence[rank]]
-    reserve_nodes(w, job, part, count, rank, reach)
+    reserve_nodes(w, job, rank, reach)
     change_room(w, job, mine.step, mine.step + mine.limit, -1)
 
 
 @compiled
-def reserve_nodes(w: Gangs, job: int, part: int, count: int, first: int, last: int) -> None:
-    """Write down nodes that are clear in some pieces: those with the least room, lowest number first."""
-    for taken in range(count):
-        best, least = -1, w.per_node + 1
-        for node in range(len(w.nodes)):
-            if w.clear[node] <= first:
-                room = w.per_node
-                for rank in range(first, last):
-                    room = min(room, w.room[w.sequence[rank], node])
-                if room < least:
-                    best, least = node, room
-                    if room == part:
-                        break
-        w.clear[best] = last + 1
-        w.spots[w.jobs[job].spot + taken] = best
+def count_from(since: Ints, rank: int) -> int:
+    """Count nodes with room from a piece on."""
+    count = 0
+    for node in range(len(since)):
+        count += since[node] <= rank
+    return count
+
+
+@compiled
+def reserve_nodes(w: Gangs, job: int, first: int, last: int) -> None:
+    """Write down nodes with room in some pieces, lowest number first: wholly idle ones, then that with least room."""
+    spot, left, node = w.jobs[job].spot, w.jobs[job].gpus, 0
+    while left > w.per_node:
+        if w.empty[node] <= first:
+            w.spots[spot] = node
+            w.clear[node] = last + 1
+            spot += 1
+            left -= w.per_node
+        node += 1
+    best, least = NONE, w.per_node + 1
+    for other in range(len(w.nodes)):
+        if w.clear[other] <= first:
+            room = w.per_node
+            for rank in range(first, last):
+                room = min(room, w.room[w.sequence[rank], other])
+            if room < least:
+                best, least = other, room
+                if room == left:
+                    break
+    w.spots[spot] = best
 
 
 @compiled
@@ -201,12 +229,14 @@ def queue(w: Gangs, job: int) -> None:
 
 @compiled
 def start_jobs(w: Gangs) -> None:
-    """Start the jobs whose time has come."""
+    """Start the jobs whose time has come; note when the next one is due."""
     s, kept = w.status[0], 0
+    s.wake = np.inf
     for rank in range(s.waiting):
         job = w.waiting[rank]
         mine = w.jobs[job]
         if mine.step > s.now:
+            s.wake = min(s.wake, mine.step)
             w.waiting[kept] = job
             kept += 1
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
+from gpuplanner.simulate.change import ChangeCost
 
 QUEUES = ("strict", "pass", "easy", "conservative")
 ORDERS = ("fifo", "sjf", "qssf", "fair", "srtf", "las")
@@ -170,7 +171,7 @@ class Rules:
     substitute : bool
         A job waiting for an instance may take a larger idle one that nobody waits for by name.
     reconfigure_s : float
-        Time a GPU is out of service for a change of layout [s].
+        Time a GPU is out of service for a change of layout [s], if ``change`` does not say more.
     order : {"fifo", "sjf", "qssf", "fair", "srtf", "las"}
         Who is first in the queue: the first to arrive; the shortest; the least predicted GPU-time (column
         ``predicted_gpu_s``); the tenant with the least decayed use per share; the shortest remaining time,
@@ -188,6 +189,8 @@ class Rules:
         Shares and decay, for ``"fair"``.
     las_thresholds_gpu_s : tuple of float
         GPU-seconds at which a job sinks to the next step of LAS, ascending.
+    change : ChangeCost, optional
+        What a change of layout costs, part by part; None: ``reconfigure_s`` alone.
 
     References
     ----------
@@ -216,6 +219,7 @@ class Rules:
     failures: Failures | None = None
     fair_share: FairShare = FairShare()
     las_thresholds_gpu_s: tuple[float, ...] = (3600.0,)
+    change: ChangeCost | None = None
 
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
@@ -246,6 +250,11 @@ class Rules:
             _refuse("rules, queue 'conservative'", "jobs that end within what was reserved", ", ".join(stops))
 
     @property
+    def change_cost(self) -> ChangeCost:
+        """What a change of layout costs."""
+        return ChangeCost.flat(self.reconfigure_s) if self.change is None else self.change
+
+    @property
     def by_quota(self) -> bool:
         """Whether the order shares out the GPUs anew at every change."""
         return self.order in BY_QUOTA
@@ -268,7 +277,7 @@ def refuse_rules_for_gangs(rules: Rules) -> None:
     --------
     >>> refuse_rules_for_gangs(Rules(queue="strict"))
     """
-    known = Rules(queue=rules.queue, substitute=rules.substitute, reconfigure_s=rules.reconfigure_s)
+    known = Rules(rules.queue, rules.substitute, rules.reconfigure_s, change=rules.change)
     if rules != known or rules.queue not in ("strict", "easy"):
         _refuse(
             "rules of a run over a calendar",

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.schemas import Outcomes, conform
-from gpuplanner.simulate.build import Terms, to_terms, to_world
+from gpuplanner.simulate.build import to_terms, to_world
 from gpuplanner.simulate.fleet import Calendar, Fleet
-from gpuplanner.simulate.jobs import checked, never_fitting, refuse
+from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
+from gpuplanner.simulate.ondemand import OnDemand
+from gpuplanner.simulate.results import outcomes_of, states_of, stays_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
-from gpuplanner.simulate.world import NONE, RECONFIGURING, STATES, World
+from gpuplanner.simulate.speeds import Speeds
+from gpuplanner.simulate.world import World
 
 
 @dataclass(frozen=True)
@@ -22,37 +24,54 @@ class Run:
     Parameters
     ----------
     outcomes : polars.DataFrame
-        Table ``schemas.Outcomes``, in the order of the jobs.
+        Table ``schemas.Outcomes``, in the order of the jobs, and ``queued_s``: all time in queues [s], before the
+        first phase and between phases. Of a job with phases, what it asked for and where it was are those of the
+        first; ``lost_gpu_s`` is what its restarts took.
     states : polars.DataFrame
         ``node``, ``gpu`` (on the node), ``start_s``, ``end_s``, ``layout`` and ``state``, sorted by GPU and
         time: every GPU is in one row at every time from 0 to the end of the run. States are ``on``;
         ``draining``, when nothing new starts because another layout is due; ``reconfiguring``, where
-        ``layout`` is the coming one; and ``off``. A reconfiguration that takes no time keeps its row.
+        ``layout`` is the coming one; ``changing``, when some instances are made beside those of ``layout``,
+        which serve meanwhile; and ``off``. A reconfiguration that takes no time keeps its row. Cut on demand,
+        ``placements`` says where the instances of ``layout`` are.
+    stays : polars.DataFrame
+        One row for every phase that started, in the order of the jobs: ``job_id``, ``tenant``, ``phase``,
+        ``profile``, ``gpus``, ``submit`` (when it began to wait), ``first_start``, ``end``, ``served_on``,
+        ``node``, ``gpu``, ``slice`` where its instance begins (null under a calendar) and ``lost_s``, what its
+        restart took.
     """
 
     outcomes: pl.DataFrame
     states: pl.DataFrame
+    stays: pl.DataFrame
 
 
 def simulate(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar,
+    calendar: Calendar | OnDemand,
     rules: Rules,
     *,
     policy: str,
     replication: int = 0,
     until_s: float = 0.0,
     leave_unservable: bool = False,
+    phases: pl.DataFrame | None = None,
+    speeds: Speeds | None = None,
 ) -> Run:
-    """Serve jobs in order of arrival with the layouts of a calendar.
+    """Serve jobs in order of arrival with the layouts of a calendar, or with instances made on demand.
 
-    Within one instant: jobs end, reconfigurations are done, the calendar changes, jobs arrive, jobs start.
+    Within one instant: jobs end, reconfigurations are done, the calendar changes, jobs arrive, jobs start, GPUs
+    are cut on demand.
 
     Jobs wait in one queue per profile, first come first served; ties of submission go by the order of the
     jobs. A job on whole GPUs gets the node with the fewest idle GPUs that holds it; one larger than a node
     needs wholly idle nodes and leaves the rest of the last one to others. A job on an instance runs
-    ``max(1, sms_needed / SMs of the instance)`` times as long as ``run_s``.
+    ``max(1, sms_needed / SMs of the instance)`` times as long as ``run_s``, or as its class does by ``speeds``.
+
+    When a phase of a job ends, the job stays where it is if the next one asks for the same. Else it gives its
+    instance back and waits at the end of the queue of what it needs next; there it takes
+    ``Rules.change.restart_s`` to start again, unless it gets the same instance in the same instant.
 
     When a slot begins, layouts in surplus give up GPUs: first those already leaving, then those with the
     fewest busy slices, on nodes with cut GPUs, with the highest number. A leaving GPU starts nothing new, is
@@ -68,8 +87,8 @@ def simulate(
         ``profile``, ``sms_needed`` and ``limit_s`` (both may be null or absent; EASY needs limits).
     fleet : Fleet
         What is installed.
-    calendar : Calendar
-        Layouts over time.
+    calendar : Calendar or OnDemand
+        Layouts over time, or the policy by which GPUs are cut when jobs ask for it.
     rules : Rules
         How jobs are served.
     policy : str
@@ -79,7 +98,14 @@ def simulate(
     until_s : float
         The states are written at least until then [s]; always until the last job has ended.
     leave_unservable : bool
-        Leave jobs that can never start out of the run, with null start and end, instead of refusing them.
+        Leave jobs that can never start, or end, out of the run, with null start and end, instead of refusing
+        them.
+    phases : polars.DataFrame, optional
+        ``job_id``, ``profile``, ``run_s``, and ``gpus``, ``sms_needed`` and ``limit_s`` as for jobs (they may be
+        null or absent): the phases of a job in the order of the rows. What the job itself asks for then does
+        not count; see :func:`~gpuplanner.simulate.hold_largest` for policies that know no phases.
+    speeds : Speeds, optional
+        Speed of classes of jobs (column ``job_class``) on profiles.
 
     Returns
     -------
@@ -107,90 +133,34 @@ def simulate(
     >>> run.states.rows()
     [(0, 0, 0.0, 205.0, '1g.10gb:2', 'on')]
     """
-    from gpuplanner.simulate.engine import advance
-
     refuse_rules_for_gangs(rules)
-    table = checked(jobs, rules)
-    terms = to_terms(table, fleet, calendar, rules)
-    misfits = never_fitting(table, terms, fleet, calendar)
+    rows = checked_phases(jobs, phases, rules)
+    terms = to_terms(rows, fleet, calendar, rules)
+    misfits = never_fitting(rows, terms, fleet, calendar)
     if not leave_unservable:
-        refuse(misfits, table.height)
-    kept = table.with_row_index("row").join(misfits, on="job_id", how="anti").sort("submit_s", "row")
-    world = to_world(kept, terms, fleet, calendar, rules, until_s)
+        refuse(misfits, jobs.height)
+    kept = rows.join(misfits, on="job_id", how="anti").sort(pl.col("phase") > 0, "submit_s", "row", "phase")
+    world = to_world(kept, terms, fleet, calendar, rules, until_s, speeds)
+    log = _run(world)
+    end_s = max(float(world.status[0].now), until_s)
+    stays = stays_of(kept, world, terms, fleet)
+    return Run(
+        outcomes=outcomes_of(rows.filter(phase=0).sort("row"), stays, policy, replication),
+        states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
+        stays=stays.filter(pl.col("first_start").is_not_null()).drop("row", "last"),
+    )
+
+
+def _run(world: World) -> np.ndarray:
+    """Run the loop to its end, and return the changes of state."""
+    if len(world.slicing.gpus):
+        from gpuplanner.simulate.ondemand_loop import advance_on_demand as advance
+    else:
+        from gpuplanner.simulate.engine import advance
     pages = []
     finished = False
     while not finished:
         finished = advance(world)
         pages.append(world.log[: world.status[0].logged].copy())
         world.status[0].logged = 0
-    end_s = max(float(world.status[0].now), until_s)
-    return Run(
-        outcomes=_outcomes(table, kept["row"].to_numpy(), world, terms, fleet, policy, replication),
-        states=_states(np.concatenate(pages), end_s, terms, fleet),
-    )
-
-
-def _outcomes(
-    jobs: pl.DataFrame,
-    rows: np.ndarray,
-    world: World,
-    terms: Terms,
-    fleet: Fleet,
-    policy: str,
-    replication: int,
-) -> pl.DataFrame:
-    """Put the results, which are in order of arrival, into the order of the jobs."""
-
-    def in_order(values: np.ndarray, missing: float) -> pl.Series:
-        placed = np.full(jobs.height, missing, dtype=values.dtype)
-        placed[rows] = values
-        return pl.Series(placed)
-
-    gpu = in_order(world.jobs.gpu, NONE)
-    started = gpu != NONE
-    served = in_order(world.jobs.served, NONE).replace_strict(
-        {NONE: None} | dict(enumerate(terms.profiles)), return_dtype=pl.String
-    )
-    return conform(
-        jobs.select(
-            "job_id",
-            "tenant",
-            "profile",
-            "gpus",
-            pl.col("submit_s").alias("submit"),
-            policy=pl.lit(policy),
-            replication=pl.lit(replication),
-            first_start=in_order(world.jobs.start, np.nan).fill_nan(None),
-            end=in_order(world.jobs.end, np.nan).fill_nan(None),
-            served_on=served,
-            node=pl.when(started).then(gpu // fleet.gpus_per_node),
-            gpu=pl.when(started).then(gpu % fleet.gpus_per_node),
-            preemptions=0,
-            lost_gpu_s=0.0,
-        ).with_columns(
-            wait_s=pl.col("first_start") - pl.col("submit"), jct_s=pl.col("end") - pl.col("submit")
-        ),
-        Outcomes,
-        where="outcomes",
-    )
-
-
-def _states(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet) -> pl.DataFrame:
-    """Turn changes into rows that last until the next change of the same GPU."""
-    layouts = {NONE: "off"} | dict(enumerate(terms.layouts))
-    return (
-        pl.DataFrame(
-            {"number": log["gpu"], "start_s": log["at"], "layout": log["layout"], "state": log["state"]}
-        )
-        .sort("number", maintain_order=True)
-        .with_columns(end_s=pl.col("start_s").shift(-1).over("number").fill_null(end_s))
-        .filter((pl.col("end_s") > pl.col("start_s")) | (pl.col("state") == RECONFIGURING))
-        .select(
-            node=(pl.col("number") // fleet.gpus_per_node).cast(pl.Int32),
-            gpu=(pl.col("number") % fleet.gpus_per_node).cast(pl.Int32),
-            start_s="start_s",
-            end_s="end_s",
-            layout=pl.col("layout").replace_strict(layouts, return_dtype=pl.String),
-            state=pl.col("state").replace_strict(dict(enumerate(STATES)), return_dtype=pl.String),
-        )
-    )
+    return np.concatenate(pages)

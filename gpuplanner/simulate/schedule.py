@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU
@@ -10,18 +14,27 @@ from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs import CONSERVATIVE, MOST_STARTS, Gangs, to_gangs, with_more_slices
 from gpuplanner.simulate.jobs import checked
 from gpuplanner.simulate.outcomes import gang_outcomes
+from gpuplanner.simulate.places import refuse_for_placement, to_places, with_sensitivity
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.world import NONE
+from gpuplanner.simulate.topology import Placement
+from gpuplanner.simulate.world import NONE, Ints
 
 
 def schedule(
-    jobs: pl.DataFrame, fleet: Fleet, rules: Rules, *, policy: str, replication: int = 0
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    rules: Rules,
+    *,
+    policy: str,
+    placement: Placement | None = None,
+    replication: int = 0,
 ) -> pl.DataFrame:
     """Serve jobs on whole GPUs by any order and queue.
 
     Within one instant: jobs end or fail, jobs arrive, jobs start. Ties of submission go by the order of the
     jobs. A job gets the node with the fewest idle GPUs that holds it, lowest number first; one larger than a
-    node needs wholly idle nodes and leaves the rest of the last one to others.
+    node needs wholly idle nodes and leaves the rest of the last one to others; under conservative backfill the last
+    node has to have room for the remainder alone.
 
     Parameters
     ----------
@@ -34,6 +47,10 @@ def schedule(
         How jobs are served.
     policy : str
         Name written into the outcomes.
+    placement : Placement, optional
+        Another rule for nodes than that above, with tiers of the network that slow gangs down. The orders are
+        then ``"fifo"``, ``"sjf"`` and ``"qssf"``, the queues ``"strict"`` and ``"pass"``, and the jobs may have
+        a column ``sensitivity``, the share of a slow-down that a job suffers (1 where null or absent).
     replication : int
         Number written into the outcomes.
 
@@ -42,7 +59,7 @@ def schedule(
     polars.DataFrame
         Table ``schemas.Outcomes``, in the order of the jobs, without numbers of GPUs, and ``queued_s``: all
         time in the queue [s], before the first start and after stops. ``lost_gpu_s`` is all time for which
-        GPUs were held above ``run_s``: overhead, checkpoints and work done again.
+        GPUs were held above ``run_s``: overhead, checkpoints, work done again and slow-downs.
 
     Raises
     ------
@@ -60,9 +77,24 @@ def schedule(
     >>> run.select("job_id", "first_start", "end", "queued_s").rows()
     [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
     """
+    if placement is not None:
+        refuse_for_placement(rules, fleet, placement)
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
+    if placement is not None:
+        return _run_placed(gangs, with_sensitivity(table, jobs), fleet, placement, policy, replication)
     run(gangs, rules)
+    return outcomes_of(table, gangs, policy, replication)
+
+
+def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str, replication: int = 0) -> pl.DataFrame:
+    """Outcomes of a loop that has run to its end.
+
+    Raises
+    ------
+    ScenarioError
+        If a job fails so often that it never ends.
+    """
     if gangs.status[0].stuck != NONE:
         stuck = table["job_id"][int(gangs.jobs[gangs.status[0].stuck].row)]
         text = message(
@@ -72,10 +104,26 @@ def schedule(
             "Lower the rate of failures, or save work more often.",
         )
         raise ScenarioError(text)
-    done = gangs.jobs[gangs.arrivals]
-    found = {name: done[name] for name in ("start", "end", "queued", "lost", "starts")}
-    found["node"] = gangs.spots[done["spot"]]
-    return gang_outcomes(table, found, policy, replication)
+    return gang_outcomes(table, _found(gangs, gangs.spots[gangs.jobs["spot"]]), policy, replication)
+
+
+def _found(gangs: Gangs, node: Ints) -> dict[str, NDArray[Any]]:
+    """What became of the jobs, in order of arrival."""
+    names = ("start", "end", "queued", "lost", "starts")
+    found = {name: np.asarray(gangs.jobs[name])[gangs.arrivals] for name in names}
+    return found | {"node": node[gangs.arrivals]}
+
+
+def _run_placed(
+    gangs: Gangs, table: pl.DataFrame, fleet: Fleet, placement: Placement, policy: str, replication: int
+) -> pl.DataFrame:
+    """Run the loop over placed gangs to its end."""
+    from gpuplanner.simulate.placed import run_placed
+
+    places = to_places(gangs, table, fleet, placement)
+    run_placed(gangs, places)
+    node = places.held[places.spot] // places.per_node
+    return gang_outcomes(table, _found(gangs, node), policy, replication)
 
 
 def prepare(rules: Rules) -> None:

@@ -15,26 +15,34 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Table: TypeAlias = np.recarray[Any, Any]
+Row: TypeAlias = Any  # one row of a table
 
 WHOLE = 0
 """Number of the profile, and of the layout, of a GPU that is not cut."""
 NONE = -1
 """No job, no node, no layout, no slot yet."""
-ON, DRAINING, RECONFIGURING, OFF = range(4)
-STATES = ("on", "draining", "reconfiguring", "off")
+ON, DRAINING, RECONFIGURING, OFF, CHANGING = range(5)
+STATES = ("on", "draining", "reconfiguring", "off", "changing")
+PROFILE_BITS = 4
+"""Placements in the log are one number: for each slice the profile of the instance that begins there."""
 
 JOB = {
     "submit": float,  # not below 0
     "run": float,  # on a whole GPU, or on an instance that is large enough
     "limit": float,
     "sms_needed": float,  # 0 where speed does not depend on the instance
+    "kind": int,  # class of jobs whose speeds are known; NONE: speed goes by SMs
     "start": float,  # NaN until it starts
     "end": float,
+    "lost": float,  # time of its stay that a restart took
     "gpus": int,
     "profile": int,
     "gpu": int,  # (first) GPU that it holds
+    "slice": int,  # where on the GPU its instance begins; NONE under a calendar
     "served": int,  # profile of the instance that it holds
     "behind": int,  # next job in its queue
+    "before": int,  # phase before this one; NONE if it is the first
+    "then": int,  # next phase; NONE if it is the last
 }
 GPU = {
     "layout": int,  # present one; while reconfiguring, the coming one; NONE if off
@@ -57,6 +65,10 @@ PROFILE = {
     "lowest": int,  # no GPU below this one offers an instance
     "head": int,  # first job waiting
     "tail": int,  # last job waiting
+    "coming": int,  # instances that are being made on demand
+    "hopeless": int,  # 1 if no GPU can be cut for it, but for those that changed since
+    "draining": int,  # 1 while a GPU is drained for it
+    "tried": int,  # 1 if its queue was looked at in this instant
 }
 LAYOUT = {
     "present": int,  # GPUs that have or get it and are not leaving
@@ -66,7 +78,7 @@ IDLE = {
     "nodes": int,  # nodes with that many idle whole GPUs
     "lowest": int,  # no node below this one has that many
 }
-EVENT = {"at": float, "who": int}  # job or GPU
+EVENT = {"at": float, "who": int}  # job, GPU, or GPU and slice
 CHANGE = {"gpu": int, "at": float, "layout": int, "state": int}
 STATUS = {
     "now": float,
@@ -74,23 +86,74 @@ STATUS = {
     "arrived": int,
     "running": int,
     "holding": int,
-    "first_coming": int,
     "coming": int,
     "logged": int,
+    "touched": int,
+    "gathered": int,
+    "claim": int,
+    "spent": float,
+    "day": float,
+}
+PLACED = {
+    "cut": int,  # slices of all instances, as bits
+    "held": int,  # slices of instances that jobs hold
+    "kept": int,  # slices of instances that are being made
+    "drain": int,  # slices that are drained: nothing starts on them
+    "drained_for": int,  # profile of what is made there then
+    "drained_at": int,  # slice where it will begin
+    "making": int,  # instances that are being made; 1 if the GPU is being made whole
+    "ready": float,  # when its last change is done
+    "switched": float,  # when the last change began
+    "switches": int,  # changes begun on that day
+    "rebooting": int,  # 1 while its node is
+    "effort": int,  # how far it is from being whole and idle
+    "spared": int,  # 1 if a job on whole GPUs waits for it: not to be cut
+    "touched": int,  # 1 if it changed in this instant
 }
 
 
+class Slicing(NamedTuple):
+    """Placed instances and the rules of cutting on demand; without rows under a calendar."""
+
+    patience_s: float
+    drain_s: float  # infinite: nothing is drained
+    switches_per_day: int  # NONE: no limit
+    keep_whole: int  # GPUs, from the lowest number up
+    driver_s: float
+    operator_s: float
+    mode_s: float  # 0 where MIG mode needs no reboot
+    starts: Ints  # [profile, rank] slices where an instance may begin, then NONE
+    spans: Ints  # [profile] its slices as bits, from slice 0
+    open: Ints  # [profile, slices taken as bits] 1 if there is a start left
+    loss: Floats  # [slices taken as bits] what they cost by fragmentation
+    takes: Ints  # [profile, resource]
+    budget: Ints  # [resource] what a GPU has
+    room: Ints  # [resource] room to count
+    cuts: (
+        Ints  # [gpu, slice] profile of the instance that begins there, made or being made; NONE if none does
+    )
+    gpus: Table  # [gpu] PLACED
+    touched: Ints  # [rank] GPUs that changed in this instant
+
+
 class World(NamedTuple):
-    """Rules, jobs, machine, and what comes next."""
+    """Rules, jobs, machine, and what comes next.
+
+    A job with several phases has a row for each, linked in their order. The first rows are the first phases, in
+    order of arrival; of the others ``submit`` is when the phase before ended.
+    """
 
     per_node: int
-    reconfigure_s: float
+    arrivals: int
+    restart_s: float
     easy: bool
     until_s: float
     slot_starts: Floats  # [slot]
     targets: Ints  # [slot, layout] GPUs
     instances: Ints  # [layout, profile] instances on one GPU
     substitutes: Ints  # [profile, rank] larger profiles, smallest first, then NONE
+    change_s: Floats  # [layout before, layout after] time that an idle GPU takes
+    slowdown: Floats  # [kind, profile] run time on an instance over that on a whole GPU
     jobs: Table  # [job]
     gpus: Table  # [gpu]
     free: Ints  # [gpu, profile] idle instances, on offer or not
@@ -101,10 +164,11 @@ class World(NamedTuple):
     chosen: Ints  # [rank] nodes chosen for a start
     ends: Table  # [heap] running jobs by end
     due: Table  # [rank] jobs on whole GPUs by start + limit, ascending; for EASY
-    coming: Table  # [ring] GPUs being reconfigured: first come, first done
+    coming: Table  # [heap] GPUs being reconfigured, or instances being made
     order: Table  # [gpu] room to sort GPUs
     log: Table  # [row] changes of state
     status: Table  # one row
+    slicing: Slicing
 
 
 def table(columns: Mapping[str, type], rows: int) -> Table:

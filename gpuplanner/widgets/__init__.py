@@ -1,6 +1,18 @@
 """Controls for notebooks: they put a question, have it answered in the background, and show the answer."""
 
+from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html, what_limits_cost
+from gpuplanner.widgets.sweep import SweepPanel, sweep_panel
 from gpuplanner.widgets.whatif import WhatIf, whatif
 
-__all__ = ["LimitsPanel", "WhatIf", "price_html", "what_limits_cost", "whatif"]
+__all__ = [
+    "ExplorePanel",
+    "LimitsPanel",
+    "SweepPanel",
+    "WhatIf",
+    "explore_inbox",
+    "price_html",
+    "sweep_panel",
+    "what_limits_cost",
+    "whatif",
+]

@@ -1,4 +1,4 @@
-"""The what-if notebook in JupyterLab: a slider moves, the chart changes, nothing fails on either side."""
+"""Notebooks in JupyterLab: a control is set, the answer changes, nothing fails on either side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-NOTEBOOK = "03_static_vs_dynamic.ipynb"
+WHAT_IF, EXPLORE = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb"
 TOKEN = "local"
 MINUTES, PRICE = 2, 4
 
@@ -28,15 +28,16 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def lab(root, tmp_path_factory):
-    """JupyterLab on the notebook with few replications; its settings and workspaces are thrown away."""
+    """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
     home = tmp_path_factory.mktemp("lab")
     folder = home / "notebooks"
     folder.mkdir()
-    notebook = nbformat.read(root / "notebooks" / NOTEBOOK, as_version=4)
+    shutil.copy(root / "notebooks" / EXPLORE, folder)
+    notebook = nbformat.read(root / "notebooks" / WHAT_IF, as_version=4)
     notebook.cells[1].source = notebook.cells[1].source.replace(
         "replications: int = 5", "replications: int = 2"
     )
-    nbformat.write(notebook, folder / NOTEBOOK)
+    nbformat.write(notebook, folder / WHAT_IF)
     port = free_port()
     dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     arguments = [
@@ -51,7 +52,7 @@ def lab(root, tmp_path_factory):
     )  # fmt: skip
     try:
         wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}")
-        yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK}?token={TOKEN}&reset"
+        yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}?token={TOKEN}&reset"
     finally:
         server.terminate()
         server.wait(timeout=20)
@@ -68,18 +69,34 @@ def wait_for(address: str) -> None:
     pytest.fail("JupyterLab did not start within a minute")
 
 
-def test_slider_moves_and_the_chart_changes(chromium, lab):
+@pytest.fixture
+def opened(chromium, lab):
+    """Open a notebook, run all its cells, and see at the end that nothing failed or was fetched from elsewhere."""
     page = chromium.new_page(viewport={"width": 1280, "height": 1400})
     faults, strangers = [], []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda request: _note(request.url, strangers))
-    page.goto(lab, wait_until="commit")
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
-    page.wait_for_selector(
-        "text=| Idle", timeout=90_000
-    )  # run before the kernel is there, and it asks for one
-    page.click("text=Run >> nth=0")
-    page.click("text=Run All Cells")
+
+    def run_all(name: str):
+        page.goto(lab(name), wait_until="commit")
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        page.wait_for_selector(
+            "text=| Idle", timeout=90_000
+        )  # run before the kernel is there, and it asks for one
+        page.click("text=Run >> nth=0")
+        page.click("text=Run All Cells")
+        return page
+
+    yield run_all
+    tracebacks = page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']")
+    assert tracebacks.count() == 0
+    assert faults == []
+    assert strangers == []
+    page.close()
+
+
+def test_slider_moves_and_the_chart_changes(opened):
+    page = opened(WHAT_IF)
     page.wait_for_selector(".noUi-handle", timeout=240_000)
     before = answer(page)
     press(page, PRICE, times=3)
@@ -88,11 +105,23 @@ def test_slider_moves_and_the_chart_changes(chromium, lab):
     second = changed(page, first)
     assert "<svg" in first
     assert "<svg" in second
-    tracebacks = page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']")
-    assert tracebacks.count() == 0
-    assert faults == []
-    assert strangers == []
-    page.close()
+
+
+def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
+    page = opened(EXPLORE)
+    page.wait_for_selector(".widget-toggle-button", timeout=120_000)
+    first = changed(page, "", mark="Data quality")
+    choose = page.locator(".widget-dropdown select")
+    choose.nth(1).select_option("search")
+    page.click(".widget-toggle-button:has-text('ledger')")
+    second = changed(page, first, mark="Where the GPU-time of search went")
+    assert "<img alt" in second
+    page.click(".widget-toggle-button:has-text('phases')")
+    third = changed(page, second, mark="Phases of one job")
+    jobs = choose.nth(2).locator("option").all_inner_texts()
+    assert jobs[0] in third
+    assert page.locator(".jp-RenderedSVG, .vega-embed").count() >= 5  # the charts of the cells above
+    assert page.locator(".widget-dropdown label span[title]").count() == 3
 
 
 def answer(page) -> str:
@@ -100,11 +129,11 @@ def answer(page) -> str:
     return page.locator(".widget-html-content").last.inner_html()
 
 
-def changed(page, before: str) -> str:
-    """Wait until the panel shows something else."""
+def changed(page, before: str, *, mark: str = "<svg") -> str:
+    """Wait until the panel shows something else, with a certain text in it."""
     for _ in range(240):
         now = answer(page)
-        if now != before and "<svg" in now:
+        if now != before and mark in now:
             return now
         page.wait_for_timeout(500)
     pytest.fail("the answer did not change within two minutes")

@@ -154,5 +154,56 @@ def phases() -> pl.DataFrame:
 
 
 @pytest.fixture
+def findings() -> pl.DataFrame:
+    """Three faults; the gravest moves two figures."""
+    rows = [
+        (HOSTILE[0], "error", 3, "left out of every figure", "line 7", "GPU-hours"),
+        (HOSTILE[0], "error", 3, "left out of every figure", "line 7", "demand"),
+        ("no GPU", "warning", 1200, "demand leaves them out", "job 1", "demand"),
+        ("blank lines", "info", 1, "none: not counted as rows", "", "none"),
+    ]
+    columns = ["check", "severity", "rows", "effect", "example", "figure"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+@pytest.fixture
+def coverage() -> pl.DataFrame:
+    """Two nodes for four days: one seen whole, one half, barely, not at all, and not expected."""
+    seen = {HOSTILE[0]: [24.0, 24.0, 24.0, 24.0], "n2": [12.0, 0.1, 0.0, None]}
+    rows = [
+        (node, at(24 * day).date(), hours, 24.0)
+        for node, days in seen.items()
+        for day, hours in enumerate(days)
+        if hours is not None
+    ]
+    return pl.DataFrame(rows, schema=["node", "day", "observed_gpu_h", "expected_gpu_h"], orient="row")
+
+
+@pytest.fixture
+def intake() -> pl.DataFrame:
+    """Jobs on three days but one, one reason with a date and one without."""
+    first, second, third = (at(24 * day).date() for day in range(3))
+    rows = [
+        *(("jobs submitted", day, count) for day, count in ((first, 40), (second, 0), (third, 10))),
+        ("rejected: end before start", second, 4),
+        (f"rejected: {HOSTILE[0]}", None, 2),
+    ]
+    return pl.DataFrame(rows, schema=["what", "day", "rows"], orient="row")
+
+
+@pytest.fixture
+def held() -> pl.DataFrame:
+    """GPU-hours of two tenants by what was seen of them."""
+    parts = {"used": [6.0, 1.0], "idle_with_process": [2.0, 0.0], "idle_without_process": [1.0, 0.0]}
+    return pl.DataFrame({"tenant": HOSTILE[:2]} | parts | {"idle_unclear": 0.0, "unobserved": [1.0, 9.0]})
+
+
+@pytest.fixture
+def ended() -> pl.DataFrame:
+    rows = [("a", "COMPLETED", False, 6.0), ("b", "COMPLETED", False, 3.0), ("a", "FAILED", True, 1.0)]
+    return pl.DataFrame(rows, schema=["tenant", "state", "lost", "gpu_hours"], orient="row")
+
+
+@pytest.fixture
 def buckets() -> tuple[str, ...]:
     return BUCKETS

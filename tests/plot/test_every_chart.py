@@ -28,6 +28,11 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "savings": plot.plot_savings,
     "costs": lambda frame: plot.plot_costs(frame, unit="USD"),
     "samples": plot.plot_phases,
+    "findings": plot.plot_quality,
+    "coverage": plot.plot_coverage,
+    "intake": plot.plot_intake,
+    "held": plot.plot_held_activity,
+    "ended": plot.plot_held_states,
 }
 NAMES = {
     "ledger": "tenant",
@@ -35,6 +40,10 @@ NAMES = {
     "bounds": "method",
     "policies": "policy",
     "costs": "tenant",
+    "findings": "check",
+    "coverage": "node",
+    "intake": "what",
+    "held": "tenant",
 }
 
 

@@ -155,9 +155,16 @@ def test_unknown_parameters_are_refused(tmp_path, root):
         run_notebook(root / "notebooks" / "monthly_report.ipynb", tmp_path / "x.ipynb", {"scenaro_path": "a"})
 
 
-@pytest.mark.parametrize("name", ["01_demand_and_phases", "03_static_vs_dynamic", "04_mig_layouts"])
-def test_notebooks_run_headless(root, tmp_path, name):
-    parameters = {"replications": 2} if name.startswith("03") else {}
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("01_demand_and_phases", {}),
+        ("03_static_vs_dynamic", {"replications": 2}),
+        ("04_mig_layouts", {}),
+        ("07_twenty_jobs", {"seeds": 3, "ablation_seeds": 2, "harder_seeds": 2}),
+    ],
+)
+def test_notebooks_run_headless(root, tmp_path, name, parameters):
     run_notebook(root / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb", parameters)
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
     shown = [output for cell in executed.cells for output in cell.get("outputs", [])]

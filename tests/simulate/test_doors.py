@@ -265,7 +265,7 @@ def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, 
     before = python(WALK, **environment)
     layouts = copy / "simulate" / "layouts.py"
     source = layouts.read_text()
-    layouts.write_text(source.replace("now + w.reconfigure_s", "now + 2 * w.reconfigure_s"))
+    layouts.write_text(source.replace("now + seconds", "now + 2 * seconds"))
     assert layouts.read_text() != source
     assert python(WALK, **environment) != before
     layouts.write_text(source)

@@ -1,0 +1,238 @@
+"""Sections about a trace as read: they choose and arrange; every number comes from the inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.demand import pool
+from gpuplanner.report import page, tables
+from gpuplanner.report.live import Text, still
+from gpuplanner.report.quality import quality, roomy
+from gpuplanner.report.section import Section
+from gpuplanner.study.explore import EVERYBODY, Inbox
+
+_TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace."
+
+
+def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
+    """Where the GPU-time went: by bucket, by tenant, by local month, and what became of held time."""
+    mine, activity, ended = (box.of(table, tenant) for table in (box.ledger, box.activity, box.ended))
+    by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
+    months = tables.table(
+        by_month,
+        caption=f"GPU-hours by month ({box.tz}), {tenant}",
+        formats=dict.fromkeys(by_month.columns[1:], ",.1f"),
+        headings={"period": "month", "gpu_hours": "all"},
+    )
+    idle, lost = _idle_text(activity), _lost_text(ended)
+    states = ended.group_by("state", "lost").agg(pl.col("attempts", "gpu_hours").sum())
+    held = [
+        page.figure(
+            roomy(plot.plot_held_activity(activity)),
+            title="Held GPU-hours, and what was seen of them",
+            alt=f"{idle} A GPU that is held without a process could be given to others at once.",
+            table=activity,
+        ),
+        page.figure(
+            roomy(plot.plot_held_states(ended)),
+            title="Held GPU-hours by how attempts ended",
+            alt=f"{lost} How much of it checkpoints had saved is not known.",
+            table=states.sort("gpu_hours", "state", descending=[True, False]),
+        ),
+    ]
+    if tenant != EVERYBODY:
+        return Section(page.section(f"Where the GPU-time of {tenant} went", *held, months))
+    buckets = box.buckets()
+    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    whole = page.figure(
+        plot.plot_ledger(mine, tz=box.tz),
+        title="Installed GPU-hours by bucket",
+        alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
+        f"{largest['share']:.0%}. Look for what is neither used nor free.",
+        table=buckets,
+    )
+    return Section(page.section("Where the GPU-time went", whole, *held, months))
+
+
+def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
+    """What was wanted, by profile and by tenant."""
+    wanted = box.of(box.demand, tenant)
+    sums = wanted.group_by("tenant", "profile").agg(
+        mean_instances=pl.col("y").mean(),
+        p95_instances=pl.col("y").quantile(0.95),
+        most_instances=pl.col("y").max(),
+    )
+    table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
+    first = table.row(0, named=True) if table.height else None
+    most = "Nothing was wanted." if first is None else (
+        f"Most wanted: {first['profile']} by {first['tenant']}, {first['mean_instances']:.1f} on average and "
+        f"{first['most_instances']:.0f} at most."
+    )  # fmt: skip
+    parts = [
+        page.figure(
+            plot.plot_demand(pool(wanted) if wanted.height else wanted),
+            title=f"Instances wanted by profile ({box.board}), {tenant}",
+            alt=f"{most} As if nobody had queued. Look for the rhythm of the day and the week.",
+            table=table,
+        )
+    ]
+    if tenant == EVERYBODY:
+        parts.append(
+            page.figure(
+                plot.plot_demand(wanted, by="tenant"),
+                title="Instances wanted by tenant",
+                alt="Look for tenants that peak at different times: they can share.",
+            )
+        )
+    return Section(page.section("What was wanted", *parts))
+
+
+def phases(box: Inbox, job: str = "") -> Section:
+    """Phases, spikes, signature and slice of one job; by default of the one with most telemetry."""
+    title = "Phases of one job"
+    known = box.jobs_of()
+    if not known:
+        return Section(page.section(title, page.note(_TELEMETRY)))
+    name = job or known[0]
+    view = box.job(name)
+    facts = box.sampled.filter(job_id=name).row(0, named=True)
+    table, spikes = view.phases, view.spikes.table
+    steps = " → ".join(label or "no activity read" for label in table["label"])
+    pace = "; ".join(f"{label} every {_duration(gap)}" for label, gap in view.spikes.periods.items())
+    dips = f"{spikes.height or 'No'} short dip{'' if spikes.height == 1 else 's'}{pace and ': ' + pace}"
+    saved = float(table["saved_gpu_hours"].sum())
+    fit = (
+        f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
+        f"{saved:,.1f} GPU-hours."
+        if facts["gpus"] is not None and facts["gpus"] <= 1
+        else "It runs on several GPUs, which keep whole GPUs."
+    )
+    columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
+    shown = table.select(*columns, "profile_phase", "evidence").with_columns(run_h=pl.col("run_s") / 3600)
+    heads = {"bound": "waits for", "profile_phase": "smallest slice", "evidence": "why"}
+    return Section(
+        page.section(
+            title,
+            page.paragraph(
+                f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."
+            ),
+            page.figure(
+                plot.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
+                title=f"What the GPUs of {name} did",
+                alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
+                table=shown.drop("evidence", "run_s"),
+            ),
+            page.paragraph(f"It waits for: {view.bound} ({view.evidence}). {fit}"),
+            tables.table(
+                shown.select("phase", "label", "run_h", "bound", "profile_phase", "evidence"),
+                caption="Signature and slice of each phase",
+                headings=heads,
+            ),
+            _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
+            if spikes.height
+            else "",
+        )
+    )
+
+
+def claim(box: Inbox) -> Section:
+    """Do late phases need fewer GPUs? The verdict, and what classes of jobs wait for."""
+    title = "Do late phases need fewer GPUs?"
+    if box.claim is None or box.signatures is None:
+        return Section(page.section(title, page.note(_TELEMETRY)))
+    first = box.claim.row(0, named=True)
+    verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
+    others = box.claim["verdict"].n_unique()
+    depends = (
+        " By other definitions of late or of need the verdict differs: see the table." if others > 1 else ""
+    )
+    worst = box.signatures.sort("gpu_hours", descending=True).row(0, named=True)
+    return Section(
+        page.section(
+            title,
+            page.note(verdict + depends),
+            tables.table(box.claim, caption="Late over early demand, by definition", formats=_RATIOS),
+            page.figure(
+                roomy(plot.plot_signatures(box.signatures)),
+                title="What the GPUs of each class of jobs wait for",
+                alt=f"Most sampled time: {worst['job_class']}, which waits for {worst['bound']}. Look for classes that "
+                "wait for something else than compute: the table says which slice that means.",
+                table=box.signatures,
+            ),
+        )
+    )
+
+
+def provenance(box: Inbox) -> Section:
+    """Where the numbers come from."""
+    kept = box.trace.provenance
+    facts = {
+        "source": kept["source"],
+        "span": f"{kept['span_start']} to {kept['span_end']} (UTC)",
+        "rows": f"{kept['rows_kept']:,} of {kept['rows_in']:,} kept, {kept['rows_rejected']:,} rejected",
+        "files": ", ".join(f"{each['name']} (sha256 {each['sha256']})" for each in kept.get("files", []))
+        or "none",
+        "notes": "; ".join(map(str, kept.get("notes", []))) or "none",
+        "board": box.board,
+        "zone": box.tz,
+        "read with": f"gpuplanner {kept.get('gpuplanner', 'of an unknown version')}",
+        "shown with": f"gpuplanner {__version__}",
+    }
+    frame = pl.DataFrame({"what": list(facts), "value": list(facts.values())})
+    return Section(page.section("Provenance", tables.table(frame, caption="Where these numbers come from")))
+
+
+View = Callable[[Inbox, str, str], Text]
+VIEWS: Mapping[str, View] = {
+    "quality": lambda box, _tenant, _job: still(quality(box.quality)),
+    "ledger": lambda box, tenant, _job: still(ledger(box, tenant)),
+    "demand": lambda box, tenant, _job: still(demand(box, tenant)),
+    "phases": lambda box, _tenant, job: still(phases(box, job)),
+    "claim": lambda box, _tenant, _job: still(claim(box)),
+}
+"""Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
+_RATIOS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
+
+
+def _folded(caption: str, table: pl.DataFrame) -> str:
+    rows = tables.table(table, caption=caption)
+    return f"<details><summary>{caption} as a table</summary>\n{rows}\n</details>"
+
+
+def _idle_text(activity: pl.DataFrame) -> str:
+    sums = activity.sum()
+    held = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
+    if not held:
+        return "Nothing was held."
+    share = {part: float(sums[part].item()) / held for part in sums.columns if part != "tenant"}
+    if share["unobserved"] == 1:
+        return "Nothing of the held time was observed: whether it was used is not known."
+    return (
+        f"Of the held GPU-hours {share['used']:.0%} were used, {share['idle_with_process']:.0%} idle with a process, "
+        f"{share['idle_without_process']:.0%} idle without one, {share['unobserved']:.0%} not observed."
+    )
+
+
+def _lost_text(ended: pl.DataFrame) -> str:
+    held = float(ended["gpu_hours"].sum())
+    if not held:
+        return "Nothing was held."
+    lost = ended.filter("lost")
+    share = float(lost["gpu_hours"].sum()) / held
+    if lost.is_empty():
+        return "No attempt that ended badly is known."
+    worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
+    return f"{share:.1%} went to attempts that did not complete, most of it {worst[0]}."
+
+
+def _duration(gap: timedelta) -> str:
+    return f"{gap.total_seconds() / 60:.3g} min"
+
+
+def _gpus(count: float | None) -> str:
+    return "GPUs not known" if count is None else f"{count:g} GPU{'' if count == 1 else 's'}"

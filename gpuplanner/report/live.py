@@ -1,0 +1,102 @@
+"""Show a section in a notebook with charts that answer the pointer; exports take their pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from gpuplanner import plot
+from gpuplanner._optional import import_optional
+from gpuplanner.report.section import Section
+
+_CHART = re.compile(
+    r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
+)
+_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
+
+
+_LOOK = """<style>
+.gpuplanner section { border: 0; }
+.gpuplanner figure { margin: .6em 0; }
+.gpuplanner h3 { margin: .8em 0 .2em; }
+.gpuplanner table { margin: .4em 0 .8em; border-collapse: collapse; }
+.gpuplanner caption { text-align: left; font-weight: 600; padding-bottom: .3em; }
+/* Stronger than the rules of JupyterLab. */
+.gpuplanner.gpuplanner table :is(th, td) { text-align: left; vertical-align: top; padding: .25em .6em; }
+.gpuplanner.gpuplanner table .number { text-align: right; }
+.gpuplanner .note { border-left: 4px solid #00558a; background: #f5f7fa; padding: .6em 1em; }
+.gpuplanner summary { cursor: pointer; color: #00558a; }
+.gpuplanner .scroll { overflow-x: auto; }
+.gpuplanner img { max-width: 100%; }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A section, or a piece of one between charts, with the looks it has in a notebook.
+
+    Attributes
+    ----------
+    html : str
+        Markup; what it leaves open the browser closes.
+    """
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return f'{_LOOK}<div class="gpuplanner">{self.html}</div>'
+
+
+def still(section: Section) -> Text:
+    """Give a section as one piece of markup, with pictures in place of live charts.
+
+    Examples
+    --------
+    >>> still(Section("<p>a</p>"))
+    Text(html='<p>a</p>')
+    """
+    return Text(section._repr_mimebundle_()["text/html"])
+
+
+def parts(section: Section) -> list[Text | dict[str, object]]:
+    """Part a section at its charts, without its heading: the notebook has its own.
+
+    Returns
+    -------
+    list
+        Pieces of text, and specifications of charts.
+
+    Examples
+    --------
+    >>> parts(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
+    [Text(html='<section><p>None.</p></section>')]
+    """
+    found: list[Text | dict[str, object]] = []
+    # The caption is read out where no label of the picture repeats it.
+    html = _HEADING.sub("", section.html).replace(' aria-hidden="true"', "")
+    at = 0
+    for match in _CHART.finditer(html):
+        found += [Text(html[at : match.start()]), json.loads(match[1])]
+        at = match.end()
+    return [*found, Text(html[at:])]
+
+
+def show(section: Section) -> None:
+    """Display a section: text, live charts, tables.
+
+    Parameters
+    ----------
+    section : Section
+        From a function of this package.
+
+    Raises
+    ------
+    MissingDependencyError
+        If IPython or Altair is not installed.
+    """
+    display = import_optional("IPython.display", extra="notebook").display
+    altair = import_optional("altair", extra="plot")
+    plot.enable_offline_renderer()
+    for part in parts(section):
+        display(part if isinstance(part, Text) else altair.Chart.from_dict(part))

@@ -1,0 +1,115 @@
+"""The quality of data as read: a section, a page of its own, and a picture."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.files import write_atomically
+from gpuplanner.report import page
+from gpuplanner.report.section import Section
+from gpuplanner.study.quality import DataQuality, by_figure
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+
+def quality(found: DataQuality) -> Section:
+    """What is wrong with the data, and which time was seen."""
+    facts = found.facts
+    read = (
+        f"Source {facts['source']}: {facts['rows_in']:,} rows read, {facts['rows_kept']:,} kept, "
+        f"{facts['rows_rejected']:,} rejected with a reason. Look here first: a figure is as good as its rows."
+    )
+    drawn = [
+        page.figure(
+            roomy(plot.plot_quality(by_figure(found.findings))),
+            title="What is wrong, and which figures it moves",
+            alt=plot.quality_text(found.findings),
+            table=found.findings,
+        ),
+        page.figure(
+            roomy(plot.plot_intake(found.intake)),
+            title="Jobs submitted and rows rejected, by day",
+            alt=f"{plot.intake_text(found.intake)} Look for days without jobs: an outage, or rows that are missing.",
+            table=found.intake,
+        ),
+    ]
+    seen = plot.coverage_text(found.coverage)
+    if found.coverage is None:
+        return Section(page.section("Data quality", page.paragraph(read), *drawn, page.note(seen)))
+    covered = page.figure(
+        roomy(plot.plot_coverage(found.coverage)),
+        title="Telemetry: observed share of each node's time",
+        alt=f"{seen} A full bar is time seen whole, a cross time without a reading; "
+        "blank is before the first or after the last reading.",
+        table=found.coverage,
+    )
+    return Section(page.section("Data quality", page.paragraph(read), *drawn, covered))
+
+
+def write_quality(found: DataQuality, path: str | Path, *, title: str) -> Path:
+    """Write the quality of the data as a page of its own (``.html``) or as a picture (``.svg``).
+
+    Parameters
+    ----------
+    found : DataQuality
+        From :func:`gpuplanner.study.quality.data_quality`.
+    path : str or Path
+        The suffix says which.
+    title : str
+        Of the page; plain text.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written; what stood there is intact.
+    """
+    text = quality_svg(found) if Path(path).suffix == ".svg" else quality_page(found, title=title)
+    return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def quality_page(found: DataQuality, *, title: str) -> str:
+    """A page of its own about the quality of the data, as :func:`gpuplanner.report.page.render_page` makes it.
+
+    Parameters
+    ----------
+    found : DataQuality
+        From :func:`gpuplanner.study.quality.data_quality`.
+    title : str
+        Plain text.
+    """
+    facts = found.facts
+    subtitle = f"{facts['span_start']} to {facts['span_end']} (UTC)"
+    origin = {"source": str(facts["source"]), "gpuplanner": __version__}
+    origin |= {each["name"]: each["sha256"] for each in found.provenance.get("files", [])}
+    return page.render_page(quality(found).html, title=title, subtitle=subtitle, provenance=origin)
+
+
+def quality_svg(found: DataQuality) -> str:
+    """One picture of all that is drawn of the quality of the data.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.quality import data_quality
+    >>> quality_svg(data_quality("sample"))[:4]
+    '<svg'
+    """
+    charts = [plot.plot_quality(by_figure(found.findings)), plot.plot_intake(found.intake)]
+    if found.coverage is not None:
+        charts.append(plot.plot_coverage(found.coverage))
+    words = [
+        plot.quality_text(found.findings),
+        plot.intake_text(found.intake),
+        plot.coverage_text(found.coverage),
+    ]
+    opening, rest = plot.charts_to_svg(charts).split(">", 1)
+    return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
+
+
+def roomy(chart: ChartType) -> ChartType:
+    """Leave room at both sides for names in a font wider than the one that pictures are laid out with."""
+    return chart.properties(padding={"left": 40, "top": 5, "right": 60, "bottom": 5})

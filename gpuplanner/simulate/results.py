@@ -1,0 +1,149 @@
+"""From the arrays of a run to tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.hardware import Layout, Placement
+from gpuplanner.schemas import WHOLE_GPU, Outcomes, conform
+from gpuplanner.simulate.build import Terms
+from gpuplanner.simulate.fleet import Fleet
+from gpuplanner.simulate.world import NONE, PROFILE_BITS, RECONFIGURING, STATES, World
+
+
+def stays_of(kept: pl.DataFrame, world: World, terms: Terms, fleet: Fleet) -> pl.DataFrame:
+    """Every phase with what became of it, by job and phase.
+
+    Parameters
+    ----------
+    kept : polars.DataFrame
+        The phases in the order of the rows of the world, with ``row`` and ``phase``.
+    world : World
+        After the run.
+    terms : Terms
+        Names of numbers.
+    fleet : Fleet
+        What is installed.
+
+    Returns
+    -------
+    polars.DataFrame
+        As ``Run.stays``, with phases that never started, ``row``, and ``last``: whether it is the last of its job.
+    """
+    work = world.jobs
+    gpu = pl.Series(work.gpu)
+    started = gpu != NONE
+    served = dict(enumerate(terms.profiles))
+    found = kept.select(
+        "row",
+        "job_id",
+        "tenant",
+        "phase",
+        "profile",
+        "gpus",
+        submit=pl.when(pl.col("phase") == 0).then("submit_s").otherwise(pl.Series(work.submit)),
+        first_start=pl.Series(work.start).fill_nan(None),
+        end=pl.Series(work.end).fill_nan(None),
+        served_on=pl.Series(work.served).replace_strict(served, default=None, return_dtype=pl.String),
+        node=pl.when(started).then(gpu // fleet.gpus_per_node).cast(pl.Int32),
+        gpu=pl.when(started).then(gpu % fleet.gpus_per_node).cast(pl.Int32),
+        slice=pl.Series(work.slice).cast(pl.Int32).replace(NONE, None),
+        lost_s=pl.Series(work.lost),
+        last=pl.Series(work.then == NONE),
+    )
+    return found.sort("row", "phase")
+
+
+def outcomes_of(jobs: pl.DataFrame, stays: pl.DataFrame, policy: str, replication: int) -> pl.DataFrame:
+    """Put the phases of every job together, in the order of the jobs; jobs left out have null start and end."""
+    if len(stays) and not stays["last"].all():
+        whole = stays.group_by("row", maintain_order=True).agg(
+            pl.col("first_start", "served_on", "node", "gpu").first(),
+            pl.col("end").last(),
+            lost_gpu_s=(pl.col("lost_s") * pl.col("gpus")).sum(),
+            queued_s=(pl.col("first_start") - pl.col("submit")).sum(),
+        )
+    else:
+        whole = stays.select(
+            "row",
+            "first_start",
+            "served_on",
+            "node",
+            "gpu",
+            "end",
+            lost_gpu_s=pl.lit(0.0),
+            queued_s=pl.col("first_start") - pl.col("submit"),
+        )
+    table = jobs.join(whole, on="row", how="left", maintain_order="left").with_columns(
+        submit=pl.col("submit_s"),
+        policy=pl.lit(policy),
+        replication=pl.lit(replication),
+        preemptions=pl.lit(0),
+        lost_gpu_s=pl.col("lost_gpu_s").fill_null(0.0),
+        queued_s=pl.when(pl.col("first_start").is_not_null()).then("queued_s"),
+        wait_s=pl.col("first_start") - pl.col("submit_s"),
+        jct_s=pl.col("end") - pl.col("submit_s"),
+    )
+    return conform(table, Outcomes, where="outcomes").with_columns(table["queued_s"])
+
+
+def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet, *, placed: bool) -> pl.DataFrame:
+    """Turn changes into rows that last until the next change of the same GPU.
+
+    Parameters
+    ----------
+    log : array of CHANGE
+        Changes of state.
+    end_s : float
+        End of the run [s].
+    terms : Terms
+        Names of numbers.
+    fleet : Fleet
+        What is installed.
+    placed : bool
+        Whether layouts are placements, in the form of the loop that cuts on demand.
+
+    Returns
+    -------
+    polars.DataFrame
+        As ``Run.states``.
+    """
+    texts = {NONE: "off"} | dict(enumerate(terms.layouts))
+    layouts = {}
+    if placed:
+        layouts = {code: _layout(code, terms, fleet) for code in np.unique(log["layout"]).tolist()}
+        texts = {code: layout.text if code else WHOLE_GPU for code, layout in layouts.items()}
+    places = {code: str(layout) for code, layout in layouts.items()}
+    layout = pl.col("layout")
+    return (
+        pl.DataFrame(
+            {"number": log["gpu"], "start_s": log["at"], "layout": log["layout"], "state": log["state"]}
+        )
+        .sort("number", maintain_order=True)
+        .with_columns(end_s=pl.col("start_s").shift(-1).over("number").fill_null(end_s))
+        .filter((pl.col("end_s") > pl.col("start_s")) | (pl.col("state") == RECONFIGURING))
+        .select(
+            node=(pl.col("number") // fleet.gpus_per_node).cast(pl.Int32),
+            gpu=(pl.col("number") % fleet.gpus_per_node).cast(pl.Int32),
+            start_s="start_s",
+            end_s="end_s",
+            layout=layout.replace_strict(texts, return_dtype=pl.String),
+            state=pl.col("state").replace_strict(dict(enumerate(STATES)), return_dtype=pl.String),
+            **({"placements": layout.replace_strict(places, return_dtype=pl.String)} if placed else {}),
+        )
+    )
+
+
+def _layout(code: int, terms: Terms, fleet: Fleet) -> Layout:
+    """The placements that a number stands for."""
+    held = (
+        code >> PROFILE_BITS * start & (1 << PROFILE_BITS) - 1 for start in range(fleet.model.memory_slices)
+    )
+    return Layout(
+        tuple(
+            Placement.of(fleet.model.profile(terms.profiles[number]), start)
+            for start, number in enumerate(held)
+            if number
+        )
+    )

@@ -1,0 +1,160 @@
+"""The sweep panel: run many layouts over the same jobs, watch, and stop when enough is known."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from html import escape
+from typing import Any
+
+import polars as pl
+
+from gpuplanner._optional import import_optional
+from gpuplanner.simulate import Fleet, Rules
+from gpuplanner.study.sweep import Policies, Sweep, sweep
+from gpuplanner.widgets.background import BackgroundPanel
+
+SHOWN = {
+    "mean_jct_s": ("mean completion (h)", 3600.0),
+    "p95_queueing_delay_s": ("95 % wait less than (min)", 60.0),
+    "utilisation_server": ("slices held, of the fleet (%)", 0.01),
+    "difference": ("difference to the baseline (h)", 3600.0),
+}
+"""Columns of the answer: heading with its unit, and what divides the figure."""
+
+
+class SweepPanel(BackgroundPanel[Policies, Sweep]):
+    """A bar, a button that runs the sweep, and one that stops it and keeps what is done.
+
+    Parameters
+    ----------
+    jobs, fleet, policies, rules
+        As for :func:`gpuplanner.study.sweep.sweep`.
+    **how
+        Its further arguments, but ``progress`` and ``cancel``, which are the panel's.
+
+    Attributes
+    ----------
+    bar : ipywidgets.IntProgress
+        Policies done.
+    start, stop : ipywidgets.Button
+        Run, and cancel.
+    found : Sweep or None
+        Newest answer.
+    """
+
+    def __init__(
+        self,
+        jobs: pl.DataFrame,
+        fleet: Fleet,
+        policies: Policies,
+        rules: Rules,
+        **how: Any,  # noqa: ANN401 - as sweep takes them
+    ) -> None:
+        super().__init__(self._sweep, sweep_html, working="Simulating ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.policies = dict(policies)
+        self._problem = (jobs, fleet, rules)
+        self._how = how
+        self._cancelled = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.bar = widgets.IntProgress(min=0, max=len(self.policies), description="Policies")
+        self.start = widgets.Button(description="Run", tooltip="Simulate the jobs under every policy")
+        self.stop = widgets.Button(description="Cancel", tooltip="Stop, and keep what is done", disabled=True)
+        self.start.on_click(lambda _: self.ask())
+        self.stop.on_click(lambda _: self.cancel())
+        self.status.value = f"{len(self.policies)} policies, {jobs.height:,} jobs."
+        buttons = widgets.HBox([self.start, self.stop])
+        self.panel = widgets.VBox([buttons, self.bar, self.status, self.answer])
+
+    @property
+    def question(self) -> Policies:
+        """What is compared."""
+        return self.policies
+
+    @property
+    def found(self) -> Sweep | None:
+        """Newest answer."""
+        return self.newest
+
+    def ask(self) -> Future[Sweep]:
+        """Run the sweep in the background; one that is under way ends first, with what it has."""
+        self._cancelled.set()
+        self._cancelled = threading.Event()
+        self.bar.value, self.stop.disabled = 0, False
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        return super().ask()
+
+    def cancel(self) -> None:
+        """Stop before the next run; the answer then shows the policies that are done."""
+        self._cancelled.set()
+
+    def _sweep(self, policies: Policies) -> Sweep:
+        jobs, fleet, rules = self._problem
+        cancelled = self._cancelled
+
+        def progress(done: int, asked: int, name: str) -> None:
+            if self._loop is None:
+                self._show_progress(done, asked, name)
+            else:
+                self._loop.call_soon_threadsafe(self._show_progress, done, asked, name)
+
+        return sweep(jobs, fleet, policies, rules, progress=progress, cancel=cancelled.is_set, **self._how)
+
+    def _show_progress(self, done: int, asked: int, name: str) -> None:
+        self.bar.value = done
+        self.status.value = f"{done} of {asked} done, last {escape(name)}."
+        self.stop.disabled = done == asked
+
+
+def sweep_html(found: Sweep) -> str:
+    """Show a sweep as a table, best policy first.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.sweep import Sweep
+    >>> table = pl.DataFrame({"policy": ["<a>"], "unserved": [0], "mean_jct_s": [7200.0],
+    ...     "p95_queueing_delay_s": [90.0], "utilisation_server": [0.5], "difference": [None]})
+    >>> "<td>2.00</td><td>1.50</td><td>50.00</td><td>–</td>" in sweep_html(Sweep(table, asked=2))
+    True
+    """
+    headings = ["policy", *(heading for heading, _ in SHOWN.values()), "jobs not served"]
+    rows = []
+    for row in found.table.to_dicts():
+        cells = [
+            "–" if row[name] is None else f"{row[name] / unit:,.2f}" for name, (_, unit) in SHOWN.items()
+        ]
+        cells = [escape(row["policy"]), *cells, f"{row['unserved']:,}"]
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th scope='col'>{escape(heading)}</th>" for heading in headings)
+    said = "" if found.complete else f"<p>Cancelled: {found.done} of {found.asked} policies.</p>"
+    return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def sweep_panel(jobs: pl.DataFrame, fleet: Fleet, policies: Policies, rules: Rules, **how: Any) -> SweepPanel:  # noqa: ANN401 - as sweep takes them
+    """Make the sweep panel.
+
+    Parameters
+    ----------
+    jobs, fleet, policies, rules, **how
+        As for :func:`gpuplanner.study.sweep.sweep`.
+
+    Returns
+    -------
+    SweepPanel
+        Shows itself in a notebook.
+
+    Examples
+    --------
+    >>> from gpuplanner.simulate import Calendar
+    >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "gpus": 1,
+    ...     "profile": "gpu"})
+    >>> panel = sweep_panel(jobs, Fleet("A100-80GB", 1, 8), {"whole": Calendar.constant({"gpu": 8})}, Rules("strict"))
+    >>> panel.ask().result(timeout=60).table["mean_jct_s"].to_list(), panel.bar.value
+    ([60.0], 1)
+    """
+    return SweepPanel(jobs, fleet, policies, rules, **how)

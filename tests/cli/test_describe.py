@@ -1,0 +1,42 @@
+"""``describe``: traces and telemetry in words, JSON and a chart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def telemetry(command, tmp_path) -> str:
+    path = tmp_path / "node1.csv"
+    lines = ["timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]"]
+    lines += [f"2026/03/01 08:{minute:02d}:00.000, 0, 50 %, 1000 MiB, 200.0 W" for minute in range(30)]
+    path.write_text("\n".join(lines) + "\n")
+    assert command("ingest", "auto", str(path), "--tz", "UTC", "-o", str(tmp_path / "t"), "--quiet")[0] == 0
+    return str(tmp_path / "t")
+
+
+def test_telemetry_is_described(command, telemetry):
+    code, text, _ = command("describe", telemetry, "--json")
+    assert code == 0
+    told = json.loads(text)
+    assert told["facts"]["rows_in"] == 30
+    assert told["coverage by node"][0]["covered"] == 1.0
+
+
+@pytest.mark.parametrize("suffix", ["html", "svg"])
+def test_chart_is_written_and_talk_goes_to_stderr(command, telemetry, tmp_path, suffix):
+    out = tmp_path / f"quality.{suffix}"
+    code, text, err = command("describe", telemetry, "--json", "--chart", str(out))
+    assert code == 0
+    json.loads(text)
+    assert f"written: {out}" in err
+    assert "node1" in out.read_text("utf-8")
+
+
+def test_other_suffixes_are_refused_before_anything_is_read(command, tmp_path):
+    code, _, err = command("describe", "no/such/folder", "--chart", str(tmp_path / "q.png"))
+    assert code == 2
+    assert ".html or .svg" in err
+    assert not (tmp_path / "q.png").exists()

@@ -1,0 +1,141 @@
+"""Charts of the quality of the data: what is encoded is what was found, at every size."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from datetime import date, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner import plot
+from gpuplanner.plot.coverage import COLUMNS, FULL, NOTHING, PARTLY
+
+
+def rows(spec: dict) -> pl.DataFrame:
+    (values,) = spec["datasets"].values()
+    return pl.DataFrame(values, infer_schema_length=None)
+
+
+def grid(nodes: int, days: int) -> pl.DataFrame:
+    """Nodes seen whole, but node 7 on no day and node 8 half."""
+    return (
+        pl.DataFrame({"number": range(nodes)})
+        .join(pl.DataFrame({"day": [date(2026, 1, 1) + timedelta(day) for day in range(days)]}), how="cross")
+        .select(
+            pl.format("node-{}", pl.col("number").cast(pl.String).str.zfill(4)).alias("node"),
+            "day",
+            observed_gpu_h=pl.col("number").replace_strict({7: 0.0, 8: 96.0}, default=192.0),
+            expected_gpu_h=192.0,
+        )
+    )
+
+
+def test_severity_is_told_by_shape_as_well_as_by_colour(findings):
+    encoding = plot.chart_spec(plot.plot_quality(findings))["encoding"]
+    scales = [encoding[channel]["scale"] for channel in ("shape", "color")]
+    assert all(scale["domain"] == ["error", "warning", "info"] for scale in scales)
+    assert all(len(set(scale["range"])) == 3 for scale in scales)
+
+
+def test_gravest_findings_stand_first_and_the_title_counts_the_others(findings):
+    spec = plot.chart_spec(plot.plot_quality(findings, top=2))
+    assert len(spec["encoding"]["y"]["sort"]) == 2
+    assert spec["encoding"]["y"]["sort"][1] == "1,200 × no GPU"
+    assert spec["title"].endswith("the 2 gravest of 3")
+
+
+def test_nothing_wrong_is_said(findings):
+    assert "No faults found." in plot.chart_to_svg(plot.plot_quality(findings.clear()))
+    assert plot.quality_text(findings.clear()).startswith("No faults found")
+
+
+def test_text_counts_findings_not_figures(findings):
+    assert plot.quality_text(findings).startswith("1 error, 1 warning, 1 note. Gravest: 3 ×")
+
+
+def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(coverage):
+    drawn = rows(plot.chart_spec(plot.plot_coverage(coverage))).filter(name="n2").sort("start")
+    assert drawn["state"].to_list() == [PARTLY, PARTLY, NOTHING]
+    heights = (drawn["high"] - drawn["low"]).to_list()
+    assert heights[0] == pytest.approx(0.42)
+    assert 0 < heights[1] < 0.1
+    assert heights[2] == 0
+
+
+def test_days_on_which_nothing_was_to_be_expected_stay_blank(coverage):
+    spec = plot.chart_spec(plot.plot_coverage(coverage))
+    assert rows(spec).filter(name="n2").height == 3
+    cells, _, crosses = spec["layer"]
+    assert cells["mark"]["type"] == "rect"
+    assert crosses["mark"]["text"] == "×"
+
+
+def test_a_thousand_nodes_fit_with_the_worst_by_name():
+    spec = plot.chart_spec(plot.plot_coverage(grid(1000, 31)))
+    drawn = rows(spec)
+    names = spec["layer"][0]["encoding"]["y"]["sort"]
+    assert names[:2] == ["node-0007", "node-0008"]
+    assert names[-1] == "984 others"
+    assert drawn.height == 17 * 31
+    assert drawn["observed_gpu_h"].sum() == pytest.approx(grid(1000, 31)["observed_gpu_h"].sum())
+    assert set(drawn.filter(name="984 others")["state"]) == {FULL}
+    assert "Least observed: node-0007, 0%." in plot.coverage_text(grid(1000, 31))
+
+
+@pytest.mark.parametrize(
+    ("days", "word"), [(1, "day"), (62, "day"), (63, "week"), (400, "week"), (1500, "month")]
+)
+def test_days_become_weeks_and_months_so_that_cells_can_be_read(days, word):
+    spec = plot.chart_spec(plot.plot_coverage(grid(2, days)))
+    assert spec["title"].endswith(f"by node and {word}")
+    assert rows(spec)["start"].n_unique() <= COLUMNS
+
+
+def test_one_day_of_one_node_is_drawn():
+    root = ET.fromstring(plot.chart_to_svg(plot.plot_coverage(grid(1, 1))))
+    assert float(root.attrib["width"]) > 600
+
+
+def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
+    drawn = rows(plot.chart_spec(plot.plot_intake(intake)))
+    jobs = drawn.filter(pl.col("name").str.starts_with("jobs")).sort("start")
+    assert jobs["rows"].to_list() == [40, 0, 10]
+    assert jobs["state"].to_list() == ["jobs", NOTHING, "jobs"]
+    names = plot.chart_spec(plot.plot_intake(intake))["layer"][0]["encoding"]["y"]["sort"]
+    assert names[0] == "jobs submitted (50)"
+    assert names[2].endswith("(2; 2 not in time)")
+    assert plot.intake_text(intake) == "16.7 jobs a day, none on 1 of 3 days. 6 rows were rejected."
+
+
+def test_a_date_far_from_the_jobs_does_not_stretch_the_axis(intake):
+    odd = pl.DataFrame({"what": ["rejected: old"], "day": [date(1970, 1, 1)], "rows": [5]})
+    drawn = rows(plot.chart_spec(plot.plot_intake(pl.concat([intake, odd], how="vertical_relaxed"))))
+    assert drawn["start"].min() >= "2026"
+
+
+def test_rows_without_any_date_are_said(intake):
+    svg = plot.chart_to_svg(plot.plot_intake(intake.filter(pl.col("day").is_null())))
+    assert "No row states a date" in svg
+
+
+def test_held_time_adds_up_and_says_what_had_a_process(held):
+    drawn = rows(plot.chart_spec(plot.plot_held_activity(held)))
+    assert drawn["gpu_hours"].sum() == pytest.approx(20.0)
+    assert set(drawn["part"]) == {"used", "idle, with a process", "idle, no process", "not observed"}
+
+
+def test_time_that_was_lost_is_apart_from_what_was_not(ended):
+    drawn = rows(plot.chart_spec(plot.plot_held_states(ended)))
+    assert dict(drawn.select("name", "gpu_hours").iter_rows()) == {"COMPLETED": 9.0, "FAILED": 1.0}
+    assert drawn.filter(name="FAILED")["part"].item() == "may have to be spent again"
+
+
+def test_stacked_charts_make_one_picture(findings, coverage, intake):
+    charts = [plot.plot_quality(findings), plot.plot_intake(intake), plot.plot_coverage(coverage)]
+    svg = plot.charts_to_svg(charts)
+    root = ET.fromstring(svg)
+    alone = [float(ET.fromstring(plot.chart_to_svg(chart)).attrib["height"]) for chart in charts]
+    assert float(root.attrib["height"]) > 0.9 * sum(alone)
+    assert "What is wrong with the data" in svg
+    assert "Observed share of the GPU-time" in svg

@@ -1,0 +1,100 @@
+"""Sections of the inbox: text before every figure, tables that hold its numbers, and files that stand alone."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import polars as pl
+import pytest
+
+from gpuplanner.report import inbox
+from gpuplanner.report.live import Text, parts, still
+from gpuplanner.report.quality import write_quality
+from gpuplanner.study import load_trace
+from gpuplanner.study.explore import EVERYBODY, open_inbox
+from gpuplanner.study.quality import data_quality
+from gpuplanner.traces import Trace
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def box():
+    return open_inbox("sample", tz="Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def blind():
+    trace = load_trace("sample")
+    jobs = trace.jobs.head(200).with_columns(pl.col("tenant").replace({"search": HOSTILE}))
+    return open_inbox(Trace(jobs, trace.rejects, trace.quality.clear(), trace.provenance))
+
+
+@pytest.mark.parametrize("name", inbox.VIEWS)
+def test_every_figure_has_its_message_before_it_and_in_place_of_it(box, name):
+    html = inbox.VIEWS[name](box, "vision", "job-002875").html
+    figures = re.findall(r"<figure>(.*?)</figure>", html, re.DOTALL)
+    assert figures
+    for figure in figures:
+        caption, picture = figure.split("</figcaption>")
+        (label,) = re.findall(r'role="img" aria-label="([^"]+)"', picture)
+        assert label in caption
+        assert len(label) > 30
+
+
+@pytest.mark.parametrize("name", inbox.VIEWS)
+def test_without_telemetry_or_faults_every_section_says_so(blind, name):
+    html = inbox.VIEWS[name](blind, EVERYBODY, "").html
+    assert "<script" not in html
+    if name == "quality":
+        assert "No faults found" in html
+    if name in ("quality", "phases", "claim"):
+        assert "There is no telemetry" in html
+
+
+def test_ledger_names_the_shares_that_its_tables_hold(box):
+    html = inbox.ledger(box, "research").html
+    sums = box.of(box.activity, "research").row(0, named=True)
+    held = sum(value for part, value in sums.items() if part != "tenant")
+    assert f"{sums['idle_with_process'] / held:.0%} idle with a process" in html
+    assert "GPU-hours by month (Europe/Berlin), research" in html
+
+
+def test_claim_shows_the_verdict_of_the_test(box):
+    first = box.claim.row(0, named=True)
+    assert f"Verdict: {first['verdict']}, from {first['jobs']} jobs" in inbox.claim(box).html
+
+
+def test_phases_of_a_job_name_signature_and_slice(box):
+    name = box.sampled.filter(pl.col("gpus") == 1)["job_id"][0]
+    view, html = box.job(name), inbox.phases(box, name).html
+    assert f"It waits for: {view.bound}" in html
+    assert f"One slice for the whole job is {view.phases['profile_job'][0]}" in html
+
+
+def test_provenance_says_source_board_zone_and_version(box):
+    html = inbox.provenance(box).html
+    assert all(word in html for word in ("synthetic", "H100-80GB-SXM5", "Europe/Berlin", "gpuplanner "))
+
+
+def test_live_parts_are_the_section_without_its_heading(box):
+    section = inbox.ledger(box)
+    found = parts(section)
+    charts = [part for part in found if not isinstance(part, Text)]
+    assert len(charts) == section.html.count("<figure>") == 3
+    assert all("usermeta" in chart for chart in charts)
+    assert not any("<h2>" in part.html for part in found if isinstance(part, Text))
+    assert "<h2>" in still(section).html
+
+
+def test_files_stand_alone(tmp_path):
+    found = data_quality("sample")
+    page = write_quality(found, tmp_path / "q.html", title=HOSTILE).read_text("utf-8")
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="https?:', page)
+    assert HOSTILE not in page
+    picture = write_quality(found, tmp_path / "q.svg", title="").read_text("utf-8")
+    root = ET.fromstring(picture)
+    assert "running when the observation ended" in root.findtext("{http://www.w3.org/2000/svg}title")
+    assert write_quality(found, tmp_path / "r.svg", title="").read_text("utf-8") == picture

@@ -1,0 +1,238 @@
+"""Jobs in phases, speeds by class, and what changes cost."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
+from gpuplanner.simulate import (
+    Calendar,
+    ChangeCost,
+    Fleet,
+    OnDemand,
+    Rules,
+    Speeds,
+    hold_largest,
+    simulate,
+    totals,
+    unservable,
+)
+
+BOARD = "H100-80GB-SXM5"
+ONE = Fleet(BOARD, 1, 1)
+MIXED = Calendar.constant({"3g.40gb:1,2g.20gb:1,1g.10gb:1": 1})
+RESTART = Rules("strict", substitute=False, change=ChangeCost(driver_s=2.0, operator_s=0.0, restart_s=30.0))
+
+
+def phases_of(*rows):
+    return pl.DataFrame(rows, schema={"job_id": str, "profile": str, "run_s": float}, orient="row")
+
+
+def stays(run, job_id="a"):
+    return (
+        run.stays.filter(job_id=job_id).select("served_on", "submit", "first_start", "end", "lost_s").rows()
+    )
+
+
+class TestPhases:
+    JOBS = ("a", 5, 999, 1, "7g.80gb")
+    CHAIN = phases_of(
+        ("a", "1g.10gb", 100), ("a", "3g.40gb", 200), ("a", "3g.40gb", 50), ("a", "1g.10gb", 10)
+    )
+
+    def test_each_phase_is_served_on_what_it_needs_and_restarts_where_that_changes(self, jobs_of):
+        run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=self.CHAIN)
+        assert stays(run) == [
+            ("1g.10gb", 5, 5, 105, 0),
+            ("3g.40gb", 105, 105, 335, 30),
+            ("3g.40gb", 335, 335, 385, 0),
+            ("1g.10gb", 385, 385, 425, 30),
+        ]
+        outcome = run.outcomes.row(0, named=True)
+        assert (outcome["end"], outcome["jct_s"], outcome["lost_gpu_s"], outcome["queued_s"]) == (
+            425,
+            420,
+            60,
+            0,
+        )
+        assert (outcome["profile"], outcome["served_on"]) == ("1g.10gb", "1g.10gb")
+        assert totals(run.outcomes)["avg_jct_s"] == 420
+
+    def test_what_a_phase_gives_back_serves_others_and_it_queues_for_the_next(self, jobs_of):
+        jobs = jobs_of(self.JOBS, ("b", 50, 500, 1, "3g.40gb"), ("c", 60, 7, 1, "1g.10gb"))
+        run = simulate(jobs, ONE, MIXED, RESTART, policy="p", phases=self.CHAIN)
+        assert stays(run, "c") == [("1g.10gb", 60, 105, 112, 0)]
+        assert stays(run)[1] == ("3g.40gb", 105, 550, 780, 30)
+        assert run.outcomes["queued_s"].to_list() == [445, 0, 45]
+
+    def test_held_throughout_the_largest_need_costs_no_restart(self, jobs_of):
+        held = hold_largest(self.CHAIN, BOARD)
+        assert held["profile"].unique().to_list() == ["3g.40gb"]
+        run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=held)
+        assert run.outcomes.select("end", "lost_gpu_s").row(0) == (365, 0)
+
+    def test_a_substitute_is_kept_if_the_next_phase_gets_the_same_instance(self, jobs_of):
+        # There is only 3g.40gb, of which two serve everything.
+        rules = Rules("strict", change=RESTART.change)
+        run = simulate(
+            jobs_of(self.JOBS), ONE, Calendar.constant({"3g.40gb:2": 1}), rules, policy="p", phases=self.CHAIN
+        )
+        assert run.stays["served_on"].unique().to_list() == ["3g.40gb"]
+        assert run.outcomes["lost_gpu_s"].item() == 0
+
+    @pytest.mark.parametrize("queue", ["strict", "easy"])
+    def test_whole_gpus_are_phases_too(self, jobs_of, queue):
+        chain = phases_of(
+            ("a", "gpu", 50), ("a", "gpu", 30), ("a", "1g.10gb", 20), ("a", "gpu", 10)
+        ).with_columns(gpus=pl.Series([2, 2, 1, 1]), limit_s="run_s")
+        jobs = jobs_of(("a", 0, 1, 2, "gpu"), ("b", 1, 40, 2, "gpu"))
+        calendar = Calendar.constant({"gpu": 2, "1g.10gb:7": 1})
+        rules = Rules(queue, change=RESTART.change)
+        run = simulate(jobs, Fleet(BOARD, 1, 3), calendar, rules, policy="p", phases=chain)
+        assert [row[1:4] for row in stays(run)] == [(0, 0, 50), (50, 50, 80), (80, 80, 130), (130, 130, 170)]
+        assert stays(run, "b") == [("gpu", 1, 80, 120, 0)]
+
+    def test_on_demand_makes_what_each_phase_needs(self, jobs_of):
+        run = simulate(jobs_of(self.JOBS), ONE, OnDemand(), RESTART, policy="p", phases=self.CHAIN)
+        assert stays(run)[:2] == [("1g.10gb", 5, 7, 107, 0), ("3g.40gb", 107, 109, 339, 30)]
+
+    def test_sms_count_in_every_phase(self, jobs_of):
+        chain = self.CHAIN.with_columns(sms_needed=pl.Series([32.0, 120.0, None, 8.0]))
+        run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
+        assert (run.stays["end"] - run.stays["first_start"] - run.stays["lost_s"]).to_list() == [
+            200,
+            400,
+            50,
+            10,
+        ]
+
+    def test_phases_of_unknown_jobs_are_refused(self, jobs_of):
+        with pytest.raises(SchemaError, match="1 other job_ids: 'z'"):
+            simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=phases_of(("z", "gpu", 1)))
+
+    def test_a_phase_that_never_fits_is_named(self, jobs_of):
+        chain = phases_of(("a", "1g.10gb", 1), ("a", "7g.80gb", 1))
+        assert unservable(jobs_of(self.JOBS), ONE, MIXED, RESTART, phases=chain).rows() == [
+            ("a", "7g.80gb", 1, "no slot from its submission on offers 7g.80gb")
+        ]
+        with pytest.raises(ScenarioError, match=r"'a: no slot .* offers 7g.80gb'"):
+            simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
+
+    def test_under_backfill_whole_phases_need_limits(self, jobs_of):
+        with pytest.raises(SchemaError, match="run-time limit"):
+            simulate(jobs_of(self.JOBS), ONE, MIXED, Rules(), policy="p", phases=phases_of(("a", "gpu", 1)))
+
+    @pytest.mark.parametrize("bad", [{"run_s": -1.0}, {"profile": "1g.10gb", "gpus": 2}])
+    def test_bad_phases_are_refused(self, jobs_of, bad):
+        chain = phases_of(("a", "gpu", 1)).with_columns(**{key: pl.lit(value) for key, value in bad.items()})
+        with pytest.raises(SchemaError, match="phases of jobs"):
+            simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
+
+    def test_the_largest_need_holds_them_all(self):
+        # 1g.20gb has more memory than 1g.10gb and less compute than 2g.10gb would: 2g.20gb holds both.
+        chain = phases_of(("a", "1g.20gb", 1), ("a", "2g.20gb", 1), ("b", "1g.10gb", 1), ("b", "gpu", 1))
+        held = hold_largest(chain.with_columns(gpus=pl.Series([1, 1, 1, 4])), BOARD)
+        assert held.select("profile", "gpus").rows() == [("2g.20gb", 1)] * 2 + [("gpu", 4)] * 2
+
+
+class TestSpeeds:
+    TABLE = pl.DataFrame(
+        {
+            "job_class": ["bert", "bert", "gnn"],
+            "profile": ["1g.10gb", "3g.40gb", "3g.40gb"],
+            "speed": [0.2, 0.5, 0.8],
+            "speed_low": [0.1, 0.4, 0.5],
+            "speed_high": [0.25, 1.0, 1.0],
+        }
+    )
+
+    def run(self, jobs, column="speed", rules=RESTART, calendar=MIXED):
+        return simulate(jobs, ONE, calendar, rules, policy="p", speeds=Speeds(self.TABLE, column))
+
+    @pytest.mark.parametrize(
+        ("column", "ends"), [("speed", [500, 125]), ("speed_low", [1000, 200]), ("speed_high", [400, 100])]
+    )
+    def test_run_times_go_by_the_class(self, jobs_of, column, ends):
+        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), ("b", 0, 100, 1, "3g.40gb"), job_class=["bert", "gnn"])
+        assert self.run(jobs, column).outcomes["end"].to_list() == ends
+
+    def test_jobs_without_a_class_go_by_sms(self, jobs_of):
+        jobs = jobs_of(
+            ("a", 0, 100, 1, "1g.10gb"),
+            ("b", 0, 100, 1, "3g.40gb"),
+            job_class=[None, "bert"],
+            sms_needed=[32.0, 132.0],
+        )
+        assert self.run(jobs).outcomes["end"].to_list() == [200, 200]
+
+    def test_whole_gpus_are_the_measure(self, jobs_of):
+        jobs = jobs_of(("a", 0, 100, 1, "gpu"), job_class=["bert"])
+        assert self.run(jobs, calendar=Calendar.constant({"gpu": 1})).outcomes["end"].item() == 100
+
+    def test_the_speed_is_that_of_the_substitute(self, jobs_of):
+        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["bert"])
+        run = self.run(jobs, rules=Rules("strict"), calendar=Calendar.constant({"3g.40gb:2": 1}))
+        assert run.outcomes["end"].item() == 200
+
+    def test_a_class_without_a_speed_where_it_may_run_is_refused(self, jobs_of):
+        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["bert"])
+        with pytest.raises(SchemaError, match=r"none for 'bert on 2g\.20gb'"):
+            self.run(jobs, rules=Rules("strict"))
+        assert self.run(jobs).outcomes["end"].item() == 500
+
+    def test_an_unknown_class_is_refused(self, jobs_of):
+        with pytest.raises(SchemaError, match="'bert', 'gnn', or null; got 'dlrm'"):
+            self.run(jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["dlrm"]))
+
+    @pytest.mark.parametrize(
+        "bad", [{"speed": 1.1}, {"speed_low": 0.0}, {"speed_low": 0.3}, {"speed_high": 0.1}]
+    )
+    def test_tables_that_contradict_themselves_are_refused(self, bad):
+        with pytest.raises(SchemaError, match="speeds"):
+            Speeds(self.TABLE.with_columns(**{key: pl.lit(value) for key, value in bad.items()}))
+
+    def test_profiles_of_the_table_are_those_of_the_board(self, jobs_of):
+        table = self.TABLE.with_columns(profile=pl.lit("1g.5gb")).head(1)
+        with pytest.raises(GeometryError, match=r"1g\.5gb"):
+            simulate(
+                jobs_of(("a", 0, 1, 1, "1g.10gb"), job_class=["bert"]),
+                ONE,
+                MIXED,
+                RESTART,
+                policy="p",
+                speeds=Speeds(table),
+            )
+
+
+class TestCost:
+    def test_a_calendar_pays_part_by_part(self, jobs_of):
+        calendar = Calendar([0, 100], ("gpu", "3g.40gb:2", "1g.10gb:7"), [[1, 0, 0], [0, 1, 0]])
+        jobs = jobs_of(("a", 100, 10, 1, "3g.40gb"))
+        for change, start in (
+            (ChangeCost(), 160.6),
+            (ChangeCost(operator_s=0.0), 100.6),
+            (ChangeCost.flat(7.0), 107.0),
+        ):
+            run = simulate(jobs, ONE, calendar, Rules("strict", change=change), policy="p")
+            assert run.outcomes["first_start"].item() == pytest.approx(start)
+
+    def test_instances_that_both_layouts_have_stay_through_the_driver(self):
+        before, after = {"4g.40gb": 1, "3g.40gb": 1}, {"4g.40gb": 1, "1g.10gb": 3}
+        assert ChangeCost(1.0, 0.0).seconds(BOARD, before, after) == 4.0
+        assert ChangeCost(1.0, 60.0).seconds(BOARD, before, after) == 66.0
+
+    def test_mig_mode_is_paid_where_it_needs_a_reboot(self):
+        change = ChangeCost(0.0, 60.0, mode_s=600.0)
+        assert change.seconds("A100-80GB", {"gpu": 1}, {"3g.40gb": 2}) == 660.0
+        assert change.seconds("A100-80GB", {"7g.80gb": 1}, {"3g.40gb": 2}) == 60.0
+        assert change.seconds(BOARD, {"gpu": 1}, {"3g.40gb": 2}) == 60.0
+
+    def test_what_was_said_before_still_holds(self):
+        assert Rules(reconfigure_s=7.0).change_cost == ChangeCost.flat(7.0)
+
+    @pytest.mark.parametrize("name", ["driver_s", "operator_s", "mode_s", "restart_s"])
+    @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+    def test_seconds_are_not_below_zero(self, name, value):
+        with pytest.raises(ScenarioError, match="cost of change"):
+            ChangeCost(**{name: value})

@@ -1,0 +1,99 @@
+"""The inbox: cuts of one trace agree with the whole, with the tables they come from, and with each other."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.ledger import by_bucket, held_by_activity
+from gpuplanner.study import load_trace
+from gpuplanner.study.explore import EVERYBODY, open_inbox
+from gpuplanner.study.history import begin_of, end_of
+from gpuplanner.study.public import PUBLIC, public_traces
+from gpuplanner.traces import Trace
+
+
+@pytest.fixture(scope="module")
+def box():
+    return open_inbox("sample", tz="Europe/Berlin")
+
+
+def test_months_are_local_and_sum_to_the_ledger(box):
+    months = box.months()
+    assert months["period"].to_list() == [date(2026, 2, 1), date(2026, 3, 1)]  # one hour of March in Berlin
+    assert months["gpu_hours"][1] == pytest.approx(64.0)
+    assert months["gpu_hours"].sum() == pytest.approx(by_bucket(box.ledger)["gpu_hours"].sum(), rel=1e-9)
+
+
+def test_tenants_partition_what_is_held(box):
+    held = [box.months(tenant)["gpu_hours"].sum() for tenant in box.tenants]
+    buckets = dict(box.buckets().select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
+    assert sum(held) == pytest.approx(
+        buckets["used"] + buckets["unobserved"] + buckets["held_idle"], rel=1e-9
+    )
+    assert held == sorted(held, reverse=True)
+
+
+def test_activity_is_that_of_the_ledger(box):
+    trace = load_trace("sample")
+    alone = held_by_activity(trace.jobs, trace.samples, start=begin_of(trace), end=end_of(trace))
+    assert box.of(box.activity, "search").equals(alone.filter(tenant="search"))
+    assert box.of(box.activity, EVERYBODY).equals(alone)
+
+
+def test_near_names_are_offered(box):
+    with pytest.raises(ScenarioError, match="search"):
+        box.of(box.ledger, "search2")
+    with pytest.raises(ScenarioError, match="job-002875"):
+        box.job("job-2875")
+
+
+def test_jobs_are_those_with_telemetry(box):
+    assert len(box.jobs_of()) == 44
+    assert set(box.jobs_of("search")) == set(box.sampled.filter(tenant="search")["job_id"])
+    counts = box.trace.samples.filter(job_id=box.jobs_of()[0]).height
+    assert box.sampled["readings"].to_list()[0] == counts == box.sampled["readings"].max()
+
+
+def test_a_job_is_the_same_alone_as_among_all(box):
+    view = box.job("job-002875")
+    among = box.phases.filter(job_id="job-002875")
+    assert view.phases.select(among.columns).equals(among)
+    assert view.phases["bound"].null_count() == 0
+    assert view.phases["end"].to_list()[:-1] == view.phases["start"].to_list()[1:]
+
+
+def test_tables_of_the_whole_are_computed_once(box):
+    assert box.ledger is box.ledger
+    assert box.claim is box.claim
+
+
+def test_without_telemetry_there_is_nothing_to_say_of_phases():
+    trace = load_trace("sample")
+    blind = open_inbox(Trace(trace.jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory))
+    assert blind.jobs_of() == []
+    assert (blind.phases, blind.signatures, blind.claim, blind.quality.coverage) == (None,) * 4
+    with pytest.raises(ScenarioError, match="Ingest telemetry"):
+        blind.job("job-002875")
+
+
+def test_public_traces_are_those_whose_files_are_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
+    assert public_traces() == []
+    monkeypatch.setenv("GPUPLANNER_DATA", str(tmp_path))
+    assert public_traces() == []
+    (tmp_path / "philly").mkdir()
+    (tmp_path / PUBLIC["philly"].jobs).touch()
+    assert public_traces() == ["philly"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "kept"), [("fox", None), ("openb", 8152), ("philly", 53257)])
+def test_public_traces_open_by_name(public_data, monkeypatch, name, kept):
+    monkeypatch.setenv("GPUPLANNER_DATA", str(public_data))
+    box = open_inbox(name)
+    assert kept in (None, box.trace.jobs.height)
+    assert box.months()["gpu_hours"].sum() == pytest.approx(box.ledger["gpu_hours"].sum(), rel=1e-9)

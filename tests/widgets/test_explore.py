@@ -1,0 +1,127 @@
+"""The explore panel in plain Python: choose, and look at the section."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from html import unescape
+
+import pytest
+
+from gpuplanner.errors import GpuPlannerError
+from gpuplanner.study.explore import EVERYBODY, open_inbox
+from gpuplanner.widgets import background, explore_inbox
+from gpuplanner.widgets.explore import HELP
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class Said:
+    """A section that says what it was asked for."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def _repr_html_(self) -> str:
+        return "|".join(self.words)
+
+
+@pytest.fixture(scope="module")
+def inbox():
+    return open_inbox("sample")
+
+
+@pytest.fixture
+def drawn():
+    """What was drawn, in order."""
+    return []
+
+
+@pytest.fixture
+def panel(inbox, drawn):
+    def view(name):
+        def draw(box, tenant, job):
+            drawn.append((name, tenant, job, threading.current_thread() is threading.main_thread()))
+            return Said(name, tenant, job)
+
+        return draw
+
+    return explore_inbox(
+        inbox, {name: view(name) for name in ("quality", "ledger", "phases")}, traces=["no/such/folder"]
+    )
+
+
+def test_it_begins_with_everybody_and_the_job_with_most_telemetry(panel, inbox):
+    assert panel.tenant.value == EVERYBODY
+    assert panel.tenant.options == (EVERYBODY, *inbox.tenants)
+    assert panel.ask().result(60).html == f"quality|{EVERYBODY}|{inbox.jobs_of()[0]}"
+    assert (panel.status.value, panel.answer.value) == ("", panel.newest.html)
+
+
+def test_jobs_offered_are_those_of_the_tenant(panel, inbox):
+    panel.tenant.value = "search"
+    panel.ask().result(60)
+    assert [job for _, job in panel.job.options] == inbox.jobs_of("search")
+    assert panel.newest.html.endswith(inbox.jobs_of("search")[0])
+
+
+def test_what_was_seen_once_is_shown_again_without_drawing(panel, drawn):
+    for view in ("ledger", "quality", "ledger", "quality"):
+        panel.view.value = view
+        panel.ask().result(60)
+    assert [name for name, *_ in drawn] == ["ledger", "quality"]
+
+
+def test_the_code_line_asks_for_the_same(panel):
+    panel.tenant.value = "search"
+    panel.view.value = "ledger"
+    opened = "open_inbox('sample', board='H100-80GB-SXM5', tz='UTC')"
+    assert unescape(panel.code.value) == f"<code>inbox.ledger({opened}, tenant='search')</code>"
+    panel.view.value = "quality"
+    assert unescape(panel.code.value) == f"<code>inbox.quality({opened}.quality)</code>"
+
+
+def test_a_trace_that_cannot_be_read_is_said_and_the_last_answer_stays(panel):
+    kept = panel.ask().result(60).html
+    panel.trace.value = "no/such/folder"
+    with pytest.raises(GpuPlannerError):
+        panel.ask().result(60)
+    assert "No answer" in panel.status.value
+    assert panel.answer.value == kept
+    panel.trace.value = "sample"
+    panel.ask().result(60)
+    assert panel.status.value == ""
+
+
+def test_choices_that_follow_each_other_are_answered_once_and_off_the_kernels_thread(
+    panel, drawn, monkeypatch
+):
+    monkeypatch.setattr(background, "DEBOUNCE_S", 0.02)
+
+    async def choose():
+        panel.tenant.value = "search"
+        panel.view.value = "phases"
+        panel.tenant.value = "vision"
+        while panel.newest is None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(choose(), 30))
+    assert [(view, tenant, here) for view, tenant, _, here in drawn] == [("phases", "vision", False)]
+    assert panel.job.value == panel.newest.html.split("|")[2]
+
+
+def test_showing_the_panel_asks_the_first_question(panel):
+    assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
+    assert panel._pending.result(60).html.startswith("quality")
+
+
+def test_controls_have_label_and_help(panel):
+    for control, label in ((panel.trace, "Trace"), (panel.tenant, "Tenant"), (panel.job, "Job")):
+        assert label in control.description
+        assert f"title='{control.tooltip}'" in control.description
+    assert list(panel.view.tooltips) == [HELP[name] for name in panel.view.options]
+
+
+def test_hostile_names_stay_text(inbox):
+    panel = explore_inbox(inbox, {"ledger": lambda *_: Said("")}, data=HOSTILE)
+    assert "<script" not in panel.code.value
