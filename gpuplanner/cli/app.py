@@ -16,7 +16,7 @@ from gpuplanner.errors import (
 
 COMMANDS = (
     *("inbox", "live", "bill", "phases", "hints"),
-    *("walk", "machine", "pack", "allocate", "calibrate"),
+    *("walk", "sweep", "machine", "pack", "allocate", "calibrate"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 

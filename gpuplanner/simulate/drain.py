@@ -2,7 +2,7 @@
 
 These are the slices of a legal start in which the fewest are in use, then with the least fragmentation, then on
 the lowest GPU; through the operator they are all slices of a GPU. Where no cut GPU comes into question, the next
-whole GPU that a job gives back is taken.
+whole GPU that a job gives back is taken. Only GPUs that may be changed on that day come into question.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def use_drained(w: World, gpu: int) -> bool:
     if w.gpus[gpu].leaving:
         w.gpus[gpu].leaving = 0
         offer(w, gpu, 1)
-    wanted = w.profiles[profile].head != NONE and may_switch(placed, w.status[0].now, slicing.switches_per_day)
+    able = may_switch(placed, w.status[0].now, slicing.switches_per_day)
+    wanted = able and w.profiles[profile].head != NONE
     if profile == WHOLE and wanted:
         make_whole(w, gpu)
         return True

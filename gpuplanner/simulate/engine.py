@@ -1,7 +1,8 @@
 """The event loops. They know only time, GPUs and instances.
 
 Within one instant: ends, then reconfigurations done, then the calendar, then arrivals, then starts, then what is
-cut on demand. Ties go to the lowest number of job, node and GPU.
+cut on demand. Drained slices that need not be cut any more are offered to jobs in the same instant. Ties go to the
+lowest number of job, node and GPU.
 """
 
 from __future__ import annotations

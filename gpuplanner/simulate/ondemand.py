@@ -46,6 +46,8 @@ class OnDemand:
     drain_s : float or None
         A job that has waited for so long, and for which no GPU can be cut, has slices drained [s]: where the
         fewest are in use, nothing more starts until it can be cut there. One drain for each profile at a time.
+        If nobody waits for it any more by then, or the GPU has had all its changes of that day, what was drained
+        is offered again.
         None: never; then large instances, and whole GPUs, may not come at all while smaller ones are in demand.
     switches_per_day : int or None
         Most changes of one GPU within a day, counted from the start of the run; None: any number.

@@ -212,6 +212,42 @@ class TestDrain:
         assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=None)))["w"] > 2400
         assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=100.0)))["w"] == 220 + 7 * 2
 
+    def test_a_gpu_that_may_not_be_cut_is_not_claimed(self, jobs_of, starts):
+        # ``b`` has waited long when ``w`` gives the whole GPU back.
+        jobs = jobs_of(
+            ("w", 0, 200, 1, "gpu"),
+            ("v", 0, 10, 1, "gpu"),
+            ("a", 0, 300, 1, "3g.40gb"),
+            ("b", 0, 10, 1, "3g.40gb"),
+        )
+        policy = OnDemand({"3g.40gb:1,2g.20gb:1,1g.10gb:1": 1}, drain_s=100.0, switches_per_day=0)
+        assert starts(serve(jobs, policy, per_node=2)) == {"w": 0, "v": 200, "a": 0, "b": 300}
+
+    def test_a_gpu_claimed_in_vain_serves_others_at_once(self, jobs_of, starts):
+        # GPU 1 is cut for ``a`` and may not be cut again; so at 110 ``b`` claims GPU 0. At 152 it follows ``a``.
+        jobs = jobs_of(
+            ("w", 0, 200, 1, "gpu"),
+            ("a", 0, 150, 1, "3g.40gb"),
+            ("b", 10, 1000, 1, "3g.40gb"),
+            ("v", 20, 10, 1, "gpu"),
+        )
+        run = serve(jobs, OnDemand(drain_s=100.0, switches_per_day=1), per_node=2)
+        assert starts(run) == {"w": 0, "a": 2, "b": 152, "v": 200}
+
+    def test_changes_of_the_day_that_were_used_up_meanwhile(self, jobs_of, starts):
+        # The lower half is drained for ``d`` from 100 to 300; the upper one is cut for ``e`` at 150.
+        jobs = jobs_of(
+            ("a", 0, 300, 1, "3g.40gb"),
+            ("c", 0, 150, 1, "3g.40gb"),
+            ("d", 0, 50, 1, "4g.40gb"),
+            ("e", 120, 50, 1, "2g.20gb"),
+        )
+        policy = OnDemand({"3g.40gb:2": 1}, drain_s=100.0, switches_per_day=1)
+        run = serve(jobs, policy)
+        assert starts(run) == {"a": 0, "c": 0, "d": DAY_S + 4, "e": 154}
+        more = serve(jobs, OnDemand({"3g.40gb:2": 1}, drain_s=100.0, switches_per_day=2))
+        assert starts(more) == {"a": 0, "c": 0, "d": 304, "e": 154}
+
 
 class TestReboot:
     CHANGE = ChangeCost(driver_s=2.0, operator_s=0.0, mode_s=600.0)

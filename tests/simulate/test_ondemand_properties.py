@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 
@@ -252,7 +253,7 @@ def test_every_job_that_fits_is_served_in_the_end(case):
 @given(cases())
 def test_without_switches_it_is_the_static_layout(case):
     jobs, fleet, policy, rules, _ = case
-    frozen = OnDemand(policy.start, switches_per_day=0)
+    frozen = dataclasses.replace(policy, switches_per_day=0)
     on_demand = run_of(jobs, fleet, frozen, rules, None)
     static = run_of(jobs, fleet, frozen.opening(fleet), rules, None)
     assert on_demand.outcomes.equals(static.outcomes)

@@ -1,0 +1,44 @@
+"""``gpuplanner sweep``: a table of policies, and Ctrl-C that keeps what is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from gpuplanner.cli.app import Exit
+
+SMALL = ["--set", "replications=2", "--set", "horizon_slots=24", "--layouts", "3"]
+
+
+def test_policies_are_ranked_with_cutting_on_demand_among_them(command):
+    code, out, err = command("sweep", "sample", *SMALL, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["complete"], found["asked"], len(found["table"])) == (True, 4, 4)
+    assert [row["rank"] for row in found["table"]] == [1, 2, 3, 4]
+    times = [row["mean_jct_s"] for row in found["table"] if not row["unserved"]]
+    assert times == sorted(times)
+    assert "cut on demand" in {row["policy"] for row in found["table"]}
+    assert [line.split()[0] for line in err.splitlines() if "/" in line] == ["1/4", "2/4", "3/4", "4/4"]
+
+
+def test_an_interrupt_keeps_what_is_done(command, monkeypatch):
+    from gpuplanner.study import layout_sweep
+
+    whole = layout_sweep.sweep
+
+    def interrupted(*arguments, progress, **options):
+        def pressed(done, total, name):
+            progress(done, total, name)
+            if done == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return whole(*arguments, progress=pressed, **options)
+
+    monkeypatch.setattr(layout_sweep, "sweep", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    code, out, _ = command("sweep", "sample", *SMALL)
+    assert code == Exit.INTERRUPTED
+    assert "2 of 4 policies" in out
+    assert signal.getsignal(signal.SIGINT) is before
