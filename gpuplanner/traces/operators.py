@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpuplanner.traces.jsonfile import is_json
 from gpuplanner.traces.kubernetes import read_kubernetes
 from gpuplanner.traces.slurm import read_slurm
+from gpuplanner.traces.slurm_states import NAMED, TIMES, read_slurm_states
 from gpuplanner.traces.slurm_words import known_fields
 from gpuplanner.traces.source import Source, columns_of, header_has
 from gpuplanner.traces.supercloud import COLUMN_MAP as SUPERCLOUD_COLUMNS
@@ -45,6 +46,13 @@ def looks_like_kubernetes(lines: Sequence[str]) -> bool:
 
 
 OPERATORS = (
+    Source(
+        "slurm-states",
+        "Slurm accounting without times: what jobs there were and how they ended",
+        read_slurm_states,
+        lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES),
+        frozenset(),
+    ),
     Source(
         "slurm",
         "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",

@@ -161,12 +161,15 @@ def test_logged_phases_of_measured_runs(public_data):
     From warm-up to steady the meters of no run move: the log counts iterations there. Those edges cannot be found, and
     the recall over all logged edges is what they leave.
     """
-    moving, found_all, logged = Score(), Score(), Score()
+    moving, found_all, logged, generous = Score(), Score(), Score(), Score()
     for run in LOGGED_RUNS:
         samples, log = read_run(public_data, run)
         within = tolerance(log["time"].max() - log["time"].min(), surely=timedelta(0))
         found = find_phases(samples)["start"][1:].to_list()
         edges = logged_edges(log)
+        # The usual two minutes are much for runs of five: by them even the phases of a second are found.
+        usual = tolerance(log["time"].max() - log["time"].min())
+        generous += score_changes(found, logged_edges(log, least=1), usual)
         moving += score_changes(found, [edge for edge in edges if moves(samples, edge)], within)
         logged += score_changes(found, edges, within)
         found_all += score_changes(found, [*edges, *other_events(log)], within)
@@ -174,3 +177,5 @@ def test_logged_phases_of_measured_runs(public_data):
     assert moving.recall >= TARGET
     assert logged.recall == moving.true / logged.true
     assert found_all.precision >= TARGET
+    assert (generous.true, generous.precision, generous.recall) == (12, 1.0, 1.0)
+    assert generous.hausdorff < timedelta(seconds=43)

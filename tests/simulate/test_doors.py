@@ -246,7 +246,7 @@ def test_where_nothing_can_be_kept_code_is_compiled_in_memory():
     assert entry(names["double"])(21) == 42
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_machine_code_is_kept_and_read_back(tmp_path):
     first = python(WALK, NUMBA_CACHE_DIR=str(tmp_path))
     kept = sorted(tmp_path.rglob("*.nbc"))
@@ -257,7 +257,7 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
     assert kept[0].stat().st_mtime_ns == stamp
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, tmp_path):
     copy = tmp_path / "gpuplanner"
     shutil.copytree(root / "gpuplanner", copy, ignore=shutil.ignore_patterns("__pycache__"))

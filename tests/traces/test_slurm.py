@@ -388,6 +388,17 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
 
 
 @pytest.mark.data
+def test_a_dump_without_times_is_a_listing_of_states(public_data: Path):
+    """269 rows, of which 163 are steps; the figures were counted with awk."""
+    path = public_data / "slurm" / "sacct_short_ood.txt"
+    found = read("auto", path)
+    facts = found.summary()
+    assert (facts["rows_in"], found.table.height, found.rejects.height) == (269, 106, 163)
+    assert (facts["jobs_completed"], facts["jobs_pending"], facts["jobs_timeout"]) == (44, 31, 10)
+    assert found.table["cpus"].sum() == 19_436
+
+
+@pytest.mark.data
 def test_a_dump_without_times_is_refused_naming_them(public_data: Path):
     with pytest.raises(TraceFormatError, match=r"'Submit' or .*'AllocTRES' or 'ReqTRES'"):
         read_slurm([public_data / "slurm" / "sacct_short_ood.txt"], tz="America/New_York")

@@ -24,7 +24,7 @@ PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,3600
         ("alibaba_gpu_v2023/openb_pod_list_cpu050.csv.gz", "openb"),
         ("slurm/sacct_fox_2025.txt", "slurm"),
         ("slurm/sacct_phillips_2016.log.gz", "slurm"),
-        ("slurm/sacct_short_ood.txt", "slurm"),
+        ("slurm/sacct_short_ood.txt", "slurm-states"),
         ("slurm/sonar_fox_2025.json", "slurm"),
         ("supercloud/slurm-log-queueing-clean.csv.gz", "supercloud"),
     ],
