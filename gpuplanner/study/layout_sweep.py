@@ -34,7 +34,7 @@ def sweep_layouts(
 
     Examples
     --------
-    >>> found = sweep_layouts(Scenario(replications=1, horizon_slots=24), most=2)
+    >>> found = sweep_layouts(Scenario(replications=2, horizon_slots=24), most=2)
     >>> found.complete, found.table.height
     (True, 3)
     """
