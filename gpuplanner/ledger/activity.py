@@ -8,10 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ledger.pools import Window, gpu_jobs
-from gpuplanner.schemas import Jobs, Samples, conform, empty
+from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, empty
 
-USED_FROM = 0.05
-"""SM activity from which a GPU counts as used; below it, as held idle."""
 PROCESS_FROM_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
 

@@ -56,6 +56,12 @@ class Window:
         """Length of the grid in ticks."""
         return self.hours * HOUR_TICKS
 
+    def overlap_h(self, begin: str, end: str) -> pl.Expr:
+        """Hours of the window between two columns; a null begin lies before it, a null end behind it."""
+        first = pl.max_horizontal(pl.col(begin).fill_null(self.start), pl.lit(self.start))
+        last = pl.min_horizontal(pl.col(end).fill_null(self.end), pl.lit(self.end))
+        return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)
+
     def spans(self, table: pl.DataFrame, begin: str, end: str, weight: str) -> Spans:
         """Intervals of a table within the window; a null begin lies before it, a null end behind it."""
         first, last = ((instant - self.origin) // TICK for instant in (self.start, self.end))

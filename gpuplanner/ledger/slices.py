@@ -121,12 +121,12 @@ def slice_hours(
     """
     window = Window(start, end)
     nodes = conform(inventory, Inventory, where="inventory").with_columns(
-        hours=_hours(window, "installed", "retired")
+        hours=window.overlap_h("installed", "retired")
     )
     held = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).filter(
         pl.col("profile_requested").is_not_null() & pl.col("start_time").is_not_null()
     )
-    held = held.with_columns(hours=_hours(window, "start_time", "end_time"))
+    held = held.with_columns(hours=window.overlap_h("start_time", "end_time"))
     names = nodes["gpu_model"].drop_nulls().unique().sort()
     tables = []
     for name in names:
@@ -190,9 +190,3 @@ def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: s
                 "State the layouts in force during this time.",
             )
             raise SchemaError(text)
-
-
-def _hours(window: Window, begin: str, end: str) -> pl.Expr:
-    first = pl.max_horizontal(pl.col(begin).fill_null(window.start), pl.lit(window.start))
-    last = pl.min_horizontal(pl.col(end).fill_null(window.end), pl.lit(window.end))
-    return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)

@@ -124,8 +124,5 @@ def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: date
 def _held(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Attempts that held GPUs in the window, and for how many hours of it."""
     table = gpu_jobs(conform(jobs, Jobs, where="jobs"), window)
-    begin = pl.max_horizontal("start_time", pl.lit(window.start))
-    until = pl.min_horizontal(pl.col("end_time").fill_null(window.end), pl.lit(window.end))
-    return table.with_columns(hours=(until - begin).dt.total_microseconds() / 3.6e9).filter(
-        pl.col("start_time").is_not_null() & (pl.col("hours") > 0)
-    )
+    started = table.filter(pl.col("start_time").is_not_null())
+    return started.with_columns(hours=window.overlap_h("start_time", "end_time")).filter(pl.col("hours") > 0)

@@ -11,11 +11,11 @@ from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.memory.requests import resolve_requests, sizes
 from gpuplanner.memory.rightsize import EVIDENCE, rightsize
-from gpuplanner.schemas import WHOLE_GPU, Jobs, Samples, conform, empty
+from gpuplanner.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples, conform, empty
 
 REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Jobs that are equal in these asked for the same thing."""
-ACTIVE_FROM = 0.05
+ACTIVE_FROM = USED_FROM
 """SM activity from which a GPU counts as working, as in the ledger."""
 
 

@@ -13,13 +13,14 @@ from gpuplanner.schemas.tables import (
     Outcomes,
     Samples,
 )
-from gpuplanner.schemas.words import BUCKETS, JOB_STATES, UNSTARTED_STATES, WHOLE_GPU
+from gpuplanner.schemas.words import BUCKETS, JOB_STATES, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
 
 __all__ = [
     "BUCKETS",
     "JOB_STATES",
     "TABLES",
     "UNSTARTED_STATES",
+    "USED_FROM",
     "WHOLE_GPU",
     "Costs",
     "Demand",

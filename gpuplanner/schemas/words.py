@@ -22,6 +22,9 @@ JOB_STATES = (
 UNSTARTED_STATES = ("PENDING",)
 """States in which a job holds no GPU yet."""
 
+USED_FROM = 0.05
+"""SM activity from which a GPU counts as used; below it, as idle."""
+
 BUCKETS = (
     "used",
     "unobserved",

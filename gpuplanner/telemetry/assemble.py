@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
 
+from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.schemas import Samples, empty
 from gpuplanner.telemetry.coverage import coverage, observed_gpu_hours
@@ -167,7 +167,7 @@ def _finish(
             *notes,
             *([f"not read: {', '.join(unused[:SHOWN_NAMES])}{more_names}"] if unused else []),
         ],
-        "gpuplanner": importlib.metadata.version("gpuplanner"),
+        "gpuplanner": __version__,
     }
     found = [*findings(rows, samples, days), *more]
     return Telemetry(samples, rejects, report(found), days, provenance, processes)
