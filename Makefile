@@ -13,8 +13,9 @@ test: $(VENV)/.dev  ## all tests but the long ones, with the coverage floors
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --cov --cov-report=
 	$(BIN)/coverage report
 
-test-long: $(VENV)/.dev  ## the tests that make test leaves out
+test-long: $(VENV)/.dev  ## the tests that make test leaves out, and new examples for the properties
 	$(BIN)/python -m pytest -q -m long
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n 2 -m "hypothesis and not long"
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not long and not slow and not notebook and not browser"

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
@@ -14,6 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Studies are kept by content (scenario, input, code), so tests and the kernels that they start share them.
 os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
+
+
+# Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")
