@@ -139,8 +139,11 @@ def main():
     smallest = second.filter(pl.col("measured_slices") == pl.col("measured_slices").min().over(JOB))
     show("(b) whole GPU and the smallest profile that fits", smallest, "source", "half", "compute_slices")
     show("(b) whole GPU and any one profile", second, "measured_slices", "compute_slices")
+    show("(c) by kind of evidence", rows, "evidence")
+    show("(c) by kind of evidence and direction", rows, "evidence", "half")
     show("by regime: predicted speed 0.9 or more", rows, "evidence", "near_whole")
-    show("a whole family of networks left out", by_family(speeds), "evidence", "compute_slices")
+    show("a whole family of networks left out", by_family(speeds), "evidence")
+    show("a whole family of networks left out, by size", by_family(speeds), "evidence", "compute_slices")
     floor(speeds)
     oddities(table)
 

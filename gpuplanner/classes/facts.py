@@ -28,6 +28,9 @@ NUMBERS = {
 BEFORE_RUN = (*TEXTS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
 """Facts that are known when a job is submitted; the others are known of its past alone."""
 
+SCRIPT_ENDING = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
+"""Endings of the names of scripts."""
+
 REQUEST = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
 
 
@@ -87,14 +90,17 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
 def spaced(text: pl.Expr) -> pl.Expr:
     """Words of a name in small letters, with one blank before, between and behind them.
 
+    The ending of a script is no word: ``submit.bash`` is sent off, ``bash`` is typed into.
+
     Examples
     --------
     >>> pl.select(spaced(pl.lit("LLM_fine-tune7b (v2)"))).item()
     ' llm fine tune b v '
+    >>> pl.select(spaced(pl.lit("submit.bash"))).item()
+    ' submit '
     """
-    return pl.concat_str(
-        pl.lit(" "), text.str.to_lowercase().str.replace_all(r"[^\p{L}]+", " ").str.strip_chars(), pl.lit(" ")
-    )
+    name = text.str.to_lowercase().str.replace(SCRIPT_ENDING, "")
+    return pl.concat_str(pl.lit(" "), name.str.replace_all(r"[^\p{L}]+", " ").str.strip_chars(), pl.lit(" "))
 
 
 def _steadiness(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:

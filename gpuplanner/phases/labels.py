@@ -21,8 +21,8 @@ data-epoch edge
 unexplained
     Memory stays, and the dip keeps no pace.
 
-A checkpoint that stalls for less than a minute and an edge look the same unless both occur, or the traffic to
-the host was read; the evidence says so.
+A checkpoint that stalls for less than a minute and an edge look the same unless both occur (then the checkpoints are
+the longer ones), or the traffic to the host was read; the evidence says so.
 """
 MEMORY_CHANGE = 0.05
 """Share by which memory must change for a dip to look like an evaluation."""
@@ -64,11 +64,14 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
     changes = (pl.col("memory_change").abs() >= MEMORY_CHANGE).fill_null(False)
     rises = (pl.col("traffic_change") >= TRAFFIC_RISE).fill_null(False)
     regular = pl.col("train") > 0
+    trained = dips.with_columns(
+        train=pl.Series(train, dtype=pl.Int8), rhythm=pl.Series(rhythm, dtype=pl.String), changes=changes
+    )
     # What an evaluation loses says nothing about the checkpoints that keep the same pace.
-    usual_lost_s = pl.col("lost_s").filter(~changes).median().over("train")
-    long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > SHORT_S
+    usual_lost_s = pl.col("lost_s").filter(~pl.col("changes")).median().over("train")
+    long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _border_s(trained)
     label = (
-        pl.when(changes)
+        pl.when("changes")
         .then(pl.lit(EVALUATION))
         .when(rises | long)
         .then(pl.lit(CHECKPOINT))
@@ -77,9 +80,9 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
         .otherwise(pl.lit(UNEXPLAINED))
     )
     table = (
-        dips.with_columns(train=pl.Series(train, dtype=pl.Int8), rhythm=pl.Series(rhythm, dtype=pl.String))
-        .with_columns(label=label)
+        trained.with_columns(label=label)
         .with_columns(evidence=_evidence(rises, several=len(paces) > 1))
+        .drop("changes")
     )
     named: dict[str, Pace] = {}
     for number, pace in enumerate(paces, start=1):
@@ -87,6 +90,15 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
         plain = labels.filter(labels != EVALUATION)
         named.setdefault((plain if len(plain) else labels).mode().sort()[0], pace)
     return table.drop("train", "rhythm"), named
+
+
+def _border_s(trained: pl.DataFrame) -> float:
+    """Longest edge of a data epoch: of two paces with dips of about a minute, the shorter dips are the edges."""
+    plain = trained.filter(~pl.col("changes") & (pl.col("train") > 0))
+    usual_s = plain.group_by("train").agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
+    if len(usual_s) > 1 and usual_s[0] <= 2 * SHORT_S and (usual_s[-1] <= SHORT_S or usual_s[0] > SHORT_S):
+        return float(usual_s[0])
+    return SHORT_S
 
 
 def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,8 +20,13 @@ MOST_MISSED = 2
 """Events in a row that may be missing."""
 EVEN_BELOW = 0.05
 """Coefficient of variation of gaps without any event missed or strange among them, from three events on."""
-BY_CHANCE = 0.01
-"""Expected number of chains as regular among events at random, from which a chain counts as chance."""
+BY_CHANCE = 0.02
+"""Share of sets of events at random that seem to have a pace, of four events or more."""
+_CHANCE_AT_NONE, _CHANCE_BY_EVENT = -1.4, 0.2
+"""What the reckoning of :func:`find_pace` leaves out, on the scale of logs: the more events, the more ways a chain can
+go on. From 1,500 sets at random of 3 to 28 events each; ``benchmarks/phases.py`` measures what it comes to."""
+FEWEST_EVENTS = 3
+"""Events from which there is a pace."""
 REACH = 6
 """How many events on from a given one are tried as its successor."""
 
@@ -37,11 +43,14 @@ class Pace:
         Positions of the events that keep the pace.
     spread : float
         Coefficient of variation of the distances, missed events allowed for.
+    log_chance : float
+        Log of the chance that as many events at random have so regular a chain.
     """
 
     period_s: float
     members: tuple[int, ...]
     spread: float
+    log_chance: float = field(default=0.0, repr=False)
 
 
 def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
@@ -63,9 +72,8 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
     Returns
     -------
     Pace or None
-        None if every chain could well be chance (expected number of :data:`BY_CHANCE` or more, by a reckoning that
-        knows of no selection), or its distances spread too much. At least three events that all follow each other
-        at one distance, within 5 %, are a pace as well.
+        None if every chain could well be chance, or its distances spread too much. At least three events that all
+        follow each other at one distance, within 5 %, are a pace as well, of which from the fourth on some may miss.
 
     Examples
     --------
@@ -76,14 +84,14 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
     """
     n = len(times_s)
     periods = _periods(times_s)
-    if n < 3 or not periods:
+    if n < FEWEST_EVENTS or not periods:
         return None
     rate = n / (times_s[-1] - times_s[0])
     found: tuple[float, list[int], np.ndarray] | None = None
     for period in periods:
         for first in range(min(n, REACH)):
             chain, steps = _chain(times_s, first, period)
-            if len(chain) < 3:
+            if len(chain) < FEWEST_EVENTS:
                 continue
             single = np.diff(times_s[chain]) / np.array(steps)
             worst = max(float(np.abs(single - np.median(single)).max()), grain_s / 2)
@@ -95,24 +103,32 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
         return None
     expected, chain, single = found
     spread = float(single.std() / single.mean())
-    expected += math.log(len(periods) * min(n, REACH))
-    unbroken = len(chain) == n and spread < EVEN_BELOW and np.ptp(np.diff(times_s)) < single.mean() / 2
-    if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not unbroken):
+    expected += math.log(len(periods) * min(n, REACH)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
+    missing = np.ptp(np.diff(times_s)) > single.mean() / 2
+    even = len(chain) == n and spread < EVEN_BELOW and not (missing and n == FEWEST_EVENTS)
+    if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not even):
         return None
-    return Pace(float(np.median(single)), tuple(chain), spread)
+    return Pace(float(np.median(single)), tuple(chain), spread, expected)
 
 
-def find_paces(times_s: np.ndarray, *, grain_s: float = 1.0, most: int = 2) -> list[Pace]:
-    """Find the pace that most events keep, then that of the rest, and so on.
+def find_paces(
+    times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, most: int = 2
+) -> list[Pace]:
+    """Find the paces that events keep, the strongest first: whatever their kind, or one of each kind.
+
+    In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
+    second, events of one kind cannot hide the pace of another. Of both, that is taken which is less likely as a whole.
 
     Parameters
     ----------
     times_s : numpy.ndarray, shape (n,)
         Instants of the events, ascending.
+    kinds : sequence of numpy.ndarray of bool, shape (n,)
+        For each kind, which events are of it.
     grain_s : float
         Resolution of the instants.
     most : int
-        Paces sought.
+        Paces sought among all events.
 
     Examples
     --------
@@ -120,16 +136,43 @@ def find_paces(times_s: np.ndarray, *, grain_s: float = 1.0, most: int = 2) -> l
     >>> [pace.period_s for pace in find_paces(times)]
     [60.0, 90.0]
     """
-    paces: list[Pace] = []
-    rest = np.arange(len(times_s))
-    while len(paces) < most:
-        pace = find_pace(times_s[rest], grain_s=grain_s)
-        if pace is None:
+    everything = np.arange(len(times_s))
+    alike = [np.flatnonzero(kind) for kind in kinds]
+    mixed: list[Pace] = []
+    rest = everything
+    while len(mixed) < most:
+        sought = [rest, *alike] if mixed else [everything]
+        found = [_pace_among(times_s, events, grain_s) for events in sought]
+        new = [pace for pace in found if pace is not None and not any(_same(pace, old) for old in mixed)]
+        if not new:
             break
-        members = rest[list(pace.members)]
-        paces.append(Pace(pace.period_s, tuple(members.tolist()), pace.spread))
-        rest = np.setdiff1d(rest, members)
-    return paces
+        best = min(new, key=lambda pace: pace.log_chance)
+        mixed.append(replace(best, members=tuple(np.intersect1d(best.members, rest).tolist())))
+        rest = np.setdiff1d(rest, best.members)
+    by_kind = [pace for events in alike if (pace := _pace_among(times_s, events, grain_s)) is not None]
+    paces = min(mixed, by_kind, key=lambda found: sum(pace.log_chance for pace in found))
+    return sorted(paces, key=lambda pace: pace.log_chance)
+
+
+def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace | None:
+    """Pace of some of the events, its members named by their place among all.
+
+    Of a part of the events, three at one distance are no pace, and chance must be rarer: there are several parts.
+    """
+    pace = find_pace(times_s[events], grain_s=grain_s)
+    if pace is None:
+        return None
+    all_even = len(pace.members) == len(events) > FEWEST_EVENTS
+    if len(events) < len(times_s) and not all_even and pace.log_chance >= math.log(BY_CHANCE / 3):
+        return None
+    return replace(pace, members=tuple(events[list(pace.members)].tolist()))
+
+
+def _same(pace: Pace, other: Pace) -> bool:
+    """Whether a pace is another one again: at a multiple of its distance, or with a third of its events."""
+    ratio = pace.period_s / other.period_s
+    multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < EVEN_BELOW * ratio
+    return multiple or 3 * len(set(pace.members) & set(other.members)) > len(pace.members)
 
 
 def _periods(times_s: np.ndarray) -> list[float]:

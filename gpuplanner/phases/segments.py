@@ -63,7 +63,8 @@ def find_phases(
         Distance at which samples are averaged; by default a minute, less for a short job that was sampled more
         often, more where the readings are farther apart.
     shortest : timedelta, optional
-        Shortest phase, at least two steps; by default ten, or four in a run of minutes cut into seconds.
+        Shortest phase, at least two steps; by default ten minutes and no fewer than ten steps, of a job shorter than
+        an hour ten steps, and four of a run of minutes cut into seconds.
 
     Returns
     -------

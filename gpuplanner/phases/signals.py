@@ -24,8 +24,10 @@ STEPS_S = (1, 5, 10, 15, 30, 60)
 """Distances of rows that are chosen from, in seconds; above the last, the distance of the readings."""
 ROWS_WANTED = 600
 """Rows that a short job is cut into if it is sampled that often."""
+SHORTEST, LONG = timedelta(minutes=10), timedelta(hours=1)
+"""Shortest phase of a job of an hour or more, however often it was read: a checkpoint is no phase."""
 ROWS_OF_A_PHASE = 10
-"""Rows of the shortest phase: ten minutes of readings a minute apart, so that a checkpoint is no phase."""
+"""Fewest rows of a phase; of fewer, a level is not known from the noise about it."""
 ROWS_OF_A_SHORT_PHASE = 4
 """Rows of the shortest phase where a row is a second: a run of minutes, too short for a checkpoint."""
 
@@ -134,9 +136,11 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
 
 
 def rows_of(signals: Signals, shortest: timedelta | None) -> int:
-    """Rows of the shortest phase: what was asked for, else what suits the distance of the rows."""
+    """Rows of the shortest phase: what was asked for, else what suits the distance of the rows and the job."""
     if shortest is not None:
         return shortest // signals.step
+    if signals.table.height * signals.step >= LONG:
+        return max(ROWS_OF_A_PHASE, math.ceil(SHORTEST / signals.step))
     return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE
 
 

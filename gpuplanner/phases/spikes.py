@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from gpuplanner.phases.labels import CHECKPOINT, label_spikes
-from gpuplanner.phases.pace import correlation_lag, find_paces
-from gpuplanner.phases.signals import SPIKE, Signals, rows_of, signals_of
+from gpuplanner.phases.labels import CHECKPOINT, SHORT_S, label_spikes
+from gpuplanner.phases.pace import FEWEST_EVENTS, correlation_lag, find_paces
+from gpuplanner.phases.signals import IDLE_BELOW, MAD_TO_SIGMA, SPIKE, Signals, rows_of, signals_of
 
 BRIDGED_ROWS = 2
 """Rows that do not stand out of the noise between two parts of one dip."""
+GRAIN = 0.25
+"""Resolution of the instant of a dip, in rows."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ def find_spikes(
 
     A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
     below their level both before and after. The period is that of the chain of dips which explains most of them
-    (:func:`gpuplanner.phases.pace.find_pace`); where single dips do not stand out of the noise it is the
-    lag at which the activity is most like itself. Both work on readings at uneven distances. Dips with at most two
+    (:func:`gpuplanner.phases.pace.find_paces`), all together or short and long ones apart. Where fewer than three dips
+    stand out of the noise it is the lag at which the activity is most like itself; three or more that keep no pace have
+    none. Both work on readings at uneven distances. Dips with at most two
     steps between them are one.
 
     Parameters
@@ -84,11 +89,15 @@ def find_spikes(
     rows = rows_of(signals, shortest_phase)
     drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
     dips = _dips(signals, drop, rows, _traffic(samples, signals))
-    starts_s = dips["start"].dt.epoch("us").to_numpy() / 1e6
-    table, paces = label_spikes(dips, find_paces(starts_s, grain_s=signals.step.total_seconds()))
+    grain_s = GRAIN * signals.step.total_seconds()
+    short = (dips["lost_s"] <= SHORT_S).to_numpy()
+    paces_of_dips = find_paces(dips["onset_s"].to_numpy(), (short, ~short), grain_s=grain_s)
+    table, paces = label_spikes(dips.drop("onset_s"), paces_of_dips)
     if paces:
         periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
         return Spikes(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
+    if dips.height >= FEWEST_EVENTS:  # dips that stand out and keep no pace have none
+        return Spikes(table, None, {}, None)
     lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows)
     if lag is None:
         return Spikes(table, None, {}, None)
@@ -113,7 +122,7 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
     --------
     >>> from gpuplanner.phases.synthetic import make_job
     >>> spikes_of_jobs(make_job(0).samples).select("job_id", "label", "dips").rows()
-    [('1', 'checkpoint', 5), ('1', 'unexplained', 4)]
+    [('1', 'checkpoint', 5), ('1', 'data-epoch edge', 4)]
     """
     rows = []
     seen = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
@@ -149,6 +158,7 @@ def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> p
             # A dip begins and ends within a row: the rows beside it hold the rest of what was lost.
             before=pl.col("lost").shift(1, fill_value=0.0),
             after=pl.col("lost").shift(-1, fill_value=0.0),
+            at_s=pl.col("time").dt.epoch("us") / 1e6,
             stretch=pl.col("dip").rle_id(),
         )
         .filter("dip")
@@ -159,24 +169,50 @@ def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> p
             depth=pl.col("drop").mean(),
             lost_s=(pl.col("lost").sum() + pl.col("before").first() + pl.col("after").last())
             * signals.step.total_seconds(),
+            lost=pl.concat_list(pl.col("before").first(), pl.col("lost").implode(), pl.col("after").last()),
+            at_s=pl.col("at_s").first(),
             memory_change=pl.col("memory").mean(),
             traffic_change=pl.col("traffic").mean(),
         )
-        .drop("stretch")
+        .with_columns(onset_s=_onset_s(signals.step.total_seconds()))
+        .drop("stretch", "lost", "at_s")
     )
+
+
+def _onset_s(step_s: float) -> pl.Expr:
+    """When half a step of full stop was lost, or half of what was lost if that is less: finer than the readings are.
+
+    A row holds its share of a dip that began within it. The instant comes a fixed time after the true beginning of dips
+    that are alike, and its distance from one dip to the next is that of the beginnings.
+    """
+
+    def onset_s(dip: dict[str, Any]) -> float:
+        lost = np.concatenate([[0.0], np.cumsum(dip["lost"])])
+        rows = float(np.interp(min(0.5, lost[-1] / 2), lost, np.arange(len(lost))))
+        return float(dip["at_s"] + (rows - 1) * step_s)
+
+    return pl.struct("lost", "at_s").map_elements(onset_s, return_dtype=pl.Float64)
 
 
 def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
     """Rows that are too low to be noise, by activity alone or with power, which falls when activity does."""
-    by_activity = drop / signals.noise("sm_activity")
+    by_activity = drop / _scatter(signals, "sm_activity", drop)
     less_power = signals.around("power_w", rows)["low"] - signals.table["power_w"]
-    by_power = (less_power / signals.noise("power_w")).fill_null(-math.inf)
+    by_power = (less_power / _scatter(signals, "power_w", less_power)).fill_null(-math.inf)
     both = pl.DataFrame({"activity": by_activity, "power": by_power}).select(
         ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
         each=pl.min_horizontal("activity", "power"),
     )
     stands = (by_activity > SPIKE) | ((both["both"] > SPIKE) & (both["each"] > SPIKE / 2))
     return stands.fill_null(False) & signals.table["seen"]
+
+
+def _scatter(signals: Signals, name: str, drop: pl.Series) -> float:
+    """Standard deviation about the level: more than that of the noise from row to row where noise wanders."""
+    active = (signals.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & signals.table["seen"]
+    off = drop.filter(active).drop_nulls().to_numpy()
+    mad = float(np.median(np.abs(off - np.median(off)))) if len(off) else 0.0
+    return max(MAD_TO_SIGMA * mad, signals.noise(name))
 
 
 def _share(part: pl.Series, whole: pl.Series) -> pl.Series:

@@ -87,26 +87,27 @@ def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     scores : polars.DataFrame
-        From :func:`left_out`.
+        From :func:`left_out`: ``score``, the columns of :data:`LEVELS` and those of ``tables.JOB``.
 
     Returns
     -------
     polars.DataFrame
         ``level`` of the group in :data:`LEVELS`, the columns of the first of them (null where the group is
         wider), ``n``, and ``radius_80`` and
-        ``radius_90``: the k-th smallest score with k = ceil((n + 1) x coverage), null where n is too small
-        for any bound.
+        ``radius_90``: the score at the share (j + 1) x coverage / j of the n, or the largest, where j is the number of
+        jobs; null where n + 1 is too small for any bound.
 
     References
     ----------
-    Lei et al., Distribution-free predictive inference for regression, JASA 113 (2018), split conformal. Rows
-    of one model are alike, so the guarantee holds among rows, not among models: coverage is measured on
-    models of the other half.
+    Lei et al., Distribution-free predictive inference for regression, JASA 113 (2018), split conformal. The scores of
+    one job on several slices come from one estimate, so jobs are counted, not rows, in the correction for small
+    samples. Jobs of one model are alike too, and models are few: coverage is measured on models of the other half.
 
     Examples
     --------
     >>> scores = pl.DataFrame({"evidence": "telemetry", "measured_slices": [None] * 9, "compute_slices": 1,
-    ...     "near_whole": False, "score": [0.01 * k for k in range(1, 10)]})
+    ...     "near_whole": False, "score": [0.01 * k for k in range(1, 10)], "batch": range(9)})
+    >>> scores = scores.with_columns(pl.lit("a").alias(name) for name in JOB if name != "batch")
     >>> conformal_radii(scores).select("evidence", "compute_slices", "n", "radius_80", "radius_90").rows()
     [('telemetry', None, 9, 0.08, 0.09)]
     """
@@ -136,7 +137,7 @@ def noise_radii(speeds: pl.DataFrame) -> tuple[float, ...]:
     """
     smallest = pl.col("fraction") == speeds["fraction"].min()
     unslowed = (smallest & (pl.col("speed") >= UNSLOWED)).any().over(JOB)
-    noise = speeds.filter(unslowed & ~smallest).select(score=pl.col("speed").log().abs())
+    noise = speeds.filter(unslowed & ~smallest).select(*JOB, score=pl.col("speed").log().abs())
     found = noise.select(_ranked(coverage) for coverage in COVERAGES).row(0) if noise.height else (None, None)
     return tuple(float("inf") if radius is None or noise.height < FEWEST else radius for radius in found)
 
@@ -153,8 +154,13 @@ def radius_name(coverage: float) -> str:
 
 
 def _ranked(coverage: float) -> pl.Expr:
+    jobs = pl.struct(JOB).n_unique()
     # A hair less before rounding up: (9 + 1) x 0.9 is 9, not a little more.
-    place = ((pl.len() + 1) * coverage - 1e-9).ceil().cast(pl.Int64) - 1
+    by_rows, by_jobs = (
+        (count - 1e-9).ceil().cast(pl.Int64)
+        for count in ((pl.len() + 1) * coverage, (jobs + 1) * coverage / jobs * pl.len())
+    )
+    place = pl.max_horizontal(by_rows, pl.min_horizontal(by_jobs, pl.len().cast(pl.Int64))) - 1
     return pl.col("score").sort().get(place, null_on_oob=True).alias(radius_name(coverage))
 
 
@@ -176,7 +182,8 @@ def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> scores = pl.DataFrame({"evidence": "telemetry", "measured_slices": [None] * 9, "compute_slices": 1,
-    ...     "near_whole": False, "score": [0.01 * k for k in range(1, 10)]})
+    ...     "near_whole": False, "score": [0.01 * k for k in range(1, 10)], "batch": range(9)})
+    >>> scores = scores.with_columns(pl.lit("a").alias(name) for name in JOB if name != "batch")
     >>> with_radii(scores.head(1), conformal_radii(scores)).select("radius_80", "radius_90").row(0)
     (0.08, 0.09)
     """

@@ -8,10 +8,11 @@ import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.speed import default_model, fit, model_to_json, relative_speeds
-from gpuplanner.speed.boundness import Link
+from gpuplanner.speed.boundness import EVIDENCE, Link
 from gpuplanner.speed.calibrate import FEWEST, conformal_radii, left_out, noise_radii, with_radii
-from gpuplanner.speed.evaluate import halves
+from gpuplanner.speed.evaluate import accuracy, halves, held_out
 from gpuplanner.speed.fit import fit_law, minimise
+from gpuplanner.speed.tables import JOB
 from gpuplanner.speed.trials import trials
 
 
@@ -74,9 +75,12 @@ def test_halves_share_no_model_of_a_source(published):
 
 def scores_of(values, **columns):
     usual = {"evidence": "telemetry", "measured_slices": None, "compute_slices": 1, "near_whole": False}
+    usual |= dict.fromkeys(JOB, "a")
     types = {"measured_slices": pl.Int64, "compute_slices": pl.Int64}
-    return pl.DataFrame({"score": values}).with_columns(
-        pl.lit(value, types.get(name)).alias(name) for name, value in (usual | columns).items()
+    return pl.DataFrame({"score": values, "batch": range(len(values))}).with_columns(
+        pl.lit(value, types.get(name)).alias(name)
+        for name, value in (usual | columns).items()
+        if name != "batch" or "batch" in columns
     )
 
 
@@ -106,6 +110,23 @@ def test_small_groups_share_the_radius_of_wider_ones():
 def test_too_few_scores_bound_nothing():
     radii = conformal_radii(scores_of([0.1] * 5))
     assert radii.select("radius_80", "radius_90").rows() == [(0.1, None)]
+
+
+def test_several_scores_of_one_job_count_once():
+    """Ten rows of ten jobs bound nine tenths by the largest, eight by the ninth; of two jobs always by the largest."""
+    values = [0.1 * k for k in range(1, 11)]
+    assert conformal_radii(scores_of(values)).row(-1)[-2:] == pytest.approx((0.9, 1.0))
+    two = scores_of(values).with_columns(batch=pl.int_range(10) % 2)
+    assert conformal_radii(two).row(-1)[-2:] == pytest.approx((1.0, 1.0))
+
+
+@pytest.mark.data
+def test_no_kind_of_evidence_covers_less_than_it_says(published):
+    """Each half predicted from the other, pooled: no coverage is more than two points below the nominal one."""
+    told = accuracy(held_out(relative_speeds(published.filter(processes=1))), "evidence")
+    assert told.height == len(EVIDENCE)
+    assert told["covered_80"].min() >= 0.78
+    assert told["covered_90"].min() >= 0.88
 
 
 def test_noise_is_told_where_even_the_smallest_slice_does_not_slow(made):

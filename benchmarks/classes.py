@@ -1,0 +1,114 @@
+"""How often the shipped rules name the class of a job, where they were not made.
+
+Run ``python benchmarks/classes.py``: fleets of the generator of the sample under other settings, which were written
+down before any rule was tried on them, with the classes confused; with ``--data FOLDER`` (or ``GPUPLANNER_DATA``)
+public traces of which the classes can be known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest import mock
+
+import polars as pl
+
+from gpuplanner.classes import CLASSES, agreement, classify, confusion
+from gpuplanner.traces import synthetic
+from gpuplanner.traces.dlrm import read_dlrm
+from gpuplanner.traces.slurm import read_slurm
+from gpuplanner.traces.synthetic_telemetry import make_samples
+
+SETTINGS = {
+    "other seed": {},
+    "runs twice as long": {"run_median_s": lambda kind: 2 * kind.run_median_s},
+    "runs half as long": {"run_median_s": lambda kind: kind.run_median_s / 2},
+    "run times spread wider": {"run_sigma": lambda kind: 1.5 * kind.run_sigma},
+    "GPUs used less": {"duty": lambda kind: (0.7 * kind.duty[0], 0.7 * kind.duty[1])},
+    "equal numbers of jobs": {"jobs_per_day": lambda _: 60.0},
+    "larger gangs": {"gpus": lambda kind: {2 * n if n > 1 else n: share for n, share in kind.gpus.items()}},
+}
+START = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def fleet(changes, seed, days=10):
+    """Jobs that start at once, of classes changed as said, and samples of every fortieth longer one."""
+    kinds = tuple(
+        replace(kind, **{name: value(kind) for name, value in changes.items()})
+        for kind in synthetic.JOB_CLASSES
+    )
+    with mock.patch.object(synthetic, "JOB_CLASSES", kinds):
+        requests = synthetic.make_requests(start=START, days=days, seed=seed)
+    jobs = requests.with_columns(
+        start_time=pl.col("submit_time"),
+        end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
+        gpu_model=pl.lit(synthetic.BOARD),
+    )
+    long = jobs.filter(pl.col("sm_activity").is_not_null() & pl.col("run_s").is_between(2400, 172_800))
+    watched = long.gather_every(40).with_columns(node=pl.lit("n1"), gpu=pl.int_range(pl.len()) % 8)
+    return jobs, make_samples(watched, seed=seed)
+
+
+def made():
+    """Accuracy and confusion on fleets under other settings."""
+    print(f"{'setting':<26}{'jobs':>7}{'coverage':>10}{'of decided':>12}{'of all':>8}{'commonest':>11}")
+    tables = {}
+    for name, changes in SETTINGS.items():
+        jobs, samples = fleet(changes, seed=77)
+        found = classify(jobs, samples=samples)
+        told, tables[name] = agreement(found), confusion(found)
+        print(
+            f"{name:<26}{told['jobs']:>7}{told['coverage']:>10.3f}{told['accuracy_of_decided']:>12.3f}"
+            f"{told['accuracy']:>8.3f}{told['commonest_share']:>11.3f}"
+        )
+    print(
+        f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown"))
+    )
+    counts = pl.concat(tables.values()).group_by("given", maintain_order=True).sum()
+    for given, *row in counts.iter_rows():
+        print(f"{given:<14}" + "".join(f"{count:>14}" for count in row))
+
+
+def public(folder):
+    """Public traces: what their class must be, and what the rules say."""
+    print("\npublic traces")
+    served = read_dlrm([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
+    print(
+        f"DLRM 2025, all inference: rules decide {agreement(classify(served))['judged']} of {served.height}"
+    )
+    fox = classify(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)
+    print(
+        f"Fox, by names: {dict(fox.drop_nulls('by_rule').group_by('by_rule').len().sort('by_rule').iter_rows())}"
+    )
+    hpc = read_slurm([folder / "slurm" / "sacct_phillips_2016.log.gz"], tz="America/New_York").jobs
+    chemistry = pl.read_csv(folder / "slurm" / "sacct_short_ood.txt", separator="|", infer_schema=False)
+    columns = {"job_id": "JobID", "job_name": "JobName"}
+    others = chemistry.select(
+        **columns, attempt=1, tenant=pl.lit("t"), state=pl.lit("PENDING"), submit_time=START
+    )
+    for name, jobs in (("HPC of 2016", hpc), ("chemistry", others)):
+        # Names alone, as if nothing were known of GPUs: every class is a false one.
+        found = classify(jobs.with_columns(gpus=pl.lit(None, pl.Float64)))
+        wrong = found.drop_nulls("by_rule")["facts"].value_counts(sort=True).rows()
+        print(
+            f"{name}, none of the classes: {sum(count for _, count in wrong)} of {jobs.height} named: {wrong[:5]}"
+        )
+
+
+def main():
+    """Run every part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces"
+    )
+    given = parser.parse_args()
+    made()
+    if given.data is not None:
+        public(Path(given.data))
+
+
+if __name__ == "__main__":
+    main()
