@@ -88,6 +88,22 @@ def ticks(times: pl.Series, origin: datetime) -> np.ndarray:
     return times.dt.timestamp("us").to_numpy().astype(np.int64) - (origin - EPOCH) // TICK
 
 
+def untimed() -> pl.Expr:
+    """Whether it is not known until when a job of table ``schemas.Jobs`` held, or asked for, its GPUs.
+
+    Without an end, a job that runs holds its GPUs to this day and one that is pending waits for them. Any other
+    is over, the source does not say since when: to count it up to the end would invent GPU-hours.
+
+    Examples
+    --------
+    >>> jobs = {"state": ["RUNNING", "PENDING", "FAILED"], "start_time": [1, None, 1], "end_time": None}
+    >>> pl.DataFrame(jobs).select(untimed()).to_series().to_list()
+    [False, False, True]
+    """
+    runs = (pl.col("state") == "RUNNING") & pl.col("start_time").is_not_null()
+    return pl.col("end_time").is_null() & ~runs & (pl.col("state") != "PENDING")
+
+
 def require_zone(*instants: datetime | None, where: str) -> None:
     """Refuse instants without a time zone; None is none.
 

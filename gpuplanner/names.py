@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from gpuplanner.errors import GpuPlannerError, examples, message
 
+FEW = 8
+"""Names that a message lists in full."""
+
 
 def nearest(text: str, choices: Iterable[str]) -> list[str]:
     """Known names that look like the text, best first.
@@ -45,6 +48,10 @@ def resolve(
     --------
     >>> resolve("a30", ["A30-24GB", "A100-40GB"], what="board")
     'A30-24GB'
+    >>> resolve("eassy", ["strict", "easy"], what="queue")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.GpuPlannerError: queue 'eassy' is unknown: expected one of strict, easy; got 'eassy'. Did you ...
     """
     names = list(choices)
     fold = text.casefold()
@@ -62,7 +69,7 @@ def resolve(
     near = nearest(text, names) or names
     text_out = message(
         f"{what} {text!r} is unknown",
-        f"one of {len(names)} known names",
+        f"one of {', '.join(names)}" if len(names) <= FEW else f"one of {len(names)} known names",
         repr(text),
         f"Did you mean {examples(near)}?",
     )

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.intervals import EPOCH, require_zone, slot_count, slot_sums, slot_ticks, ticks
+from gpuplanner.intervals import EPOCH, require_zone, slot_count, slot_sums, slot_ticks, ticks, untimed
 from gpuplanner.names import resolve
 from gpuplanner.schemas import Demand, Jobs, conform, empty
 
@@ -31,7 +31,8 @@ def demand_series(
     The value of a slot is the integral of the number of instances over the slot, divided by its length. The
     integral is summed in whole microseconds, so ``sum(y) * slot_hours`` equals instances x hours within the
     grid but for the rounding of that one division. Jobs whose request is not known are left out;
-    :func:`excluded` counts them.
+    :func:`excluded` counts them. So are those that are over and have no end: until when they counted is not
+    known, and the quality report says how many there are.
 
     Parameters
     ----------
@@ -143,7 +144,7 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _countable() -> pl.Expr:
-    return pl.col("profile").is_not_null() & (pl.col("instances") > 0)
+    return pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~untimed()
 
 
 def _grid(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.intervals import TICK
+from gpuplanner.intervals import TICK, untimed
 from gpuplanner.ledger.activity import IDLE, held_hours
 from gpuplanner.ledger.nodes import node_pool
 from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_boards
@@ -35,16 +35,17 @@ def gpu_time_ledger(
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
     ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A minute without a
     sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` as far
-    as jobs wait and none of them could use it, else ``free``. Where every job names its nodes, a free GPU is
-    of use to a waiting job if as many as it needs are free on one node, or on each of its nodes; where not,
-    nothing that is left while a job waits is. Of a reservation, what its tenant does not hold is
+    as jobs wait and none of them could use it, else ``free``. A free GPU is of use to a waiting job if as many
+    as it needs are free on one node, or on each of its nodes; while it is not known on which nodes GPUs are
+    held, nothing that is left is. Of a reservation, what its tenant does not hold is
     ``reserved``. Where the inventory says that nodes are in MIG mode, a job on them that names a profile holds
     that instance's share of the compute slices for each GPU it counts.
 
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs``. A job that still runs, or waits, does so to `end`.
+        Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is so to `end`; of one
+        that ended nobody knows when nothing is counted, see :func:`assumptions`.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``. Default: :func:`inferred_inventory`, a lower bound.
     start, end : datetime
@@ -53,8 +54,9 @@ def gpu_time_ledger(
         Table ``schemas.Samples``, at least one a minute.
     out_of_service : polars.DataFrame, optional
         GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
-        ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved. Without it,
-        such time shows as free.
+        ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved; ``node``, if
+        known. GPUs that jobs still hold on a node that drains are not among them. Without the table, such time
+        shows as free.
 
     Returns
     -------
@@ -161,11 +163,17 @@ def assumptions(
             f"{unknown} of {table.height} jobs ran on a number of GPUs that is not known: "
             "their time shows as free."
         )
+    endless = table.filter((pl.col("gpus") > 0) & untimed()).height
+    if endless:
+        found.append(
+            f"When {endless} of {table.height} jobs held GPUs is not known: their time shows as free."
+        )
     waited = table.filter(pl.col("start_time") > pl.col("submit_time")).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
         found.append(
-            f"{unplaced} jobs do not name their nodes: all that is free while any job waits counts as fragmented."
+            f"{unplaced} jobs do not name their nodes: while they run, all that is free while another waits "
+            "counts as fragmented."
         )
     return found
 
@@ -186,8 +194,7 @@ def _pool(
     """What is left of one pool."""
     kept = out.filter(bucket="reserved")
     gone = window.spans(out.filter(pl.col("bucket") != "reserved"), "start_time", "end_time", "gpus")
-    by_node = node_pool(started, queued, nodes, window) if out.is_empty() else None
-
+    by_node = node_pool(started, queued, nodes, out, window)
     return sweep_pool(
         installed=window.spans(nodes, "installed", "retired", "gpus"),
         taken=window.spans(started, "start_time", "end_time", "gpus").joined(gone),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
+from gpuplanner.intervals import require_zone
 from gpuplanner.names import resolve
 from gpuplanner.schemas import BUCKETS, Ledger, conform
 
@@ -15,11 +17,19 @@ QUARTERS = 4
 """Parts of an hour that zones differ by: all offsets in use are whole quarters of an hour."""
 
 
-def by_period(ledger: pl.DataFrame, *, every: str, tz: str) -> pl.DataFrame:
+def by_period(
+    ledger: pl.DataFrame,
+    *,
+    every: str,
+    tz: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> pl.DataFrame:
     """Sum a ledger over local days, weeks (from Monday) or months.
 
     Days on which clocks change have 23 or 25 hours. Where a zone's offset is not a whole hour, the hours of
-    the ledger that straddle a border are parted by quarters.
+    the ledger that straddle a border are parted by quarters; what the ledger does not cover of its first and
+    last hour gets no part.
 
     Parameters
     ----------
@@ -29,6 +39,8 @@ def by_period(ledger: pl.DataFrame, *, every: str, tz: str) -> pl.DataFrame:
         Length of a period.
     tz : str
         IANA zone, such as ``"Europe/Berlin"``.
+    start, end : datetime, optional
+        Time that the ledger covers. Default: all of its hours.
 
     Returns
     -------
@@ -39,7 +51,7 @@ def by_period(ledger: pl.DataFrame, *, every: str, tz: str) -> pl.DataFrame:
     Raises
     ------
     SchemaError
-        If the zone or the period is unknown.
+        If the zone or the period is unknown, or an instant has no time zone.
 
     Examples
     --------
@@ -56,14 +68,38 @@ def by_period(ledger: pl.DataFrame, *, every: str, tz: str) -> pl.DataFrame:
     except (ZoneInfoNotFoundError, ValueError):
         todo = "Give it like 'Europe/Berlin'."
         raise SchemaError(message("ledger: zone", "a name of the IANA database", repr(tz), todo)) from None
-    quarters = pl.DataFrame({"quarter": range(QUARTERS)})
-    instant = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS))
-    # Truncated on the wall clock: the first instant of a day need not exist in the zone.
-    wall = instant.dt.convert_time_zone(tz).dt.replace_time_zone(None)
+    require_zone(start, end, where="ledger: periods")
+    table = conform(ledger, Ledger, where="ledger")
+    parts = _parts(table["hour"].unique(), length, tz, start, end)
+    if parts["hour"].n_unique() < table["hour"].n_unique():
+        got, todo = "rows of other hours", "Give the start and end that the ledger was made with."
+        raise SchemaError(message("ledger: periods", f"hours from {start} to {end}", got, todo))
     return (
-        conform(ledger, Ledger, where="ledger")
-        .join(quarters, how="cross")
-        .group_by(wall.dt.truncate(length).dt.date().alias("period"), "tenant", "gpu_model", "bucket")
-        .agg(pl.col("gpu_hours").sum() / QUARTERS)
+        table.join(parts, on="hour")
+        .group_by("period", "tenant", "gpu_model", "bucket")
+        .agg((pl.col("gpu_hours") * pl.col("part")).sum())
         .sort("period", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(BUCKETS)))
+    )
+
+
+def _parts(
+    hours: pl.Series, length: str, tz: str, start: datetime | None, end: datetime | None
+) -> pl.DataFrame:
+    """Periods that each hour falls into, with the part of its covered time in each."""
+    begin = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS))
+    first = pl.max_horizontal(begin, pl.lit(start))
+    last = pl.min_horizontal(begin + pl.duration(minutes=60 // QUARTERS), pl.lit(end))
+    # Truncated on the wall clock: the first instant of a day need not exist in the zone.
+    wall = begin.dt.convert_time_zone(tz).dt.replace_time_zone(None)
+    return (
+        pl.DataFrame({"hour": hours})
+        .join(pl.DataFrame({"quarter": range(QUARTERS)}), how="cross")
+        .select(
+            "hour", period=wall.dt.truncate(length).dt.date(), part=(last - first).dt.total_microseconds()
+        )
+        .filter(pl.col("part") > 0)
+        .group_by("hour", "period")
+        .agg(pl.col("part").sum())
+        .with_columns(pl.col("part") / pl.col("part").sum().over("hour"))
+        .sort("hour", "period")
     )

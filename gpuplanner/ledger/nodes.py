@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.ledger.pools import Window
+from gpuplanner.ledger.pools import Window, gpu_jobs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.telemetry import expand_node_list
@@ -64,6 +64,8 @@ class NodePool:
         Waiting jobs, each with the GPUs that it needs on one node.
     nodes : numpy.ndarray of int, shape (waiting jobs,)
         On how many nodes it needs them.
+    unplaced : Spans
+        GPUs held or out of service on nodes that are not known.
     """
 
     tick: np.ndarray
@@ -71,12 +73,14 @@ class NodePool:
     before: np.ndarray
     waiting: Spans
     nodes: np.ndarray
+    unplaced: Spans
 
     def stranded(self, edges: np.ndarray) -> np.ndarray:
         """Free GPUs on nodes where none of the jobs that wait would fit; infinite where none fits anywhere.
 
         A job that needs g GPUs on each of k nodes fits if k nodes have g GPUs free. All nodes with g GPUs free
-        are then of use to it, the others are not.
+        are then of use to it, the others are not. Nor is any while it is not known which node has what free:
+        something is held on a node not known, or more on a node than it has.
         """
         place = np.searchsorted(edges, self.tick)
         anybody = Spans(self.waiting.begin, self.waiting.end, np.ones(len(self.nodes))).level(edges)
@@ -89,13 +93,16 @@ class NodePool:
                 same = (self.waiting.gpus == need) & (self.nodes == nodes)
                 wanted = self.waiting.where(same).level(edges) > TOLERANCE_GPUS
                 useless = np.where(wanted & (able >= nodes - 0.5), unable, useless)
-        return useless
+        over, was_over = (free < -TOLERANCE_GPUS for free in (self.free, self.before))
+        unclear = self.unplaced.level(edges) > TOLERANCE_GPUS
+        unclear |= _running_sum(place, over.astype(float) - was_over, edges) > 0.5
+        return np.where(unclear & (anybody > 0.5), np.inf, useless)
 
 
 def node_pool(
-    started: pl.DataFrame, waiting: pl.DataFrame, nodes: pl.DataFrame, window: Window
+    started: pl.DataFrame, waiting: pl.DataFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
 ) -> NodePool | None:
-    """Free GPUs by node, where all jobs name their nodes and none holds more than there is; else None.
+    """Free GPUs by node, or None where no job names a node or the inventory names one twice.
 
     Parameters
     ----------
@@ -103,30 +110,34 @@ def node_pool(
         Jobs of one pool that held GPUs, and that waited from ``submit_time`` to ``left_queue``.
     nodes : polars.DataFrame
         Table ``schemas.Inventory`` of the pool.
+    out : polars.DataFrame
+        GPUs of the pool out of service, see :func:`gpuplanner.ledger.withheld.withheld`.
     window : Window
         Time of the ledger.
     """
-    held = on_nodes(started)
     number = {name: place for place, name in enumerate(nodes["node"])}
-    named = held.height > 0 and held["node"].is_in(list(number)).fill_null(value=False).all()
-    if not named or len(number) < nodes.height:
+    kept = pl.col("bucket") == "reserved"  # for a tenant, on whichever node: known only as it takes them
+    gone = out.with_columns(node=pl.when(~kept).then("node"))
+    both = [table.select("node", "start_time", "end_time", "gpus") for table in (on_nodes(started), gone)]
+    taken = pl.concat(both)
+    known = pl.col("node").is_in(list(number)).fill_null(value=False)
+    placed, unplaced = taken.filter(known), taken.filter(~known)
+    if placed.is_empty() or len(number) < nodes.height:
         return None
-    there, taken = (
+    there, held = (
         window.spans(nodes, "installed", "retired", "gpus"),
-        window.spans(held, "start_time", "end_time", "gpus"),
+        window.spans(placed, "start_time", "end_time", "gpus"),
     )
-    at = held["node"].replace_strict(number, return_dtype=pl.Int64).to_numpy().astype(np.int64)
+    at = placed["node"].replace_strict(number, return_dtype=pl.Int64).to_numpy().astype(np.int64)
     node = np.concatenate([np.arange(nodes.height, dtype=np.int64)] * 2 + [at] * 2)
-    tick = np.concatenate([there.begin, there.end, taken.begin, taken.end])
-    change = np.concatenate([there.gpus, -there.gpus, -taken.gpus, taken.gpus])
+    tick = np.concatenate([there.begin, there.end, held.begin, held.end])
+    change = np.concatenate([there.gpus, -there.gpus, -held.gpus, held.gpus])
     # Instants at which several things happen to a node are one event: ends and starts do not overlap.
     table = pl.DataFrame({"node": node, "tick": tick, "change": change})
     events = table.group_by("node", "tick").agg(pl.col("change").sum()).sort("node", "tick")
     free = events.select(pl.col("change").cum_sum().over("node")).to_series().to_numpy()
-    if free.min() < -TOLERANCE_GPUS:
-        return None
     # Rounding of sums must not leave a trace: less than a millionth of a GPU is none.
-    free = np.where(free < TOLERANCE_GPUS, 0.0, free)
+    free = np.where(np.abs(free) < TOLERANCE_GPUS, 0.0, free)
     first = events["node"].to_numpy() != np.concatenate([[-1], events["node"].to_numpy()[:-1]])
     before = np.where(first, 0.0, np.concatenate([[0.0], free[:-1]]))
     largest = float(nodes["gpus"].max() or 0)  # type: ignore[arg-type]
@@ -136,6 +147,7 @@ def node_pool(
     return NodePool(
         events["tick"].to_numpy(), free, before,
         window.spans(asking, "submit_time", "left_queue", "each"), asking["many"].to_numpy(),
+        window.spans(unplaced, "start_time", "end_time", "gpus"),
     )  # fmt: skip
 
 
@@ -177,9 +189,7 @@ def gpu_hours_by_node(
     """
     window = Window(start, end)
     there = conform(inventory, Inventory, where="inventory")
-    table = conform(jobs, Jobs, where="jobs").filter(
-        pl.col("start_time").is_not_null() & (pl.col("gpus") > 0)
-    )
+    table = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).filter(pl.col("start_time").is_not_null())
     known = pl.when(pl.col("node").is_in(there["node"].to_list())).then("node")
     held = on_nodes(table).with_columns(node=known)
     names = pl.concat([there["node"], held["node"]]).unique().sort(nulls_last=True)

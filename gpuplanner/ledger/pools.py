@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, ticks
+from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, ticks, untimed
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.schemas import Inventory, Jobs, conform
 
@@ -145,9 +145,9 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
 
 
 def gpu_jobs(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Jobs that held or asked for GPUs at some time in the window."""
+    """Jobs that held or asked for GPUs at some time in the window, as far as it is known when."""
     there = (pl.col("submit_time") < window.end) & (pl.col("end_time").fill_null(window.end) > window.start)
-    return jobs.filter((pl.col("gpus") > 0) & there)
+    return jobs.filter((pl.col("gpus") > 0) & there & ~untimed())
 
 
 def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -17,8 +17,9 @@ COLUMNS = {
     "gpus": pl.Float64(),
     "gpu_model": pl.String(),
     "tenant": pl.String(),
+    "node": pl.String(),
 }
-OPTIONAL = ("gpu_model", "tenant")
+OPTIONAL = ("gpu_model", "tenant", "node")
 WHERE = "ledger: out_of_service"
 
 
@@ -29,7 +30,8 @@ def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
     ----------
     table : polars.DataFrame, optional
         ``bucket`` (one of :data:`KINDS`), ``start_time``, ``end_time`` (null: to the end of the ledger),
-        ``gpus``; ``gpu_model`` where the pool has several boards; ``tenant``, for whom GPUs are reserved.
+        ``gpus``; ``gpu_model`` where the pool has several boards; ``tenant``, for whom GPUs are reserved;
+        ``node``, on which they are.
     boards : polars.Series
         Boards of the pools.
 

@@ -21,11 +21,27 @@ def minute(number):
     return None if number is None else MONDAY + timedelta(minutes=number)
 
 
+def state(start, end):
+    if end is not None:
+        return "UNKNOWN"
+    return "PENDING" if start is None else "RUNNING"
+
+
 def make_jobs(rows):
     """Rows of tenant, profile, instances, and minutes of submission, start and end."""
     return pl.DataFrame(
         [
-            (str(number), 1, tenant, minute(submit), minute(start), minute(end), "UNKNOWN", profile, count)
+            (
+                str(number),
+                1,
+                tenant,
+                minute(submit),
+                minute(start),
+                minute(end),
+                state(start, end),
+                profile,
+                count,
+            )
             for number, (tenant, profile, count, submit, start, end) in enumerate(rows)
         ],
         schema={
@@ -94,6 +110,15 @@ def test_grid_cuts_and_default_grid_holds_all():
 def test_job_that_still_runs_counts_to_the_last_event():
     jobs = make_jobs([("a", "gpu", 1, 0, 0, None), ("b", "gpu", 1, 90, None, None)])
     assert values(demand_series(jobs)) == {"a/gpu": [1, 1]}
+
+
+def test_of_jobs_that_ended_nobody_knows_when_nothing_is_counted():
+    jobs = make_jobs(
+        [("a", "gpu", 1, 0, 60, None), ("a", "gpu", 8, 0, 60, None), ("a", "gpu", 8, 0, None, None)]
+    )
+    jobs = jobs.with_columns(state=pl.Series(["RUNNING", "FAILED", "CANCELLED"]))
+    for clock in ("held", "wanted"):
+        assert demand_series(jobs, end=MONDAY + timedelta(hours=3), clock=clock)["y"].max() == 1.0
 
 
 def test_job_that_began_on_the_last_edge_gets_a_slot():

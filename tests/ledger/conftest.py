@@ -22,6 +22,12 @@ def build(schema, rows):
     return conform(pl.DataFrame(rows, schema=types), schema, where="test")
 
 
+def _state(start, end):
+    if end is not None:
+        return "UNKNOWN"
+    return "PENDING" if start is None else "RUNNING"
+
+
 @pytest.fixture(scope="session")
 def make_jobs():
     """Rows of tenant, gpus, submission, start, end and further columns."""
@@ -34,7 +40,7 @@ def make_jobs():
                     "job_id": str(number),
                     "attempt": 1,
                     "tenant": tenant,
-                    "state": "UNKNOWN",
+                    "state": _state(start, end),
                     "gpus": gpus,
                     "submit_time": at(submit),
                     "start_time": at(start),

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.ledger import (
+    assumptions,
     by_period,
     gpu_hours_by_node,
     gpu_time_ledger,
     held_by_activity,
     held_by_state,
+    inferred_inventory,
     installed_gpu_hours,
     reconcile,
     requested_allocated_active,
@@ -110,10 +112,18 @@ def test_free_gpus_are_fragmented_only_where_no_waiting_job_fits(make_jobs, make
 
 
 @pytest.mark.parametrize("node", [None, "n7", "n[0"])
-def test_without_all_nodes_known_what_is_left_while_jobs_wait_counts(make_jobs, make_nodes, window, node):
+def test_while_a_node_is_not_known_what_is_left_counts_if_jobs_wait(make_jobs, make_nodes, window, node):
+    """One job without a node does not spoil the hours in which it does not run."""
     nodes = make_nodes((4, None, None, None))
-    jobs = make_jobs(("a", 1.0, 0, 0, 180, on("n0")), ("b", 1.0, 0, 60, 180, on(node)))
-    assert sums(gpu_time_ledger(jobs, nodes, **window))["-", "fragmented"] == 3.0
+    jobs = [
+        ("a", 1.0, 0, 0, 180, on("n0")),
+        ("b", 1.0, 60, 60, 120, on(node)),
+        ("c", 1.0, 0, 180, 200, on("n0")),
+    ]
+    assert sums(gpu_time_ledger(make_jobs(*jobs), nodes, **window))["-", "fragmented"] == 2.0
+    crowded = ("d", 4.0, 120, 120, 180, on("n0"))  # five held on a node of four
+    other = make_nodes((4, None, None, None), (4, None, None, None))
+    assert sums(gpu_time_ledger(make_jobs(*jobs, crowded), other, **window))["-", "fragmented"] == 6.0 + 3.0
 
 
 PLACED = st.tuples(
@@ -122,43 +132,58 @@ PLACED = st.tuples(
     st.integers(0, 100),
     st.integers(0, 60),
     st.integers(0, 90),
-    st.sampled_from(["n0", "n1", "n[0-1]"]),
+    st.sampled_from(["n0", "n1", "n[0-1]", "n0", "n1", None]),
 )
+OUTAGE = st.tuples(st.integers(0, 90), st.integers(90, 180), st.sampled_from(["n0", "n1", None]))
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(PLACED, max_size=6))
-def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, window, rows):
+@given(st.lists(PLACED, max_size=6), st.none() | OUTAGE)
+def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, window, rows, outage):
     jobs = [
-        (tenant, gpus, submit, submit + wait, submit + wait + run, on(node, nodes=2 if "[" in node else 1))
+        (
+            tenant,
+            gpus,
+            submit,
+            submit + wait,
+            submit + wait + run,
+            on(node, nodes=2 if node == "n[0-1]" else 1),
+        )
         for tenant, gpus, submit, wait, run, node in rows
     ]
+    begin, until, where = outage or (0, 0, "n0")
+
+    def gone(minute, node):
+        return float(begin <= minute < until and node == where)
+
     # The nodes are cut down to what is held at most, so that free GPUs are scarce.
     there = {
-        node: max(1, *(np.ceil(held_at(jobs, node, minute)) for minute in range(180)))
-        for node in ("n0", "n1")
+        node: max(1, *(np.ceil(held_at(jobs, node, at) + gone(at, node)) for at in range(180)))
+        for node in ("n0", "n1", None)
     }
     nodes = make_nodes(*((int(gpus), None, None, None) for gpus in there.values()))
-    ledger = gpu_time_ledger(make_jobs(*jobs), nodes, **window)
+    table = out(make_jobs, ("down", 1.0, None, begin, until)).with_columns(node=pl.lit(where, pl.String))
+    ledger = gpu_time_ledger(make_jobs(*jobs), nodes, out_of_service=table, **window)
     assert reconcile(ledger, installed_gpu_hours(nodes, **window))["balanced"]
-    if not jobs or not any(start < end and start < 180 for _, _, _, start, end, _ in jobs):
-        return
+    named = where is not None or any(job[5]["node_list"] and job[4] > 0 for job in jobs)
     expected = 0.0
     for minute in range(180):
-        free = {node: gpus - held_at(jobs, node, minute) for node, gpus in there.items()}
+        free = {node: gpus - held_at(jobs, node, minute) - gone(minute, node) for node, gpus in there.items()}
         waits = [(g / w["nodes"], w["nodes"]) for _, g, s, b, _, w in jobs if s <= minute < b]
         fitting = [each for each, many in waits if sum(f >= each for f in free.values()) >= many]
-        useful = min(fitting, default=np.inf)
+        unclear = held_at(jobs, None, minute) + gone(minute, None) > 0 or not named
+        useful = np.inf if unclear else min(fitting, default=np.inf)
         if waits:
             expected += sum(f for f in free.values() if f < useful) / 60
     assert sums(ledger).get(("-", "fragmented"), pytest.approx(0.0)) == expected
 
 
 def held_at(jobs, node, minute):
+    """GPUs held on a node, or where it is not known."""
     return sum(
         gpus / where["nodes"]
         for _, gpus, _, start, end, where in jobs
-        if where["node_list"] in (node, "n[0-1]") and start <= minute < end
+        if where["node_list"] in ((None,) if node is None else (node, "n[0-1]")) and start <= minute < end
     )
 
 
@@ -203,6 +228,23 @@ def test_lost_time_by_state_and_its_price(make_jobs, window):
         ("a", "PREEMPTED", 1, pytest.approx(8 / 6), True, pytest.approx(4.0)),
         ("b", "COMPLETED", 1, 1.0, False, 3.0),
     ]
+
+
+def test_of_jobs_that_ended_nobody_knows_when_nothing_is_booked(make_jobs, make_nodes, window):
+    """No end: what runs holds its GPUs to the last, what is over neither holds them nor waits for them."""
+    jobs = make_jobs(
+        ("a", 2.0, 0, 60, None, {"state": "RUNNING"}),
+        ("a", 2.0, 0, 0, None, {"state": "FAILED"}),
+        ("b", 2.0, 0, None, None, {"state": "CANCELLED"}),
+        ("b", 2.0, 0, None, None, {"state": "RUNNING"}),
+    )
+    nodes = make_nodes((4, None, None, None))
+    found = sums(gpu_time_ledger(jobs, nodes, **window))
+    assert found == {("a", "unobserved"): 4.0, ("-", "fragmented"): 4.0, ("-", "free"): 4.0}
+    assert held_by_state(jobs, **window).select("state", "gpu_hours").rows() == [("RUNNING", 4.0)]
+    assert gpu_hours_by_node(jobs, nodes, **window)["held_gpu_hours"].sum() == 4.0
+    assert inferred_inventory(jobs, **window)["gpus"].to_list() == [2]
+    assert "When 3 of 4 jobs held" in " ".join(assumptions(jobs, nodes, **window))
 
 
 def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
@@ -278,6 +320,19 @@ def test_local_days_have_the_hours_that_clocks_show(tz):
     months = by_period(ledger, every="month", tz=tz)
     assert months["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
     assert all(day.day == 1 for day in months["period"])
+
+
+def test_a_local_month_has_nothing_from_before_its_first_midnight(make_jobs, make_nodes):
+    """Midnight in Kolkata is 18:30 UTC: half of the ledger's first hour, and of its last, is not covered."""
+    midnight = datetime(2026, 1, 31, 18, 30, tzinfo=UTC)
+    span = {"start": midnight, "end": midnight + timedelta(days=28)}
+    ledger = gpu_time_ledger(make_jobs(), make_nodes((3, None, None, None)), **span)
+    february = [(datetime(2026, 2, 1).date(), pytest.approx(3 * 28 * 24))]
+    months = by_period(ledger, every="month", tz="Asia/Kolkata", **span)
+    assert months.select("period", "gpu_hours").rows() == february
+    short = {"start": midnight, "end": midnight + timedelta(days=1)}
+    with pytest.raises(SchemaError, match="other hours"):
+        by_period(ledger, every="month", tz="Asia/Kolkata", **short)
 
 
 def test_periods_that_do_not_exist_are_refused():
