@@ -113,7 +113,6 @@ def pandas_jobs(path: Path) -> dict[str, Any]:
     end = submit + pd.to_timedelta((table["duration"] * 1e6).round(), unit="us")
     jobs = pd.DataFrame(
         {
-            "job_id": "philly-" + pd.Series(line).astype(str),
             "attempt": np.int32(1),
             "tenant": table["cluster"],
             "submit_time": submit,
@@ -127,6 +126,7 @@ def pandas_jobs(path: Path) -> dict[str, Any]:
     if bad.any():
         good = ~bad
         jobs, table = jobs[good], table[good]
+    jobs["job_id"] = job_ids(jobs["submit_time"], table)
     run = jobs["end_time"] - jobs["start_time"]
     counts = {
         "equal to an earlier row in every field": table.duplicated().sum(),
@@ -147,6 +147,17 @@ def pandas_jobs(path: Path) -> dict[str, Any]:
     hours = jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_seconds() / 3600
     by_tenant = hours.groupby(jobs["tenant"]).sum()
     return {"jobs": jobs, "rejects": rejects, "counts": counts, "hours": by_tenant, "sha256": digest}
+
+
+def job_ids(submit: pd.Series, table: pd.DataFrame) -> pd.Series:
+    """Names that follow from what a row says, with a number behind those of equal rows."""
+    numbers = {name: table[name].astype(str).str.removesuffix(".0").replace("nan", "") for name in NUMBERS}
+    seconds = ((submit - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(seconds=1)).astype(str)
+    name = (
+        "philly-" + seconds + "-" + table["cluster"] + "-" + numbers["num_gpus"] + "-" + numbers["duration"]
+    )
+    twin = name.groupby(name).cumcount()
+    return name.where(twin == 0, name + "#" + (twin + 1).astype(str))
 
 
 def our_jobs(path: Path) -> dict[str, Any]:
@@ -307,6 +318,7 @@ def write_samples(folder: Path, rows: int, seed: int) -> tuple[int, float]:
                 "pcie_gb_s": pl.repeat(None, size, dtype=pl.Float64, eager=True),
                 "memory_used_gib": rng.random(size) * 80,
                 "power_w": watts.ravel().astype(float),
+                "energy_counter_j": pl.repeat(None, size, dtype=pl.Float64, eager=True),
                 "activity_source": pl.repeat("profiling", size, eager=True),
             }
         )

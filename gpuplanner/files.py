@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpuplanner.errors import OutputError, ScenarioError, message
+from gpuplanner.errors import GpuPlannerWarning, OutputError, ScenarioError, message
 from gpuplanner.strict_yaml import load_strict
 
 
@@ -66,6 +68,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
 def replaced_directory(path: str | Path, *, mark: Mark) -> Iterator[Path]:
     """Fill a new folder beside ``path`` and put it in place only if the block ends well.
 
+    An old folder and the new one change places in one step, so that a run which is killed at any moment leaves
+    the one or the other under the name. Where the file system knows no such step, the old one is moved aside
+    first; if the run is killed just then, the next one moves it back, see :func:`put_back`.
+
     Parameters
     ----------
     path : str or Path
@@ -94,6 +100,8 @@ def replaced_directory(path: str | Path, *, mark: Mark) -> Iterator[Path]:
     ['about.txt']
     """
     path = Path(path)
+    path = path.resolve() if path.is_symlink() else path
+    put_back(path, mark=mark)
     if path.exists() and not mark.may_be_replaced(path):
         text = message(
             f"cannot write {path}",
@@ -110,19 +118,78 @@ def replaced_directory(path: str | Path, *, mark: Mark) -> Iterator[Path]:
             yield temporary
             assert (temporary / mark.file).exists()
             temporary.chmod(0o777 & ~_umask())
-            if path.exists():
-                previous = temporary.with_name(temporary.name + ".previous")
-                path.rename(previous)
-                try:
-                    temporary.rename(path)
-                except OSError:
-                    previous.rename(path)
-                    raise
-                shutil.rmtree(previous)
-            else:
+            if not path.exists():
                 temporary.rename(path)
+            elif not _exchanged(temporary, path):
+                _moved_through(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False where the system or the file system cannot.
+
+    References
+    ----------
+    Linux man-pages, rename(2): ``renameat2`` with ``RENAME_EXCHANGE``.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNKNOWN_CALL:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def put_back(path: str | Path, *, mark: Mark) -> None:
+    """Give a folder its name back if a run was killed while it had moved the folder aside.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where the folder should stand; if anything stands there, nothing is done.
+    mark : Mark
+        As in :func:`replaced_directory`.
+
+    Warns
+    -----
+    GpuPlannerWarning
+        If a folder was put back.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     put_back(Path(folder) / "out", mark=Mark("about.txt", "made here"))
+    """
+    path = Path(path)
+    aside = aside_of(path)
+    if path.exists() or not mark.may_be_replaced(aside):
+        return
+    with _explained(path, preparing=True):
+        aside.rename(path)
+    text = f"{path}: an earlier run was stopped while replacing it; put back as it was before that run"
+    warnings.warn(text, GpuPlannerWarning, stacklevel=2)
+
+
+def aside_of(path: Path) -> Path:
+    """Where an old folder waits while a new one takes its place."""
+    return path.with_name(f".{path.name}.previous")
+
+
+def _moved_through(new: Path, path: Path) -> None:
+    """Put `new` in place of `path` in two steps; between them the old folder stands aside."""
+    aside = aside_of(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    try:
+        new.rename(path)
+    except OSError:
+        aside.rename(path)
+        raise
+    shutil.rmtree(aside)
 
 
 @dataclass(frozen=True)
@@ -201,6 +268,9 @@ def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: A
     return load_strict(text, where=str(path), error=ScenarioError)
 
 
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_UNKNOWN_CALL = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+
 # What a folder or disk can do to a writer; any other OSError is a fault of its own and passes unchanged.
 _WRITE_FAULTS = frozenset(
     {
@@ -212,6 +282,8 @@ _WRITE_FAULTS = frozenset(
         errno.ENOTDIR,
         errno.EEXIST,
         errno.EFBIG,
+        errno.EBUSY,
+        errno.EXDEV,
     }
 )
 

@@ -142,7 +142,8 @@ def merge_small_groups(
     """Put the groups of too few people under one name, so that no figure speaks of one person.
 
     Where the small groups together are still too few, the next smallest joins them: what is left out of a
-    table with a total could be computed from it.
+    table with a total could be computed from it. Rows without a person count for nobody, rows without a group
+    are a group.
 
     Parameters
     ----------
@@ -163,12 +164,13 @@ def merge_small_groups(
     >>> merge_small_groups(jobs, "tenant", "user", smallest=2)["tenant"].to_list()
     ['a', 'a', 'a', '(small groups)', '(small groups)']
     """
-    sizes = table.group_by(by).agg(people=pl.col(people).n_unique()).sort("people", by)
+    known = pl.col(people).drop_nulls().n_unique()
+    sizes = table.group_by(by).agg(people=known).sort("people", by)
     few = sizes.filter(pl.col("people") < smallest).height
 
     def merged() -> pl.Expr:
-        return pl.col(by).is_in(sizes[by].head(few).implode())
+        return pl.col(by).is_in(sizes[by].head(few).implode(), nulls_equal=True)
 
-    while 0 < few < sizes.height and table.filter(merged())[people].n_unique() < smallest:
+    while 0 < few < sizes.height and table.filter(merged()).select(known).item() < smallest:
         few += 1
     return table.with_columns(pl.when(merged()).then(pl.lit(other)).otherwise(by).alias(by))

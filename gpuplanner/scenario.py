@@ -35,7 +35,9 @@ class Scenario:
     tz : str
         Zone of calendar months and of what is shown.
     smallest_group : int
-        Tenants with fewer users are shown together, so that no figure speaks of one person; 0: all by name.
+        Tenants with fewer users are shown together, as ``(small groups)``, in every table, chart and export, so
+        that no figure speaks of one person; 0, the default: all by name. Set it, for example to 5, before a report
+        leaves the team. Job ids and nodes stay as they are: replace those at ``ingest`` (``--pseudonyms``).
     workload : {"all", "fractional"}
         All jobs, or only those that ask for less than one GPU.
     board : str

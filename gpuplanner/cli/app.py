@@ -16,9 +16,11 @@ from gpuplanner.errors import (
 
 COMMANDS = (
     *("inbox", "live", "bill", "phases", "hints"),
-    *("walk", "sweep", "machine", "pack", "allocate", "calibrate"),
+    *("walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
+
+INTERRUPTED = "gpuplanner: interrupted; results written before are intact"
 
 app = typer.Typer(
     name="gpuplanner",
@@ -54,9 +56,14 @@ def main() -> None:
             raise
         say(f"gpuplanner: {error}")
         raise SystemExit(exit_code(error)) from None
+    except SystemError as error:  # compiled code wraps the Ctrl-C that reaches it
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        say(INTERRUPTED)
+        raise SystemExit(Exit.INTERRUPTED) from None
     except SystemExit as end:
         if end.code == Exit.INTERRUPTED:
-            say("gpuplanner: interrupted; results written before are intact")
+            say(INTERRUPTED)
         raise
 
 

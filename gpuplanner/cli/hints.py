@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, Tz
+from gpuplanner.cli.options import Json, SmallestGroup, Tz
 from gpuplanner.cli.show import plain, show, show_frame
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ JOB = (
 )  # fmt: skip
 GROUP = (
     "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "profile_hint",
-    "instances_hint", "risk_out_of_memory", "time_limit_s", "limit_hint_s", "risk_time_out", "saved_gpu_hours",
-    "freed_limit_gpu_hours", "size_reason", "limit_reason",
+    "instances_hint", "risk_out_of_memory", "size_risk_at_most", "time_limit_s", "limit_hint_s", "risk_time_out",
+    "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
 
 
@@ -85,20 +85,29 @@ def hints(
     form: Annotated[
         str | None, typer.Option("--format", help="Print lines to paste: sbatch, pod or dra.")
     ] = None,
+    smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
     """Compare what past jobs asked for with what they used, and say what to ask for next time."""
+    import polars as pl
+
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.memory import FORMS, REQUEST, asked_and_used
     from gpuplanner.memory import hints as hints_of
     from gpuplanner.names import resolve
-    from gpuplanner.study.history import load_trace
+    from gpuplanner.study.history import grouped, load_trace
 
     if form is not None and form not in FORMS:
         text = f"--format: one of {', '.join(FORMS)}"
         raise typer.BadParameter(text)
-    trace = load_trace(folder)
-    history = asked_and_used(_with_classes(trace.jobs), _boards(board), samples=trace.samples)
+    if smallest_group and job is not None:
+        text = "--job goes without --smallest-group: a job is one person's"
+        raise typer.BadParameter(text)
+    trace = grouped(load_trace(folder), smallest_group)
+    jobs = _with_classes(trace.jobs)
+    if smallest_group:
+        jobs = jobs.with_columns(user=pl.lit(None, pl.String))
+    history = asked_and_used(jobs, _boards(board), samples=trace.samples)
     groups = hints_of(history)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, Out, Quiet, Tz
+from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
-    from gpuplanner.telemetry import Telemetry
+    from gpuplanner.telemetry import Appended, Telemetry
     from gpuplanner.traces import Reading, Trace
 
 
@@ -73,14 +73,18 @@ def ingest(
     if append and (nodes is not None or pseudonyms is not None):
         text = "--append goes without --nodes and --pseudonyms: they depend on all files at once"
         raise typer.BadParameter(text)
-    fields = columns and tuple(columns.split(","))
+    fields = tuple(columns.split(",")) if columns else None
     hints = {"interval_s": interval, "node": node, "gpu": gpu, "columns": fields}
-    read: Trace | Reading | Telemetry
+    read: Trace | Reading | Telemetry | Appended
     news = f"written to {out}"
-    if telemetry.speaks(source, paths):
-        _refuse({"--nodes": nodes, "--pseudonyms": pseudonyms, "--append": append or None}, "telemetry")
-        read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
-        telemetry.write_telemetry(read, out)
+    if telemetry.speaks(source, paths, fields):
+        _refuse({"--nodes": nodes, "--pseudonyms": pseudonyms}, "telemetry")
+        if append:
+            read = telemetry.append(source, paths, out, tz=tz, origin=origin, **hints)
+            news = read.news()
+        else:
+            read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
+            telemetry.write_telemetry(read, out)
     else:
         _refuse({"--interval": interval, "--node": node, "--gpu": gpu}, "a list of jobs")
         if append:
@@ -117,6 +121,7 @@ def describe(
             help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
+    smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
     """Say what a trace or telemetry holds: span, tenants, where the GPU-time went, and what is wrong with it."""
@@ -126,7 +131,11 @@ def describe(
     if chart is not None and chart.suffix not in (".html", ".svg"):
         text = "the name must end in .html or .svg"
         raise typer.BadParameter(text, param_hint="--chart")
-    told = describe_telemetry(folder) if is_telemetry(folder) else describe_trace(folder)
+    if is_telemetry(folder):
+        _refuse({"--smallest-group": smallest_group or None}, "telemetry")
+        told = describe_telemetry(folder)
+    else:
+        told = describe_trace(folder, smallest_group=smallest_group)
     parts = {name: part for name, part in told.items() if name != "hours"}
     if chart is not None:
         from gpuplanner.report.quality import write_quality

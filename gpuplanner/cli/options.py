@@ -15,6 +15,13 @@ Tz = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
 TimeLimit = Annotated[float | None, typer.Option("--time-limit", min=0.1, help="Seconds for the planner.")]
 Currency = Annotated[str | None, typer.Option("--currency", help="ISO 4217 code of the price.")]
+SmallestGroup = Annotated[
+    int,
+    typer.Option(
+        "--smallest-group", metavar="N", min=0,
+        help="For output that is shared: tenants of fewer people stand together, and nobody is named. 0: as it is.",
+    ),
+]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
 Set = Annotated[
     list[str] | None,

@@ -48,15 +48,18 @@ def sweep(
     finally:
         signal.signal(signal.SIGINT, before)
     if as_json:
-        show(
-            {"complete": found.complete, "asked": found.asked, "table": found.table.to_dicts()}, as_json=True
-        )
+        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by}
+        show(told | {"baseline": found.baseline, "table": found.table.to_dicts()}, as_json=True)
     else:
-        hours = pl.col("mean_jct_s", "difference", "difference_low", "difference_high") / 3600
+        times = (found.rank_by, "difference", "difference_low", "difference_high")
         shown = found.table.select(
-            "rank", "policy", "unserved", hours.name.map(_in_hours), "utilisation_server"
+            "rank", "policy", "unserved", (pl.col(times) / 3600).name.map(_in_hours), "utilisation_server"
         )
-        show_frame(shown, as_json=False, title=f"{found.done} of {found.asked} policies, ranked by {rank_by}")
+        show_frame(
+            shown, as_json=False, title=f"{found.done} of {found.asked} policies, ranked by {found.rank_by}"
+        )
+        if not quiet:
+            say(f"differences in {found.rank_by} are to {found.baseline}; 95 % intervals over drawn weeks")
     if not found.complete:
         raise typer.Exit(Exit.INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""Commands that walk: ``forecast``, ``plan``, ``simulate``, ``report``, ``demo`` and ``notebook``."""
+"""Commands that walk: ``forecast``, ``plan``, ``report``, ``demo`` and ``notebook``."""
 
 from __future__ import annotations
 
@@ -131,70 +131,6 @@ def plan(
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
-
-
-@app.command()
-def simulate(
-    scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="Scenario YAML, trace folder, or 'sample'.")
-    ] = None,
-    jobs: Annotated[
-        Path | None, typer.Option(help="Job list (CSV, plain or gzip) instead of a scenario.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs, with --jobs.")] = None,
-    per_node: Annotated[
-        int | None, typer.Option("--gpus-per-node", help="With --jobs; one pool if not given.")
-    ] = None,
-    order: Annotated[str, typer.Option(help="With --jobs: fifo, sjf, qssf, fair, srtf or las.")] = "fifo",
-    queue: Annotated[str, typer.Option(help="With --jobs: strict, pass, easy or conservative.")] = "strict",
-    case: Annotated[
-        str | None, typer.Option(help="Seeded case instead of a scenario: twenty-jobs or harder.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="How many seeds, with --case.")] = None,
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list, or a case."""
-    if sum(given is not None for given in (scenario, jobs, case)) != 1:
-        say("gpuplanner: give one of SCENARIO, --jobs FILE and --case NAME")
-        raise typer.Exit(Exit.USAGE)
-    if seeds is not None and case is None:
-        text = "--seeds means nothing without --case"
-        raise typer.BadParameter(text)
-    if case is not None:
-        if assignments or board or gpus is not None or per_node is not None:
-            text = "a case takes no --set, --board, --gpus or --gpus-per-node"
-            raise typer.BadParameter(text)
-        from gpuplanner.cli.cases import simulate_case
-
-        simulate_case(case, seeds, seed or 0, as_json=as_json, quiet=quiet)
-        return
-    if jobs is not None:
-        from gpuplanner.cli.jobs import simulate_jobs
-
-        simulate_jobs(jobs, gpus, per_node, order, queue, as_json=as_json, quiet=quiet)
-        return
-    import polars as pl
-
-    from gpuplanner.study.proof import compare, proof
-
-    assert scenario is not None
-    asked = load_scenario(scenario, assignments, board=board, seed=seed)
-    policies = compare(proof(asked))
-    if as_json:
-        show({"replications": asked.replications, "policies": policies.to_dicts()}, as_json=True)
-        return
-    for measure in (
-        "mean_queueing_delay_s", "mean_jct_s", "makespan_s", "provisioned_gpu_hours", "utilisation_provisioned",
-        "utilisation_server",
-    ):  # fmt: skip
-        rows = policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
-        show_frame(rows, as_json=False, title=measure)
-    if not quiet:
-        say(f"means and 95 % intervals over {asked.replications} bootstrapped horizons")
 
 
 @app.command()

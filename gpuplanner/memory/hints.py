@@ -6,7 +6,8 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.memory.history import REQUEST
-from gpuplanner.memory.leave_one_out import COVERED_PERCENT, count_risks, limit_risks, profile_risks
+from gpuplanner.memory.leave_one_out import CONFIDENCE_PERCENT, count_risks, most_beyond, profile_risks
+from gpuplanner.memory.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
 
 
 def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
@@ -15,12 +16,16 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     - Profile: the largest that any measured run of the group needed, as
       :func:`~gpuplanner.memory.rightsize.rightsize` says with its headroom. For requests of one GPU or instance.
     - Number of GPUs: the most that worked in any run of which all GPUs were sampled.
-    - Time limit: the smallest that covers 95 % of the completed runs, in whole minutes. A run that was stopped by
-      its limit needs more than it had, how much more is not known.
+    - Time limit: one that at most 5 % of later runs outlast if they are like the earlier ones, and a margin for those
+      that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
+      than it had, how much more is not known.
 
-    The risk is measured by leaving one out: each full run is held against the hint that the other runs of its
-    group give. It is a rate of the past, over as many runs as stated; where it is above `highest_risk`, the hint
-    is held back. GPU-hours saved take run times as they were: the profile has the SMs that were used.
+    The risk of a profile or a number is measured by leaving one out: each full run is held against the hint that the
+    other runs of its group give. That of a limit is measured on later runs: each is held against the limit that the
+    runs which had ended before it gave. Both are rates of the past, over as many runs as stated; where one is above
+    `highest_risk`, the hint is held back. A rate of 0 over few runs proves little: beside it stands the largest
+    share of later runs that may need more than the hint, see :func:`~gpuplanner.memory.leave_one_out.most_beyond`.
+    GPU-hours saved take run times as they were: the profile has the SMs that were used.
 
     Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
     its peak, near all of what it held, keeps the hint from going below.
@@ -42,7 +47,9 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``profile_hint``, ``size_runs``, ``risk_out_of_memory``, ``risk_too_small`` (would
         have needed a larger profile: out of memory, or slower), ``instances_hint``, ``active_runs``,
-        ``risk_too_few``, ``size_reason``; ``limit_hint_s``, ``limit_runs``, ``risk_time_out``, ``limit_reason``;
+        ``risk_too_few``, ``size_risk_at_most`` (of later runs that need more than the most of those counted, with
+        95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
+        ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
         ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
         for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
@@ -57,13 +64,15 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     >>> from datetime import UTC, datetime, timedelta
     >>> from gpuplanner.memory import asked_and_used
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
-    >>> jobs = pl.DataFrame({"job_id": list("abcdefghij"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
+    >>> jobs = pl.DataFrame({"job_id": list("abcdefghijklmnopqrst"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
     ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,
     ...     "end_time": nine + timedelta(hours=1), "time_limit_s": 86400.0, "sm_activity": 0.1,
     ...     "memory_peak_gib": 8.0})
     >>> row = hints(asked_and_used(jobs)).row(0, named=True)
-    >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2), row["risk_out_of_memory"]
-    ('1g.10gb', 3600.0, 8.57, 0.0)
+    >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2)
+    ('1g.10gb', 6300.0, 17.14)
+    >>> row["size_runs"], row["risk_out_of_memory"], round(row["size_risk_at_most"], 2)
+    (20, 0.0, 0.14)
     """
     if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
         text = message(
@@ -107,9 +116,11 @@ COLUMNS = (
     "instances_hint",
     "active_runs",
     "risk_too_few",
+    "size_risk_at_most",
     "size_reason",
     "limit_hint_s",
     "limit_runs",
+    "later_runs",
     "risk_time_out",
     "limit_reason",
     "gpu_hours",
@@ -135,19 +146,23 @@ def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
 
 def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
     """Hints where there is enough evidence and little risk, and a reason in any case."""
-    table = table.with_columns(pl.col("size_runs", "active_runs", "limit_runs").fill_null(0))
+    table = table.with_columns(pl.col("size_runs", "active_runs", "limit_runs", "later_runs").fill_null(0))
     one = pl.col("instances") == 1
     failures = {
         name: (pl.col(risk) * pl.col(runs)).round().cast(pl.Int64)
         for name, risk, runs in (
             ("size", "risk_out_of_memory", "size_runs"),
             ("count", "risk_too_few", "active_runs"),
-            ("limit", "risk_time_out", "limit_runs"),
+            ("limit", "risk_time_out", "later_runs"),
         )
     }
     size_refused = (
         pl.when(~one & (pl.col("active_runs") < minimum))
-        .then(pl.format("{} full runs with samples of all GPUs, {} needed", "active_runs", pl.lit(minimum)))
+        .then(
+            pl.format(
+                "{} with samples of all GPUs, {} needed", _some("active_runs", "full run"), pl.lit(minimum)
+            )
+        )
         .when(~one & (pl.col("risk_too_few") > highest_risk))
         .then(
             pl.format(
@@ -163,7 +178,9 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         .when(one & pl.col("rank_asked").is_null())
         .then(pl.lit("variant of a profile: kept"))
         .when(one & (pl.col("size_runs") < minimum))
-        .then(pl.format("{} full runs with measured memory, {} needed", "size_runs", pl.lit(minimum)))
+        .then(
+            pl.format("{} with measured memory, {} needed", _some("size_runs", "full run"), pl.lit(minimum))
+        )
         .when(one & (pl.col("risk_out_of_memory") > highest_risk))
         .then(
             pl.format(
@@ -173,9 +190,10 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
             )
         )
     )
+    few = max(minimum, runs_needed())
     limit_refused = (
-        pl.when(pl.col("limit_runs") < minimum)
-        .then(pl.format("{} full runs, {} needed", "limit_runs", pl.lit(minimum)))
+        pl.when(pl.col("limit_runs") < few)
+        .then(pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)))
         .when(pl.col("limit").is_infinite())
         .then(
             pl.format(
@@ -189,14 +207,39 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         .when(pl.col("risk_time_out") > highest_risk)
         .then(
             pl.format(
-                "held back: {} of {} runs outlast the limit of the others", failures["limit"], "limit_runs"
+                "held back: {} of {} later runs outlast the limit of those before",
+                failures["limit"],
+                "later_runs",
             )
         )
+    )
+    tested = (
+        pl.when(pl.col("later_runs") > 0)
+        .then(
+            pl.format(
+                "{} of {} later runs outlast the limit of those before", failures["limit"], "later_runs"
+            )
+        )
+        .otherwise(pl.lit("no later run to test it on"))
+    )
+    covers = pl.format(
+        "covers {} % of runs like these {}, plus {} %; {}",
+        pl.lit(COVERED_PERCENT),
+        "limit_runs",
+        pl.lit(round(100 * MARGIN)),
+        tested,
     )
     reached = (
         pl.when(one)
         .then(pl.format("held {} full runs with headroom", "size_runs"))
-        .otherwise(pl.format("at most {} GPUs worked in {} full runs", "active", "active_runs"))
+        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "active_runs"))
+    )
+    at_most = most_beyond(pl.when(one).then("size_runs").otherwise("active_runs"))
+    proven = pl.format(
+        "{}; at most {} % of later runs need more ({} % confidence)",
+        reached,
+        (100 * at_most).ceil().cast(pl.Int64),
+        pl.lit(CONFIDENCE_PERCENT),
     )
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
@@ -208,10 +251,16 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         ),
         limit_hint_s=pl.when(limit_refused.is_null()).then("limit"),
         run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
-        size_reason=pl.coalesce(size_refused, reached),
-        limit_reason=pl.coalesce(
-            limit_refused, pl.format("covers {} % of {} full runs", pl.lit(COVERED_PERCENT), "limit_runs")
-        ),
+        size_risk_at_most=at_most,
+        size_reason=pl.coalesce(size_refused, proven),
+        limit_reason=pl.coalesce(limit_refused, covers),
+    )
+
+
+def _some(count: str, noun: str) -> pl.Expr:
+    """A number of things in words: one run, or several runs."""
+    return pl.format(
+        "{} " + noun + "{}", count, pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
     )
 
 

@@ -87,8 +87,8 @@ def asked_and_used(
         In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`REQUEST`, ``nodes``, ``state``,
         ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
         instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
-        else of the samples], ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked in some
-        minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
+        else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
+        in some minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
         ``share_asked`` (of the board, per instance), ``rank_asked``, ``rank_needed`` (sizes of the board in
         order; null where the job cannot be sized), and ``gpu_hours`` [GPU h, of what was asked for].
 
@@ -130,6 +130,7 @@ def asked_and_used(
             "memory_asked_gib",
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),
+            "start_time",
             hours.mul(3600).alias("run_s"),
             "time_limit_s",
             wait_s=(pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 
 from gpuplanner.hardware import as_board
@@ -10,10 +12,27 @@ from gpuplanner.memory.requests import sizes
 FULL_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
 counts as a lower bound of the need, never as evidence that little was needed."""
-COVERED_PERCENT = 95
-"""Share of past runs that a time limit covers."""
-LIMIT_STEP_S = 60.0
-"""Slurm keeps time limits in minutes."""
+CONFIDENCE_PERCENT = 95
+"""How sure the largest share of later runs is that a hint may fail."""
+
+
+def most_beyond(runs: pl.Expr) -> pl.Expr:
+    """Largest share of later runs that need more than every one of so many before them [0-1; null for none].
+
+    The largest of n runs covers less than 1 - p of all that are alike with probability (1 - p)^n, whatever their
+    distribution; p is where that falls to 5 %. For many runs it is the "rule of three", 3 / n.
+
+    References
+    ----------
+    Wilks, "Determination of sample sizes for setting tolerance limits", Ann. Math. Stat. 12(1), 1941. Hanley,
+    Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249(13), 1983.
+
+    Examples
+    --------
+    >>> pl.DataFrame({"runs": [0, 5, 59]}).select(most_beyond(pl.col("runs")).round(3)).to_series().to_list()
+    [None, 0.451, 0.05]
+    """
+    return pl.when(runs > 0).then(1 - (math.log(1 - CONFIDENCE_PERCENT / 100) / runs).exp())
 
 
 def profile_risks(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -91,50 +110,6 @@ def count_risks(jobs: pl.DataFrame) -> pl.DataFrame:
             coalesce=True,
         )
     )
-
-
-def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Limit that covers most runs of each group, and how often a run outlasts the limit that the others give.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        As for :func:`profile_risks`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``group``, ``limit_runs``, ``run_p95_s``, ``limit`` (the same in whole minutes) [s, infinite where too many
-        runs were stopped by their limit] and ``risk_time_out`` [0-1, null for a run alone].
-
-    Examples
-    --------
-    >>> runs = pl.DataFrame({"group": 0, "state": "COMPLETED", "run_s": [600.0] * 9 + [6000.0]})
-    >>> limit_risks(runs).select("limit", "risk_time_out").row(0)
-    (6000.0, 0.1)
-    """
-    endless = pl.lit(float("inf"))
-    ended = jobs.filter(pl.col("state").is_in(FULL_STATES) & pl.col("run_s").is_not_null()).select(
-        "group", run=pl.when(pl.col("state") == "TIMEOUT").then(endless).otherwise("run_s")
-    )
-    # Leaving out a run at or below this place moves it one up; one above it leaves it and is then too long.
-    others = _covering(pl.len() - 1)
-    return ended.group_by("group").agg(
-        limit_runs=pl.len(),
-        run_p95_s=_covering(pl.len()),
-        limit=_in_steps(_covering(pl.len())),
-        risk_time_out=pl.when(pl.len() > 1).then((pl.col("run") > _in_steps(others)).mean()),
-    )
-
-
-def _covering(runs: pl.Expr) -> pl.Expr:
-    """The run, in order of length, that is long enough for the covered share of so many."""
-    place = (runs.cast(pl.Int64) * COVERED_PERCENT + 99) // 100
-    return pl.col("run").sort().get(pl.max_horizontal(place - 1, 0))
-
-
-def _in_steps(seconds: pl.Expr) -> pl.Expr:
-    return (seconds / LIMIT_STEP_S).ceil() * LIMIT_STEP_S
 
 
 def _without_own(jobs: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from gpuplanner.metrics.measure import by_tenant, measure
 from gpuplanner.metrics.power import energy_kwh, hours_by_condition
 from gpuplanner.metrics.ranking import POLICY_MEASURES, Measure, holm, rank_policies
 from gpuplanner.metrics.residency import resident_gpu_hours
+from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,
     jain_index,
@@ -62,6 +63,7 @@ __all__ = [
     "resident_gpu_hours",
     "rho_by_tenant",
     "shares_over_time",
+    "spells_of",
     "student_t",
     "tenant_accounts",
     "tenant_pieces",

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import OFF, GpuModel, parse_layout
-from gpuplanner.metrics.jobs import run_time
+from gpuplanner.metrics.spells import Served
 from gpuplanner.schemas import WHOLE_GPU
 
 Window = tuple[float, float]
@@ -19,12 +19,8 @@ SERVING = ("on", "draining", "changing")
 """States in which the instances of a GPU exist."""
 
 
-class Simulated(Protocol):
+class Simulated(Served, Protocol):
     """A run: what became of the jobs and of the GPUs."""
-
-    @property
-    def outcomes(self) -> pl.DataFrame:
-        """Table ``schemas.Outcomes``."""
 
     @property
     def states(self) -> pl.DataFrame:
@@ -37,21 +33,22 @@ class Scheduled:
 
     Parameters
     ----------
-    outcomes, states : polars.DataFrame
-        As of :class:`gpuplanner.simulate.Run`.
+    outcomes, states, spells : polars.DataFrame
+        As of :class:`gpuplanner.simulate.Run`; no spells where every job held its GPUs from first start to end.
     """
 
     outcomes: pl.DataFrame
     states: pl.DataFrame
+    spells: pl.DataFrame | None = None
 
 
-def always_on(outcomes: pl.DataFrame, gpus: int) -> Scheduled:
-    """Outcomes of whole GPUs that are all on from 0 to the last end, so that they can be measured like a run.
+def always_on(run: Served | pl.DataFrame, gpus: int) -> Scheduled:
+    """A run on whole GPUs that are all on from 0 to the last end, so that it can be measured.
 
     Parameters
     ----------
-    outcomes : polars.DataFrame
-        Of :func:`gpuplanner.simulate.schedule`.
+    run : GangRun or polars.DataFrame
+        Of :func:`gpuplanner.simulate.run_gangs`; or outcomes alone, of rules that stop nobody.
     gpus : int
         GPUs of the fleet.
 
@@ -60,13 +57,14 @@ def always_on(outcomes: pl.DataFrame, gpus: int) -> Scheduled:
     >>> always_on(pl.DataFrame({"end": [60.0, 90.0]}), 2).states.rows()
     [(0, 0, 0.0, 90.0, 'gpu', 'on'), (0, 1, 0.0, 90.0, 'gpu', 'on')]
     """
+    outcomes = run if isinstance(run, pl.DataFrame) else run.outcomes
     end = outcomes["end"].max() or 0.0
     numbers = pl.int_range(gpus, dtype=pl.Int32, eager=True)
     states = pl.select(
         node=pl.lit(0, pl.Int32), gpu=numbers, start_s=0.0, end_s=pl.lit(end, pl.Float64),
         layout=pl.lit(WHOLE_GPU), state=pl.lit("on"),
     )  # fmt: skip
-    return Scheduled(outcomes, states)
+    return Scheduled(outcomes, states, getattr(run, "spells", None))
 
 
 def covered(run: Simulated, window: Window | None) -> Window:
@@ -99,25 +97,22 @@ def within(frame: pl.DataFrame, column: str, window: Window | None) -> pl.DataFr
     return frame.filter(pl.col(column) >= window[0], pl.col(column) < window[1])
 
 
-def held(outcomes: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFrame:
-    """Started jobs with the time for which each held its GPUs or instance within the window.
+def held(spells: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFrame:
+    """Spells that began, with their time within the window.
 
     Returns
     -------
     polars.DataFrame
-        The jobs with ``held_s``, ``useful_s`` of it, ``instances`` (a whole GPU is one) and ``slices`` (compute
-        slices held). Outcomes do not say when a stopped job was back in the queue, nor when it lost what:
-        both count evenly over the time from its first start to its end.
+        The spells with ``held_s``, ``useful_s`` of it (what a spell lost counts evenly over its time),
+        ``instances`` (a whole GPU is one) and ``slices`` (compute slices held).
     """
-    served = outcomes["served_on"].drop_nulls().unique(maintain_order=True).to_list()
+    served = spells["served_on"].drop_nulls().unique(maintain_order=True).to_list()
     sizes = {profile: slices_of(board, profile) for profile in (WHOLE_GPU, *served)}
-    span = pl.col("end") - pl.col("first_start")
-    within_s = _overlap("first_start", "end", window)
-    ran = run_time(outcomes)
-    lost = pl.col("lost_gpu_s") / pl.col("gpus")
-    return outcomes.filter(pl.col("first_start").is_not_null()).with_columns(
-        held_s=pl.when(ran == span).then(within_s).otherwise(within_s * (ran / span)),
-        useful_s=pl.when(ran - lost == span).then(within_s).otherwise(within_s * ((ran - lost) / span)),
+    held_s, lost = _overlap("start_s", "end_s", window), pl.col("lost_s")
+    lasting = 1.0 - lost / (pl.col("end_s") - pl.col("start_s"))
+    return spells.filter(pl.col("start_s").is_not_null()).with_columns(
+        held_s=held_s,
+        useful_s=pl.when(held_s > 0, lost > 0).then(held_s * lasting).otherwise(held_s),
         instances=pl.col("gpus").cast(pl.Int64),
         slices=pl.col("gpus") * pl.col("served_on").replace_strict(sizes, return_dtype=pl.Int64),
     )
@@ -153,6 +148,7 @@ def slices_of(board: GpuModel, profile: str) -> int:
 
 
 def _overlap(start: str, end: str, window: Window) -> pl.Expr:
-    """Seconds that the rows share with the window."""
-    begin, finish = pl.col(start).clip(lower_bound=window[0]), pl.col(end).clip(upper_bound=window[1])
+    """Seconds that the rows share with the window; what has no end lasts."""
+    begin = pl.col(start).clip(lower_bound=window[0])
+    finish = pl.col(end).clip(upper_bound=window[1]).fill_null(window[1])
     return (finish - begin).clip(lower_bound=0.0)

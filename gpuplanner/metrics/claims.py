@@ -9,6 +9,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Window, slices_of
+from gpuplanner.metrics.spells import Served, spells_of
 from gpuplanner.metrics.steps import steps
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -64,14 +65,16 @@ class Claims:
 
 
 def claims(
-    outcomes: pl.DataFrame, board: GpuModel | str | None = None, *, window: Window | None = None
+    run: Served | pl.DataFrame, board: GpuModel | str | None = None, *, window: Window | None = None
 ) -> Claims:
-    """Read claims off the outcomes of a run in which no job was stopped.
+    """Read claims off a run.
+
+    A job that was stopped or resized, or that goes through phases, claims once for each of its spells.
 
     Parameters
     ----------
-    outcomes : polars.DataFrame
-        Table ``schemas.Outcomes``.
+    run : GangRun, Run or polars.DataFrame
+        Anything with ``outcomes`` and ``spells``; or outcomes alone, of a run in which no job was stopped.
     board : GpuModel or str, optional
         The board; needed where jobs hold instances, which count their compute slices.
     window : tuple of float, optional
@@ -85,8 +88,8 @@ def claims(
     Raises
     ------
     SchemaError
-        If jobs were stopped, since outcomes do not say when; if jobs hold instances and there is no board; or
-        if the window is empty.
+        If jobs were stopped and there are no spells that say when; if jobs hold instances and there is no
+        board; or if the window is empty.
 
     Examples
     --------
@@ -96,16 +99,16 @@ def claims(
     >>> claims(outcomes).by_tenant().rows()
     [('x', 0.0, 60.0, 4, 0), ('x', 60.0, 90.0, 0, 0), ('y', 0.0, 60.0, 0, 2), ('y', 60.0, 90.0, 2, 0)]
     """
-    _refuse_stopped(outcomes)
+    spells = spells_of(run)
     model = None if board is None else as_board(board)
-    sizes = _sizes(outcomes, model)
-    begin, end = _span(outcomes, window)
-    start = pl.col("first_start").fill_null(end)
-    table = outcomes.select(
+    sizes = _sizes(spells, model)
+    begin, end = _span(spells, window)
+    start = pl.col("start_s").fill_null(end)
+    table = spells.select(
         "tenant",
-        submit_s=pl.col("submit"),
+        submit_s=pl.col("since_s"),
         start_s=start,
-        end_s=pl.col("end").fill_null(pl.max_horizontal(start, pl.lit(end))),
+        end_s=pl.col("end_s").fill_null(pl.max_horizontal(start, pl.lit(end))),
         wanted=pl.col("gpus") * pl.col("profile").replace_strict(sizes, return_dtype=pl.Int64),
         held=pl.col("gpus")
         * pl.coalesce("served_on", "profile").replace_strict(sizes, return_dtype=pl.Int64),
@@ -113,25 +116,13 @@ def claims(
     return Claims(table, sizes[WHOLE_GPU], (begin, end))
 
 
-def _refuse_stopped(outcomes: pl.DataFrame) -> None:
-    stopped = outcomes.filter(pl.col("preemptions") > 0)["job_id"].to_list()
-    if stopped:
-        text = message(
-            "outcomes to account by tenant",
-            "jobs that ran without a stop, since outcomes do not say when a stopped job held GPUs",
-            f"{len(stopped)} that were stopped: {examples(stopped)}",
-            "Build Claims with one row for each time that a job ran, or use rules that stop nobody.",
-        )
-        raise SchemaError(text)
-
-
-def _sizes(outcomes: pl.DataFrame, board: GpuModel | None) -> dict[str, int]:
+def _sizes(spells: pl.DataFrame, board: GpuModel | None) -> dict[str, int]:
     """Units of each profile."""
-    named = pl.concat([outcomes["profile"], outcomes["served_on"]]).drop_nulls().unique(maintain_order=True)
+    named = pl.concat([spells["profile"], spells["served_on"]]).drop_nulls().unique(maintain_order=True)
     cut = [name for name in named if name != WHOLE_GPU]
     if board is None and cut:
         text = message(
-            "outcomes to account by tenant",
+            "jobs to account by tenant",
             "whole GPUs, or a board that says how many slices an instance has",
             f"profiles {examples(cut)} and no board",
             "Name the board.",
@@ -140,14 +131,14 @@ def _sizes(outcomes: pl.DataFrame, board: GpuModel | None) -> dict[str, int]:
     return {name: 1 if board is None else slices_of(board, name) for name in (WHOLE_GPU, *cut)}
 
 
-def _span(outcomes: pl.DataFrame, window: Window | None) -> Window:
+def _span(spells: pl.DataFrame, window: Window | None) -> Window:
     if window is not None:
         if not window[0] < window[1]:
             text = message("window to account", "start before end", f"{window}", "Change the window.")
             raise SchemaError(text)
         return window
-    instants = outcomes.select(
-        begin=pl.col("submit").min(), end=pl.max_horizontal(pl.col("submit", "first_start", "end").max())
+    instants = spells.select(
+        begin=pl.col("since_s").min(), end=pl.max_horizontal(pl.col("since_s", "start_s", "end_s").max())
     )
     begin, end = instants.row(0)
     return (begin or 0.0, end or 0.0)

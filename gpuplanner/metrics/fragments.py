@@ -7,12 +7,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.metrics.spells import Served, spells_of
 from gpuplanner.metrics.steps import steps
 
 Ints = NDArray[np.int64]
 
 
-def fragmentation(outcomes: pl.DataFrame, *, nodes: int, gpus_per_node: int) -> pl.DataFrame:
+def fragmentation(run: Served | pl.DataFrame, *, nodes: int, gpus_per_node: int) -> pl.DataFrame:
     """Idle GPUs over time, and how many of them cannot be used.
 
     A job of at most a node can use the idle GPUs of the nodes that hold it; a larger one can use wholly idle
@@ -21,8 +22,8 @@ def fragmentation(outcomes: pl.DataFrame, *, nodes: int, gpus_per_node: int) -> 
 
     Parameters
     ----------
-    outcomes : polars.DataFrame
-        Of :func:`gpuplanner.simulate.schedule`, in which no job was stopped.
+    run : GangRun or polars.DataFrame
+        Of :func:`gpuplanner.simulate.run_gangs`; or outcomes alone, of rules that stop nobody.
     nodes, gpus_per_node : int
         The fleet of the run.
 
@@ -36,7 +37,7 @@ def fragmentation(outcomes: pl.DataFrame, *, nodes: int, gpus_per_node: int) -> 
         idle
             GPUs that no job holds.
         waiting_gpus
-            GPUs that the job asks for which waits longest; 0 if none waits.
+            GPUs that the job asks for which waits longest, since it was submitted or stopped; 0 if none waits.
         stranded_for_head
             Idle GPUs that this job cannot use.
         stranded_for_mix
@@ -46,8 +47,8 @@ def fragmentation(outcomes: pl.DataFrame, *, nodes: int, gpus_per_node: int) -> 
     Raises
     ------
     SchemaError
-        If jobs were stopped, or are larger than a node and leave a part of their last one to others: outcomes
-        do not say where those were.
+        If jobs were stopped and there are no spells that say when, or if some are larger than a node and leave
+        a part of their last one to others: nothing says which one that was.
 
     References
     ----------
@@ -61,19 +62,21 @@ def fragmentation(outcomes: pl.DataFrame, *, nodes: int, gpus_per_node: int) -> 
     >>> fragmentation(outcomes, nodes=2, gpus_per_node=4).select("end_s", "idle", "stranded_for_head").rows()
     [(60.0, 2, 2), (90.0, 1, 0), (120.0, 4, 0)]
     """
-    _refuse(outcomes, gpus_per_node)
-    ran = outcomes.filter(pl.col("end") > pl.col("first_start"))
+    spells = spells_of(run)
+    _refuse(spells, gpus_per_node)
+    ran = spells.filter(pl.col("end_s") > pl.col("start_s"))
     if ran.is_empty():
         return pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.Float64))
-    instants = pl.concat([outcomes["submit"], outcomes["first_start"], outcomes["end"]]).drop_nulls()
+    instants = pl.concat([spells["since_s"], spells["start_s"], spells["end_s"]]).drop_nulls()
     edges = instants.unique().sort().to_numpy()
     whole, by_node = _idle_over_time(ran, edges, nodes, gpus_per_node)
-    sizes = outcomes["gpus"].unique().sort().to_numpy()
+    asked = spells.unique("job_id", maintain_order=True)["gpus"]
+    sizes = asked.unique().sort().to_numpy()
     useful = np.stack([_useful(int(size), edges, whole, by_node, gpus_per_node) for size in sizes])
     idle = _useful(1, edges, whole, by_node, gpus_per_node)
-    head = _longest_waiting(outcomes, edges)
+    head = _longest_waiting(spells, edges)
     row = np.searchsorted(sizes, head)
-    popular = outcomes["gpus"].value_counts().sort("gpus")["count"].to_numpy() / outcomes.height
+    popular = asked.value_counts().sort("gpus")["count"].to_numpy() / len(asked)
     return pl.DataFrame(
         {
             "start_s": edges[:-1],
@@ -115,16 +118,19 @@ def fragmentation_totals(pieces: pl.DataFrame) -> dict[str, float]:
     return found.row(0, named=True)
 
 
-def _refuse(outcomes: pl.DataFrame, per_node: int) -> None:
+def _refuse(spells: pl.DataFrame, per_node: int) -> None:
     gpus = pl.col("gpus")
-    unclear = (pl.col("preemptions") > 0) | ((gpus > per_node) & (gpus % per_node != 0))
-    jobs = outcomes.filter(unclear)["job_id"].to_list()
+    jobs = (
+        spells.filter((gpus > per_node) & (gpus % per_node != 0))["job_id"]
+        .unique(maintain_order=True)
+        .to_list()
+    )
     if jobs:
         text = message(
             "fragmentation over time",
-            f"jobs that were never stopped, and that fill all their nodes of {per_node} GPUs if they have several",
+            f"jobs that fill all their nodes of {per_node} GPUs if they have several",
             f"{len(jobs)} others: {examples(jobs)}",
-            "Use rules that stop nobody, or round such jobs up to whole nodes.",
+            "Round them up to whole nodes.",
         )
         raise SchemaError(text)
 
@@ -140,12 +146,12 @@ def _idle_over_time(
     events = pl.concat(
         [
             ran.filter(small).select("node", at_s=at, held=sign * pl.col("gpus").cast(pl.Int64))
-            for at, sign in (("first_start", 1), ("end", -1))
+            for at, sign in (("start_s", 1), ("end_s", -1))
         ]
     )
     pieces = steps(events, "node", ["held"], until_s=float(edges[-1])).filter(pl.col("held") > 0)
-    gangs = ran.filter(~small).select("first_start", "end", taken=pl.col("gpus").cast(pl.Int64) // per_node)
-    taken = _on_edges(edges, gangs["first_start"], gangs["end"], gangs["taken"])
+    gangs = ran.filter(~small).select("start_s", "end_s", taken=pl.col("gpus").cast(pl.Int64) // per_node)
+    taken = _on_edges(edges, gangs["start_s"], gangs["end_s"], gangs["taken"])
     in_part = _on_edges(
         edges, pieces["start_s"], pieces["end_s"], pl.Series([1]).new_from_index(0, pieces.height)
     )
@@ -168,16 +174,16 @@ def _on_edges(edges: NDArray[np.float64], start: pl.Series, end: pl.Series, heig
     return np.cumsum(change)[:-1]
 
 
-def _longest_waiting(outcomes: pl.DataFrame, edges: NDArray[np.float64]) -> Ints:
+def _longest_waiting(spells: pl.DataFrame, edges: NDArray[np.float64]) -> Ints:
     """GPUs asked for by the job that has waited longest, over every stretch; 0 if none waits.
 
-    A job is that one from when all before it have started until it starts itself.
+    A job is that one from when all that waited before it have started until it starts itself.
     """
-    start = pl.col("first_start").fill_null(float(edges[-1]))
+    start = pl.col("start_s").fill_null(float(edges[-1]))
     queue = (
-        outcomes.with_columns(start=start)
-        .sort("submit", maintain_order=True)
-        .with_columns(first=pl.max_horizontal("submit", pl.col("start").cum_max().shift(1)))
+        spells.with_columns(start=start)
+        .sort("since_s", maintain_order=True)
+        .with_columns(first=pl.max_horizontal("since_s", pl.col("start").cum_max().shift(1)))
         .filter(pl.col("start") > pl.col("first"))
     )
     return _on_edges(edges, queue["first"], queue["start"], queue["gpus"].cast(pl.Int64))

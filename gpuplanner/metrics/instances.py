@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner.hardware import OFF, GpuModel, as_board, parse_layout
 from gpuplanner.metrics.accounts import SERVING, Simulated, covered, slices_of
+from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.steps import steps
 
 CHANGES = ("idle", "waiting")
@@ -20,7 +21,7 @@ def instance_fragmentation(run: Simulated, board: GpuModel | str) -> pl.DataFram
     Parameters
     ----------
     run : Run
-        Anything with ``outcomes`` (in which no job was stopped) and ``states``.
+        Anything with ``outcomes`` and ``states``, and ``spells`` if jobs were stopped or have phases.
     board : GpuModel or str
         The board of the fleet.
 
@@ -52,7 +53,7 @@ def instance_fragmentation(run: Simulated, board: GpuModel | str) -> pl.DataFram
     """
     board = as_board(board)
     begin, end = covered(run, None)
-    events = pl.concat([*_supply(run.states), *_use(run.outcomes, end)]).filter(pl.col("profile") != OFF)
+    events = pl.concat([*_supply(run.states), *_use(spells_of(run), end)]).filter(pl.col("profile") != OFF)
     pieces = steps(events.with_columns(pl.col("at_s").clip(begin, end)), "profile", CHANGES, until_s=end)
     edges = np.unique(np.append(pieces["start_s"].to_numpy(), [begin, end]))
     idle, waiting, wanted_idle = (np.zeros(len(edges) - 1) for _ in range(3))
@@ -86,15 +87,14 @@ def _supply(states: pl.DataFrame) -> Sequence[pl.DataFrame]:
     ]
 
 
-def _use(outcomes: pl.DataFrame, until_s: float) -> Sequence[pl.DataFrame]:
+def _use(spells: pl.DataFrame, until_s: float) -> Sequence[pl.DataFrame]:
     """Jobs that begin and cease to wait, and to hold instances."""
     gpus, nothing = pl.col("gpus").cast(pl.Int64), pl.lit(0, pl.Int64)
-    start = pl.col("first_start").fill_null(until_s)
-    started = outcomes.filter(pl.col("first_start").is_not_null())
-    end = pl.col("end").fill_null(until_s)
+    start, end = (pl.col(name).fill_null(until_s) for name in ("start_s", "end_s"))
+    started = spells.filter(pl.col("start_s").is_not_null())
     return [
-        outcomes.select("profile", at_s="submit", idle=nothing, waiting=gpus),
-        outcomes.select("profile", at_s=start, idle=nothing, waiting=-gpus),
-        started.select(profile="served_on", at_s="first_start", idle=-gpus, waiting=nothing),
+        spells.select("profile", at_s="since_s", idle=nothing, waiting=gpus),
+        spells.select("profile", at_s=start, idle=nothing, waiting=-gpus),
+        started.select(profile="served_on", at_s="start_s", idle=-gpus, waiting=nothing),
         started.select(profile="served_on", at_s=end, idle=gpus, waiting=nothing),
     ]

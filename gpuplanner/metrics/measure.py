@@ -7,6 +7,7 @@ import polars as pl
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Simulated, Window, covered, held, provided, within
 from gpuplanner.metrics.jobs import job_measures
+from gpuplanner.metrics.spells import spells_of
 from gpuplanner.units import hours_from_seconds
 
 QUEUEING = [
@@ -36,7 +37,8 @@ def measure(
     Parameters
     ----------
     run : Run
-        Anything with the tables ``outcomes`` and ``states`` of :class:`gpuplanner.simulate.Run`.
+        Anything with the tables ``outcomes`` and ``states`` of :class:`gpuplanner.simulate.Run`, and ``spells``
+        if jobs were stopped or resized, or have phases.
     board : GpuModel or str
         The board of the fleet.
     window : tuple of float, optional
@@ -66,8 +68,8 @@ def measure(
         installed_, provisioned_, reconfiguring_, busy_gpu_hours
             All GPUs; those not off; those out of service for a change of layout; those held by jobs.
         useful_gpu_hours
-            Goodput: those held by jobs, without ``lost_gpu_s``: work done again, restarts, overheads. What a job
-            lost counts evenly over the time for which it held GPUs.
+            Goodput: those held by jobs, without what was lost: work done again, restarts, overheads. What was
+            lost in a spell counts evenly over it.
         goodput
             Useful / provisioned GPU-hours.
         reconfigurations
@@ -78,7 +80,7 @@ def measure(
     Raises
     ------
     SchemaError
-        If the window is empty or reaches beyond the run.
+        If the window is empty or reaches beyond the run, or jobs were stopped and there are no spells.
 
     Examples
     --------
@@ -94,7 +96,7 @@ def measure(
     board = as_board(board)
     span = covered(run, window)
     jobs = job_measures(within(run.outcomes, "submit", window))
-    use = held(run.outcomes, board, span)
+    use = held(spells_of(run), board, span)
     supply = provided(run.states, board, span)
     off = supply.filter(pl.col("state") == "off")
     changes = supply.filter(pl.col("state") == "reconfiguring")
@@ -137,7 +139,7 @@ def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = 
     Raises
     ------
     SchemaError
-        If the window is empty or reaches beyond the run.
+        If the window is empty or reaches beyond the run, or jobs were stopped and there are no spells.
 
     Examples
     --------
@@ -154,7 +156,7 @@ def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = 
     span = covered(run, window)
     slice_hours = hours_from_seconds(1.0) * pl.col("held_s") * pl.col("slices")
     use = (
-        held(run.outcomes, board, span)
+        held(spells_of(run), board, span)
         .group_by("tenant")
         .agg(busy_gpu_hours=slice_hours.sum() / board.compute_slices)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.metrics.accounts import Simulated, Window, covered
-from gpuplanner.metrics.jobs import run_time
+from gpuplanner.metrics.spells import spells_of
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import hours_from_seconds
 
@@ -18,7 +18,7 @@ def resident_gpu_hours(run: Simulated, *, window: Window | None = None) -> float
     Parameters
     ----------
     run : Run
-        Anything with ``outcomes`` and ``states``.
+        Anything with ``outcomes`` and ``states``, and ``spells`` if jobs were stopped or have phases.
     window : tuple of float, optional
         Start and end [s from the start of the run]; the whole run if None.
 
@@ -38,19 +38,15 @@ def resident_gpu_hours(run: Simulated, *, window: Window | None = None) -> float
     """
     begin, end = covered(run, window)
     held = (
-        run.outcomes.filter(pl.col("first_start").is_not_null())
+        spells_of(run)
+        .filter(pl.col("start_s").is_not_null())
         .with_columns(
-            start=pl.col("first_start").clip(begin, end), stop=pl.col("end").fill_null(end).clip(begin, end)
+            start=pl.col("start_s").clip(begin, end), stop=pl.col("end_s").fill_null(end).clip(begin, end)
         )
         .filter(pl.col("stop") > pl.col("start"))
     )
     whole = held.filter(pl.col("served_on") == WHOLE_GPU)
-    # Time back in the queue after a stop counts evenly over the time from first start to end.
-    running = run_time(whole) / (pl.col("end") - pl.col("first_start"))
-    held_s = (pl.col("stop") - pl.col("start")) * pl.when(pl.col("end").is_null()).then(1.0).otherwise(
-        running
-    )
-    whole_s = float(whole.select((held_s * pl.col("gpus")).sum()).item())
+    whole_s = float(whole.select(((pl.col("stop") - pl.col("start")) * pl.col("gpus")).sum()).item())
     # What earlier jobs on the same GPU already cover adds nothing.
     covered_until = pl.col("stop").cum_max().shift(1).over("node", "gpu")
     sliced_s = float(

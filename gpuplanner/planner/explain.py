@@ -123,8 +123,8 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     driver = int(load.argmax())
     yield (
         f"On average {on.mean():.1f} of {problem.gpus} GPUs are on, most at {_at(problem, peak)}: "
-        f"{on[peak]}, driven by {problem.profiles[driver]} ({problem.required[driver, peak]} instances, "
-        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {plan.changes} times."
+        f"{on[peak]}, driven by {_named(problem.profiles[driver])} ({problem.required[driver, peak]} instances, "
+        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}."
     )
 
 
@@ -153,8 +153,10 @@ def _price(plan: Plan, problem: PlanProblem, slot: int) -> str:
     """What one more instance would be worth in a slot."""
     prices = instance_prices(plan, problem)[:, slot]
     dearest = int(prices.argmax())
+    profile = problem.profiles[dearest]
+    more = "whole GPU" if profile == WHOLE_GPU else f"instance of {profile}"
     return (
-        f"At {_at(problem, slot)} one more instance of {problem.profiles[dearest]} would be worth "
+        f"At {_at(problem, slot)} one more {more} would be worth "
         f"{prices[dearest]:.2f} GPU-hours, the most of any profile."
     )
 
@@ -172,7 +174,7 @@ def _who(hours: Floats, problem: PlanProblem) -> str:
     parts = []
     for i, j in named[:_NAMED]:
         slot = int(hours[i, j].argmax())
-        what = f"{pairs[i, j]:.1f} of {problem.profiles[j]}"
+        what = f"{pairs[i, j]:.1f} GPU-hours of {_named(problem.profiles[j])}"
         parts.append(f"{problem.tenants[i]} lacks {what}, most at {_at(problem, slot)}")
     rest = len(named) - _NAMED
     return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
@@ -212,17 +214,25 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         parts.append(f"let {freed} of the GPUs kept whole be cut")
         lacking -= freed
     if powered < service and wanted > powered:
-        parts.append(f"give the racks power for {min(wanted, service) - powered} GPUs more")
+        parts.append(f"give the racks power for {_gpus(min(wanted, service) - powered)} more")
     if problem.gpus > service and lacking > 0:
         back = min(lacking, problem.gpus - service)
-        parts.append(f"put off the maintenance of {back} GPUs")
+        parts.append(f"put off the maintenance of {_gpus(back)}")
         lacking -= back
     if lacking > 0:
-        parts.append(f"add {lacking} GPUs, or move the demand to slots with GPUs to spare")
+        parts.append(f"add {_gpus(lacking)}, or move the demand to slots with GPUs to spare")
     yield (
-        f"The worst slot is {_at(problem, slot)}: {wanted} GPUs would serve all that is worth its price. "
+        f"The worst slot is {_at(problem, slot)}: {_gpus(wanted)} would serve all that is worth its price. "
         f"Cheapest way out: {'; '.join(parts) or 'wait for the neighbouring slots, where changes cost less'}."
     )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _named(profile: str) -> str:
+    return "whole GPUs" if profile == WHOLE_GPU else profile
 
 
 def _at(problem: PlanProblem, slot: int) -> str:

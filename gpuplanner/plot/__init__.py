@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         wait_groups_text,
         wait_quantiles_text,
     )
-    from gpuplanner.plot.compare import plot_policies, plot_savings
+    from gpuplanner.plot.compare import plot_policies, plot_savings, policies_text
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.coverage import coverage_text, intake_text, plot_coverage, plot_intake
     from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
@@ -44,11 +44,18 @@ if TYPE_CHECKING:
         enable_offline_renderer,
         fitted,
         spec_to_svg,
+        svg_address,
     )
     from gpuplanner.plot.signatures import plot_signatures
     from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
     from gpuplanner.plot.stack import charts_to_svg
-    from gpuplanner.plot.theme import bucket_colours, layout_colours, policy_colours, tenant_colours
+    from gpuplanner.plot.theme import (
+        bucket_colours,
+        described,
+        layout_colours,
+        policy_colours,
+        tenant_colours,
+    )
 
 _HOME = {
     "NAMES_SHARE": "render",
@@ -58,6 +65,7 @@ _HOME = {
     "chart_to_svg": "render",
     "charts_to_svg": "stack",
     "coverage_text": "coverage",
+    "described": "theme",
     "enable_offline_renderer": "render",
     "entitlements_text": "fairness",
     "fitted": "render",
@@ -90,9 +98,11 @@ _HOME = {
     "plot_tenant_shares": "fairness",
     "plot_wait_groups": "calibration",
     "plot_wait_quantiles": "calibration",
+    "policies_text": "compare",
     "policy_colours": "theme",
     "quality_text": "quality",
     "spec_to_svg": "render",
+    "svg_address": "render",
     "tenant_colours": "theme",
     "wait_groups_text": "calibration",
     "wait_quantiles_text": "calibration",
@@ -106,6 +116,7 @@ __all__ = [
     "chart_to_svg",
     "charts_to_svg",
     "coverage_text",
+    "described",
     "enable_offline_renderer",
     "entitlements_text",
     "fitted",
@@ -138,9 +149,11 @@ __all__ = [
     "plot_tenant_shares",
     "plot_wait_groups",
     "plot_wait_quantiles",
+    "policies_text",
     "policy_colours",
     "quality_text",
     "spec_to_svg",
+    "svg_address",
     "tenant_colours",
     "wait_groups_text",
     "wait_quantiles_text",

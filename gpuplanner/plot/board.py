@@ -67,7 +67,7 @@ def plot_board(placements: pl.DataFrame, *, memory_slices: int) -> ChartType:
         .encode(x=alt.value(0), y=y, text="layout:N")
     )
     chart = alt.layer(boxes, names, headings).properties(width="container", height=52 * len(layouts))
-    return theme.finish(chart, title=title)
+    return theme.finish(chart, title=title, finding=f"Layouts: {'; '.join(layouts)}.")
 
 
 def _short_name() -> pl.Expr:

@@ -66,7 +66,11 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
         rule = alt.Chart(prepare.to_data(rows.select(pl.col("bound").max()), where="plot_bounds"))
         layers.insert(1, rule.mark_rule(color=theme.INK, size=2).encode(x=alt.X("bound:Q")))
     chart = alt.layer(*layers).properties(width="container", height=32 * len(order))
-    return theme.finish(chart, title=title, legend=190, names=prepare.label_width(order), room=40)
+    cheapest = rows.sort("objective", maintain_order=True).row(0, named=True)
+    finding = f"Cheapest: {cheapest['method']}, {cheapest['objective']:,.0f} GPU-hours; {_proven(frame)}."
+    return theme.finish(
+        chart, title=title, finding=finding, legend=190, names=prepare.label_width(order), room=40
+    )
 
 
 def _proven(frame: pl.DataFrame) -> str:

@@ -10,6 +10,8 @@ from altair.typing import ChartType
 
 from gpuplanner.plot import prepare, theme
 
+_TWO_LINES = 32
+"""Pixels of a row whose name may take two lines."""
 _SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
 
 
@@ -36,17 +38,18 @@ def plot_policies(frame: pl.DataFrame) -> ChartType:
     """
     columns = ["policy", "metric", "unit", "mean", "low", "high"]
     prepare.require(frame, columns, where="plot_policies")
-    title = "Policies compared: mean and interval of each measure"
+    title = "Policies compared: mean and interval"
     if frame.is_empty():
         return theme.saying("No policy was simulated.", title=title)
     policies = frame["policy"].unique(maintain_order=True).to_list()
     rows = prepare.to_data(frame.select(columns), where="plot_policies")
     colours = theme.policy_colours(policies)
-    height = theme.BAND_HEIGHT * len(policies)
+    labels = prepare.wrapped(policies)
+    height = _TWO_LINES * len(policies)
     shapes = alt.Scale(domain=policies, range=[_SHAPES[rank % len(_SHAPES)] for rank in range(len(policies))])
 
     def panel(metric: str, unit: str) -> ChartType:
-        y = alt.Y("policy:N", title=None, sort=policies)
+        y = alt.Y("policy:N", title=None, sort=policies, axis=labels.axis)
         x = alt.X("mean:Q", title=f"[{unit}]" if unit else None, scale=alt.Scale(zero=False, nice=True))
         colour = alt.Color("policy:N", scale=theme.scale(colours, policies), legend=None)
         hover = [
@@ -68,7 +71,8 @@ def plot_policies(frame: pl.DataFrame) -> ChartType:
     return theme.finish(
         chart,
         title=title,
-        names=prepare.label_width(policies),
+        finding=policies_text(frame),
+        names=labels.pixels,
         panels={"columns": 2, "minimum": 340, "margin": 24},
     )
 
@@ -103,7 +107,8 @@ def plot_savings(frame: pl.DataFrame) -> ChartType:
     order = rows["name"].to_list()
     kinds = {"needed": theme.MUTED, "saved": theme.PALETTE[2], "added": theme.PALETTE[5]}
     shown = [kind for kind in kinds if kind in rows["kind"]]
-    y = alt.Y("name:N", title=None, sort=order)
+    named = prepare.wrapped(order)
+    y = alt.Y("name:N", title=None, sort=order, axis=named.axis)
     data = alt.Chart(prepare.to_data(rows, where="plot_savings"))
     hover = [
         alt.Tooltip("name:N", title="step"),
@@ -122,8 +127,27 @@ def plot_savings(frame: pl.DataFrame) -> ChartType:
     whiskers = data.transform_filter("isValid(datum.low)").mark_rule(color=theme.INK, size=1.5)
     labels = data.mark_text(align="left", dx=6).encode(x=alt.X("edge:Q"), y=y, text="label:N")
     chart = alt.layer(bars, whiskers.encode(x=alt.X("low:Q"), x2="high:Q", y=y), labels)
-    chart = chart.properties(width="container", height=32 * len(order))
-    return theme.finish(chart, title=title, legend=110, names=prepare.label_width(order), room=48)
+    chart = chart.properties(width="container", height=_TWO_LINES * len(order))
+    finding = "; ".join(f"{name}: {label}" for name, label in rows.select("name", "label").iter_rows()) + "."
+    return theme.finish(chart, title=title, finding=finding, legend=110, names=named.pixels, room=48)
+
+
+def policies_text(frame: pl.DataFrame) -> str:
+    """Say each measure of the first policy and of the last.
+
+    Examples
+    --------
+    >>> rows = {"policy": ["static", "dynamic"], "metric": "GPUs on", "unit": "GPU h", "mean": [1200.0, 8.0]}
+    >>> policies_text(pl.DataFrame(rows))
+    'From "static" to "dynamic": GPUs on 1,200 to 8 GPU h.'
+    """
+    policies = frame["policy"].unique(maintain_order=True)
+    ends = frame.filter(pl.col("policy").is_in([policies[0], policies[-1]]), pl.col("mean").is_not_null())
+    measures = [
+        f"{metric} {' to '.join(format(mean, ',.4g') for mean in mine['mean'])} {unit or ''}".rstrip()
+        for (metric, unit), mine in ends.group_by("metric", "unit", maintain_order=True)
+    ]
+    return f'From "{policies[0]}" to "{policies[-1]}": {"; ".join(measures) or "nothing was measured"}.'
 
 
 def _waterfall(frame: pl.DataFrame) -> pl.DataFrame:
@@ -133,7 +157,8 @@ def _waterfall(frame: pl.DataFrame) -> pl.DataFrame:
     bars = [(first, 0.0, baseline, *ends, "needed", f"{baseline:,.0f}")]
     for (_, before, *_), (name, after, low, high) in itertools.pairwise(steps):
         kind = "added" if after > before else "saved"
-        bars.append((name, before, after, low, high, kind, f"{after - before:+,.0f}".replace("-", "−")))
+        change = "±0" if round(after - before) == 0 else f"{after - before:+,.0f}".replace("-", "−")
+        bars.append((name, before, after, low, high, kind, change))
     if moves:
         _, last, low, high = steps[-1]
         share = f" ({last / baseline - 1:+.0%})".replace("-", "−") if baseline else ""

@@ -9,7 +9,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.plot import prepare, theme
-from gpuplanner.plot.quality import ROW, names_width
+from gpuplanner.plot.quality import NAME, row_height
 from gpuplanner.telemetry.quality import LOW_COVERAGE
 
 ROWS = 16
@@ -17,7 +17,7 @@ ROWS = 16
 COLUMNS = 62
 """Days, weeks or months side by side: two months of days."""
 _BINS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
-FULL, PARTLY, NOTHING = f"{LOW_COVERAGE:.0%} or more", "less", "nothing (×)"
+FULL, PARTLY, NOTHING = f"{LOW_COVERAGE:.0%} or more", f"less than {LOW_COVERAGE:.0%}", "nothing (×)"
 _STATES = {FULL: "#0072b2", PARTLY: "#e69f00", NOTHING: "#d55e00"}
 
 
@@ -76,7 +76,9 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     words = [state for state in _STATES if state in rows["state"]]
     colour = alt.Color("state:N", title=None, scale=theme.scale(_STATES, words))
     chart = _strips(rows, order, every=every, word=word, colour=colour, hover=hover)
-    return theme.finish(chart, title=title.format(word), legend=100, names=names_width(order))
+    return theme.finish(
+        chart, title=title.format(word), legend=130, names=prepare.wrapped(order, NAME).pixels
+    )
 
 
 def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
@@ -132,7 +134,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     colour = alt.Color("state:N", legend=None, scale=theme.scale(colours, list(colours)))
     order = list(labels.values())
     chart = _strips(shown, order, every=every, word=word, colour=colour, hover=hover)
-    return theme.finish(chart, title=title.format(word), names=names_width(order))
+    return theme.finish(chart, title=title.format(word), names=prepare.wrapped(order, NAME).pixels)
 
 
 def least_observed(coverage: pl.DataFrame) -> pl.DataFrame:
@@ -206,7 +208,10 @@ def _strips(
     data = alt.Chart(prepare.to_data(placed, where=f"chart by {word}"), width="container")
     when = alt.Tooltip("from_:N", title=f"{word} (UTC)")
     scale = alt.Scale(domain=[0, len(order)], nice=False)
-    names = alt.Y("name:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0))
+    labels = prepare.wrapped(order, NAME)
+    names = alt.Y(
+        "name:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=labels.axis
+    )
     cells = (
         data.mark_rect(color="#eef1f4", stroke="white", strokeWidth=1)
         .transform_calculate(from_="utcFormat(datum['start'], '%Y-%m-%d')")
@@ -229,8 +234,10 @@ def _strips(
         .mark_text(text="×", fontSize=13, fontWeight="bold", color=_STATES[NOTHING])
         .encode(x=alt.X("middle:T"), y=alt.Y("centre:Q", scale=scale, axis=None))
     )
-    chart: alt.LayerChart = alt.layer(cells, bars, crosses).resolve_scale(y="independent")
-    sized: alt.LayerChart = chart.properties(width="container", height=ROW * len(order))
+    # Without a row to draw, a browser warns that the axis has no extent.
+    layers = [cells, bars, crosses] if NOTHING in placed["state"] else [cells, bars]
+    chart: alt.LayerChart = alt.layer(*layers).resolve_scale(y="independent")
+    sized: alt.LayerChart = chart.properties(width="container", height=row_height(labels) * len(order))
     return sized
 
 

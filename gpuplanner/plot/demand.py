@@ -28,6 +28,7 @@ def plot_demand(
     by: str = "profile",
     top: int = 6,
     history_days: float = 14.0,
+    unit: str = "instances",
 ) -> ChartType:
     """Instances demanded over time, with the forecast and its band, one panel per profile.
 
@@ -47,6 +48,8 @@ def plot_demand(
         Panels: those with the highest mean demand.
     history_days : float
         How much of the history before its end is shown.
+    unit : str
+        What ``y`` counts, for the axis.
 
     Raises
     ------
@@ -80,7 +83,8 @@ def plot_demand(
     rows = pl.concat([binned, future], how="diagonal").sort(
         "panel", "kind", "ds", descending=[False, True, False]
     )
-    return _panels(rows, panels, title=title, hours=hours)
+    chart = _panels(rows, panels, title=title, hours=hours, unit=unit)
+    return theme.described(chart, f"Highest mean first: {', '.join(map(str, panels))}.")
 
 
 def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
@@ -136,26 +140,27 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     )
 
 
-def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int) -> ChartType:
+def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int, unit: str) -> ChartType:
     data = alt.Chart().transform_calculate(**prepare.utc_text(at="ds"))
     start, end = rows["ds"].min(), rows["ds"].max()
     slots = f"means of {hours} h" if hours > 1 else "time"
     x = prepare.utc_axis("ds", prepare.span(start, end, slot=slots))  # type: ignore[arg-type]
-    y = alt.Y("y:Q", title="instances")
+    y = alt.Y("y:Q", title=unit)
     kinds = [kind for kind in (OBSERVED, FORECAST) if kind in rows["kind"]]
     colours = {OBSERVED: theme.MUTED, FORECAST: theme.PALETTE[0]}
     dashes = alt.Scale(domain=kinds, range=[[1, 0], [6, 2]])
+    legend = alt.Legend() if len(kinds) > 1 else None  # a line alone needs no name
     hover = [
         alt.Tooltip("panel:N", title="series"),
         alt.Tooltip("at:N", title="UTC"),
         alt.Tooltip("kind:N", title="kind"),
-        alt.Tooltip("y:Q", title="instances", format=",.2f"),
+        alt.Tooltip("y:Q", title=unit, format=",.2f"),
     ]
     lines = data.mark_line(strokeWidth=1.6).encode(
         x=x,
         y=y,
-        color=alt.Color("kind:N", title=None, scale=theme.scale(colours, kinds)),
-        strokeDash=alt.StrokeDash("kind:N", title=None, scale=dashes),
+        color=alt.Color("kind:N", title=None, legend=legend, scale=theme.scale(colours, kinds)),
+        strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend, scale=dashes),
         tooltip=hover,
     )
     layers: list[alt.Chart] = [lines]

@@ -162,7 +162,8 @@ def _calendar(
     # Vega lays out the legend of an empty layer without end.
     layers = [bars, cuts] if plan["changed"].any() else [bars]
     chart = alt.layer(*layers).properties(width="container", height=step * len(gpus))
-    return theme.finish(chart, title=title, legend=270, names=prepare.label_width(gpus))
+    finding = f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}."
+    return theme.finish(chart, title=title, finding=finding, legend=270, names=prepare.label_width(gpus))
 
 
 def _ranked(weights: pl.DataFrame, weight: str) -> dict[str, str]:

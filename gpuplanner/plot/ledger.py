@@ -11,6 +11,7 @@ from gpuplanner.schemas import BUCKETS
 
 NOBODY = "-"
 _MAX_BARS = 100
+_WORDS = alt.Legend(labelExpr="replace(datum.label, '_', ' ')")
 _BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
 
 
@@ -74,7 +75,9 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         x=x,
         x2="end:T",
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color("bucket:N", title=None, scale=theme.scale(theme.bucket_colours(), shown)),
+        color=alt.Color(
+            "bucket:N", title=None, legend=_WORDS, scale=theme.scale(theme.bucket_colours(), shown)
+        ),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
@@ -133,7 +136,9 @@ def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
         .encode(
             x=alt.X("gpu_hours:Q", title="GPU-hours", stack="zero"),
             y=alt.Y("tenant:N", title=None, sort=order),
-            color=alt.Color("bucket:N", title=None, scale=theme.scale(theme.bucket_colours(), shown)),
+            color=alt.Color(
+                "bucket:N", title=None, legend=_WORDS, scale=theme.scale(theme.bucket_colours(), shown)
+            ),
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("tenant:N", title="tenant"),

@@ -15,6 +15,7 @@ _MEASURES = (
 )
 _POINTS = 400
 _SPIKE_COLOURS = (theme.PALETTE[5], theme.PALETTE[8], theme.PALETTE[7], theme.INK)
+_APART = alt.Legend(symbolOffset=28)  # from the legend of the phases, which may end close before it
 _WIDE = 0.12  # share of the time that a phase needs to carry its name
 
 
@@ -69,6 +70,7 @@ def plot_phases(
     return theme.finish(
         alt.concat(*parts, columns=1),
         title=title,
+        legend=190,
         names=40,
         panels={"columns": 1, "minimum": 1, "margin": 32},
     )
@@ -151,7 +153,7 @@ def _spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
         .encode(
             x=alt.X("time:T"),
             y=alt.value(4),
-            color=alt.Color("label:N", title="dip", scale=theme.scale(colours, labels)),
+            color=alt.Color("label:N", title="dip", legend=_APART, scale=theme.scale(colours, labels)),
             tooltip=hover,
         )
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import altair as alt
@@ -87,6 +90,57 @@ def label_width(names: Iterable[str]) -> int:
     56
     """
     return min(200, 14 + 7 * max(map(len, names), default=0))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of an axis, broken into lines between words.
+
+    Attributes
+    ----------
+    axis : altair.Axis
+        The axis, with every label shown.
+    pixels : int
+        Width of the longest line.
+    lines : int
+        Lines of the highest label.
+    """
+
+    axis: alt.Axis
+    pixels: int
+    lines: int
+
+
+def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Labels:
+    """Break the names of an axis into lines between words.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names, as in the data.
+    width : int
+        Characters of a line; a longer word has a line of its own.
+    grid : bool
+        Draw a line at each name.
+
+    Examples
+    --------
+    >>> labels = wrapped(["today", "planned calendar, right-sized"])
+    >>> labels.axis.labelExpr
+    '({"planned calendar, right-sized": ["planned calendar,", "right-sized"]})[datum.label] || datum.label'
+    >>> labels.pixels, labels.lines
+    (133, 2)
+    """
+    parts = {
+        name: textwrap.wrap(name, width, break_on_hyphens=False, break_long_words=False) for name in names
+    }
+    broken = {name: lines for name, lines in parts.items() if len(lines) > 1}
+    lookup = f"({json.dumps(broken)})[datum.label] || datum.label"
+    return Labels(
+        axis=alt.Axis(labelExpr=lookup, labelOverlap=False, grid=grid),
+        pixels=label_width(line for lines in parts.values() for line in lines),
+        lines=max(map(len, parts.values()), default=1),
+    )
 
 
 def utc_axis(field: str, title: str) -> alt.X:

@@ -16,10 +16,10 @@ SEVERITIES = {
 """Mark and colour of each severity."""
 FINDINGS = 20
 """Findings that have a row of their own."""
-ROW = 24
-"""Pixels of a row."""
-WIDEST = 330
-"""Pixels that names may take; those of findings are sentences."""
+ROW, LINE = 24, 13
+"""Pixels of a row, and of each further line of the names."""
+NAME = 24
+"""Characters of a line of names: those of findings are sentences."""
 
 
 def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
@@ -52,6 +52,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
         title += f": the {top} gravest of {len(names)}"
     known = [severity for severity in SEVERITIES if severity in shown["severity"]]
     shapes, colours = zip(*(SEVERITIES[severity] for severity in known), strict=True)
+    labels = prepare.wrapped(names[:top], NAME, grid=True)
     chart: alt.Chart = (
         alt.Chart(prepare.to_data(shown, where="plot_quality"), width="container")
         .mark_point(filled=True, size=150, opacity=1)
@@ -63,7 +64,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
                 scale=alt.Scale(domain=figures),
                 axis=alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True),
             ),
-            y=alt.Y("name:N", title=None, sort=names[:top], axis=alt.Axis(grid=True)),
+            y=alt.Y("name:N", title=None, sort=names[:top], axis=labels.axis),
             color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=known, range=colours)),
             shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=known, range=shapes)),
             tooltip=[
@@ -74,9 +75,11 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
                 alt.Tooltip("example:N", title="example"),
             ],
         )
-        .properties(height=ROW * len(names[:top]))
+        .properties(height=row_height(labels) * len(names[:top]))
     )
-    return theme.finish(chart, title=title, legend=90, names=names_width(names[:top]), room=40)
+    return theme.finish(
+        chart, title=title, finding=quality_text(findings), legend=90, names=labels.pixels, room=40
+    )
 
 
 def quality_text(findings: pl.DataFrame) -> str:
@@ -96,6 +99,11 @@ def quality_text(findings: pl.DataFrame) -> str:
     return f"{said.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
 
 
+def row_height(labels: prepare.Labels) -> int:
+    """Pixels of a row that has room for the highest label."""
+    return ROW + LINE * (labels.lines - 1)
+
+
 def _counted(rows: pl.Expr) -> pl.Expr:
     return rows.map_elements(lambda count: f"{count:,}", return_dtype=pl.String)
 
@@ -103,14 +111,3 @@ def _counted(rows: pl.Expr) -> pl.Expr:
 def _many(count: int, severity: str) -> str:
     word = {"info": "note"}.get(severity, severity)
     return f"{count} {word}{'s' if count > 1 else ''}"
-
-
-def names_width(names: list[str]) -> int:
-    """Pixels that the longest of some names takes, at most :data:`WIDEST`.
-
-    Examples
-    --------
-    >>> names_width(["n1"])
-    28
-    """
-    return min(WIDEST, 14 + 7 * max(map(len, names)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from html import escape
 from typing import Any
 
 import altair as alt
@@ -17,6 +19,9 @@ _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")  # a hundredth of a pixel is enough
 
 NAMES_SHARE = 0.36
 """At most this share of the width goes to names on the vertical axis."""
+
+_WIDER = 0.16
+"""A reader's font may be wider than the one that pictures are laid out with by this share, as DejaVu Sans is."""
 
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _NOTEBOOK_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -109,9 +114,11 @@ def spec_to_svg(spec: dict[str, Any], *, width: int = SVG_WIDTH) -> str:
 
 
 def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
-    """Show charts in notebooks without a network: JupyterLab draws the chart, nbconvert takes the SVG.
+    """Show charts in notebooks without a network: JupyterLab draws the chart, exports take a picture.
 
-    Altair's own default loads its runtime from a content network. Call this once in a notebook.
+    JupyterLab prefers the specification to Markdown. ``nbconvert --to html`` prefers Markdown to a bare SVG, for
+    which it knows no text alternative; here that is the description of the chart. Altair's own default loads its
+    runtime from a content network. Call this once in a notebook.
 
     Parameters
     ----------
@@ -120,22 +127,38 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
     """
 
     def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
-        ours = "usermeta" in spec  # a chart of the user's own is shown as it is
+        ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fit = fitted(spec, width) if ours else spec
+        picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
         return {
             _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
-            "image/svg+xml": _drawn(fit),
-            "text/plain": f"<chart: {spec.get('title', 'untitled')}>",
+            "text/markdown": f'<img alt="{escape(told)}" src="{svg_address(picture)}">',
+            "image/svg+xml": picture,
+            "text/plain": f"<chart: {told}>",
         }
 
     alt.renderers.register("offline", offline)
     alt.renderers.enable("offline")
 
 
+def svg_address(svg: str) -> str:
+    """A ``data:`` address that holds a picture.
+
+    Examples
+    --------
+    >>> svg_address("<svg/>")
+    'data:image/svg+xml;base64,PHN2Zy8+'
+    """
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
 def _drawn(spec: dict[str, Any]) -> str:
+    names = spec.get("usermeta", {}).get("names", 0)
+    if names:
+        padding = spec["padding"]
+        room = round(_WIDER * spec["config"].get("axisYDiscrete", {}).get("labelLimit", names))
+        spec = spec | {"padding": padding | {"left": max(padding["left"], room)}}
     converter = import_optional("vl_convert", extra="plot")
     # An empty list of addresses: data come with the specification, and nothing is fetched.
     svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
-    # Where the reader's font is wider than the converter's, names run out of the picture rather than being cut.
-    svg = svg.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)

@@ -147,6 +147,7 @@ def finish(
     chart: AnyChart,
     *,
     title: str,
+    finding: str = "",
     legend: int = 140,
     names: int = 60,
     room: int = 5,
@@ -160,6 +161,8 @@ def finish(
         Without configuration of its own.
     title : str
         The quantity shown.
+    finding : str
+        What the chart says, in a sentence; title and finding are its text alternative.
     legend : int
         Pixels that one legend entry needs; entries stand in as many columns as fit.
     names : int
@@ -175,8 +178,28 @@ def finish(
     if panels:
         facts["panels"] = dict(panels)
     padding = {"left": 5, "top": 5, "right": room, "bottom": 5}
-    finished: AnyChart = chart.properties(title=title, usermeta=facts, padding=padding).configure(**CONFIG)
+    finished: AnyChart = chart.properties(
+        title=title, description=_told(title, finding), usermeta=facts, padding=padding
+    ).configure(**CONFIG)
     return finished
+
+
+def described(chart: ChartType, finding: str) -> ChartType:
+    """Say what a chart shows to those who cannot see it.
+
+    Parameters
+    ----------
+    chart : altair chart
+        Of this package.
+    finding : str
+        A sentence; with the title it is the text alternative of the chart.
+
+    Examples
+    --------
+    >>> described(saying("No job.", title="Waits"), "Nobody waited.").description
+    'Waits. Nobody waited.'
+    """
+    return chart.properties(description=_told(str(chart.title), finding))
 
 
 def saying(text: str, *, title: str) -> alt.Chart:
@@ -186,7 +209,11 @@ def saying(text: str, *, title: str) -> alt.Chart:
         .mark_text(align="center", color=MUTED, fontSize=13)
         .encode(text="text:N")
     )
-    return finish(chart, title=title)
+    return finish(chart, title=title, finding=text)
+
+
+def _told(title: str, finding: str) -> str:
+    return f"{title}. {finding}" if finding else title
 
 
 def _numbered(names: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:

@@ -14,8 +14,11 @@ from gpuplanner.report import page, tables
 from gpuplanner.report.live import Text, still
 from gpuplanner.report.quality import quality, roomy
 from gpuplanner.report.section import Section
+from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.explore import EVERYBODY, Inbox
 
+HISTORY_DAYS = 14
+"""Days of demand that are drawn; the tables cover all."""
 _TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace."
 
 
@@ -35,7 +38,8 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
         page.figure(
             roomy(plot.plot_held_activity(activity)),
             title="Held GPU-hours, and what was seen of them",
-            alt=f"{idle} A GPU that is held without a process could be given to others at once.",
+            alt=f"{idle} Seen by telemetry, else in the mean activity that the source states for a job. A GPU that is "
+            "held without a process could be given to others at once.",
             table=activity,
         ),
         page.figure(
@@ -70,23 +74,25 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
     first = table.row(0, named=True) if table.height else None
     most = "Nothing was wanted." if first is None else (
-        f"Most wanted: {first['profile']} by {first['tenant']}, {first['mean_instances']:.1f} on average and "
-        f"{first['most_instances']:.0f} at most."
+        f"Most wanted: {_instances(first['profile'])} by {first['tenant']}, {first['mean_instances']:.1f} on average "
+        f"and {first['most_instances']:.0f} at most, over the whole time. "
     )  # fmt: skip
+    shown = f"The last {HISTORY_DAYS} days, each panel on its own scale"
     parts = [
         page.figure(
-            plot.plot_demand(pool(wanted) if wanted.height else wanted),
+            plot.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
             title=f"Instances wanted by profile ({box.board}), {tenant}",
-            alt=f"{most} As if nobody had queued. Look for the rhythm of the day and the week.",
+            alt=f"{most}{shown}, as if nobody had queued. Look for the rhythm of the day and the week.",
             table=table,
         )
     ]
     if tenant == EVERYBODY:
         parts.append(
             page.figure(
-                plot.plot_demand(wanted, by="tenant"),
-                title="Instances wanted by tenant",
-                alt="Look for tenants that peak at different times: they can share.",
+                plot.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),
+                title="GPUs wanted by tenant",
+                alt=f"{shown}; a slice counts as its share of a GPU. Look for tenants that peak at different times: "
+                "they can share.",
             )
         )
     return Section(page.section("What was wanted", *parts))
@@ -156,7 +162,9 @@ def claim(box: Inbox) -> Section:
         page.section(
             title,
             page.note(verdict + depends),
-            tables.table(box.claim, caption="Late over early demand, by definition", formats=_RATIOS),
+            tables.table(
+                box.claim, caption=f"Late over early demand. {_LATE}", formats=_RATIOS, headings=_CLAIM
+            ),
             page.figure(
                 roomy(plot.plot_signatures(box.signatures)),
                 title="What the GPUs of each class of jobs wait for",
@@ -197,6 +205,8 @@ VIEWS: Mapping[str, View] = {
 }
 """Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
 _RATIOS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
+_CLAIM = {"part": "late by", "need": "need judged by", "ratio": "late / early"}
+_LATE = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
 
 
 def _folded(caption: str, table: pl.DataFrame) -> str:
@@ -232,6 +242,10 @@ def _lost_text(ended: pl.DataFrame) -> str:
 
 def _duration(gap: timedelta) -> str:
     return f"{gap.total_seconds() / 60:.3g} min"
+
+
+def _instances(profile: str) -> str:
+    return "whole GPUs" if profile == WHOLE_GPU else f"instances of {profile}"
 
 
 def _gpus(count: float | None) -> str:

@@ -73,8 +73,7 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
     [Text(html='<section><p>None.</p></section>')]
     """
     found: list[Text | dict[str, object]] = []
-    # The caption is read out where no label of the picture repeats it.
-    html = _HEADING.sub("", section.html).replace(' aria-hidden="true"', "")
+    html = _HEADING.sub("", section.html)
     at = 0
     for match in _CHART.finditer(html):
         found += [Text(html[at : match.start()]), json.loads(match[1])]

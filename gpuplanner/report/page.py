@@ -140,7 +140,8 @@ def figure(
         As for :func:`gpuplanner.report.tables.table`.
     """
     spec = {key: value for key, value in plot.chart_spec(chart).items() if key != "title"}
-    picture = base64.b64encode(plot.spec_to_svg(spec).encode()).decode()
+    spec["description"] = f"{title}. {alt}"
+    picture = plot.svg_address(plot.spec_to_svg(spec))
     twin = ""
     if table is not None:
         rows = tables.table(table, caption=title, formats=formats)
@@ -149,7 +150,7 @@ def figure(
     return (
         f'<figure>\n<figcaption><h3>{escape(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
         f'<div class="chart" role="img" aria-label="{message}">{_CHART}{_json(spec)}</script><div></div>'
-        f'<noscript><img alt="{message}" src="data:image/svg+xml;base64,{picture}"></noscript></div>\n'
+        f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
 
@@ -176,7 +177,8 @@ def render_page(body_html: str, *, title: str, subtitle: str, provenance: Mappin
 
     Examples
     --------
-    >>> page = render_page(section("A", note("n")), title="T", subtitle="S", provenance={"seed": "0"})
+    >>> body = section("A", note("n")) + section("B", note("m"))
+    >>> page = render_page(body, title="T", subtitle="S", provenance={"seed": "0"})
     >>> page.count("<script"), '<a href="#a">A</a>' in page
     (0, True)
     """
@@ -184,13 +186,14 @@ def render_page(body_html: str, *, title: str, subtitle: str, provenance: Mappin
     links = "".join(
         f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html)
     )
+    nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
     facts = (f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in provenance.items())
     return Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
         title=escape(title),
         subtitle=escape(subtitle),
         style=(_HERE / "page.css").read_text("utf-8"),
-        nav=f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links else "",
+        nav=nav,
         body=body_html,
         provenance="\n".join(facts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),

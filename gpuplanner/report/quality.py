@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 def quality(found: DataQuality) -> Section:
     """What is wrong with the data, and which time was seen."""
     facts = found.facts
+    refused = (
+        f"{facts['rows_rejected']:,} rejected with a reason" if facts["rows_rejected"] else "none rejected"
+    )
     read = (
-        f"Source {facts['source']}: {facts['rows_in']:,} rows read, {facts['rows_kept']:,} kept, "
-        f"{facts['rows_rejected']:,} rejected with a reason. Look here first: a figure is as good as its rows."
+        f"Source {facts['source']}: {facts['rows_in']:,} rows read, {facts['rows_kept']:,} kept, {refused}. "
+        "Look here first: a figure is as good as its rows."
     )
     drawn = [
         page.figure(
@@ -83,10 +87,16 @@ def quality_page(found: DataQuality, *, title: str) -> str:
         Plain text.
     """
     facts = found.facts
-    subtitle = f"{facts['span_start']} to {facts['span_end']} (UTC)"
+    first, last = (_minute(str(facts[side])) for side in ("span_start", "span_end"))
+    subtitle = f"{first} to {last} UTC"
     origin = {"source": str(facts["source"]), "gpuplanner": __version__}
     origin |= {each["name"]: each["sha256"] for each in found.provenance.get("files", [])}
     return page.render_page(quality(found).html, title=title, subtitle=subtitle, provenance=origin)
+
+
+def _minute(instant: str) -> str:
+    """An instant as people read it, in UTC."""
+    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def quality_svg(found: DataQuality) -> str:

@@ -21,6 +21,8 @@ WEEK_HEADINGS = {
     "layouts_rightsized": "layouts, as needed",
     "saved_gpu_hours": "GPU-hours saved",
 }
+WEIGHED = ("mean_queueing_delay_s", "provisioned_gpu_hours")
+"""Measures that a plan weighs against each other."""
 QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
 
 
@@ -238,7 +240,7 @@ def comparison(study: Study) -> Section:
             page.figure(
                 plot.plot_policies(frame),
                 title="Policies on the same jobs",
-                alt="Today's fleet first, the planned calendar last; lower is better for waits and GPU-hours.",
+                alt=f"{plot.policies_text(policy_frame(study, WEIGHED))} Lower is better for both.",
                 table=frame,
             ),
         )

@@ -8,16 +8,22 @@ from typing import Any, TypeAlias
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner import cases
+from gpuplanner import cases, plot
 from gpuplanner.cases import charts
 from gpuplanner.cases.brief import DESIGN_SPACE, implied_slices
+from gpuplanner.cases.decompose import ONLY_RIGHT_SIZED
 from gpuplanner.report import tables
 from gpuplanner.report.page import paragraph
 from gpuplanner.report.section import Section
 
 Shown: TypeAlias = Iterator[Section | ChartType]
 
-GAINS = ("completion_min", "mean_jct_min", "utilisation_provisioned")
+GAINS = {
+    "completion_min": ("completion [min]", 1),
+    "mean_jct_min": ("mean time in system [min]", 1),
+    "utilisation_provisioned": ("utilisation of provisioned slices [points]", 100),
+}
+"""What a policy gains: words, and what the figure is multiplied by for them."""
 MEANS = {
     "completion_min": ".1f",
     "mean_jct_min": ".1f",
@@ -81,11 +87,15 @@ def both_cases(rows: pl.DataFrame) -> Shown:
         },
         formats=dict.fromkeys(values, ".1f"),
     )
-    yield charts.plot_seeds(rows)
+    told = (
+        f"{each['figure']}: {each['simulated']:.1f}, reported {each['reported']:.1f}"
+        for each in shown.iter_rows(named=True)
+    )
+    yield plot.described(charts.plot_seeds(rows), f"{'; '.join(told)}.")
 
 
-def design_space(seed: int) -> Shown:
-    """Percentiles over designs drawn blindly, here and in the reference."""
+def design_space(rows: pl.DataFrame, seed: int) -> Shown:
+    """Percentiles over designs drawn blindly, here and in the reference, and where this design lies among them."""
     space = cases.Space()
     drawn = cases.outcomes(cases.draw_designs(space, seed=seed), space)
     words = {
@@ -99,8 +109,21 @@ def design_space(seed: int) -> Shown:
     fitting = drawn.select(pl.col("fits").mean()).item()
     yield table(
         both.select("measure", "source", pl.exclude("measure", "source")),
-        f"Percentiles over {drawn.height:,} designs kept of {space.designs:,}; {fitting:.0%} of them "
-        "have room for all memory slices at once",
+        f"Percentiles over {drawn.height:,} designs kept of {space.designs:,} (the reference kept 2,795); "
+        f"{fitting:.0%} of them have room for all memory slices at once",
+    )
+    figures = cases.comparison(rows)["simulated"]
+    mine = (figures[2] / figures[0], figures[1], figures[3])
+    below = [(drawn[name] < value).mean() for name, value in zip(words, mine, strict=True)]
+    columns = ("case_1_min", "utilisation_1", "case_2_min", "utilisation_2")  # as the targets are ordered
+    bands = zip(columns, (target.band for target in cases.TARGETS), strict=True)
+    inside = drawn.select(
+        pl.all_horizontal(pl.col(name).is_between(*band) for name, band in bands).mean()
+    ).item()
+    yield say(
+        f"The calibrated design takes {mine[0]:.2f} of the time of case 1: {below[0]:.0%} of the designs drawn here "
+        f"take a smaller share. Its utilisation of case 1, {mine[1]:.1%}, is above that of {below[1]:.0%} of them, "
+        f"and that of case 2, {mine[2]:.1%}, above that of {below[2]:.0%}. Inside all four bands lie {inside:.1%}."
     )
 
 
@@ -122,38 +145,56 @@ def one_seed(seed: int, design: cases.Design) -> Shown:
         "Case 1: as asked, static layout": cases.CASE_1,
         "Case 2: right-sized, planned layouts": cases.CASE_2,
     }
-    yield charts.plot_timeline({name: cases.one(policy, seed, design)[0] for name, policy in served.items()})
+    shown = {name: cases.one(policy, seed, design)[0] for name, policy in served.items()}
+    last = pl.col("end_min").max()
+    ends = (f"{name}, until minute {one.attempts.select(last).item():.0f}" for name, one in shown.items())
+    yield plot.described(charts.plot_timeline(shown), f"{'; '.join(ends)}.")
 
 
 def gain(rows: pl.DataFrame) -> Shown:
     """Which part of the gain is right-sizing, and which is layouts."""
-    parts = cases.decompose(rows, GAINS)
-    yield charts.plot_decomposition(parts)
+    parts = cases.decompose(rows, tuple(GAINS))
+    row = {(each["measure"], each["part"]): each for each in parts.iter_rows(named=True)}
+
+    def share(measure: str, part: str) -> str:
+        return f"{row[measure, part]['share']:.0%}"
+
+    told = (
+        f"{words.partition(' [')[0]}: right-sizing {share(measure, 'right-sizing')}, layouts "
+        f"{share(measure, 'layouts')}"
+        for measure, (words, _) in GAINS.items()
+    )
+    yield plot.described(charts.plot_decomposition(parts), f"{'; '.join(told)}.")
+    values = ("first", "last", "shapley", "low", "high")
     yield table(
-        parts,
-        "Change from case 1 to case 2, and its parts",
+        _in_words(parts, values),
+        "Change from case 1 to case 2, and its parts; 95 % interval of the mean of both orders",
         headings={
             "first": "if taken first",
             "last": "if taken last",
             "shapley": "mean of both",
             "share": "share of the gain",
         },
-        formats={"share": ".0%"} | dict.fromkeys(("first", "last", "shapley", "low", "high"), "+.2f"),
+        formats={"share": ".0%"} | dict.fromkeys(values, "+.2f"),
     )
-    row = {(each["measure"], each["part"]): each for each in parts.iter_rows(named=True)}
-
-    def share(measure: str, part: str) -> str:
-        return f"{row[measure, part]['share']:.0%}"
-
+    means = (
+        rows.group_by("policy")
+        .agg(pl.col("mean_wait_min", "gpus_on").mean())
+        .rows_by_key("policy", unique=True)
+    )
+    waiting, _ = means[ONLY_RIGHT_SIZED.name]
+    saved = means[cases.CASE_1.name][1] - means[cases.CASE_2.name][1]
     yield say(
         f"Right-sizing is {share('completion_min', 'right-sizing')} of the gain in completion time, layouts are "
-        f"{share('completion_min', 'layouts')}: right-sized jobs fit the static layout as it is, and once they are "
-        f"right-sized, planning layouts changes completion by {row['completion_min', 'layouts']['last']:+.1f} min.",
+        f"{share('completion_min', 'layouts')}: right-sized jobs wait {waiting:.1f} min on average for the static "
+        "layout as it is, and once they are right-sized, planning layouts changes completion by "
+        f"{_signed(row['completion_min', 'layouts']['last'])} min.",
         f"Of the gain in utilisation, right-sizing is {share('utilisation_provisioned', 'right-sizing')} and layouts "
-        f"are {share('utilisation_provisioned', 'layouts')}: the plan switches one GPU off and leaves out instances "
-        "that nobody uses.",
-        "Layouts alone, without right-sizing, bring the mean time in system down by "
-        f"{-row['mean_jct_min', 'layouts']['first']:.0f} min, but the last jobs still wait for a second wave.",
+        f"are {share('utilisation_provisioned', 'layouts')}: the plan leaves {saved:.1f} GPUs off, and leaves out "
+        "instances that nobody uses.",
+        "Layouts alone, without right-sizing, change the mean time in system by "
+        f"{_signed(row['mean_jct_min', 'layouts']['first'])} min, and completion by "
+        f"{_signed(row['completion_min', 'layouts']['first'])} min.",
     )
 
 
@@ -167,9 +208,9 @@ def recommender(rows: pl.DataFrame, seeds: Sequence[int], design: cases.Design) 
     yield table(judged, "Recommendations by the hidden truth", formats={"wrong": ".2%"})
     both = pl.concat([mine, cases.replicate([oracle], seeds, design)])
     yield table(
-        cases.differences(both, oracle.name, GAINS),
-        "What wrong profiles cost: recommender less oracle, seed by seed",
-        formats=dict.fromkeys(("difference", "low", "high"), "+.4f") | {"ratio": ".4f"},
+        _in_words(cases.differences(both, oracle.name, tuple(GAINS)), ("difference", "low", "high")),
+        "What wrong profiles cost: recommender less oracle, seed by seed, 95 % interval",
+        formats=dict.fromkeys(("difference", "low", "high"), "+.3f") | {"ratio": ".4f"},
     )
 
 
@@ -190,10 +231,25 @@ def one_at_a_time(rows: pl.DataFrame, seeds: Sequence[int], design: cases.Design
             named=True
         )
     ]
-    yield charts.plot_ablations(pl.DataFrame(summary))
+    slowest = runs.group_by("ablation", maintain_order=True).agg(pl.col("time_ratio").mean())
+    worst = slowest.sort("time_ratio", maintain_order=True).row(-1, named=True)
+    finding = f"Case 2 gains least with {worst['ablation']}: {worst['time_ratio']:.2f} of the time of case 1."
+    yield plot.described(charts.plot_ablations(pl.DataFrame(summary)), finding)
     yield table(
         runs.group_by("ablation", maintain_order=True).agg(pl.col(*ABLATED).mean()),
         f"Means over {len(seeds)} seeds",
         headings={name: heading for name, (heading, _) in ABLATED.items()},
         formats={name: form for name, (_, form) in ABLATED.items()},
     )
+
+
+def _in_words(frame: pl.DataFrame, values: Sequence[str]) -> pl.DataFrame:
+    """The same rows with the words and units of :data:`GAINS`."""
+    factor = pl.col("measure").replace_strict({name: by for name, (_, by) in GAINS.items()})
+    return frame.with_columns(pl.col(values) * factor).with_columns(
+        pl.col("measure").replace({name: words for name, (words, _) in GAINS.items()})
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")

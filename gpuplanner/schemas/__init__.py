@@ -2,6 +2,7 @@
 
 from gpuplanner.schemas.check import check, conform, empty, filter_rows, to_markdown
 from gpuplanner.schemas.tables import (
+    LATER_COUNTERS,
     TABLES,
     Costs,
     Demand,
@@ -18,6 +19,7 @@ from gpuplanner.schemas.words import BUCKETS, JOB_STATES, UNSTARTED_STATES, USED
 __all__ = [
     "BUCKETS",
     "JOB_STATES",
+    "LATER_COUNTERS",
     "TABLES",
     "UNSTARTED_STATES",
     "USED_FROM",

@@ -72,11 +72,24 @@ class Samples(dy.Schema):
     sm_activity = _number("share of time and SMs with a warp resident", "0-1", nullable=True, high=1.0)
     tensor_activity = _number("share of cycles the tensor pipe was busy", "0-1", nullable=True, high=1.0)
     dram_activity = _number("share of cycles device memory was busy", "0-1", nullable=True, high=1.0)
+    sm_occupancy = _number(
+        "share of the warps that could be resident that were, over the SMs", "0-1", nullable=True, high=1.0
+    )
     nvlink_gb_s = _number("NVLink traffic, both directions", "GB/s", nullable=True)
     pcie_gb_s = _number("PCIe traffic, both directions", "GB/s", nullable=True)
     memory_used_gib = _number("device memory in use", "GiB", nullable=True)
     power_w = _number("board power", "W", nullable=True)
+    energy_counter_j = _number(
+        "energy that the board has drawn since its driver was loaded: a counter that starts anew at 0",
+        "J",
+        nullable=True,
+    )
+    xid = _count("number of the driver's last XID error on the board; 0 if none", nullable=True)
     activity_source = _text("rung of the metric ladder: profiling, engine, legacy, none")
+
+
+LATER_COUNTERS = ("sm_occupancy", "energy_counter_j", "xid")
+"""Columns of ``Samples`` that older folders lack; where nobody read them they are not written either."""
 
 
 class Inventory(dy.Schema):

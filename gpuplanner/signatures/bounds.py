@@ -48,12 +48,13 @@ def signature(
 ) -> Signature:
     """Name what GPUs wait for.
 
-    The first rule that holds wins: idle; memory-bandwidth, where memory is nearer to its reachable peak than the
-    tensor cores; compute, where tensor cores or multiprocessors are busy; input, where the GPU is quiet and the
-    host link is not, or it works in bursts with waits between; interconnect, where multiprocessors are used
-    ineffectively and the links between GPUs are not; launch, where they are used ineffectively and nothing else
-    is busy; else mixed. A rule whose fields were not read does not hold, and what comes after it then cannot be
-    told either, since it rests on that rule having failed.
+    The first rule that holds wins: idle; memory-bandwidth, where memory is nearer to its reachable peak than
+    the tensor cores; compute, where tensor cores or multiprocessors are busy; input, where the GPU is quiet
+    and the host link is not, or it works in bursts with waits between; interconnect, where multiprocessors
+    are used ineffectively and the links between GPUs carry much; launch, where they are used ineffectively
+    and nothing else is busy; else mixed, as where the links carry some traffic but are far from their limit.
+    A rule whose fields were not read does not hold, and what comes after it then cannot be told either, since
+    it rests on that rule having failed.
 
     Parameters
     ----------
@@ -139,9 +140,11 @@ def _waiting(
             which = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the board not known"
             return Signature("cannot tell", f"{low}; {which}")
         share = nvlink / nvlink_peak_gb_s
+        low += f"; NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
         if share >= limit["heavy_nvlink_share"]:
-            links = f"NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
-            return Signature("interconnect", f"{low}; {links}")
+            return Signature("interconnect", low)
+        if share > limit["light_nvlink_share"]:
+            return Signature("mixed", f"{low}, which is neither its limit nor nothing")
     return Signature("launch", f"{low}; no other resource is busy")
 
 

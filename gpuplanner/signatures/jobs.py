@@ -28,7 +28,7 @@ def signatures_of(
     Parameters
     ----------
     samples : polars.DataFrame
-        Table ``schemas.Samples``; beside it ``sm_occupancy`` [0-1] where it was read, and the columns of `by`.
+        Table ``schemas.Samples``, and beside it the columns of `by`.
     board : GpuModel or str
         The board that was sampled: its power limit and NVLink bandwidth.
     jobs : polars.DataFrame, optional
@@ -125,10 +125,8 @@ def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.Data
 def _means(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float | None) -> pl.DataFrame:
     """Means of the counters of each group over the readings in which they were read."""
     table = conform(samples, Samples, where="signatures: samples")
-    beside = [name for name in (*by, "sm_occupancy") if name in samples.columns and name not in table.columns]
+    beside = [name for name in by if name not in table.columns]
     table = table.with_columns(samples.select(beside)) if beside else table
-    if "sm_occupancy" not in table.columns:
-        table = table.with_columns(sm_occupancy=pl.lit(None, pl.Float64))
     apart_h = pl.col("time").sort().diff().over(*by, *DEVICE).dt.total_microseconds() / 3.6e9
     best_rung = pl.col("activity_source").mode().sort().last()
     return (

@@ -2,6 +2,7 @@
 
 from gpuplanner.simulate.allocation import by_power_mean
 from gpuplanner.simulate.change import ChangeCost
+from gpuplanner.simulate.cluster import Cluster, Gang
 from gpuplanner.simulate.dispatch import MixedRun, dispatch
 from gpuplanner.simulate.elastic import ElasticRun, schedule_elastic
 from gpuplanner.simulate.elastic_jobs import ElasticJobs, ElasticModel, rigid_jobs
@@ -15,11 +16,12 @@ from gpuplanner.simulate.ondemand import OnDemand
 from gpuplanner.simulate.phases import hold_largest
 from gpuplanner.simulate.reassign import Assignment, by_assignment, reassign
 from gpuplanner.simulate.replications import bootstrap_days
-from gpuplanner.simulate.research import Cluster, Gang, in_order, schedule_by
+from gpuplanner.simulate.research import in_order, run_gangs_by, schedule_by
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
-from gpuplanner.simulate.schedule import prepare, schedule
+from gpuplanner.simulate.schedule import prepare, run_gangs, schedule
 from gpuplanner.simulate.speeds import Speeds
+from gpuplanner.simulate.spells import GangRun
 from gpuplanner.simulate.topology import Placement, Topology
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "FairShare",
     "Fleet",
     "Gang",
+    "GangRun",
     "Goodput",
     "GpuType",
     "MixedJobs",
@@ -60,6 +63,8 @@ __all__ = [
     "read_job_list",
     "reassign",
     "rigid_jobs",
+    "run_gangs",
+    "run_gangs_by",
     "schedule",
     "schedule_by",
     "schedule_elastic",

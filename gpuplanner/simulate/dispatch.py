@@ -14,6 +14,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.machines import PLACES, Choice, Decide, Machines, opportunistic
 from gpuplanner.simulate.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 from gpuplanner.simulate.outcomes import gang_outcomes
+from gpuplanner.simulate.spells import placed_spells
 from gpuplanner.simulate.world import Floats
 
 
@@ -31,11 +32,15 @@ class MixedRun:
         ``end_s``.
     decisions : int
         How often a policy was asked about a job.
+    spells : polars.DataFrame
+        As of :class:`~gpuplanner.simulate.GangRun`, with the GPUs that a job held each time, ``gpu_type``, and
+        ``ended``: ``"finished"``, or if GPUs are given anew ``"resized"`` or ``"preempted"``.
     """
 
     outcomes: pl.DataFrame
     places: pl.DataFrame
     decisions: int
+    spells: pl.DataFrame
 
 
 def dispatch(
@@ -159,9 +164,6 @@ def _run(
         )
         for node, gpus in choice.nodes.items()
     ]
-    outcomes = gang_outcomes(done, found, policy, replication)
-    return MixedRun(
-        outcomes.with_columns(chosen.sort("row").drop("row")),
-        pl.DataFrame(places, schema=PLACES, orient="row"),
-        decisions,
-    )
+    outcomes = gang_outcomes(done, found, policy, replication).with_columns(chosen.sort("row").drop("row"))
+    held = pl.DataFrame(places, schema=PLACES, orient="row")
+    return MixedRun(outcomes, held, decisions, placed_spells(table, held))

@@ -17,6 +17,7 @@ from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.mixed import GpuType
 from gpuplanner.simulate.outcomes import gang_outcomes
 from gpuplanner.simulate.rounds import Allocate, RoundJob, Stage, run_rounds
+from gpuplanner.simulate.spells import placed_spells
 from gpuplanner.simulate.world import Floats, Ints
 
 
@@ -31,10 +32,14 @@ class ElasticRun:
         counts restarts with other GPUs, and ``gpu_s`` is what was held [GPU s].
     places : polars.DataFrame
         ``job_id``, ``gpu_type``, ``node``, ``gpus``, ``start_s``, ``end_s``: who held what.
+    spells : polars.DataFrame
+        As of :class:`~gpuplanner.simulate.GangRun`, with the GPUs that a job held each time, ``gpu_type``, and
+        ``ended``: ``"finished"``, ``"resized"`` or ``"preempted"``.
     """
 
     outcomes: pl.DataFrame
     places: pl.DataFrame
+    spells: pl.DataFrame
 
 
 def schedule_elastic(
@@ -99,7 +104,8 @@ def schedule_elastic(
     work = [_job(row, models, rates, sizes) for row in table.iter_rows(named=True)]
     kind = GpuType(fleet.model.name, fleet.nodes, fleet.gpus_per_node, memory_gib=1.0)
     places = run_rounds(work, (kind,), allocate or by_power_mean(), round_s=round_s, restart_s=restart_s)
-    return ElasticRun(_outcomes(table, work, places, policy, replication), places)
+    outcomes = _outcomes(table, work, places, policy, replication)
+    return ElasticRun(outcomes, places, placed_spells(table, places, restart_s))
 
 
 def _sizes(fleet: Fleet) -> Ints:
@@ -135,15 +141,13 @@ def _outcomes(
     table: pl.DataFrame, work: list[RoundJob], places: pl.DataFrame, policy: str, replication: int
 ) -> pl.DataFrame:
     """Outcomes of all jobs, and what they held."""
-    start = np.array([job.start for job in work])
-    submit = np.array([job.submit_s for job in work])
     gpus = table["gpus"].to_numpy()
     span = pl.col("end_s") - pl.col("start_s")
     held = places.group_by("job_id").agg(gpu_s=(span * pl.col("gpus")).sum())
     found = {
-        "start": start,
+        "start": np.array([job.start for job in work]),
         "end": np.array([job.end for job in work]),
-        "queued": start - submit,
+        "queued": np.array([job.queued for job in work]),
         "lost": np.array([job.lost_gpu_s for job in work]) / gpus,
         "starts": np.array([job.restarts + 1 for job in work]),
         "node": np.zeros(len(work), np.int64),

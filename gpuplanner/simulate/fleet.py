@@ -14,6 +14,9 @@ from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware import GpuModel, as_board, parse_layout, prove
 from gpuplanner.schemas import WHOLE_GPU
 
+MOST_GPUS = 10_000_000
+"""Larger fleets are refused; every GPU takes memory."""
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -25,6 +28,13 @@ class Fleet:
         The board, or its name.
     nodes, gpus_per_node : int
         At least 1 each. One node with all GPUs is a pool in which placement does not matter.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no GPU, or more than :data:`MOST_GPUS`.
+    GeometryError
+        If the board is unknown.
 
     Examples
     --------
@@ -39,10 +49,10 @@ class Fleet:
 
     def __post_init__(self) -> None:
         """Check the counts and that the board exists."""
-        if min(self.nodes, self.gpus_per_node) < 1:
+        if min(self.nodes, self.gpus_per_node) < 1 or self.gpus > MOST_GPUS:
             text = message(
                 "fleet",
-                "at least one node and one GPU on it",
+                f"at least one node and one GPU on it, and at most {MOST_GPUS} GPUs",
                 f"nodes={self.nodes}, gpus_per_node={self.gpus_per_node}",
                 "Give both.",
             )

@@ -67,8 +67,8 @@ def end_run(w: Gangs, job: int, lag: float) -> bool:
 @compiled
 def stop_run(w: Gangs, job: int, charge: float) -> None:
     """Stop a running job: it keeps what its last checkpoint saved, and pays at its next start."""
-    mine, every = w.jobs[job], checkpoint_interval(w, job)
-    wall = w.status[0].now - mine.begun
+    s, mine, every = w.status[0], w.jobs[job], checkpoint_interval(w, job)
+    wall = s.now - mine.begun
     saved = max(wall - mine.charge, 0.0)
     if every > 0.0:
         saved = 0.0 if every == np.inf else every * math.floor(saved / (every + w.write))
@@ -76,7 +76,11 @@ def stop_run(w: Gangs, job: int, charge: float) -> None:
     mine.left -= saved
     mine.lost += wall - saved
     mine.charge = charge
-    mine.since = w.status[0].now
+    mine.since = s.now
+    stop = w.stops[s.stopped]
+    s.stopped += 1
+    stop.job, stop.node, stop.failed = job, w.spots[mine.spot], mine.until <= s.now
+    stop.begun, stop.at, stop.lost = mine.begun, s.now, wall - saved
     give_nodes(w, job)
 
 

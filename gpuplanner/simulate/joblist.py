@@ -9,7 +9,27 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.schemas import WHOLE_GPU
 
-NUMBERS = ("submit_time", "duration", "num_gpus")
+LONGEST_S = 1e12
+"""No time in a list may be later or longer [s]: sums of such times still count single milliseconds."""
+COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+RULES = {
+    "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, LONGEST_S)),
+    "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, LONGEST_S)),
+    "num_gpus": (
+        "a whole number from 1 to 2147483647",
+        pl.col("num_gpus").is_between(1, 2**31 - 1) & (pl.col("num_gpus") % 1 == 0),
+    ),
+    "tier": (
+        "a whole number from 0 to 1000, or nothing",
+        pl.col("tier").is_between(0, 1000) & (pl.col("tier") % 1 == 0),
+    ),
+    "limit_s": (
+        "a number above 0 and up to 1e12, or nothing",
+        pl.col("limit_s").is_between(0, LONGEST_S, closed="right"),
+    ),
+    "predicted_gpu_s": ("a number not below 0, or nothing", pl.col("predicted_gpu_s").is_between(0, 1e300)),
+}
+"""What the numbers of a list have to be, for people and for the machine."""
 
 
 def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
@@ -46,30 +66,20 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     >>> remarks
     ['rows out of order of submission: 1; sorted', "durations of zero, which hold no GPU: 1: 'a'"]
     """
-    try:
-        raw = pl.read_csv(path, infer_schema=False)
-    except pl.exceptions.NoDataError:
-        raw = pl.DataFrame()
-    except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(str(path), "a CSV file, plain or gzip", str(error), "Give the path of a job list.")
-        raise TraceFormatError(text) from None
-    missing = [name for name in ("job_id", *NUMBERS) if name not in raw.columns]
-    if missing or not raw.height:
-        got = f"no {', '.join(map(repr, missing))}" if missing else "no rows"
-        expected = "columns 'job_id', 'submit_time', 'duration', 'num_gpus' and at least one job"
-        raise TraceFormatError(message(str(path), expected, got, "Add what is missing."))
-    rows = raw.with_row_index("row", offset=1).with_columns(
-        pl.col(NUMBERS).str.strip_chars().cast(pl.Float64, strict=False)
+    texts = _texts(path)
+    absent = [name for name in RULES if name not in texts.columns]
+    rows = texts.with_columns(pl.lit(None, pl.String).alias(name) for name in absent).with_columns(
+        pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in RULES
     )
-    _refuse_bad_numbers(rows, path)
+    _refuse_bad_rows(rows, texts, path)
     jobs = rows.with_columns(
         submit_s="submit_time", run_s="duration", gpus=pl.col("num_gpus").cast(pl.Int32), profile=pl.lit(WHOLE_GPU)
     ).select(
         "job_id", "submit_s", "run_s", "gpus", "profile",
-        tenant=pl.col("tenant") if "tenant" in raw.columns else pl.lit("-"),
-        tier=_optional(rows, "tier").cast(pl.Int32),
-        limit_s=pl.coalesce(_optional(rows, "limit_s"), "run_s"),
-        predicted_gpu_s=_optional(rows, "predicted_gpu_s"),
+        tenant=pl.col("tenant") if "tenant" in texts.columns else pl.lit("-"),
+        tier=pl.col("tier").cast(pl.Int32),
+        limit_s=pl.coalesce("limit_s", "run_s"),
+        predicted_gpu_s="predicted_gpu_s",
     )  # fmt: skip
     return jobs.sort("submit_s", maintain_order=True), _remarks(jobs)
 
@@ -98,31 +108,56 @@ def totals(outcomes: pl.DataFrame) -> dict[str, float]:
     return row.row(0, named=True)
 
 
-def _optional(rows: pl.DataFrame, name: str) -> pl.Expr:
-    return pl.col(name).cast(pl.Float64, strict=False) if name in rows.columns else pl.lit(None, pl.Float64)
+def _texts(path: str | Path) -> pl.DataFrame:
+    """Read the cells as they stand; every column of a list is there, and once."""
+    try:
+        texts = pl.read_csv(path, infer_schema=False)
+    except pl.exceptions.NoDataError:
+        texts = pl.DataFrame()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        got = str(error).strip().splitlines()[0]
+        text = message(str(path), "a CSV file, plain or gzip", got, "Give the path of a job list.")
+        raise TraceFormatError(text) from None
+    known = (*COLUMNS, *RULES, "tenant")
+    got = ""
+    if missing := [name for name in COLUMNS if name not in texts.columns]:
+        got = (
+            f"no {', '.join(map(repr, missing))} among {examples(texts.columns)}"
+            if texts.columns
+            else "nothing"
+        )
+    elif twice := [name for name in dict.fromkeys(known) if f"{name}_duplicated_0" in texts.columns]:
+        got = f"{', '.join(map(repr, twice))} more than once"
+    elif not texts.height:
+        got = "no rows"
+    if got:
+        expected = f"columns {', '.join(map(repr, COLUMNS))}, parted by commas, and at least one job"
+        raise TraceFormatError(message(str(path), expected, got, "Mend the file."))
+    return texts
 
 
-def _refuse_bad_numbers(rows: pl.DataFrame, path: str | Path) -> None:
-    """Raise if a number is missing or out of range, naming columns and rows."""
-    submit, duration, gpus = (pl.col(name) for name in NUMBERS)
-    sound = {
-        "job_id": pl.col("job_id").is_not_null(),
-        "submit_time": submit.is_finite() & (submit >= 0),
-        "duration": duration.is_finite() & (duration >= 0),
-        "num_gpus": (gpus >= 1) & (gpus < 2**31) & (gpus == gpus.floor()),
-    }
-    for name, rule in sound.items():
-        bad = rows.filter(~rule.fill_null(value=False))
-        if bad.height:
-            listed = examples([f"row {row}: {value}" for row, value in bad.select("row", name).rows()])
-            expected = "a whole number above 0" if name == "num_gpus" else "a number not below 0"
-            text = message(
-                f"{path}: column {name!r}",
-                "an identity" if name == "job_id" else expected,
-                f"{bad.height} of {rows.height} others: {listed}",
-                "Mend or drop them.",
+def _refuse_bad_rows(rows: pl.DataFrame, texts: pl.DataFrame, path: str | Path) -> None:
+    """Raise if an identity is missing or stands twice, or a number is not as it has to be; name columns and rows."""
+    named = pl.col("job_id").is_not_null()
+    _refuse(texts, named, path, "job_id", "an identity")
+    _refuse(texts, ~pl.col("job_id").is_duplicated(), path, "job_id", "identities that stand once")
+    for name, (expected, rule) in RULES.items():
+        if name in texts.columns:
+            nothing = pl.lit(value=name not in COLUMNS) & (texts[name].fill_null("").str.strip_chars() == "")
+            _refuse(
+                texts, rows.select(rule.fill_null(value=False) | nothing).to_series(), path, name, expected
             )
-            raise TraceFormatError(text)
+
+
+def _refuse(
+    texts: pl.DataFrame, sound: pl.Expr | pl.Series, path: str | Path, name: str, expected: str
+) -> None:
+    """Raise with what stands in the rows that are not sound, counted from 1 below the header."""
+    bad = texts.with_row_index("row", offset=1).filter(~sound).select("row", name).rows()
+    if bad:
+        listed = examples([f"row {row}: {'nothing' if cell is None else cell[:80]}" for row, cell in bad])
+        got = f"{len(bad)} of {texts.height} others: {listed}"
+        raise TraceFormatError(message(f"{path}: column {name!r}", expected, got, "Mend or drop them."))
 
 
 def _remarks(jobs: pl.DataFrame) -> list[str]:

@@ -23,7 +23,7 @@ def gang_outcomes(
         Checked jobs in order of arrival, with ``row``, their place in the input.
     found : mapping of str to array, shape (n_jobs,)
         In order of arrival: ``start``, ``end``, ``queued`` [s], ``lost``, time for which GPUs were held for
-        nothing [s], and the number of ``starts``; ``node``, the first node, where it is known.
+        nothing [s], the number of ``starts``, and ``node``, the first node of the last run.
     policy : str
         Name of the policy.
     replication : int
@@ -34,7 +34,6 @@ def gang_outcomes(
     polars.DataFrame
         Table ``schemas.Outcomes`` in the order of the input, and ``queued_s``.
     """
-    node = pl.Series(found["node"]) if "node" in found else pl.lit(None)
     table = (
         jobs.with_columns(
             submit=pl.col("submit_s"),
@@ -43,7 +42,7 @@ def gang_outcomes(
             first_start=pl.Series(found["start"]),
             end=pl.Series(found["end"]),
             served_on=pl.col("profile"),
-            node=node,
+            node=pl.Series(found["node"]),
             gpu=pl.lit(None),
             preemptions=pl.Series(np.asarray(found["starts"]) - 1),
             lost_gpu_s=pl.Series(found["lost"]) * pl.col("gpus"),

@@ -96,13 +96,21 @@ def refuse_for_placement(rules: Rules, fleet: Fleet, placement: Placement) -> No
     ScenarioError
         Naming what does not go together.
     """
-    known = Rules(queue=rules.queue, order=rules.order)
-    if rules != known or rules.queue not in ("strict", "pass") or rules.order not in ("fifo", "sjf", "qssf"):
+    known = Rules(queue=rules.queue, order=rules.order, fair_share=rules.fair_share)
+    if rules != known or rules.queue == "conservative" or rules.by_quota:
         text = message(
             "rules of a run with a placement",
-            "order 'fifo', 'sjf' or 'qssf', queue 'strict' or 'pass', and no stops or failures",
+            "order 'fifo', 'sjf', 'qssf' or 'fair', queue 'strict', 'pass' or 'easy', and no stops or failures",
             f"order {rules.order!r}, queue {rules.queue!r}" + ("" if rules == known else " and more"),
             "Change them, or leave the placement out.",
+        )
+        raise ScenarioError(text)
+    if rules.queue == "easy" and placement.patience_s > 0:
+        text = message(
+            "rules of a run with a placement: queue 'easy'",
+            "patience_s 0, since the head of the queue is promised a start and not a tier",
+            str(placement.patience_s),
+            "Change one of them.",
         )
         raise ScenarioError(text)
     if placement.topology.node_gpus != fleet.gpus_per_node:

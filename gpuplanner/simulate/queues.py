@@ -19,18 +19,19 @@ CLOSED, SHORT, OPEN = range(3)
 
 
 @entry
-def run_queues(w: Gangs) -> None:
-    """Run until nothing more happens, or a job is stuck."""
+def run_queues(w: Gangs) -> bool:
+    """Run until nothing more happens or a job is stuck (True), or until the stops must be emptied (False)."""
     s = w.status[0]
-    s.wake = np.inf
     while s.stuck == NONE:
+        if s.stopped and s.stopped + s.running > len(w.stops):
+            return False
         now = s.wake
         if s.running:
             now = min(now, w.ends[0].at)
         if s.arrived < len(w.jobs):
             now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
         if now == np.inf:
-            return
+            return True
         if w.fair:
             age(w, now - s.now)
         s.now = now
@@ -46,6 +47,7 @@ def run_queues(w: Gangs) -> None:
             w.jobs[job].since = now
             join_line(w, job)
         start_jobs(w)
+    return True
 
 
 @compiled
@@ -232,10 +234,17 @@ def start(w: Gangs, job: int, nodes: int) -> None:
     take_nodes(w, job, nodes)
     begin_run(w, job, 0.0)
     s.running = push(w.ends, s.running, w.jobs[job].until, job)
+    hold(w, job, w.jobs[job].limit)
+
+
+@compiled
+def hold(w: Gangs, job: int, limit: float) -> None:
+    """Note of a running job what its tenant uses, and when it is over by its limit."""
+    s = w.status[0]
     if w.fair:
         w.tenants[w.lines[w.jobs[job].line].tenant].gpus += w.jobs[job].gpus
     if w.queue == EASY:
-        due, place = s.now + w.jobs[job].limit, s.holding
+        due, place = s.now + limit, s.holding
         while place and w.due[place - 1].at > due:
             w.due[place] = w.due[place - 1]
             place -= 1

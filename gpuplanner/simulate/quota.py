@@ -15,17 +15,19 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.gangs import Gangs
-from gpuplanner.simulate.holding import begin_run, end_run, give_nodes, overhead, take_nodes
+from gpuplanner.simulate.holding import begin_run, end_run, overhead, stop_run, take_nodes
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.nodes import choose_nodes
 from gpuplanner.simulate.world import NONE, Ints
 
 
 @entry
-def run_quota(w: Gangs) -> None:
-    """Run until nothing more happens, or a job is stuck."""
+def run_quota(w: Gangs) -> bool:
+    """Run until nothing more happens or a job is stuck (True), or until the stops must be emptied (False)."""
     s = w.status[0]
     while s.stuck == NONE:
+        if s.stopped and s.stopped + s.running > len(w.stops):
+            return False
         now = np.inf
         if s.arrived < len(w.jobs):
             now = w.jobs[s.arrived].submit
@@ -33,7 +35,7 @@ def run_quota(w: Gangs) -> None:
             job = w.jobs[w.running[rank]]
             now = min(now, job.until, job.step)
         if now == np.inf:
-            return
+            return True
         s.now = now
         end_jobs(w)
         while s.arrived < len(w.jobs) and w.jobs[s.arrived].submit <= now:
@@ -46,6 +48,7 @@ def run_quota(w: Gangs) -> None:
         share_out(w)
         stop_jobs(w)
         place_jobs(w)
+    return True
 
 
 @compiled
@@ -91,7 +94,7 @@ def precedes(w: Gangs, job: int, other: int) -> bool:
 def remaining(w: Gangs, job: int) -> float:
     """Work still to do, with the overhead of stops."""
     mine = w.jobs[job]
-    seconds: float = mine.until - w.lag - w.status[0].now if mine.held else mine.left
+    seconds: float = mine.until - w.lag - w.status[0].now if mine.held else mine.charge + mine.left
     return seconds
 
 
@@ -135,12 +138,9 @@ def stop_jobs(w: Gangs) -> None:
             w.running[kept] = number
             kept += 1
             continue
-        charge = overhead(w, number)
-        job.left = max(remaining(w, number), 0.0) + charge
-        job.lost += charge
-        job.attained += job.gpus * (s.now - job.begun)
-        job.since = s.now
-        give_nodes(w, number)
+        wall = s.now - job.begun
+        job.attained += job.gpus * wall
+        stop_run(w, number, max(job.charge - wall, 0.0) + overhead(w, number))
         w.waiting[s.waiting] = number
         s.waiting += 1
     s.running = kept

@@ -15,6 +15,7 @@ from gpuplanner.simulate.dispatch import MixedRun
 from gpuplanner.simulate.mixed import GpuType, MixedJob, mixed_jobs
 from gpuplanner.simulate.outcomes import gang_outcomes
 from gpuplanner.simulate.rounds import Allocate, Round, RoundJob, Stage, run_rounds
+from gpuplanner.simulate.spells import placed_spells
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ def reassign(
     work = [_round_job(job) for job in ways]
     asked = _Counting(allocate)
     places = run_rounds(work, fleet, asked, round_s=round_s, restart_s=restart_s)
-    return MixedRun(_outcomes(table, ways, work, places, policy, replication), places, asked.count)
+    outcomes = _outcomes(table, work, places, policy, replication)
+    return MixedRun(outcomes, places, asked.count, placed_spells(table, places, restart_s))
 
 
 class _Counting:
@@ -145,12 +147,7 @@ def _round_job(job: MixedJob) -> RoundJob:
 
 
 def _outcomes(
-    table: pl.DataFrame,
-    ways: list[MixedJob],
-    work: list[RoundJob],
-    places: pl.DataFrame,
-    policy: str,
-    replication: int,
+    table: pl.DataFrame, work: list[RoundJob], places: pl.DataFrame, policy: str, replication: int
 ) -> pl.DataFrame:
     """Outcomes by the last run of each job."""
     last = table.select("job_id", "row").join(
@@ -162,11 +159,10 @@ def _outcomes(
         maintain_order="left",
     )
     gpus = last["last_gpus"].to_numpy()
-    start = np.array([job.start for job in work])
     found = {
-        "start": start,
+        "start": np.array([job.start for job in work]),
         "end": np.array([job.end for job in work]),
-        "queued": start - [job.submit_s for job in ways],
+        "queued": np.array([job.queued for job in work]),
         "lost": np.array([job.lost_gpu_s for job in work]) / gpus,
         "starts": np.array([job.restarts + 1 for job in work]),
         "node": last["node"].to_numpy(),

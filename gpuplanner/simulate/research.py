@@ -2,173 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.simulate.cluster import Cluster, Gang
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs import MOST_STARTS
+from gpuplanner.simulate.gangs import MOST_STARTS, STOP
 from gpuplanner.simulate.outcomes import gang_outcomes
 from gpuplanner.simulate.rules import Preemption
 from gpuplanner.simulate.schedule import checked_gangs
-
-
-@dataclass(eq=False)
-class Gang:
-    """One job, as a policy sees it. Times in s.
-
-    Parameters
-    ----------
-    number : int
-        In order of arrival.
-    job_id, tenant, tier, submit_s, gpus, limit_s, predicted_gpu_s
-        As submitted.
-    left_s : float
-        Work left at its last start or stop, with the overhead of stops.
-    since_s : float
-        When it last joined the queue, or started.
-    end_s : float
-        When it will end, or ended; infinite while it waits. A policy that looks knows more than real ones can.
-    nodes : dict of int to int
-        GPUs that it holds on each node; empty unless it runs.
-    attained_gpu_s : float
-        GPU-seconds that it held before it last joined the queue or started.
-    slowdown : float
-        Factor on the time of its present run.
-    """
-
-    number: int
-    job_id: str
-    tenant: str
-    tier: int
-    submit_s: float
-    gpus: int
-    limit_s: float | None
-    predicted_gpu_s: float | None
-    left_s: float
-    since_s: float = 0.0
-    end_s: float = math.inf
-    nodes: dict[int, int] = field(default_factory=dict)
-    attained_gpu_s: float = 0.0
-    first_start_s: float = math.nan
-    queued_s: float = 0.0
-    lost_s: float = 0.0
-    starts: int = 0
-    slowdown: float = 1.0
-
-
-class Cluster:
-    """What a policy sees and acts on at one instant, after ends and arrivals.
-
-    Attributes
-    ----------
-    now : float
-        The instant [s].
-    waiting, running : list of Gang
-        Who waits, in the order of joining the queue, and who runs, in the order of starting. Go over copies
-        when starting or stopping jobs.
-    idle : list of int
-        Idle GPUs of each node.
-    """
-
-    def __init__(self, fleet: Fleet, preemption: Preemption) -> None:
-        self.now = 0.0
-        self.waiting: list[Gang] = []
-        self.running: list[Gang] = []
-        self.idle = [fleet.gpus_per_node] * fleet.nodes
-        self.preemption = preemption
-        self._per_node = fleet.gpus_per_node
-        self._wake = math.inf
-
-    def place(self, gpus: int) -> dict[int, int]:
-        """GPUs on each node that a job would get now; empty if it does not fit.
-
-        Up to one node: the node with the fewest idle GPUs that holds it. More: wholly idle nodes. Lowest
-        numbers first.
-        """
-        part, count = min(gpus, self._per_node), -(-gpus // self._per_node)
-        able = [(idle, node) for node, idle in enumerate(self.idle) if idle >= part]
-        if len(able) < count:
-            return {}
-        chosen = heapq.nsmallest(count, able)
-        return {
-            node: min(gpus - rank * self._per_node, self._per_node) for rank, (_, node) in enumerate(chosen)
-        }
-
-    def start(self, job: Gang, nodes: dict[int, int] | None = None, slowdown: float = 1.0) -> bool:
-        """Start a waiting job if it fits; tell whether it did.
-
-        Parameters
-        ----------
-        job : Gang
-            Who.
-        nodes : dict of int to int, optional
-            GPUs on each node; those of :meth:`place` unless given.
-        slowdown : float
-            Factor on the time that its work takes there.
-        """
-        nodes = self.place(job.gpus) if nodes is None else nodes
-        if sum(nodes.values()) != job.gpus or any(self.idle[node] < gpus for node, gpus in nodes.items()):
-            return False
-        for node, gpus in nodes.items():
-            self.idle[node] -= gpus
-        self.waiting.remove(job)
-        self.running.append(job)
-        job.nodes = nodes
-        job.slowdown = slowdown
-        job.queued_s += self.now - job.since_s
-        job.since_s = self.now
-        job.end_s = self.now + (self.preemption.start_lag_s + job.left_s * slowdown)
-        job.lost_s += job.left_s * slowdown - job.left_s
-        job.starts += 1
-        if job.starts == 1:
-            job.first_start_s = self.now
-        return True
-
-    def stop(self, job: Gang) -> None:
-        """Stop a running job; its work is saved, its next run takes the overhead on top."""
-        overhead = self.preemption.overhead_of(job.gpus)
-        left = max(self.remaining_s(job), 0.0)
-        job.left_s = left + overhead
-        job.lost_s += overhead - (left * job.slowdown - left)
-        self._release(job)
-        job.since_s, job.end_s = self.now, math.inf
-        self.waiting.append(job)
-
-    def remaining_s(self, job: Gang) -> float:
-        """Work that a job still has to do, with the overhead of stops."""
-        if job in self.running:
-            return (job.end_s - self.preemption.start_lag_s - self.now) / job.slowdown
-        return job.left_s
-
-    def wake_at(self, instant: float) -> None:
-        """Ask to be called at a later instant, even if no job ends or arrives by then."""
-        if instant > self.now:
-            self._wake = min(self._wake, instant)
-
-    def _release(self, job: Gang) -> None:
-        for node, gpus in job.nodes.items():
-            self.idle[node] += gpus
-        job.nodes = {}
-        job.attained_gpu_s += job.gpus * (self.now - job.since_s)
-        self.running.remove(job)
-
-    def _next_instant(self, arrival: float) -> float:
-        instant = min([arrival, self._wake, *(job.end_s for job in self.running)])
-        if instant == self._wake:
-            self._wake = math.inf
-        return instant
-
-    def _end_jobs(self) -> None:
-        for job in [job for job in self.running if job.end_s <= self.now]:
-            self._release(job)
-            job.lost_s += self.preemption.start_lag_s
-
+from gpuplanner.simulate.spells import GangRun, gang_spells
 
 Policy = Callable[[Cluster], object]
 """Looks at a cluster, and starts and stops jobs."""
@@ -240,6 +87,51 @@ def schedule_by(
     >>> schedule_by(fewest_gpus_first, jobs, fleet, policy="mine")["end"].to_list()
     [100.0, 160.0, 110.0]
     """
+    run = run_gangs_by(choose, jobs, fleet, policy=policy, preemption=preemption, replication=replication)
+    return run.outcomes
+
+
+def run_gangs_by(
+    choose: Policy,
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    *,
+    policy: str,
+    preemption: Preemption = Preemption(start_lag_s=0.0),  # noqa: B008 - frozen
+    replication: int = 0,
+) -> GangRun:
+    """Serve jobs as :func:`schedule_by` does, and say besides when each of them held its GPUs.
+
+    Parameters
+    ----------
+    choose, jobs, fleet, policy, preemption, replication
+        As for :func:`schedule_by`.
+
+    Returns
+    -------
+    GangRun
+        As :func:`~gpuplanner.simulate.run_gangs` gives it.
+
+    Raises
+    ------
+    SchemaError, ScenarioError
+        As :func:`schedule_by`.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
+    ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
+    >>> def last_come_first_served(cluster):
+    ...     for job in sorted(cluster.running, key=lambda job: job.number):
+    ...         if cluster.waiting and cluster.waiting[-1].number > job.number:
+    ...             cluster.stop(job)
+    ...     for job in sorted(cluster.waiting, key=lambda job: -job.number):
+    ...         cluster.start(job)
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
+    >>> run = run_gangs_by(last_come_first_served, jobs, fleet, policy="lifo")
+    >>> run.spells.select("job_id", "start_s", "end_s", "ended").rows()
+    [('a', 0.0, 10.0, 'preempted'), ('a', 60.0, 180.0, 'finished'), ('b', 10.0, 60.0, 'finished')]
+    """
     table = checked_gangs(jobs, fleet)
     gangs = list(_gangs(table))
     cluster = Cluster(fleet, preemption)
@@ -267,14 +159,17 @@ def schedule_by(
         raise ScenarioError(text)
     found = {
         "start": [job.first_start_s for job in gangs],
+        "begun": [job.since_s for job in gangs],
         "end": [job.end_s for job in gangs],
         "queued": [job.queued_s for job in gangs],
         "lost": [job.lost_s for job in gangs],
         "starts": [job.starts for job in gangs],
+        "node": [job.node for job in gangs],
     }
-    return gang_outcomes(
-        table, {name: np.array(values) for name, values in found.items()}, policy, replication
-    )
+    stopped = np.array(cluster._stops, dtype=list(STOP.items()))
+    arrays = {name: np.array(values) for name, values in found.items()}
+    stops = {name: stopped[name] for name in STOP}
+    return GangRun(gang_outcomes(table, arrays, policy, replication), gang_spells(table, arrays, stops))
 
 
 def _gangs(table: pl.DataFrame) -> Iterator[Gang]:

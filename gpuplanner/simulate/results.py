@@ -9,16 +9,21 @@ from gpuplanner.hardware import Layout, Placement
 from gpuplanner.schemas import WHOLE_GPU, Outcomes, conform
 from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
+from gpuplanner.simulate.spells import ENDINGS, Spells
 from gpuplanner.simulate.world import NONE, PROFILE_BITS, RECONFIGURING, STATES, World
 
 
-def stays_of(kept: pl.DataFrame, world: World, terms: Terms, fleet: Fleet) -> pl.DataFrame:
-    """Every phase with what became of it, by job and phase.
+def phase_spells(
+    kept: pl.DataFrame, left_out: pl.DataFrame, world: World, terms: Terms, fleet: Fleet
+) -> pl.DataFrame:
+    """Every phase that the run came to, with what became of it, by job and phase.
 
     Parameters
     ----------
     kept : polars.DataFrame
         The phases in the order of the rows of the world, with ``row`` and ``phase``.
+    left_out : polars.DataFrame
+        The same columns, of the first phases of jobs that could never start.
     world : World
         After the run.
     terms : Terms
@@ -29,61 +34,68 @@ def stays_of(kept: pl.DataFrame, world: World, terms: Terms, fleet: Fleet) -> pl
     Returns
     -------
     polars.DataFrame
-        As ``Run.stays``, with phases that never started, ``row``, and ``last``: whether it is the last of its job.
+        As ``Run.spells``, and ``row``.
     """
     work = world.jobs
     gpu = pl.Series(work.gpu)
     started = gpu != NONE
     served = dict(enumerate(terms.profiles))
+    come = (work.before == NONE) | ~np.isnan(work.end[work.before])
+    finished, next_phase = (pl.lit(ending, pl.Enum(ENDINGS)) for ending in ("finished", "next phase"))
     found = kept.select(
         "row",
+        "phase",
         "job_id",
         "tenant",
-        "phase",
         "profile",
         "gpus",
-        submit=pl.when(pl.col("phase") == 0).then("submit_s").otherwise(pl.Series(work.submit)),
-        first_start=pl.Series(work.start).fill_nan(None),
-        end=pl.Series(work.end).fill_nan(None),
+        since_s=pl.when(pl.col("phase") == 0).then("submit_s").otherwise(pl.Series(work.submit)),
+        start_s=pl.Series(work.start).fill_nan(None),
+        end_s=pl.Series(work.end).fill_nan(None),
         served_on=pl.Series(work.served).replace_strict(served, default=None, return_dtype=pl.String),
-        node=pl.when(started).then(gpu // fleet.gpus_per_node).cast(pl.Int32),
-        gpu=pl.when(started).then(gpu % fleet.gpus_per_node).cast(pl.Int32),
+        node=pl.when(started).then(gpu // fleet.gpus_per_node),
+        gpu=pl.when(started).then(gpu % fleet.gpus_per_node),
         slice=pl.Series(work.slice).cast(pl.Int32).replace(NONE, None),
         lost_s=pl.Series(work.lost),
-        last=pl.Series(work.then == NONE),
+        ended=pl.when(started).then(
+            pl.when(pl.Series(work.then == NONE)).then(finished).otherwise(next_phase)
+        ),
     )
-    return found.sort("row", "phase")
+    if not come.all():
+        found = found.filter(come)
+    if left_out.height:
+        never = left_out.select(
+            "row", "phase", "job_id", "tenant", "profile", "gpus", since_s="submit_s", lost_s=0.0
+        )
+        found = pl.concat([found, never], how="diagonal")
+    found = found.sort("row", "phase")
+    return conform(found, Spells, where="spells").with_columns(found["row", "phase", "slice"])
 
 
-def outcomes_of(jobs: pl.DataFrame, stays: pl.DataFrame, policy: str, replication: int) -> pl.DataFrame:
-    """Put the phases of every job together, in the order of the jobs; jobs left out have null start and end."""
-    if len(stays) and not stays["last"].all():
-        whole = stays.group_by("row", maintain_order=True).agg(
-            pl.col("first_start", "served_on", "node", "gpu").first(),
-            pl.col("end").last(),
+def outcomes_of(jobs: pl.DataFrame, spells: pl.DataFrame, policy: str, replication: int) -> pl.DataFrame:
+    """Put the phases of every job together, in the order of the jobs."""
+    start, queued_s = pl.col("start_s"), pl.col("start_s") - pl.col("since_s")
+    if (spells["phase"] > 0).any():
+        whole = spells.group_by("row", maintain_order=True).agg(
+            pl.col("start_s", "served_on", "node", "gpu").first(),
+            pl.col("end_s").last(),
             lost_gpu_s=(pl.col("lost_s") * pl.col("gpus")).sum(),
-            queued_s=(pl.col("first_start") - pl.col("submit")).sum(),
+            queued_s=queued_s.sum(),
         )
     else:
-        whole = stays.select(
-            "row",
-            "first_start",
-            "served_on",
-            "node",
-            "gpu",
-            "end",
-            lost_gpu_s=pl.lit(0.0),
-            queued_s=pl.col("first_start") - pl.col("submit"),
+        whole = spells.select(
+            "row", "start_s", "served_on", "node", "gpu", "end_s", lost_gpu_s=pl.lit(0.0), queued_s=queued_s
         )
     table = jobs.join(whole, on="row", how="left", maintain_order="left").with_columns(
         submit=pl.col("submit_s"),
+        first_start=start,
+        end="end_s",
         policy=pl.lit(policy),
         replication=pl.lit(replication),
         preemptions=pl.lit(0),
-        lost_gpu_s=pl.col("lost_gpu_s").fill_null(0.0),
-        queued_s=pl.when(pl.col("first_start").is_not_null()).then("queued_s"),
-        wait_s=pl.col("first_start") - pl.col("submit_s"),
-        jct_s=pl.col("end") - pl.col("submit_s"),
+        queued_s=pl.when(start.is_not_null()).then("queued_s"),
+        wait_s=start - pl.col("submit_s"),
+        jct_s=pl.col("end_s") - pl.col("submit_s"),
     )
     return conform(table, Outcomes, where="outcomes").with_columns(table["queued_s"])
 

@@ -72,6 +72,8 @@ class RoundJob:
     until: float = math.inf
     start: float = math.nan
     end: float = math.nan
+    queued: float = 0.0
+    waits_since: float = 0.0
     lost_gpu_s: float = 0.0
     nodes: dict[int, int] = field(default_factory=dict)
 
@@ -166,6 +168,7 @@ def run_rounds(
         first_new = arrived
         while arrived < len(jobs) and jobs[arrived].submit_s <= now:
             jobs[arrived].left = jobs[arrived].stages[0].work
+            jobs[arrived].waits_since = jobs[arrived].submit_s
             active.append(jobs[arrived])
             arrived += 1
         if ended or arrived > first_new:
@@ -228,6 +231,7 @@ class _Ground:
                 message("allocation", f"at most the {kind.gpus} GPUs of {kind.name}", "more", "Mend it.")
             )
         machines.take(nodes)
+        job.queued += now - job.waits_since
         job.nodes, job.option, job.begun, job.ready = nodes, option, now, now
         if math.isnan(job.start):
             job.start = now
@@ -245,7 +249,7 @@ class _Ground:
         self.held += [(job.job_id, name, node, part, job.begun, now) for node, part in job.nodes.items()]
         job.left = max(job.left - job.rate * max(now - job.since, 0.0), 0.0)
         job.lost_gpu_s += gpus * (min(job.ready, now) - job.begun)
-        job.nodes, job.option, job.until = {}, -1, math.inf
+        job.nodes, job.option, job.until, job.waits_since = {}, -1, math.inf, now
 
 
 def _get_on(job: RoundJob) -> None:

@@ -260,6 +260,11 @@ class Rules:
         return self.order in BY_QUOTA
 
     @property
+    def stop_jobs(self) -> bool:
+        """Whether running jobs may be stopped, or fail."""
+        return self.by_quota or self.tiers_preempt or self.failures is not None
+
+    @property
     def by_limits(self) -> bool:
         """Whether the queue plans by run-time limits."""
         return self.queue in ("easy", "conservative")

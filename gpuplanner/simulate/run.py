@@ -11,7 +11,7 @@ from gpuplanner.simulate.build import to_terms, to_world
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
 from gpuplanner.simulate.ondemand import OnDemand
-from gpuplanner.simulate.results import outcomes_of, states_of, stays_of
+from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.world import World
@@ -34,16 +34,17 @@ class Run:
         ``layout`` is the coming one; ``changing``, when some instances are made beside those of ``layout``,
         which serve meanwhile; and ``off``. A reconfiguration that takes no time keeps its row. Cut on demand,
         ``placements`` says where the instances of ``layout`` are.
-    stays : polars.DataFrame
-        One row for every phase that started, in the order of the jobs: ``job_id``, ``tenant``, ``phase``,
-        ``profile``, ``gpus``, ``submit`` (when it began to wait), ``first_start``, ``end``, ``served_on``,
-        ``node``, ``gpu``, ``slice`` where its instance begins (null under a calendar) and ``lost_s``, what its
-        restart took.
+    spells : polars.DataFrame
+        One row for every phase that a job came to, in the order of the jobs: ``job_id``, ``tenant``, ``since_s``
+        (it waited from then on), ``start_s`` and ``end_s`` (null if it never got what it asked for),
+        ``profile``, ``served_on``, ``gpus``, ``node``, ``gpu``, ``lost_s`` (what its restart took), ``ended``
+        (``"finished"`` or ``"next phase"``), ``phase``, and ``slice`` where its instance begins (null under a
+        calendar).
     """
 
     outcomes: pl.DataFrame
     states: pl.DataFrame
-    stays: pl.DataFrame
+    spells: pl.DataFrame
 
 
 def simulate(
@@ -143,11 +144,12 @@ def simulate(
     world = to_world(kept, terms, fleet, calendar, rules, until_s, speeds)
     log = _run(world)
     end_s = max(float(world.status[0].now), until_s)
-    stays = stays_of(kept, world, terms, fleet)
+    left_out = rows.filter(phase=0).join(misfits, on="job_id", how="semi")
+    spells = phase_spells(kept, left_out, world, terms, fleet)
     return Run(
-        outcomes=outcomes_of(rows.filter(phase=0).sort("row"), stays, policy, replication),
+        outcomes=outcomes_of(rows.filter(phase=0).sort("row"), spells, policy, replication),
         states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
-        stays=stays.filter(pl.col("first_start").is_not_null()).drop("row", "last"),
+        spells=spells.drop("row"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from numpy.typing import NDArray
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs import CONSERVATIVE, MOST_STARTS, Gangs, to_gangs, with_more_slices
+from gpuplanner.simulate.gangs import CONSERVATIVE, MOST_STARTS, STOP, Gangs, to_gangs, with_more_slices
 from gpuplanner.simulate.jobs import checked
 from gpuplanner.simulate.outcomes import gang_outcomes
 from gpuplanner.simulate.places import refuse_for_placement, to_places, with_sensitivity
 from gpuplanner.simulate.rules import Rules
+from gpuplanner.simulate.spells import GangRun, gang_spells
 from gpuplanner.simulate.topology import Placement
-from gpuplanner.simulate.world import NONE, Ints
+from gpuplanner.simulate.world import NONE, Ints, Table
 
 
 def schedule(
@@ -49,8 +51,9 @@ def schedule(
         Name written into the outcomes.
     placement : Placement, optional
         Another rule for nodes than that above, with tiers of the network that slow gangs down. The orders are
-        then ``"fifo"``, ``"sjf"`` and ``"qssf"``, the queues ``"strict"`` and ``"pass"``, and the jobs may have
-        a column ``sensitivity``, the share of a slow-down that a job suffers (1 where null or absent).
+        then ``"fifo"``, ``"sjf"``, ``"qssf"`` and ``"fair"``, the queues ``"strict"``, ``"pass"`` and, without
+        patience, ``"easy"``, where limits grow with the slow-down; and the jobs may have a column
+        ``sensitivity``, the share of a slow-down that a job suffers (1 where null or absent).
     replication : int
         Number written into the outcomes.
 
@@ -77,17 +80,93 @@ def schedule(
     >>> run.select("job_id", "first_start", "end", "queued_s").rows()
     [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
     """
-    if placement is not None:
-        refuse_for_placement(rules, fleet, placement)
+    served = _serve(jobs, fleet, rules, placement)
+    return gang_outcomes(served.jobs, served.of_jobs(), policy, replication)
+
+
+def run_gangs(
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    rules: Rules,
+    *,
+    policy: str,
+    placement: Placement | None = None,
+    replication: int = 0,
+) -> GangRun:
+    """Serve jobs as :func:`schedule` does, and say besides when each of them held its GPUs.
+
+    Parameters
+    ----------
+    jobs, fleet, rules, policy, placement, replication
+        As for :func:`schedule`.
+
+    Returns
+    -------
+    GangRun
+        Outcomes and spells.
+
+    Raises
+    ------
+    SchemaError, ScenarioError
+        As :func:`schedule`.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
+    ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
+    >>> run = run_gangs(jobs, fleet, Rules(queue="strict", order="srtf"), policy="srtf")
+    >>> run.spells.select("job_id", "since_s", "start_s", "end_s", "lost_s", "ended").rows()
+    [('a', 0.0, 0.0, 10.0, 0.0, 'preempted'), ('a', 10.0, 61.0, 182.0, 31.0, 'finished'), ...]
+    """
+    served = _serve(jobs, fleet, rules, placement)
+    found = served.of_jobs("begun")
+    return GangRun(
+        gang_outcomes(served.jobs, found, policy, replication),
+        gang_spells(served.jobs, found, served.of_stops()),
+    )
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A loop that has run to its end: checked jobs in order of arrival, first nodes, and runs that were stopped."""
+
+    jobs: pl.DataFrame
+    gangs: Gangs
+    node: Ints
+    stops: Table
+
+    def of_jobs(self, *more: str) -> dict[str, NDArray[Any]]:
+        """What became of the jobs, in order of arrival."""
+        names = ("start", "end", "queued", "lost", "starts", *more)
+        found = {name: np.asarray(self.gangs.jobs[name])[self.gangs.arrivals] for name in names}
+        return found | {"node": self.node[self.gangs.arrivals]}
+
+    def of_stops(self) -> dict[str, NDArray[Any]]:
+        """The runs that were stopped, in order of time, with the numbers of jobs in order of arrival."""
+        found = {name: np.asarray(self.stops[name]) for name in STOP}
+        return found | {"job": np.asarray(self.gangs.jobs.row)[found["job"]]}
+
+
+def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: Placement | None) -> _Served:
+    """Check the jobs, and run the loop."""
+    if placement is None:
+        table = checked_gangs(jobs, fleet, rules)
+        gangs = to_gangs(table, fleet, rules)
+        stops = run(gangs, rules)
+        _refuse_stuck(table, gangs)
+        return _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
+    from gpuplanner.simulate.placed import run_placed
+
+    refuse_for_placement(rules, fleet, placement)
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
-    if placement is not None:
-        return _run_placed(gangs, with_sensitivity(table, jobs), fleet, placement, policy, replication)
-    run(gangs, rules)
-    return outcomes_of(table, gangs, policy, replication)
+    places = to_places(gangs, with_sensitivity(table, jobs), fleet, placement)
+    run_placed(gangs, places)
+    return _Served(table, gangs, places.held[places.spot] // places.per_node, gangs.stops)
 
 
-def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str, replication: int = 0) -> pl.DataFrame:
+def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
     """Outcomes of a loop that has run to its end.
 
     Raises
@@ -95,6 +174,13 @@ def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str, replication: int
     ScenarioError
         If a job fails so often that it never ends.
     """
+    _refuse_stuck(table, gangs)
+    served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], gangs.stops)
+    return gang_outcomes(table, served.of_jobs(), policy, 0)
+
+
+def _refuse_stuck(table: pl.DataFrame, gangs: Gangs) -> None:
+    """Raise if a job fails so often that it never ends."""
     if gangs.status[0].stuck != NONE:
         stuck = table["job_id"][int(gangs.jobs[gangs.status[0].stuck].row)]
         text = message(
@@ -104,26 +190,6 @@ def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str, replication: int
             "Lower the rate of failures, or save work more often.",
         )
         raise ScenarioError(text)
-    return gang_outcomes(table, _found(gangs, gangs.spots[gangs.jobs["spot"]]), policy, replication)
-
-
-def _found(gangs: Gangs, node: Ints) -> dict[str, NDArray[Any]]:
-    """What became of the jobs, in order of arrival."""
-    names = ("start", "end", "queued", "lost", "starts")
-    found = {name: np.asarray(gangs.jobs[name])[gangs.arrivals] for name in names}
-    return found | {"node": node[gangs.arrivals]}
-
-
-def _run_placed(
-    gangs: Gangs, table: pl.DataFrame, fleet: Fleet, placement: Placement, policy: str, replication: int
-) -> pl.DataFrame:
-    """Run the loop over placed gangs to its end."""
-    from gpuplanner.simulate.placed import run_placed
-
-    places = to_places(gangs, table, fleet, placement)
-    run_placed(gangs, places)
-    node = places.held[places.spot] // places.per_node
-    return gang_outcomes(table, _found(gangs, node), policy, replication)
 
 
 def prepare(rules: Rules) -> None:
@@ -139,21 +205,24 @@ def prepare(rules: Rules) -> None:
     schedule(job, Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), rules, policy="-")
 
 
-def run(gangs: Gangs, rules: Rules) -> None:
-    """Run the loop that the rules ask for to its end."""
-    if rules.by_quota:
-        from gpuplanner.simulate.quota import run_quota
-
-        run_quota(gangs)
-    elif gangs.queue == CONSERVATIVE:
+def run(gangs: Gangs, rules: Rules) -> Table:
+    """Run the loop that the rules ask for to its end, and return the runs that were stopped."""
+    if gangs.queue == CONSERVATIVE:
         from gpuplanner.simulate.reservations import run_reserved
 
         while not run_reserved(gangs):
             gangs = with_more_slices(gangs)
+        return gangs.stops
+    if rules.by_quota:
+        from gpuplanner.simulate.quota import run_quota as advance
     else:
-        from gpuplanner.simulate.queues import run_queues
-
-        run_queues(gangs)
+        from gpuplanner.simulate.queues import run_queues as advance
+    pages, finished = [], False
+    while not finished:
+        finished = advance(gangs)
+        pages.append(gangs.stops[: gangs.status[0].stopped].copy())
+        gangs.status[0].stopped = 0
+    return np.concatenate(pages).view(np.recarray)
 
 
 def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="strict")) -> pl.DataFrame:  # noqa: B008

@@ -31,6 +31,9 @@ SENTENCES = {
     UNTOLD: "Too few jobs, or too few that waited, to judge the simulator here",
 }
 """What each verdict says."""
+CIRCULAR = (
+    " The trace is synthetic, so its waits are a simulator's own: no evidence of how real ones are met."
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ def calibrate(
     >>> found = calibrate(load_trace("sample"))
     >>> found.verdict, found.facts["fleet"]
     ('reproduces', 'from the inventory: 8 nodes of 8')
+    >>> found.sentence.endswith("no evidence of how real ones are met.")
+    True
     """
     try:
         ZoneInfo(tz)
@@ -179,7 +184,7 @@ def calibrate(
     return Calibration(
         facts=facts,
         verdict=verdict,
-        sentence=_sentence(verdict, overall),
+        sentence=_sentence(verdict, overall) + (CIRCULAR if facts["source"] == "synthetic" else ""),
         overall=overall,
         groups={by: agreement(jobs, by=by) for by in ("tenant", "size", "hour")},
         quantiles=wait_quantiles(jobs),

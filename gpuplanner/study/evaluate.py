@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.history import History, history
+from gpuplanner.study.kept import cache_folder
 from gpuplanner.study.money import Money, money
 from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
@@ -43,7 +43,8 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         What to plan, on what data.
     cache : bool
         Keep the study on disk by its content (scenario, input files, code) and give it back when it is asked
-        for again. The folder is ``GPUPLANNER_CACHE``, else ``gpuplanner`` in the user's cache folder.
+        for again, in the folder :func:`~gpuplanner.study.kept.cache_folder`. Forecasts are kept there in any
+        case, by the demand that they were made from.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         If the data or the scenario cannot be used; the message says what to do.
     """
     inputs = _input_hashes(scenario)
-    place = _cache_folder() / content_key(scenario, inputs)
+    place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
         return open_study(place)
     study = _walk(scenario, inputs)
@@ -253,9 +254,3 @@ def _provenance(
 def _input_hashes(scenario: Scenario) -> dict[str, str]:
     folder = sample_folder() if scenario.data == "sample" else Path(scenario.data)
     return {path.name: sha256(path) for path in sorted(folder.glob("*.parquet"))}
-
-
-def _cache_folder() -> Path:
-    own = os.environ.get("GPUPLANNER_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(own) if own else Path(base) / "gpuplanner"

@@ -9,13 +9,14 @@ import polars as pl
 
 from gpuplanner.demand import demand_series
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import load_gpu_model
 from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
 from gpuplanner.memory import resolve_requests
 from gpuplanner.names import resolve
 from gpuplanner.phases import Spikes, claim_table, find_spikes, fit_phases, phases_of_jobs
-from gpuplanner.schemas import BUCKETS
+from gpuplanner.schemas import BUCKETS, WHOLE_GPU
 from gpuplanner.signatures import signatures_by_class, signatures_of
-from gpuplanner.study.history import begin_of, end_of, load_trace
+from gpuplanner.study.history import begin_of, end_of, grouped, load_trace
 from gpuplanner.study.past import trace_ledger
 from gpuplanner.study.public import public_traces, read_public
 from gpuplanner.study.quality import DataQuality, data_quality
@@ -62,11 +63,17 @@ class Inbox:
         Of the catalogue.
     tz : str
         IANA zone.
+    smallest_group : int
+        Tenants of fewer people stand together, see :func:`gpuplanner.privacy.merge_small_groups`; 0: none do.
     """
 
     trace: Trace
     board: str
     tz: str = "UTC"
+    smallest_group: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace", grouped(self.trace, self.smallest_group))
 
     @cached_property
     def quality(self) -> DataQuality:
@@ -82,6 +89,15 @@ class Inbox:
     def demand(self) -> pl.DataFrame:
         """Table ``schemas.Demand``: instances wanted by tenant and profile, as if nobody had queued."""
         return demand_series(resolve_requests(self.trace.jobs, self.board), clock="wanted")
+
+    @cached_property
+    def demand_gpus(self) -> pl.DataFrame:
+        """The demand with each instance counted as its share of the board, so that unlike ones can be added."""
+        board = load_gpu_model(self.board)
+        names = self.demand["profile"].unique().to_list()
+        shares = {name: 1.0 if name == WHOLE_GPU else board.share(name) for name in names}
+        share = pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
+        return self.demand.with_columns(pl.col("y") * share)
 
     @cached_property
     def activity(self) -> pl.DataFrame:
@@ -156,7 +172,8 @@ class Inbox:
         >>> open_inbox("sample", tz="Europe/Berlin").months("search").select("period", "used").rows()
         [(datetime.date(2026, 2, 1), 3123.83...), (datetime.date(2026, 3, 1), 0.0)]
         """
-        rows = by_period(self.of(self.ledger, tenant), every="month", tz=self.tz)
+        span = {"start": begin_of(self.trace), "end": end_of(self.trace)}
+        rows = by_period(self.of(self.ledger, tenant), every="month", tz=self.tz, **span)
         wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum").sort(
             "period"
         )
@@ -205,7 +222,9 @@ class Inbox:
         )
 
 
-def open_inbox(data: str | Trace, *, board: str = "H100-80GB-SXM5", tz: str = "UTC") -> Inbox:
+def open_inbox(
+    data: str | Trace, *, board: str = "H100-80GB-SXM5", tz: str = "UTC", smallest_group: int = 0
+) -> Inbox:
     """Open a trace to look into it.
 
     Parameters
@@ -217,6 +236,8 @@ def open_inbox(data: str | Trace, *, board: str = "H100-80GB-SXM5", tz: str = "U
         Board that requests are read for.
     tz : str
         Zone of days and months.
+    smallest_group : int
+        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
 
     Raises
     ------
@@ -228,8 +249,6 @@ def open_inbox(data: str | Trace, *, board: str = "H100-80GB-SXM5", tz: str = "U
     >>> open_inbox("sample").tenants[:2]
     ['assistants', 'llm-core']
     """
-    if isinstance(data, Trace):
-        return Inbox(data, board, tz)
-    if data in public_traces():
-        return Inbox(read_public(data), board, tz)
-    return Inbox(load_trace(data), board, tz)
+    if not isinstance(data, Trace):
+        data = read_public(data) if data in public_traces() else load_trace(data)
+    return Inbox(data, board, tz, smallest_group)

@@ -18,7 +18,7 @@ from gpuplanner.metrics import (
     rho_by_tenant,
     tenant_accounts,
 )
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet, Rules, run_gangs, schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def fairness(
     fleet : Fleet
         What is shared. Alone, a tenant has its share of the GPUs as a pool.
     rules : Rules
-        Rules of both, which stop no job.
+        Rules of both.
     shares : mapping of str to float, optional
         Share of each tenant; else those of ``rules.fair_share``, and 1 for tenants without one, which makes
         1/n of the cluster where nobody has.
@@ -75,7 +75,7 @@ def fairness(
     Raises
     ------
     SchemaError
-        If the jobs are not as described, jobs were stopped, or a tenant's share is 0.
+        If the jobs are not as described, or a tenant's share is 0.
 
     Examples
     --------
@@ -87,15 +87,15 @@ def fairness(
     >>> found.borrowed["borrower", "lender"].rows()
     [('x', '-'), ('x', 'y')]
     """
-    outcomes = schedule(jobs, fleet, rules, policy="shared")
+    shared = run_gangs(jobs, fleet, rules, policy="shared")
     given = rules.fair_share.shares if shares is None else shares
     entitled = entitlements(fleet.gpus, jobs["tenant"], given)
 
     def alone(mine: pl.DataFrame, gpus: int) -> pl.DataFrame:
         return schedule(mine, Fleet(fleet.board, 1, gpus), rules, policy="alone")
 
-    claimed = claims(outcomes)
-    by_job = finish_time_fairness(outcomes, isolated_outcomes(jobs, entitled, alone))
+    claimed = claims(shared)
+    by_job = finish_time_fairness(shared.outcomes, isolated_outcomes(jobs, entitled, alone))
     late = rho_by_tenant(by_job)
     tenants = tenant_accounts(claimed, entitled).join(late, on="tenant", how="left", maintain_order="left")
     mean_rho, max_rho = by_job.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)

@@ -33,17 +33,18 @@ class History:
     trace : Trace
         As ingested.
     jobs : polars.DataFrame
-        ``schemas.Jobs`` as known at ``end``, with ``key``, ``run_s``, ``run_known``.
+        ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
     views : dict
         For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
     rightsizing : polars.DataFrame
         What each job asked for and needs, with the evidence.
     begin, end : datetime
-        Window of ledger and cost.
+        Window of ledger and cost: what was observed of the month, to the instant.
     recent : datetime
-        Start of the history that forecasts and bootstraps use; it ends at ``plan_start``.
+        Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
     plan_start : datetime
-        First instant of the plan.
+        First instant of the plan, the full hour at or after ``end``. What runs at the end of the observation is
+        taken to run until then.
     nodes : int
         Nodes of the fleet, and in ``fleet_note`` where the number comes from.
     node_names : tuple of str or None
@@ -66,6 +67,19 @@ class History:
 def load_trace(data: str) -> Trace:
     """Open the folder that a scenario names; ``"sample"`` is the shipped one."""
     return open_trace(sample_folder() if data == "sample" else Path(data))
+
+
+def grouped(trace: Trace, smallest: int) -> Trace:
+    """A trace as it may be shown to others: tenants of fewer than `smallest` people stand together; 0: as it is.
+
+    Examples
+    --------
+    >>> grouped(load_trace("sample"), 1000).jobs["tenant"].unique().to_list()
+    ['(small groups)']
+    """
+    if not smallest:
+        return trace
+    return replace(trace, jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 
 def longest_samples(trace: Trace, job_class: str) -> pl.DataFrame:
@@ -115,13 +129,11 @@ def longest_samples(trace: Trace, job_class: str) -> pl.DataFrame:
 )  # fmt: skip
 def history(scenario: Scenario) -> History:
     """Read the trace and take the view of the planner at the end of the month."""
-    trace = load_trace(scenario.data)
-    if scenario.smallest_group:
-        merged = merge_small_groups(trace.jobs, "tenant", "user", smallest=scenario.smallest_group)
-        trace = replace(trace, jobs=merged)
+    trace = grouped(load_trace(scenario.data), scenario.smallest_group)
     begin, end = _window(scenario, trace)
     plan_start = _next_hour(end)
-    jobs = impute_run_times(_of_workload(_as_known(trace.jobs, end), scenario), end, seed=scenario.seed)
+    known = _of_workload(_as_known(trace.jobs, plan_start), scenario)
+    jobs = impute_run_times(known, plan_start, seed=scenario.seed)
     if jobs.is_empty():
         text = message(
             f"scenario, data {scenario.data!r}",
@@ -161,10 +173,10 @@ def end_of(trace: Trace) -> datetime:
 
 def _window(scenario: Scenario, trace: Trace) -> tuple[datetime, datetime]:
     """The month, as far as it was observed."""
-    begin, end = _floor_hour(begin_of(trace)), end_of(trace)
+    begin, end = begin_of(trace), end_of(trace)
     span = scenario.month_span()
     if span is None:
-        return begin, _next_hour(end)
+        return begin, end
     if span[1] <= begin or span[0] >= end:
         text = message(
             f"month {scenario.month} ({scenario.tz})",
@@ -173,21 +185,21 @@ def _window(scenario: Scenario, trace: Trace) -> tuple[datetime, datetime]:
             "Choose a month that the data cover.",
         )
         raise ScenarioError(text)
-    return max(begin, span[0]), min(_next_hour(end), span[1])
+    return max(begin, span[0]), min(end, span[1])
 
 
-def _as_known(jobs: pl.DataFrame, end: datetime) -> pl.DataFrame:
-    """Jobs as they stood at ``end``: what happened later is not known yet."""
-    ended = pl.col("end_time") <= end
-    begun = pl.col("start_time") < end
-    later = pl.col("end_time") > end
-    known = jobs.filter(pl.col("submit_time") < end).with_columns(
+def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
+    """Jobs as they stood at ``now``: what happened later is not known yet."""
+    ended = pl.col("end_time") <= now
+    begun = pl.col("start_time") < now
+    later = pl.col("end_time") > now
+    known = jobs.filter(pl.col("submit_time") < now).with_columns(
         end_time=pl.when(ended).then("end_time"),
         sm_activity=pl.when(~later.fill_null(False)).then("sm_activity"),
         memory_peak_gib=pl.when(~later.fill_null(False)).then("memory_peak_gib"),
         state=pl.when(later & begun)
         .then(pl.lit("RUNNING"))
-        .when(pl.col("start_time") >= end)
+        .when(pl.col("start_time") >= now)
         .then(pl.lit("PENDING"))
         .otherwise(pl.col("state").cast(pl.String))
         .cast(jobs.schema["state"]),

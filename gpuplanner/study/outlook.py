@@ -8,10 +8,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand import POOL, demand_series, pool
-from gpuplanner.forecast import ForecastResult, forecast_demand, reconcile_to_pool
+from gpuplanner.forecast import ForecastResult, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.history import history
+from gpuplanner.study.kept import kept_forecast
 from gpuplanner.study.stage import Stage, stage
 
 LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
@@ -68,13 +69,13 @@ def pooled(scenario: Scenario) -> ForecastResult:
         pool(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
         for view, demand in demands(scenario).items()
     ]
-    return forecast_demand(pl.concat(series), horizon=scenario.horizon_slots)
+    return kept_forecast(pl.concat(series), horizon=scenario.horizon_slots)
 
 
 @stage(*_PAST, *_GRID)
 def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
-    return forecast_demand(demands(scenario)["rightsized"], horizon=scenario.horizon_slots)
+    return kept_forecast(demands(scenario)["rightsized"], horizon=scenario.horizon_slots)
 
 
 def _outlook(scenario: Scenario, view: str) -> Outlook:

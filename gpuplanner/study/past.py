@@ -17,7 +17,7 @@ from gpuplanner.ledger import (
 )
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.history import VIEWS, begin_of, end_of, history, load_trace
+from gpuplanner.study.history import VIEWS, begin_of, end_of, grouped, history, load_trace
 from gpuplanner.study.stage import stage
 from gpuplanner.traces import Trace
 from gpuplanner.units import HOURS_PER_WEEK
@@ -119,20 +119,22 @@ def _fewest_gpus(scenario: Scenario, wanted: pl.DataFrame) -> tuple[int, str]:
     return int(found.counts[0].sum()), "; ".join(layouts)
 
 
-def describe_trace(folder: str) -> dict[str, Any]:
+def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
     """Say what a trace holds, without planning anything.
 
     Parameters
     ----------
     folder : str
         Folder written by ``ingest``, or ``"sample"``.
+    smallest_group : int
+        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
 
     Returns
     -------
     dict
         Facts; tables of the quality report, the ledger by bucket and (``hours``) in full, job classes, tenants.
     """
-    trace = load_trace(folder)
+    trace = grouped(load_trace(folder), smallest_group)
     begin, end = begin_of(trace), end_of(trace)
     booked = trace_ledger(trace, begin, end)
     installed = float(booked["gpu_hours"].sum())

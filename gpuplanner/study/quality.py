@@ -15,8 +15,8 @@ from gpuplanner.telemetry.store import MARK as TELEMETRY
 from gpuplanner.traces import Trace
 
 FIGURES = {
-    "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu"),
-    "demand": ("demand", "every figure", "ask for no gpu", "tenant"),
+    "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
+    "demand": ("demand", "every figure", "ask for no gpu", "tenant", "same job twice", "number of gpus"),
     "queueing delays": ("queue", "every figure"),
     "run times": ("run time", "every figure"),
     "failures": ("failure", "how they ended", "state is", "every figure"),

@@ -50,10 +50,16 @@ class Sweep:
         ``difference_high`` (95 %, over replications; null with a single one) and ``ratio``.
     asked : int
         Policies that were to be simulated.
+    rank_by : str
+        Measure that ranks.
+    baseline : str
+        Policy that the others are compared with.
     """
 
     table: pl.DataFrame
     asked: int
+    rank_by: str
+    baseline: str
 
     @property
     def done(self) -> int:
@@ -136,7 +142,7 @@ def sweep(
         found[name] = rows
         if progress is not None:
             progress(len(found), len(policies), name)
-    return Sweep(_ranked(found, rank_by), len(policies))
+    return Sweep(_ranked(found, rank_by), len(policies), rank_by, next(iter(ordered)))
 
 
 def each_policy(

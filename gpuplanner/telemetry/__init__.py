@@ -1,5 +1,6 @@
 """Telemetry: one reader per source, each giving samples, rejects, quality, coverage and provenance."""
 
+from gpuplanner.telemetry.additions import Appended, append
 from gpuplanner.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.telemetry.holders import expand_node_list, match_jobs
 from gpuplanner.telemetry.hourly import hourly
@@ -14,10 +15,12 @@ from gpuplanner.telemetry.transport import Server
 __all__ = [
     "RUNGS",
     "SOURCES",
+    "Appended",
     "Hints",
     "Server",
     "Source",
     "Telemetry",
+    "append",
     "coverage",
     "detect",
     "effective_compute",

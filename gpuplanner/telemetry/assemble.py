@@ -13,7 +13,7 @@ from gpuplanner.schemas import Samples, empty
 from gpuplanner.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.telemetry.joining import DEVICE_KEY, join_readings, without_repeats
 from gpuplanner.telemetry.labels import DEVICE, MAX_INDEX
-from gpuplanner.telemetry.ladder import to_samples
+from gpuplanner.telemetry.ladder import ORDER, to_samples
 from gpuplanner.telemetry.limits import reject_impossible
 from gpuplanner.telemetry.metrics import QUANTITIES, Metric
 from gpuplanner.telemetry.numbers import read_long, refuse_mixed_units
@@ -142,6 +142,7 @@ def _finish(
 ) -> Telemetry:
     if rows.good.is_empty() and not (empty_is_fine and rows.rejects.is_empty()):
         raise TraceFormatError(_nothing_left(rows, source))
+    wide = wide.sort(ORDER, maintain_order=True)
     samples = to_samples(wide) if wide.height else empty(Samples)
     days = coverage(samples)
     unused = [name[:40] for name in rows.unused]
@@ -170,7 +171,15 @@ def _finish(
         "gpuplanner": __version__,
     }
     found = [*findings(rows, samples, days), *more]
-    return Telemetry(samples, rejects, report(found), days, provenance, processes)
+    names = dict(enumerate(rows.file_names()))
+    told = wide.select(
+        file=pl.col("file").replace_strict(names, return_dtype=pl.String),
+        row=pl.col("line").cast(pl.Int64),
+        raw="raw",
+    )
+    if processes is not None:
+        processes = processes.unique(maintain_order=True)
+    return Telemetry(samples, rejects, report(found), days, provenance, processes, told)
 
 
 def _where(rows: Rows, source: str) -> str:

@@ -7,7 +7,7 @@ import re
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.schemas import Jobs, Samples, check
+from gpuplanner.schemas import USED_FROM, Jobs, Samples, check
 from gpuplanner.telemetry.coverage import GAP_FACTOR, steps
 from gpuplanner.traces.quality import Finding
 from gpuplanner.traces.times import INSTANT
@@ -183,22 +183,26 @@ def _candidates(numbered: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counts(found: pl.DataFrame) -> list[Finding]:
+    """Samples by outcome, and those of free devices that were at work."""
     words = {
         STATED: ("info", "job named by the source", "none"),
         MATCHED: ("info", "job found by node and time", "none"),
-        FREE: (
-            "info",
-            "no job on the node then",
-            "activity without a job: another user, or clocks that differ",
-        ),
+        FREE: ("info", "no job on the node then", "these samples are in no job's figures"),
         AMBIGUOUS: ("warning", "job not known", "these samples are in no job's figures"),
     }
     counts = dict(found.group_by("outcome").len().iter_rows())
-    return [
-        Finding(words[outcome][1], words[outcome][0], counts[outcome], words[outcome][2], "")
-        for outcome in OUTCOMES
+    findings = [
+        Finding(check, severity, counts[outcome], effect, "")
+        for outcome, (severity, check, effect) in words.items()
         if outcome in counts
     ]
+    at_work = found.filter(pl.col("sm_activity") >= USED_FROM, outcome=FREE)
+    if at_work.height:
+        time, node, gpu = at_work["time", "node", "gpu"].row(0)
+        example = f"{node} GPU {gpu} at {time:%Y-%m-%d %H:%M:%S} UTC"
+        effect = "another user worked there, or the clocks of node and scheduler differ"
+        findings.append(Finding("activity without a job", "warning", at_work.height, effect, example))
+    return findings
 
 
 def _out_of_time(samples: pl.DataFrame, held: pl.DataFrame) -> list[Finding]:

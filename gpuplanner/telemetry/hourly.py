@@ -6,14 +6,16 @@ from datetime import timedelta
 
 import polars as pl
 
+from gpuplanner.telemetry.columns import columns_of
 from gpuplanner.telemetry.coverage import GAP_FACTOR
+from gpuplanner.telemetry.energy import BOARD, BOTH, COUNTER, J_PER_KWH, POWER, board_readings, board_steps
 
 DEVICE = ("node", "gpu", "instance")
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-J_PER_KWH = 3.6e6
 MEANS = ("sm_activity", "tensor_activity", "dram_activity")
-READ = ("time", *DEVICE, "job_id", *MEANS, "memory_used_gib", "power_w")
+HELD = ("time", *DEVICE, "job_id")
+READ = (*HELD, *MEANS, "memory_used_gib", "power_w", "energy_counter_j")
 
 HOURS = pl.Schema(
     {
@@ -28,6 +30,8 @@ HOURS = pl.Schema(
         "dram_activity": pl.Float64(),
         "memory_peak_gib": pl.Float64(),
         "energy_kwh": pl.Float64(),
+        "energy_source": pl.String(),
+        "gap_kwh": pl.Float64(),
         "covered": pl.Float64(),
     }
 )
@@ -38,25 +42,36 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     """Aggregate samples to hours of each device and job.
 
     The samples are read one UTC day at a time, so that the memory needed is that of a day and of the answer,
-    however long the record is. Energy is the integral of the power along straight lines between successive
-    samples of a device (trapezoids, cut where an hour ends); over a gap nothing is integrated, so energy is that
-    of the covered time alone. The time between two samples belongs to the job of the first.
+    however long the record is. Energy is what the board's counter adds up between successive readings, where there
+    is one; else the integral of the power along straight lines (trapezoids, cut where an hour ends). Over a gap no
+    power is integrated, and what the counter tells is spread evenly and kept apart, so that energy goes with the
+    covered time; both together are what the board drew, see :func:`gpuplanner.telemetry.energy.board_energy`. The
+    time between two samples belongs to the job of the first, a gap only where the job after it is the same.
+
+    Power and energy are the board's: they stand in the rows of whole GPUs, and where only instances were sampled, in
+    a row of the GPU beside them that has no samples.
 
     Parameters
     ----------
     samples : polars.LazyFrame or polars.DataFrame
         Table ``schemas.Samples`` in any order, such as :func:`gpuplanner.telemetry.store.scan_samples`; one
-        sample per device and time.
+        sample per device and time. Columns that may be null may be absent: not measured.
     gap_s : float, optional
         Longest time between two samples that is no gap [s]. Default: 2.5 times the usual (median) step of the
         device on that day, as in the coverage report; at most an hour.
 
     Returns
     -------
-    polars.DataFrame, shape (n_hours, 12)
+    polars.DataFrame, shape (n_hours, 14)
         Columns :data:`HOURS`, sorted by hour, device and job: ``samples``, means of the activities over the
-        samples that have them [0-1], ``memory_peak_gib``, ``energy_kwh`` (null where no power was read), and
-        ``covered``, the share of the hour between samples without a gap [0-1].
+        samples that have them [0-1], ``memory_peak_gib``, ``energy_kwh`` (null where neither was read),
+        ``energy_source`` (``counter``, ``power``, ``counter and power``), ``gap_kwh`` (over gaps; null where there is
+        none or no counter) and ``covered``, the share of the hour between samples without a gap [0-1].
+
+    Raises
+    ------
+    SchemaError
+        If the samples lack times, nodes or GPUs.
 
     Examples
     --------
@@ -71,20 +86,28 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     >>> hourly(samples).select("samples", pl.col("energy_kwh").round(6), "covered").rows()
     [(2, 0.3, 1.0), (2, 0.25, 0.5)]
     """
-    frame = samples.lazy().select(READ)
+    frame = columns_of(samples.lazy(), READ)
     span = frame.select(first=pl.col("time").min(), last=pl.col("time").max()).collect(engine="streaming")
     first, last = span.row(0)
     if first is None:
         return pl.DataFrame(schema=HOURS)
     day = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    sums, border = [], pl.DataFrame(schema=frame.collect_schema())
+    nothing = pl.DataFrame(schema=frame.collect_schema())
+    sums, border, board_border = [], nothing.select(HELD), board_readings(nothing)
     while day <= last:
         inside = (pl.col("time") >= day) & (pl.col("time") < day + DAY)
         today = frame.filter(inside).collect(engine="streaming")
-        seen = pl.concat([border, today]).sort("time", maintain_order=True)
         sums.append(_counts(today))
-        sums.append(_integrals(seen, gap_s))
-        border = seen.group_by(DEVICE).last().select(READ)
+        readings = pl.concat([board_border, board_readings(today)])
+        seen = pl.concat([border, today.select(HELD)]).sort("time", maintain_order=True)
+        between = _between(readings, gap_s)
+        if seen["instance"].null_count() == readings.height == seen.height:
+            sums.append(between)  # each sample is a reading of its board
+        else:
+            told = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
+            sums += [between.filter(told).drop("covered_s"), _covered(seen, gap_s)]
+        border = seen.group_by(DEVICE).last().select(HELD)
+        board_border = readings.group_by(BOARD).last().select(readings.columns)
         day += DAY
     return _hours(pl.concat(sums, how="diagonal"))
 
@@ -99,52 +122,72 @@ def _counts(today: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _integrals(seen: pl.DataFrame, gap_s: float | None) -> pl.DataFrame:
-    """Covered time and energy between successive samples, by hour, device and job."""
-    begin, end, cut = pl.col("time"), pl.col("end"), pl.col("cut")
-    power, power_end = pl.col("power_w"), pl.col("power_end")
+def _covered(seen: pl.DataFrame, gap_s: float | None) -> pl.DataFrame:
+    """Time between successive samples without a gap, by hour, device and job."""
     limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(DEVICE)
     steps = (
         seen.lazy()
-        .select(
-            "time",
-            *DEVICE,
-            "job_id",
-            "power_w",
-            end=begin.shift(-1).over(DEVICE),
-            power_end=power.shift(-1).over(DEVICE),
-            cut=begin.dt.truncate("1h") + HOUR,
-        )
+        .select("time", *DEVICE, "job_id", end=pl.col("time").shift(-1).over(DEVICE))
         .drop_nulls("end")
-        .with_columns(step_s=_seconds(begin, end))
+        .with_columns(step_s=_seconds("time", "end"))
         .filter(pl.col("step_s") <= pl.min_horizontal(limit, HOUR.total_seconds()))
-        .with_columns(power_cut=power + (power_end - power) * _seconds(begin, cut) / pl.col("step_s"))
         .collect()
     )
-    crossing = steps.filter(end > cut)
-    return pl.concat(
-        [
-            _summed(steps.filter(end <= cut), begin, end, power, power_end),
-            _summed(crossing, begin, cut, power, pl.col("power_cut")),
-            _summed(crossing, cut, end, pl.col("power_cut"), power_end),
-        ]
+    return _cut(steps).group_by("hour", *DEVICE, "job_id").agg(covered_s=_seconds("begin", "until").sum())
+
+
+def _between(readings: pl.DataFrame, gap_s: float | None) -> pl.DataFrame:
+    """Energy, and time without a gap, between successive readings of a board, by hour, board and job."""
+    told, gap = pl.col("energy_j").is_not_null(), pl.col("gap")
+    pieces = _cut(board_steps(readings, gap_s).filter(told | ~gap))
+    by_power = pl.col("counted_j").is_null() & pl.col("integrated_j").is_not_null()
+    rise = (pl.col("power_end") - pl.col("power_w")) / pl.col("step_s")
+    middle_s = (_seconds("time", "begin") + _seconds("time", "until")) / 2
+    watts = (
+        pl.when(by_power)
+        .then(pl.col("power_w") + rise * middle_s)
+        .otherwise(pl.col("energy_j") / pl.col("step_s"))
+    )
+    same_job = pl.col("job_id").eq_missing(pl.col("job_end"))
+    held_s = _seconds("begin", "until")
+    return (
+        pieces.with_columns(
+            held_s=held_s,
+            joules=watts * held_s,
+            instance=pl.lit(None, pl.Int32),
+            job_id=pl.when(~gap | same_job).then("job_id"),
+        )
+        .group_by("hour", *DEVICE, "job_id")
+        .agg(
+            covered_s=pl.col("held_s").filter(~gap).sum(),
+            energy_j=pl.col("joules").filter(~gap).sum(),
+            energy_count=(~gap & told).sum().cast(pl.Int64),
+            power_count=(~gap & by_power).sum().cast(pl.Int64),
+            gap_j=pl.col("joules").filter(gap).sum(),
+            gap_count=gap.sum().cast(pl.Int64),
+        )
     )
 
 
-def _summed(
-    steps: pl.DataFrame, begin: pl.Expr, end: pl.Expr, power: pl.Expr, power_end: pl.Expr
-) -> pl.DataFrame:
-    """Sums over steps that lie within an hour."""
-    energy = (power + power_end) / 2 * _seconds(begin, end)
-    return steps.group_by(begin.dt.truncate("1h").alias("hour"), *DEVICE, "job_id").agg(
-        _seconds(begin, end).sum().alias("covered_s"),
-        energy.sum().alias("energy_j"),
-        energy.count().cast(pl.Int64).alias("energy_count"),
+def _cut(steps: pl.DataFrame) -> pl.DataFrame:
+    """Parts of steps that lie within an ``hour``, from ``begin`` until ``until``."""
+    hour = pl.col("time").dt.truncate("1h")
+    crosses = pl.col("end") > hour + HOUR
+    last = pl.col("end").dt.offset_by("-1us").dt.truncate("1h")
+    inside = steps.filter(~crosses).with_columns(hour=hour, begin="time", until="end")
+    parts = (
+        steps.filter(crosses)
+        .with_columns(hour=pl.datetime_ranges(hour, last, "1h"))
+        .explode("hour")
+        .with_columns(
+            begin=pl.max_horizontal("time", "hour"), until=pl.min_horizontal("end", pl.col("hour") + HOUR)
+        )
     )
+    return pl.concat([inside, parts])
 
 
-def _seconds(begin: pl.Expr, end: pl.Expr) -> pl.Expr:
-    return (end - begin).dt.total_microseconds() / 1e6
+def _seconds(begin: str, end: str) -> pl.Expr:
+    return (pl.col(end) - pl.col(begin)).dt.total_microseconds() / 1e6
 
 
 def _hours(sums: pl.DataFrame) -> pl.DataFrame:
@@ -160,6 +203,14 @@ def _hours(sums: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             *means,
             energy_kwh=pl.when(pl.col("energy_count") > 0).then(pl.col("energy_j") / J_PER_KWH),
+            energy_source=pl.when(pl.col("energy_count") == 0)
+            .then(None)
+            .when(pl.col("power_count") == 0)
+            .then(pl.lit(COUNTER))
+            .when(pl.col("power_count") == pl.col("energy_count"))
+            .then(pl.lit(POWER))
+            .otherwise(pl.lit(BOTH)),
+            gap_kwh=pl.when(pl.col("gap_count") > 0).then(pl.col("gap_j") / J_PER_KWH),
             covered=pl.col("covered_s") / HOUR.total_seconds(),
         )
         .sort(keys)

@@ -10,6 +10,7 @@ from gpuplanner.traces.times import seconds
 
 DEVICE_KEY = ("node", "gpu", "instance")
 FACTS = ("profile", "board", "job_id")
+PLACE = ("file", "line", "raw")
 
 AGAIN = "the same reading again"
 CONTRADICTION = "another value for the same device and time as an earlier row"
@@ -52,7 +53,8 @@ def join_readings(rows: Rows, *, within_s: float = 0.0) -> tuple[Rows, pl.DataFr
     rows : Rows
         Without repeats.
     wide : polars.DataFrame
-        One row per device and time (the first of its readings): device, facts, all quantities.
+        One row per device and time (the first of its readings): device, place of the first reading, facts, all
+        quantities.
     """
     rows = without_repeats(rows, ("time", *DEVICE_KEY, "metric"), ("value",))
     good = rows.good.with_columns(sample_time=pl.col("time"))
@@ -72,7 +74,7 @@ def join_readings(rows: Rows, *, within_s: float = 0.0) -> tuple[Rows, pl.DataFr
     }
     wide = (
         good.group_by("sample_time", *DEVICE_KEY, maintain_order=True)
-        .agg(*(pl.col(name).drop_nulls().first() for name in FACTS), **of_quantity)
+        .agg(pl.col(PLACE).first(), *(pl.col(name).drop_nulls().first() for name in FACTS), **of_quantity)
         .rename({"sample_time": "time"})
     )
     return rows, wide

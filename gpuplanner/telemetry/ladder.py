@@ -26,7 +26,9 @@ References
 .. [1] NVIDIA, DCGM User Guide, Feature Overview, Profiling Metrics: SM activity.
 """
 
-PROFILED = ("sm_active", "tensor_active", "dram_active")
+PROFILED = ("tensor_active", "dram_active")
+ORDER = ("time", *DEVICE_KEY)
+"""Order of samples, of which this is the key."""
 
 
 def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
@@ -55,20 +57,15 @@ def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
     ['legacy', 'profiling']
     """
     wide = wide.with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
-    cut = pl.col("instance").is_not_null().any().over("node", "gpu")
-    if "mig_enabled" in wide.columns:
-        cut |= pl.col("mig_enabled").fill_null(False)
-    measured = {name: pl.col(name).is_not_null() for name in (*PROFILED, "engine_active", "gpu_util")}
-    ever = {name: mark.any().over(DEVICE_KEY) for name, mark in measured.items()}
-    profiled = pl.any_horizontal(ever[name] for name in PROFILED)
+    cut = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in wide.columns else pl.lit(False)
     rung = (
-        pl.when(measured["sm_active"])
+        pl.when(pl.col("sm_active").is_not_null())
         .then(pl.lit(PROFILING))
-        .when(measured["engine_active"] & ~ever["sm_active"])
+        .when(pl.col("engine_active").is_not_null())
         .then(pl.lit(ENGINE))
-        .when(pl.any_horizontal(measured[name] for name in PROFILED))
+        .when(pl.any_horizontal(pl.col(*PROFILED).is_not_null()))
         .then(pl.lit(PROFILING))
-        .when(measured["gpu_util"] & ~cut & ~profiled & ~ever["engine_active"])
+        .when(pl.col("gpu_util").is_not_null() & ~cut)
         .then(pl.lit(LEGACY))
         .otherwise(pl.lit(NONE))
     )
@@ -90,14 +87,106 @@ def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
         sm_activity=activity.clip(upper_bound=1.0),
         tensor_activity=pl.col("tensor_active").clip(upper_bound=1.0),
         dram_activity=pl.col("dram_active").clip(upper_bound=1.0),
+        sm_occupancy=pl.col("sm_occupancy").clip(upper_bound=1.0),
         nvlink_gb_s=pl.col("nvlink_tx") + pl.col("nvlink_rx"),
         pcie_gb_s=pl.col("pcie_tx") + pl.col("pcie_rx"),
         memory_used_gib="memory_used",
         power_w="power",
+        energy_counter_j="energy_counter",
+        xid="xid",
         activity_source=rung,
     )
-    ordered = samples.sort("time", "node", "gpu", "instance", nulls_last=False, maintain_order=True)
-    return conform(ordered, Samples, where="telemetry")
+    ordered = conform(samples.sort(ORDER, maintain_order=True), Samples, where="telemetry")
+    return on_one_rung(ordered, rungs(ordered))
+
+
+def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    """What each device was ever read by.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame or polars.LazyFrame
+        Table ``schemas.Samples``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``gpu``, ``instance``, ``has_sm`` (its SM activity was read) and ``has_better`` (something better
+        than the legacy counter was). Those of several tables, one below the other, are as good as those of all.
+    """
+    source = pl.col("activity_source")
+    return (
+        samples.lazy()
+        .group_by(DEVICE_KEY)
+        .agg(
+            has_sm=((source == PROFILING) & pl.col("sm_activity").is_not_null()).any(),
+            has_better=source.is_in([PROFILING, ENGINE]).any(),
+        )
+        .sort(DEVICE_KEY)
+        .collect(engine="streaming")
+    )
+
+
+def best_rungs(ever: pl.DataFrame) -> pl.DataFrame:
+    """What :func:`rungs` tell of each device, with whether its GPU is ``cut``: has instances.
+
+    Examples
+    --------
+    >>> told = {"node": "n1", "gpu": 0, "instance": [None, None, 7], "has_sm": [False, True, False], "has_better": True}
+    >>> best_rungs(pl.DataFrame(told)).select("instance", "has_sm", "cut").rows()
+    [(None, True, True), (7, False, True)]
+    """
+    return (
+        ever.group_by(DEVICE_KEY)
+        .agg(pl.col("has_sm", "has_better").any())
+        .with_columns(cut=pl.col("instance").is_not_null().any().over("node", "gpu"))
+        .sort(DEVICE_KEY)
+    )
+
+
+def on_one_rung(samples: pl.DataFrame, ever: pl.DataFrame) -> pl.DataFrame:
+    """Take away activity that comes from a worse counter than the best that the device was ever read by.
+
+    What is told of a device later can only take more away, so doing it again changes nothing.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    ever : polars.DataFrame
+        From :func:`rungs`, of at least these samples.
+
+    Returns
+    -------
+    polars.DataFrame
+        The same rows; where the activity is gone, the rung is ``profiling`` if tensor or memory activity is left,
+        else ``none``.
+
+    Examples
+    --------
+    >>> row = {"node": "n1", "gpu": 0, "instance": None, "tensor_activity": None, "dram_activity": None}
+    >>> read = {"sm_activity": [0.99, 0.3], "activity_source": ["legacy", "profiling"]}
+    >>> samples = pl.DataFrame(read).with_columns(pl.lit(value).alias(name) for name, value in row.items())
+    >>> on_one_rung(samples, rungs(samples))["sm_activity"].to_list()
+    [None, 0.3]
+    """
+    source = pl.col("activity_source")
+    stays = pl.col("sm_activity").is_not_null() & (
+        (source == PROFILING)
+        | ((source == ENGINE) & ~pl.col("has_sm"))
+        | ((source == LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
+    )
+    left = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
+    return (
+        samples.join(best_rungs(ever), on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(
+            sm_activity=pl.when(stays).then("sm_activity"),
+            activity_source=pl.when(stays)
+            .then(source)
+            .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NONE))),
+        )
+        .select(samples.columns)
+    )
 
 
 def effective_compute() -> pl.Expr:

@@ -16,6 +16,14 @@ from gpuplanner.traces.reader import Rows
 POWER_MARGIN = 1.2
 """A mean over a sampling period does not exceed the board's power limit by more than this."""
 
+MAX_XID = 999
+"""Errors of the driver are numbered from 1; beyond this there is none [1]_.
+
+References
+----------
+.. [1] NVIDIA, XID Errors: the catalogue ends below 200.
+"""
+
 SIZE = re.compile("[0-9]{1,4}GB$")
 
 
@@ -78,6 +86,8 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr]) -> Rows:
         faults[f"{quantity}: below 0"] = value < 0
         if QUANTITIES[quantity] == "share":
             faults[f"{quantity}: above 1"] = value > 1 + ROUNDING
+        elif quantity == "xid":
+            faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
         elif quantity == "power":
             faults[f"power: above {POWER_MARGIN} x the power limit of the board"] = value > watts
         elif quantity.startswith("memory"):

@@ -12,21 +12,30 @@ QUANTITIES: dict[str, str] = {
     "tensor_active": "share",
     "dram_active": "share",
     "engine_active": "share",
+    "sm_occupancy": "share",
     "gpu_util": "share",
     "memory_used": "memory",
     "memory_total": "memory",
     "power": "power",
+    "energy_counter": "energy",
+    "xid": "number",
     "pcie_tx": "rate",
     "pcie_rx": "rate",
     "nvlink_tx": "rate",
     "nvlink_rx": "rate",
 }
-"""What can be read, and its dimension; inside: shares 0-1, memory GiB, power W, rates GB/s."""
+"""What can be read, and its dimension; inside: shares 0-1, memory GiB, power W, energy J, rates GB/s, numbers as
+they are."""
+
+WIDE = ("energy", "rate")
+"""Dimensions whose values may be as large as the 32-bit numbers by which DCGM says "no value"."""
 
 DIVISORS: dict[str, dict[str, float]] = {
     "share": {"ratio": 1.0, "%": 100.0},
     "memory": {"GiB": 1.0, "MiB": 1024.0, "KiB": 1024.0**2, "B": 1024.0**3},
     "power": {"W": 1.0, "mW": 1e3},
+    "energy": {"J": 1.0, "mJ": 1e3},
+    "number": {"": 1.0},
     "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9},
 }
 """Dimension → unit → what a value in it is divided by."""
@@ -65,11 +74,14 @@ DCGM: dict[str, Metric] = {
     "DCGM_FI_PROF_DRAM_UTIL_RATIO": Metric("dram_active", "ratio"),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Metric("engine_active", "ratio"),
     "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": Metric("engine_active", "ratio"),
+    "DCGM_FI_PROF_SM_OCCUPANCY": Metric("sm_occupancy", "ratio"),
     "DCGM_FI_DEV_GPU_UTIL": Metric("gpu_util", "%"),
     "DCGM_FI_DEV_GPU_UTIL_RATIO": Metric("gpu_util", "%"),
     "DCGM_FI_DEV_FB_USED": Metric("memory_used", "MiB"),
     "DCGM_FI_DEV_FB_TOTAL": Metric("memory_total", "MiB"),
     "DCGM_FI_DEV_POWER_USAGE": Metric("power", "W"),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Metric("energy_counter", "mJ"),
+    "DCGM_FI_DEV_XID_ERRORS": Metric("xid", ""),
     "DCGM_FI_PROF_PCIE_TX_BYTES": Metric("pcie_tx", "B/s"),
     "DCGM_FI_PROF_PCIE_RX_BYTES": Metric("pcie_rx", "B/s"),
     "DCGM_FI_PROF_NVLINK_TX_BYTES": Metric("nvlink_tx", "B/s"),
@@ -88,10 +100,12 @@ DCGMI: dict[str, Metric] = {
     "TENSO": Metric("tensor_active", "ratio"),
     "DRAMA": Metric("dram_active", "ratio"),
     "GRACT": Metric("engine_active", "ratio"),
+    "SMOCC": Metric("sm_occupancy", "ratio"),
     "GPUTL": Metric("gpu_util", "%"),
     "FBUSD": Metric("memory_used", "MiB"),
     "FBTTL": Metric("memory_total", "MiB"),
     "POWER": Metric("power", "W"),
+    "TOTEC": Metric("energy_counter", "mJ"),
     "PCITX": Metric("pcie_tx", "B/s"),
     "PCIRX": Metric("pcie_rx", "B/s"),
     "NVLTX": Metric("nvlink_tx", "B/s"),
@@ -136,8 +150,12 @@ NODE_CSV: dict[str, Metric] = {
     "pcie_rx_bytes_s": Metric("pcie_rx", "B/s"),
     "nvlink_tx_bytes_s": Metric("nvlink_tx", "B/s"),
     "nvlink_rx_bytes_s": Metric("nvlink_rx", "B/s"),
+    "energy_mj": Metric("energy_counter", "mJ"),
 }
 """Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
+
+NODE_CSV_OPTIONAL = ("energy_mj",)
+"""Of them, those that a log may lack."""
 
 BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
 """Folded texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
@@ -159,15 +177,15 @@ def is_blank(text: pl.Expr) -> pl.Expr:
     return fold.is_in(BLANK_TEXTS) | (text.str.starts_with("[") & text.str.ends_with("]"))
 
 
-def without_blanks(value: pl.Expr, *, rate: bool) -> pl.Expr:
+def without_blanks(value: pl.Expr, *, wide: bool) -> pl.Expr:
     """Null for NaN and for the numbers by which DCGM says "no value" [1]_.
 
     Parameters
     ----------
     value : polars.Expr
         Numbers in the unit of the source.
-    rate : bool
-        Bytes per second: there, the 32-bit blanks are possible values.
+    wide : bool
+        Of a dimension in :data:`WIDE`: there, the 32-bit blanks are possible values.
 
     References
     ----------
@@ -176,10 +194,10 @@ def without_blanks(value: pl.Expr, *, rate: bool) -> pl.Expr:
 
     Examples
     --------
-    >>> pl.select(without_blanks(pl.lit(9223372036854775794.0), rate=False)).item() is None
+    >>> pl.select(without_blanks(pl.lit(9223372036854775794.0), wide=False)).item() is None
     True
     """
     blank = ((value >= INT64_BLANK) & (value < math.inf)) | value.is_between(*FP64_BLANK) | value.is_nan()
-    if not rate:
+    if not wide:
         blank |= value.is_between(*INT32_BLANK)
     return pl.when(~blank.fill_null(False)).then(value)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.telemetry.metrics import DIVISORS, QUANTITIES, Metric, is_blank, without_blanks
+from gpuplanner.telemetry.metrics import DIVISORS, QUANTITIES, WIDE, Metric, is_blank, without_blanks
 from gpuplanner.traces.reader import Rows
 
 CELL = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
@@ -73,9 +73,9 @@ def _cell(column: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
     unit = parts.struct[1].fill_null(metric.unit)
     divisor = unit.replace_strict(metric.units, default=None, return_dtype=pl.Float64)
     number = parts.struct[0].cast(pl.Float64, strict=False)
-    is_rate = QUANTITIES[metric.quantity] == "rate"
+    wide = QUANTITIES[metric.quantity] in WIDE
     fault = ~is_blank(text) & ~(number / divisor).is_finite().fill_null(False)
-    return without_blanks(number, rate=is_rate) / divisor, fault.fill_null(False)
+    return without_blanks(number, wide=wide) / divisor, fault.fill_null(False)
 
 
 def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
@@ -95,13 +95,13 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
         missing; rows whose value is no number are rejected.
     """
     by_name = pl.col("metric")
-    rate = by_name.is_in([name for name, m in metrics.items() if QUANTITIES[m.quantity] == "rate"])
+    wide = by_name.is_in([name for name, m in metrics.items() if QUANTITIES[m.quantity] in WIDE])
     text = pl.col("value").str.strip_chars()
     number = text.cast(pl.Float64, strict=False)
     blank = is_blank(text) | number.is_nan().fill_null(False)
     rows = rows.reject({"the value is not a number": ~blank & ~number.is_finite().fill_null(False)})
     value = (
-        pl.when(rate).then(without_blanks(number, rate=True)).otherwise(without_blanks(number, rate=False))
+        pl.when(wide).then(without_blanks(number, wide=True)).otherwise(without_blanks(number, wide=False))
     )
     divisors = {name: metric.divisor for name, metric in metrics.items()}
     quantities = {name: metric.quantity for name, metric in metrics.items()}

@@ -6,6 +6,7 @@ import polars as pl
 
 from gpuplanner.errors import examples
 from gpuplanner.telemetry.coverage import steps
+from gpuplanner.telemetry.energy import BOARD, board_energy
 from gpuplanner.telemetry.joining import AGAIN, DEVICE_KEY
 from gpuplanner.telemetry.ladder import ENGINE, LEGACY, NONE
 from gpuplanner.traces.quality import Finding, reject_findings
@@ -28,6 +29,26 @@ RUNG_WORDS = {
     NONE: ("warning", "no activity", "these samples are unknown, not idle: activity leaves them out"),
 }
 
+POWER_ERROR = 0.05
+"""Error that the driver allows itself for the power [1]_: energies further apart are worth a warning.
+
+References
+----------
+.. [1] NVIDIA, NVML API reference, nvmlDeviceGetPowerUsage: accurate to within +/- 5 % of the current power draw.
+"""
+
+GAPS = "gaps between samples"
+SPARSE = f"node-days observed for less than {LOW_COVERAGE:.0%}"
+TWICE = "whole GPU beside its MIG instances"
+TWO_ENERGIES = "energy by the counter and by the power"
+RESTARTS = "energy counter that started anew or jumped"
+XIDS = "boards on which the driver saw an error (XID)"
+OF_SAMPLES = frozenset(
+    {GAPS, SPARSE, TWICE, TWO_ENERGIES, RESTARTS, XIDS, *(check for _, check, _ in RUNG_WORDS.values())}
+)
+JUDGED_BY = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
+"""Columns of samples that findings are made from."""
+
 
 def findings(rows: Rows, samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
     """Everything that is checked in every source.
@@ -47,20 +68,57 @@ def findings(rows: Rows, samples: pl.DataFrame, days: pl.DataFrame) -> list[Find
         Only what holds somewhere.
     """
     return [
-        *_rejected(rows),
-        *_rungs(samples),
-        *_gaps(samples),
-        *_low_coverage(days),
+        *rejected(rows.rejects, rows.count),
+        *of_samples(samples, days),
         *_overlaps(rows),
         *_clock_went_back(rows),
-        *_counted_twice(samples),
         *_file_ends(rows),
     ]
 
 
-def _rejected(rows: Rows) -> list[Finding]:
-    repeated = rows.rejects.filter(pl.col("reason") == AGAIN)
-    found = reject_findings(rows.rejects.filter(pl.col("reason") != AGAIN), rows.count, ())
+def of_samples(samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
+    """Everything that the samples tell by themselves, whatever files they came from.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Columns :data:`JUDGED_BY` of table ``schemas.Samples``, in its order.
+    days : polars.DataFrame
+        As for :func:`findings`.
+    """
+    return [
+        *_rungs(samples),
+        *_gaps(samples),
+        *_low_coverage(days),
+        *_counted_twice(samples),
+        *_energies(samples),
+        *_driver_errors(samples),
+    ]
+
+
+def is_of_samples(check: str) -> bool:
+    """True for findings of :func:`of_samples` and :func:`rejected`, which can be made anew from the tables alone.
+
+    Examples
+    --------
+    >>> is_of_samples("gaps between samples"), is_of_samples("blank lines")
+    (True, False)
+    """
+    return check in OF_SAMPLES or check.startswith(("rejected: ", "duplicates: "))
+
+
+def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
+    """Count the rejected rows by reason; readings that came twice are no fault.
+
+    Parameters
+    ----------
+    rejects : polars.DataFrame
+        ``file``, ``row``, ``reason``, ``raw``.
+    rows_in : int
+        Rows of the files.
+    """
+    repeated = rejects.filter(pl.col("reason") == AGAIN)
+    found = reject_findings(rejects.filter(pl.col("reason") != AGAIN), rows_in, ())
     if repeated.height:
         where = f"{repeated['file'][0]}, line {repeated['row'][0]}"
         effect = "none: each reading counts once"
@@ -84,7 +142,7 @@ def _gaps(samples: pl.DataFrame) -> list[Finding]:
     node, gpu, begin, _, step_s, usual_s, _ = gaps.row(0)
     return [
         Finding(
-            "gaps between samples",
+            GAPS,
             "warning",
             gaps.height,
             f"{gaps['step_s'].sum() / 3600:.2f} GPU-hours were not observed; nothing is filled in",
@@ -100,7 +158,7 @@ def _low_coverage(days: pl.DataFrame) -> list[Finding]:
     worst = low.row(0, named=True)
     return [
         Finding(
-            f"node-days observed for less than {LOW_COVERAGE:.0%}",
+            SPARSE,
             "warning",
             low.height,
             "means and sums of these days stand for a part of them only",
@@ -151,7 +209,41 @@ def _counted_twice(samples: pl.DataFrame) -> list[Finding]:
     if both.is_empty():
         return []
     effect = "observed GPU-hours count each GPU once; sum either the GPUs or their instances, not both"
-    return [Finding("whole GPU beside its MIG instances", "info", both.height, effect, _place(both))]
+    return [Finding(TWICE, "info", both.height, effect, _place(both))]
+
+
+def _energies(samples: pl.DataFrame) -> list[Finding]:
+    """How far the energy that the counter tells is from the integral of the power."""
+    if samples["energy_counter_j"].null_count() == samples.height:
+        return []
+    boards, found = board_energy(samples), []
+    both = boards.filter(pl.col("integrated_kwh") > 0)
+    apart = pl.col("counted_kwh") / pl.col("integrated_kwh") - 1
+    if both.height:
+        total = both.select(pl.col("counted_kwh", "integrated_kwh").sum()).select(apart).item()
+        worst = both.with_columns(apart=apart).sort(
+            pl.col("apart").abs(), *BOARD, descending=[True, False, False]
+        )
+        node, gpu, off = worst["node", "gpu", "apart"].row(0)
+        severity = "warning" if abs(off) > POWER_ERROR else "info"
+        effect = f"energy is that of the counter: {total:+.2%} against the power between the samples"
+        found.append(Finding(TWO_ENERGIES, severity, both.height, effect, f"{node} GPU {gpu}: {off:+.2%}"))
+    anew = boards.filter(pl.col("restarts") > 0)
+    if anew.height:
+        effect = "energy of these steps is from the power, or what the counter tells since: a lower bound"
+        example = f"{anew['node'][0]} GPU {anew['gpu'][0]}"
+        found.append(Finding(RESTARTS, "info", int(anew["restarts"].sum()), effect, example))
+    return found
+
+
+def _driver_errors(samples: pl.DataFrame) -> list[Finding]:
+    """Boards whose last XID is not 0; the number stays until the driver is loaded anew, so samples say no more."""
+    errors = samples.filter(pl.col("xid") > 0)
+    if errors.is_empty():
+        return []
+    boards = errors.select(BOARD).n_unique()
+    effect = "none of itself: readings are kept as they are, but jobs on these boards may have failed or hung"
+    return [Finding(XIDS, "warning", boards, effect, f"XID {errors['xid'][0]}: {_place(errors)}")]
 
 
 def _file_ends(rows: Rows) -> list[Finding]:

@@ -42,6 +42,9 @@ class Telemetry:
         Where the rows came from and what was counted; ready for JSON.
     processes : polars.DataFrame, optional
         Processes on the GPUs, columns :data:`PROCESSES`, where the source lists them.
+    told : polars.DataFrame, optional
+        Where each sample was read first: ``file``, ``row``, ``raw``, in the order of the samples. Not kept in a
+        folder.
     """
 
     samples: pl.DataFrame
@@ -50,6 +53,7 @@ class Telemetry:
     coverage: pl.DataFrame
     provenance: Mapping[str, Any]
     processes: pl.DataFrame | None = None
+    told: pl.DataFrame | None = None
 
     def summary(self) -> dict[str, Any]:
         """The seven facts to show first; here, GPU-hours are those observed, each GPU counted once."""

@@ -73,9 +73,9 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints | None = None) -> T
     return query_telemetry(rows, SOURCE, hints)
 
 
-def query_telemetry(rows: Rows, source: str, hints: Hints) -> Telemetry:
+def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Telemetry:
     """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
-    more = [] if rows.good["named"].all() else node_finding(rows, hints)
+    more = [*assumed, *([] if rows.good["named"].all() else node_finding(rows, hints))]
     counted = int(rows.good["counted"].sum())
     if counted:
         effect = "rows were counted from the origin: a row that is missing shifts all later ones"

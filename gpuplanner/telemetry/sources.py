@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Source:
         Found in the first kilobytes of such a file.
     hints : frozenset of str
         Fields of :class:`gpuplanner.telemetry.Hints` that mean something here, beside ``node``.
+    by_metric : bool
+        Its rows are readings of single metrics, and several make a sample; otherwise each row is a sample.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Source:
     read: Callable[[Sequence[str | Path], Hints], Telemetry]
     looks_like: re.Pattern[str]
     hints: frozenset[str]
+    by_metric: bool = False
 
 
 def _header(*columns: str) -> re.Pattern[str]:
@@ -70,6 +74,7 @@ SOURCES: dict[str, Source] = {
             read_exporter,
             re.compile(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_\w+[ {]", re.M),
             COUNTED,
+            by_metric=True,
         ),
         Source(
             "dcgm-csv",
@@ -77,6 +82,7 @@ SOURCES: dict[str, Source] = {
             read_dcgm_csv,
             _header(*list(READING_COLUMNS)[:3]),
             ZONED,
+            by_metric=True,
         ),
         Source(
             "node-csv",
@@ -91,6 +97,7 @@ SOURCES: dict[str, Source] = {
             read_prometheus,
             re.compile(r'\A\s*\{.*"resultType"', re.S),
             frozenset(),
+            by_metric=True,
         ),
         Source(
             "dcgmi-dmon",
@@ -139,8 +146,15 @@ SOURCES: dict[str, Source] = {
 """Name → source, the more special ones first."""
 
 
-def detect(path: str | Path) -> str:
+def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     r"""Name of the source that a file looks like, from its first few kilobytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        File.
+    columns : sequence of str, optional
+        Fields of a file without a header: they stand for it.
 
     Raises
     ------
@@ -156,17 +170,35 @@ def detect(path: str | Path) -> str:
     ...     detect(path)
     'smi-dmon'
     """
-    text = "\n".join(head(path))
-    for source in SOURCES.values():
-        if source.looks_like.search(text):
-            return source.name
+    lines = head(path)
+    name = _looking_like(lines, columns)
+    if name is not None:
+        return name
     expected = f"the first lines of one of the sources {', '.join(SOURCES)}"
     todo = "Name the source; nvidia-smi without a header needs its columns too."
-    raise TraceFormatError(message(str(path), expected, repr(text[:120]), todo))
+    raise TraceFormatError(message(str(path), expected, repr("\n".join(lines)[:120]), todo))
 
 
-def speaks(source: str, paths: Sequence[str | Path]) -> bool:
+def _looking_like(lines: Sequence[str], columns: Sequence[str] | None) -> str | None:
+    """Name of the first source whose files begin so."""
+    for source in SOURCES.values():
+        header = [",".join(columns)] if columns and "columns" in source.hints else []
+        if source.looks_like.search("\n".join([*header, *lines])):
+            return source.name
+    return None
+
+
+def speaks(source: str, paths: Sequence[str | Path], columns: Sequence[str] | None = None) -> bool:
     r"""True if a source is one of telemetry; for ``"auto"``, if the first file looks like one and like no trace.
+
+    Parameters
+    ----------
+    source : str
+        What the user typed.
+    paths : sequence of str or Path
+        Files to look into for ``"auto"``.
+    columns : sequence of str, optional
+        As for :func:`detect`.
 
     Raises
     ------
@@ -179,10 +211,15 @@ def speaks(source: str, paths: Sequence[str | Path]) -> bool:
     (True, False)
     """
     if source == AUTO and paths:
-        text = head(paths[0])
-        if any(each.looks_like.search("\n".join(text)) for each in SOURCES.values()):
-            return not any(text and each.sniff(text) for each in TRACES.values())
-        return False
+        lines = head(paths[0])
+        if any(lines and each.sniff(lines) for each in TRACES.values()):
+            return False
+        if _looking_like(lines, columns) is not None:
+            return True
+        expected = f"the first lines of one of the sources {', '.join([*TRACES, *SOURCES])}"
+        got = repr(lines[0][:120]) if lines else "an empty file"
+        todo = "Name the source to see what it misses; nvidia-smi without a header needs its columns too."
+        raise TraceFormatError(message(str(paths[0]), expected, got, todo))
     names = [AUTO, *TRACES, *TRACE_ALIASES, *SOURCES]
     return resolve(source, names, what="source", error=TraceFormatError) in SOURCES
 
@@ -221,7 +258,8 @@ def read(source: str, paths: str | Path | Sequence[str | Path], **hints: Any) ->
               span_end='2026-01-01T00:30:00Z', gpu_hours=0.5)
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    chosen = SOURCES[name_of(source, files, SOURCES, detect)]
+    detected = functools.partial(detect, columns=hints.get("columns"))
+    chosen = SOURCES[name_of(source, files, SOURCES, detected)]
     given = {name: hint for name, hint in hints.items() if hint is not None}
     refuse_strange(f"source {chosen.name!r}", given, chosen.hints | {"node"})
     return chosen.read(files, Hints(**given))

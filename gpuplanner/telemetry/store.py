@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from gpuplanner.files import Mark
 from gpuplanner.intervals import require_zone
 from gpuplanner.schemas import Samples, check, empty
 from gpuplanner.telemetry.result import PROCESSES, Telemetry
-from gpuplanner.traces.folder import REMEDY, open_folder, write_folder
+from gpuplanner.traces.folder import REMEDY, Folder, open_folder, write_folder
+from gpuplanner.traces.store import as_read
 from gpuplanner.traces.trace import SUMMARY
 
 FORMAT = "gpuplanner telemetry 2"
@@ -34,6 +37,7 @@ COVERAGE = pl.Schema(
 
 PARTS = "samples"
 MONTH = "month="
+FILE = "samples.parquet"
 
 
 def write_telemetry(telemetry: Telemetry, directory: str | Path) -> Path:
@@ -59,19 +63,19 @@ def write_telemetry(telemetry: Telemetry, directory: str | Path) -> Path:
         If the folder holds anything else, cannot be written, or is being written by another run; what stood
         there is intact.
     """
-    tables = {
-        "rejects": telemetry.rejects,
-        "coverage": telemetry.coverage,
-        "processes": telemetry.processes,
-    }
     return write_folder(
         directory,
         MARK,
-        tables,
+        tables_of(telemetry),
         telemetry.quality,
         telemetry.provenance,
         more=lambda folder: write_months(telemetry.samples, folder / PARTS),
     )
+
+
+def tables_of(telemetry: Telemetry) -> dict[str, pl.DataFrame | None]:
+    """The tables of telemetry beside its samples, by the names of their files."""
+    return {name: getattr(telemetry, name) for name in ("rejects", "coverage", "processes")}
 
 
 def write_months(samples: pl.DataFrame, folder: Path) -> None:
@@ -94,12 +98,50 @@ def write_months(samples: pl.DataFrame, folder: Path) -> None:
     ...     sorted(path.name for path in Path(place).iterdir())
     ['month=2026-01', 'month=2026-02']
     """
-    month = pl.col("time").dt.month_start().dt.date()
-    parts = samples.with_columns(month.alias("month")).partition_by("month", include_key=False, as_dict=True)
-    for (first,), part in parts.items():
-        place = folder / f"{MONTH}{first:%Y-%m}"
-        place.mkdir(parents=True)
-        part.write_parquet(place / "samples.parquet")
+    for month, part in by_month(samples).items():
+        write_month(part, folder / month)
+
+
+def by_month(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Name of the folder of each month in UTC → its samples, in the order of the samples.
+
+    Examples
+    --------
+    >>> list(by_month(pl.DataFrame({"time": [datetime(2026, 1, 31, 23, tzinfo=UTC)]})))
+    ['month=2026-01']
+    """
+    month = (pl.lit(MONTH) + pl.col("time").dt.strftime("%Y-%m")).alias("month")
+    parts = samples.with_columns(month).partition_by("month", include_key=False, as_dict=True)
+    return {str(name): part for (name,), part in parts.items()}
+
+
+def write_month(samples: pl.DataFrame, place: Path) -> None:
+    """Write the samples of one month into a new folder; equal rows give equal bytes."""
+    place.mkdir(parents=True)
+    as_read(samples).rechunk().write_parquet(place / FILE)
+
+
+def months(folder: Path) -> dict[str, Path]:
+    """Name of the folder of each month → its file, in the order of time."""
+    return {path.parent.name: path for path in sorted((folder / PARTS).glob(f"{MONTH}*/{FILE}"))}
+
+
+def scan_months(files: Sequence[Path]) -> pl.LazyFrame:
+    """Samples of the files of some months, read only when they are collected.
+
+    Counters that a file does not have, since nobody read them then, are null.
+    """
+    if not files:
+        return empty(Samples).lazy()
+    types = {name: column.dtype for name, column in Samples.columns().items()}
+    return pl.scan_parquet(
+        list(files),
+        glob=False,
+        hive_partitioning=False,
+        schema=types,
+        missing_columns="insert",
+        extra_columns="ignore",
+    )
 
 
 def scan_samples(
@@ -161,15 +203,9 @@ def open_telemetry(directory: str | Path) -> Telemetry:
         ...
     gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds telemetry; ...
     """
-    folder = open_folder(directory, MARK, "telemetry")
-    try:
+    folder = open_whole(directory)
+    with _explained(folder):
         samples = check(_scan(folder.path).collect(), Samples, where=str(folder.path / PARTS))
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        got = (str(error).splitlines() or [type(error).__name__])[0]
-        text = message(str(folder.path / PARTS), "tables written by this program", got, REMEDY)
-        raise TraceFormatError(text) from error
-    folder.require({"samples": samples.height, "rows_rejected": folder.rejects.height})
-    folder.require_keys(SUMMARY)
     return Telemetry(
         samples=samples,
         rejects=folder.rejects,
@@ -180,12 +216,34 @@ def open_telemetry(directory: str | Path) -> Telemetry:
     )
 
 
+def open_whole(directory: str | Path) -> Folder:
+    """Open all but the samples of a folder, once it has as many of them as it states.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`open_telemetry`.
+    """
+    folder = open_folder(directory, MARK, "telemetry")
+    with _explained(folder):
+        rows = _scan(folder.path).select(pl.len()).collect().item()
+    folder.require({"samples": rows, "rows_rejected": folder.rejects.height})
+    folder.require_keys(SUMMARY)
+    return folder
+
+
+@contextmanager
+def _explained(folder: Folder) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
+        got = (str(error).splitlines() or [type(error).__name__])[0]
+        text = message(str(folder.path / PARTS), "tables written by this program", got, REMEDY)
+        raise TraceFormatError(text) from error
+
+
 def _scan(folder: Path, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
     """All months that may hold times of the span, in their order."""
     first = "" if start is None else f"{MONTH}{start.astimezone(UTC):%Y-%m}"
     last = "~" if end is None else f"{MONTH}{end.astimezone(UTC):%Y-%m}"
-    months = sorted(place for place in (folder / PARTS).glob(f"{MONTH}*") if first <= place.name <= last)
-    files = [path for month in months for path in sorted(month.glob("*.parquet"))]
-    if not files:
-        return empty(Samples).lazy()
-    return pl.scan_parquet(files, glob=False, hive_partitioning=False)
+    return scan_months([path for name, path in months(folder).items() if first <= name <= last])

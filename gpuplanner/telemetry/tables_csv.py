@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.telemetry.assemble import from_readings, from_table
 from gpuplanner.telemetry.instants import with_instants
 from gpuplanner.telemetry.labels import devices, parse_labels
-from gpuplanner.telemetry.metrics import DCGM, NODE_CSV
+from gpuplanner.telemetry.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.telemetry.numbers import read_wide
 from gpuplanner.telemetry.pages import Hints
 from gpuplanner.telemetry.result import Telemetry
@@ -26,7 +26,7 @@ NODE_COLUMNS = {
     "timestamp": Field("timestamp"),
     "gpu": Field("gpu", "number", high=1023),
     "gpu_model": Field("board", nullable=True),
-    **{column: Field(column, nullable=True) for column in NODE_CSV},
+    **{column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL) for column in NODE_CSV},
 }
 READING_COLUMNS = {
     "timestamp": Field("timestamp"),
@@ -42,7 +42,7 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
 
     Columns: see :data:`gpuplanner.telemetry.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
-    offset. All are needed: a column that was renamed is an error.
+    offset. All but the energy counter are needed: a column that was renamed is an error.
 
     Parameters
     ----------

@@ -7,7 +7,6 @@ so that files may come in any order and a file that was changed at its source ta
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.traces.folder import open_folder, replace_folder
+from gpuplanner.files import put_back
+from gpuplanner.traces.folder import replace_folder
+from gpuplanner.traces.growth import TERMS, files_before, linked, require_terms, terms_of
 from gpuplanner.traces.lock import sole_writer
 from gpuplanner.traces.merge import SUPERSEDED, merge
 from gpuplanner.traces.sources import ALIASES, AUTO, SOURCES, detect, name_of, read
@@ -26,12 +27,7 @@ from gpuplanner.traces.textfile import fingerprint
 from gpuplanner.traces.trace import Trace
 
 PARTS = "parts"
-TERMS = "appended_with"
-"""Name in provenance.json of the source and options that all parts were read with."""
-
-WITHOUT_IDS = frozenset({"philly", "supercloud"})
-"""Sources whose job ids are made by the reader, so that rows of two files cannot be told to be one job."""
-
+KIND = "kind"
 HASH_LETTERS = 16
 """Letters of a hash that name a part: 64 bits."""
 
@@ -95,7 +91,7 @@ def append(
     Raises
     ------
     TraceFormatError
-        If the source has no job ids, a file holds no jobs or cannot be read, the folder was not made by this
+        If a file holds no jobs or cannot be read, the folder was not made by this
         function, or was made with another source or other options. Nothing is changed then.
     OutputError
         If the folder cannot be written, or another run is writing it.
@@ -118,20 +114,14 @@ def append(
     files = _by_name(paths)
     hashes = {name: fingerprint(path) for name, path in files.items()}
     with sole_writer(directory):
-        known, told = _known(directory)
+        put_back(directory, mark=MARK)
+        before, told = files_before(directory, MARK, "a trace")
+        known = dict(before)
         fresh = [name for name, key in hashes.items() if not _is_known(name, key, known)]
         kept = {name: key for name, key in known.items() if name not in fresh}
         _refuse_twins([*kept.items(), *((name, hashes[name]) for name in fresh)])
-        stated = {name: _plain(value) for name, value in sorted(options.items()) if value is not None}
-        wanted = {"source": _source(source, [files[name] for name in fresh], told), **stated}
-        if told is not None and told != wanted:
-            text = message(
-                str(directory),
-                f"the terms it was made with, {told}",
-                str(wanted),
-                "Use them again, or read all files into a new folder.",
-            )
-            raise TraceFormatError(text)
+        wanted = _terms(source, [files[name] for name in fresh], told, options)
+        require_terms(directory, told, wanted)
         unchanged = tuple(name for name in files if name not in fresh)
         if not fresh:
             return Appended(open_trace(directory), (), (), unchanged)
@@ -141,7 +131,7 @@ def append(
 
         def fill(folder: Path) -> None:
             for key in kept.values():
-                shutil.copytree(_place(directory, key), _place(folder, key), copy_function=_linked)
+                shutil.copytree(_place(directory, key), _place(folder, key), copy_function=linked)
             for part in new:
                 write_trace(part, _place(folder, part.provenance["files"][0]["sha256"]))
 
@@ -174,38 +164,22 @@ def _refuse_twins(files: Sequence[tuple[str, str]]) -> None:
             raise TraceFormatError(message("files to append", "different files", got, "Give one of them."))
 
 
-def _known(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Name and hash of the files in a folder, and the terms it was made with; none for a new folder."""
-    if not directory.is_dir() or not any(directory.iterdir()):
-        return {}, None
-    provenance = open_folder(directory, MARK, "a trace").provenance
-    told, files = provenance.get(TERMS), provenance.get("files")
-    if not isinstance(told, dict) or not isinstance(files, list):
-        expected = "a folder made with --append"
-        todo = "Choose a new folder with -o and read all files into it."
-        raise TraceFormatError(message(str(directory), expected, "one that was read at once", todo))
-    try:
-        return {str(file["name"]): str(file["sha256"]) for file in files}, told
-    except (KeyError, TypeError) as error:
-        expected, todo = "name and hash of each file", "Read all files into a new folder."
-        where = str(directory / MARK.file)
-        raise TraceFormatError(message(where, expected, "a list that was changed by hand", todo)) from error
-
-
-def _source(source: str, fresh: Sequence[Path], told: Mapping[str, Any] | None) -> str:
-    """Name of the source; "auto" means that of the folder where there is nothing new to look into."""
-    if source == AUTO and not fresh and told is not None:
-        return str(told["source"])
-    name = name_of(source, fresh, SOURCES, detect, aliases=ALIASES)
-    if name in WITHOUT_IDS:
-        text = message(
-            f"source {name!r}",
-            "a source with job ids of its own",
-            "ids that follow from the lines of a file: what two files share cannot be told",
-            "Give all its files at once, without --append.",
+def _terms(
+    source: str, fresh: Sequence[Path], told: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Source, kind of its files and options; where nothing is new to look into, "auto" and the kind are as told."""
+    if not fresh and told is not None:
+        name = (
+            str(told["source"]) if source == AUTO else name_of(source, [], SOURCES, detect, aliases=ALIASES)
         )
-        raise TraceFormatError(text)
-    return name
+        return terms_of(name, {**options, KIND: told.get(KIND)})
+    name = name_of(source, fresh, SOURCES, detect, aliases=ALIASES)
+    kinds = {str(path): SOURCES[name].kind(path) for path in fresh}
+    if len(set(kinds.values())) > 1:
+        got = examples([f"{path}: {kind}" for path, kind in kinds.items()])
+        todo = "Read each kind into a folder of its own."
+        raise TraceFormatError(message(f"source {name!r}", "files of one kind", got, todo))
+    return terms_of(name, {**options, KIND: next(iter(kinds.values()), None)})
 
 
 def _read(source: str, path: Path, options: Mapping[str, Any]) -> Trace:
@@ -218,15 +192,3 @@ def _read(source: str, path: Path, options: Mapping[str, Any]) -> Trace:
 
 def _place(directory: Path, key: str) -> Path:
     return directory / PARTS / key[:HASH_LETTERS]
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - an option of any reader
-    return list(value) if isinstance(value, tuple) else str(value)
-
-
-def _linked(source: str, target: str) -> None:
-    """Parts are never changed, so the old and the new folder may share their bytes."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

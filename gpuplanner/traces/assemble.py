@@ -10,6 +10,7 @@ import polars as pl
 
 from gpuplanner.schemas import Jobs, conform, filter_rows
 from gpuplanner.traces.account import file_findings, provenance, require_some, sorted_rejects
+from gpuplanner.traces.merge import KEY, SUPERSEDED
 from gpuplanner.traces.quality import (
     JOB_CHECKS,
     UNSORTED,
@@ -39,7 +40,6 @@ def assemble(
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
     harmless: Sequence[str] = (),
-    ids_made: bool = False,
     inventory: pl.DataFrame | None = None,
     more_files: Sequence[TextFile] = (),
 ) -> Trace:
@@ -64,8 +64,6 @@ def assemble(
         What a reader of the provenance must know.
     harmless : sequence of str
         Reject reasons that are no faults.
-    ids_made : bool
-        The reader made the job ids itself, each different, so that none need be compared.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``.
     more_files : sequence of TextFile
@@ -81,18 +79,17 @@ def assemble(
     TraceFormatError
         If no row is left.
     """
-    rows = rows.reject(ORDER_FAULTS)
-    if not ids_made:
-        rows = _without_duplicates(rows)
+    instants = [pl.col("submit_time", "start_time", "end_time").max()]
+    seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
+    rows = _without_duplicates(rows.reject(ORDER_FAULTS), seen)
     rows, jobs = satisfying_schema(rows, Jobs, source)
     require_some(rows, source)
-    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks]) + file_findings(rows, harmless)
+    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks]) + file_findings(
+        rows, [SUPERSEDED, *harmless]
+    )
     jobs = jobs.sort("submit_time", maintain_order=True)
     findings += gap_findings(jobs["submit_time"])
-    instants = [pl.col("submit_time", "start_time", "end_time").max()]
-    until: datetime = rows.good.select(
-        pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
-    ).item()
+    until: datetime = rows.good.select(seen).item()
     known = provenance(
         rows,
         source=source,
@@ -106,12 +103,21 @@ def assemble(
     return Trace(jobs, sorted_rejects(rows), report(findings), known, inventory)
 
 
-def _without_duplicates(rows: Rows) -> Rows:
-    """Keep the first row of each job attempt."""
-    if rows.good["job_id"].n_unique() == rows.good.height:
+def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:
+    """Keep one row of each job attempt: the first in a file, and of several files that of the latest export.
+
+    Just as :func:`gpuplanner.traces.merge.merge` does it, so that files read at once or one by one give the same
+    jobs.
+    """
+    if rows.good.select(pl.struct(KEY).n_unique()).item() == rows.good.height:
         return rows
-    again = ~pl.struct("job_id", "attempt").is_first_distinct()
-    return rows.reject({"the same job and attempt as an earlier row": again})
+    again = ~pl.struct("file", *KEY).is_first_distinct()
+    rows = rows.reject({"the same job and attempt as an earlier row": again})
+    ends = rows.good.group_by("file").agg(until=seen)
+    names = rows.file_names()
+    exports = sorted(ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
+    rank = pl.col("file").replace_strict({file: place for place, (file, _) in enumerate(exports)})
+    return rows.reject({SUPERSEDED: rank < rank.max().over(KEY)})
 
 
 def satisfying_schema(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from gpuplanner.traces.fields import Dialect, Field
-from gpuplanner.traces.quality import Check
-from gpuplanner.traces.reader import Rows
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.traces.delivery import Delivery
+from gpuplanner.traces.fields import Dialect, Field, header_names
+from gpuplanner.traces.quality import Check, Finding
+from gpuplanner.traces.reader import PLACE, Rows
 from gpuplanner.traces.reading import Reading, assemble_reading
+from gpuplanner.traces.textfile import head
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 """Values of ``ChargeCategory`` in FOCUS 1.0 to 1.2."""
@@ -20,7 +24,7 @@ CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 MAX_AMOUNT = 1e12
 """A larger amount on one line is a fault of the file; sums of less stay exact."""
 
-BILL = Dialect(missing=frozenset({"NULL", "null"}), hint="Is this the right kind of bill?")
+BILL = Dialect(missing=frozenset({"NULL", "null"}), hint="Is this the right kind of bill?", tables=True)
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost")
 
@@ -60,8 +64,18 @@ CHECKS = (
 )
 
 
+def headers(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """Names of the columns of each file; none for an empty one."""
+    return {path: header_names(line, BILL) for path in files for line in head(path)[:1]}
+
+
 def assemble_bill(
-    rows: Rows, *, source: str, checks: Sequence[Check] = (), notes: Sequence[str] = ()
+    rows: Rows,
+    delivery: Delivery,
+    *,
+    source: str,
+    checks: Sequence[Check] = (),
+    notes: Sequence[str] = (),
 ) -> Reading:
     """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``.
 
@@ -69,6 +83,8 @@ def assemble_bill(
     ----------
     rows : Rows
         Good rows; ``Tags`` as text in JSON: an object, or a list of objects with ``key`` and ``value``.
+    delivery : Delivery
+        What they were read from.
     source : str
         Name of the source.
     checks : sequence of Check
@@ -84,8 +100,9 @@ def assemble_bill(
     Raises
     ------
     TraceFormatError
-        If no row is left.
+        If no row is left, or two files hold the same rows.
     """
+    _refuse_repeated_parts(rows)
     rows = replace(rows, good=rows.good.with_columns(tidy=_tidy(pl.col("Tags"))))
     start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
     rows = rows.reject(
@@ -116,6 +133,7 @@ def assemble_bill(
         order=["BillingPeriodStart", "ChargePeriodStart"],
         what="charge",
         checks=[several, *CHECKS, *checks],
+        findings=_file_findings(rows, delivery),
         totals={
             f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())
             for currency in currencies
@@ -137,6 +155,48 @@ def exact_text(amounts: pl.Expr) -> pl.Expr:
     return amounts.cast(pl.String).str.strip_chars_end("0").str.strip_chars_end(".")
 
 
+def _refuse_repeated_parts(rows: Rows) -> None:
+    """Two files with the same rows would count each charge twice, however differently they are packed."""
+    if len(rows.files) < 2:
+        return
+    rest = pl.exclude(*PLACE)
+    parts = rows.good.select("file", hash=pl.struct(rest).hash()).group_by("file", maintain_order=True)
+    looks = parts.agg(
+        rows=pl.len(), low=pl.col("hash").min(), high=pl.col("hash").max(), sum=pl.col("hash").sum()
+    )
+    seen: dict[tuple[int, ...], str] = {}
+    names = rows.file_names()
+    for file, *look in looks.iter_rows():
+        twin = seen.setdefault(tuple(look), names[file])
+        if twin != names[file]:
+            got = f"{twin} and {names[file]}, whose rows are the same"
+            raise TraceFormatError(
+                message("parts of a bill", "different rows in each", got, "Give one of them.")
+            )
+
+
+def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
+    """What the files of a bill make one know."""
+    findings = []
+    if delivery.left_out:
+        effect = "not read: a newer refresh of the bill repeats what counts of it"
+        number, first = len(delivery.left_out), str(delivery.left_out[0])
+        findings.append(Finding("file of an older refresh", "info", number, effect, first))
+    zoneless = {
+        name: None
+        for file in rows.files
+        if file.table is not None
+        for name, dtype in file.table.schema.items()
+        if isinstance(dtype, pl.Datetime) and dtype.time_zone is None
+    }
+    if zoneless:
+        effect = "taken as UTC, in which bills of this kind are written"
+        findings.append(
+            Finding("times without a zone in Parquet", "info", rows.count, effect, ", ".join(zoneless))
+        )
+    return findings
+
+
 def _tidy(tags: pl.Expr) -> pl.Expr:
     """Tags as a JSON object with sorted keys; null where they are no pairs."""
     return tags.map_elements(tidy_tags, return_dtype=pl.String)
@@ -150,15 +210,31 @@ def tidy_tags(text: str) -> str | None:
     >>> tidy_tags('{"team": "a", "app": true}'), tidy_tags('[{"key": "team", "value": "a"}]'), tidy_tags("team=a")
     ('{"app":"true","team":"a"}', '{"team":"a"}', None)
     """
+    pairs = pairs_of(text)
+    if pairs is None:
+        return None
     try:
-        parsed = json.loads(text, object_pairs_hook=Pairs)
-        pairs = parsed if isinstance(parsed, Pairs) else [_pair(each) for each in parsed]
         tidy = {name: _text(value) for name, value in pairs}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except TypeError:
         return None
     if len(tidy) < len(pairs):
         return None
     return json.dumps(tidy, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def pairs_of(text: str) -> list[tuple[str, Any]] | None:
+    """Names and values of a JSON object, or of a list of objects with ``key`` and ``value``; None of anything else.
+
+    Examples
+    --------
+    >>> pairs_of('{"a": 1, "a": 2}'), pairs_of('[{"key": "a", "value": "1"}]'), pairs_of("5")
+    ([('a', 1), ('a', 2)], [('a', '1')], None)
+    """
+    try:
+        parsed = json.loads(text, object_pairs_hook=Pairs)
+        return parsed if isinstance(parsed, Pairs) else [_pair(each) for each in parsed]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 class Pairs(list[tuple[str, Any]]):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.traces.charges import BILL, Pairs, amount, assemble_bill
-from gpuplanner.traces.fields import Field, header_names
+from gpuplanner.traces.charges import BILL, amount, assemble_bill, headers, pairs_of
+from gpuplanner.traces.delivery import delivered
+from gpuplanner.traces.fields import Field
 from gpuplanner.traces.quality import Check
 from gpuplanner.traces.reader import read_rows
 from gpuplanner.traces.reading import Reading
-from gpuplanner.traces.textfile import head
 
 COLUMN_MAP = {
     "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),
@@ -51,8 +51,10 @@ COLUMN_MAP = {
 }
 """Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
 
-TAG = "resourceTags/"
+TAG = ("resourceTags/", "resource_tags_")
+"""What the names of columns of tags begin with in the legacy report, as CSV and as Parquet."""
 TAGS = "resource_tags"
+"""Column of CUR 2.0 that holds all tags of a line."""
 TAG_OWNER = re.compile(r"^(?:user:|user_)")
 """Tags that users made carry this in front."""
 
@@ -131,7 +133,7 @@ def read_cur(paths: Sequence[str | Path]) -> Reading:
     Parameters
     ----------
     paths : sequence of str or Path
-        CSV files, plain or gzip.
+        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`gpuplanner.traces.delivery.delivered`.
 
     Returns
     -------
@@ -161,14 +163,13 @@ def read_cur(paths: Sequence[str | Path]) -> Reading:
     ...     read_cur([path]).table["x_InstanceType", "EffectiveCost"].row(0)[0]
     'p5.48xlarge'
     """
-    names = list(
-        dict.fromkeys(name for path in paths for line in head(path)[:1] for name in header_names(line, BILL))
-    )
-    legacy = any("/" in name for name in names)
-    tags = [name for name in names if name.startswith(TAG)] if legacy else [TAGS]
-    columns = {name if legacy else cur2_name(name): field for name, field in COLUMN_MAP.items()}
-    columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in tags}
-    rows = read_rows(paths, columns, source="cur", dialect=BILL)
+    delivery = delivered(paths)
+    names = list(dict.fromkeys(name for found in headers(delivery.files).values() for name in found))
+    slashes = any("/" in name for name in names)
+    tags = [name for name in names if name.startswith(TAG)]
+    columns = {name if slashes else cur2_name(name): field for name, field in COLUMN_MAP.items()}
+    columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, TAGS]}
+    rows = read_rows(delivery.files, columns, source="cur", dialect=BILL)
     rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORIES)}": ~_LINE.is_in(list(CATEGORIES))})
     own_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
     good = rows.good.with_columns(
@@ -188,19 +189,17 @@ def read_cur(paths: Sequence[str | Path]) -> Reading:
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
         CommitmentDiscountStatus=pl.when(_LINE.is_in(list(COVERED))).then(pl.lit("Used")),
         EffectiveCost=EFFECTIVE_COST,
-        Tags=_tags(tags)
-        if legacy
-        else pl.col(f"tag:{TAGS}").map_elements(_own_names, return_dtype=pl.String),
+        Tags=pl.coalesce(pl.col(f"tag:{TAGS}").map_elements(_own_names, return_dtype=pl.String), _tags(tags)),
     )
-    kind = "legacy report" if legacy else "CUR 2.0"
-    return assemble_bill(replace(rows, good=good), source="cur", checks=CHECKS, notes=[kind])
+    kind = "legacy report" if slashes or tags else "CUR 2.0"
+    return assemble_bill(replace(rows, good=good), delivery, source="cur", checks=CHECKS, notes=[kind])
 
 
 def _tags(columns: Sequence[str]) -> pl.Expr:
     """Tags of the legacy report, a column each, as a JSON object; null where a line has none."""
     if not columns:
         return pl.lit(None, pl.String)
-    each = [pl.col(f"tag:{name}").alias(TAG_OWNER.sub("", name.removeprefix(TAG))) for name in columns]
+    each = [pl.col(f"tag:{name}").alias(_own_name(name)) for name in columns]
     return pl.struct(each).map_elements(_object, return_dtype=pl.String)
 
 
@@ -209,12 +208,14 @@ def _object(tags: dict[str, str | None]) -> str | None:
     return json.dumps(given) if given else None
 
 
+def _own_name(column: str) -> str:
+    """Name that its users gave the tag of a column of the legacy report."""
+    return TAG_OWNER.sub("", column.removeprefix(next(start for start in TAG if column.startswith(start))))
+
+
 def _own_names(text: str) -> str:
-    """Tags of CUR 2.0 with the names that their users gave them; what is no object is left for the check."""
-    try:
-        tags = json.loads(text, object_pairs_hook=Pairs)
-    except (ValueError, RecursionError):
+    """Tags of CUR 2.0 with the names that their users gave them; what is no pairs is left for the check."""
+    pairs = pairs_of(text)
+    if pairs is None:
         return text
-    if not isinstance(tags, Pairs):
-        return text
-    return json.dumps([{"key": TAG_OWNER.sub("", name), "value": value} for name, value in tags])
+    return json.dumps([{"key": TAG_OWNER.sub("", name), "value": value} for name, value in pairs])

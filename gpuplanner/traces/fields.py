@@ -71,6 +71,8 @@ class Dialect:
         Words that stand for a missing value, beside nothing at all.
     hint : str
         What to do where columns are missing.
+    tables : bool
+        Files may be Parquet as well as text.
     """
 
     separator: str = ","
@@ -80,6 +82,7 @@ class Dialect:
     any_of: tuple[tuple[str, ...], ...] = ()
     missing: frozenset[str] = frozenset()
     hint: str = "Is this the right source?"
+    tables: bool = False
 
 
 CSV = Dialect()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.traces.charges import BILL, amount, assemble_bill
-from gpuplanner.traces.fields import Field, header_names
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.traces.charges import BILL, amount, assemble_bill, headers
+from gpuplanner.traces.delivery import delivered
+from gpuplanner.traces.fields import Field
 from gpuplanner.traces.reader import read_rows
 from gpuplanner.traces.reading import Reading
-from gpuplanner.traces.textfile import head
 
 
 def _text(name: str) -> Field:
@@ -72,7 +73,8 @@ def read_focus(paths: Sequence[str | Path]) -> Reading:
     Parameters
     ----------
     paths : sequence of str or Path
-        CSV files, plain or gzip.
+        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`gpuplanner.traces.delivery.delivered`.
+        All of one version.
 
     Returns
     -------
@@ -100,18 +102,26 @@ def read_focus(paths: Sequence[str | Path]) -> Reading:
     ...     read_focus([path]).summary()["BilledCost_USD"]
     '98.32'
     """
-    rows = read_rows(paths, COLUMN_MAP, source="focus", dialect=BILL)
+    delivery = delivered(paths)
+    versions = {version_of(names): path for path, names in headers(delivery.files).items()}
+    if len(versions) > 1:
+        got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
+        todo = "Read each version on its own: exports of two versions may hold the same charges."
+        raise TraceFormatError(message("focus", "files of one version", got, todo))
+    rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
     good = rows.good.with_columns(x_InstanceType=INSTANCE_TYPE)
-    names = {name for path in paths for line in head(path)[:1] for name in header_names(line, BILL)}
-    return assemble_bill(replace(rows, good=good), source="focus", notes=[f"FOCUS {version_of(names)}"])
+    notes = [f"FOCUS {version}" for version in versions]
+    return assemble_bill(replace(rows, good=good), delivery, source="focus", notes=notes)
 
 
 def version_of(names: Collection[str]) -> str:
-    """Version of FOCUS by the columns that came with each.
+    """Version of FOCUS by the columns that came with each, whatever the case of their letters.
 
     Examples
     --------
     >>> version_of({"BilledCost", "SkuMeter"}), version_of({"BilledCost"})
     ('1.1', '1.0')
     """
-    return next((version for version, marks in VERSION_MARKS.items() if marks & set(names)), "1.0")
+    folded = {name.casefold() for name in names}
+    marks = ((version, {mark.casefold() for mark in marks}) for version, marks in VERSION_MARKS.items())
+    return next((version for version, each in marks if each & folded), "1.0")

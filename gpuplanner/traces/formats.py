@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuplanner.errors import TraceFormatError, message
 
 GZIP = b"\x1f\x8b"
+PARQUET = b"PAR1"
 PICKLE = "a Python pickle"
 UTF_16 = "UTF-16 text"
 OTHER_FORMATS = {
@@ -15,7 +16,7 @@ OTHER_FORMATS = {
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zstandard",
     b"BZh": "bzip2",
-    b"PAR1": "Parquet",
+    PARQUET: "Parquet",
     b"SQLite format 3": "a SQLite database",
     b"x\x01": "zlib",  # polars would unpack these three, without limit
     b"x\x9c": "zlib",

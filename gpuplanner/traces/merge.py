@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.traces.quality import JOB_CHECKS, Finding, gap_findings, report, run_checks
+from gpuplanner.traces.quality import JOB_CHECKS, Finding, combined, gap_findings, report, run_checks
 from gpuplanner.traces.trace import REJECTS, Trace, gpu_hours
 
 SUPERSEDED = "told again by a later export"
@@ -45,7 +44,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     """
     parts = sorted(traces, key=lambda part: (_instant(part.provenance["span_end"]), _names(part)))
     _require_alike(parts)
-    rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)])
+    # In one piece: pl.format of polars 2.1 ends in a panic where a filter empties the first of several pieces.
+    rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
     last = pl.col("part") == pl.col("part").max().over(KEY)
     jobs, told_before = rows.filter(last), rows.filter(~last)
     jobs = jobs.drop("part").sort("submit_time", *KEY)
@@ -100,20 +100,8 @@ def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFram
         )
     remade = {check.check for check in JOB_CHECKS}
     remade |= {each.check for part in parts for each in gap_findings(part.jobs["submit_time"])}
-    sums: dict[str, Finding] = {}
-    for part in parts:
-        for each in (Finding(*row) for row in part.quality.iter_rows()):
-            if each.check not in remade:
-                before = sums.get(each.check)
-                sums[each.check] = each if before is None else _added(before, each)
-    return report([*found, *sums.values()])
-
-
-def _added(one: Finding, other: Finding) -> Finding:
-    """The same finding in two files: rows summed, the graver severity, the first example."""
-    check, severity, rows, effect, example = astuple(one)
-    graver = min(severity, other.severity, key=("error", "warning", "info").index)
-    return Finding(check, graver, rows + other.rows, effect, example)
+    told = (Finding(*row) for part in parts for row in part.quality.iter_rows())
+    return report([*found, *combined(each for each in told if each.check not in remade)])
 
 
 def _provenance(parts: Sequence[Trace], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 from gpuplanner.traces.assemble import assemble
 from gpuplanner.traces.fields import Field
+from gpuplanner.traces.identity import plain, told_apart
 from gpuplanner.traces.localtime import localized
 from gpuplanner.traces.quality import AMBIGUOUS_TIME, NO_QUEUE, Check
 from gpuplanner.traces.reader import read_rows
@@ -52,8 +53,8 @@ def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
     r"""Read the Philly job table.
 
     Columns `timestamp`, `duration`, `num_gpus`, `gpu_time`, `cluster`; see :data:`COLUMN_MAP`. Queueing is
-    not in the source: the start is set to the submission. Jobs are named by their line: ``philly-2``, and
-    ``philly-2-2`` in a second file.
+    not in the source: the start is set to the submission. Nor are job ids: a job is named after its submission
+    [epoch s], virtual cluster, GPUs and run time [s], so that it keeps its name in every export that has it.
 
     Parameters
     ----------
@@ -85,15 +86,12 @@ def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
     zone = known_zone(TIME_ZONE if tz is None else tz)
     rows = read_rows(paths, COLUMN_MAP, source="philly")
     rows = localized(rows, ["submit_time"], zone, called={"submit_time": "timestamp"})
-    prefixes = ["philly-", *(f"philly-{number}-" for number in range(2, len(rows.files) + 1))]
-    prefix = pl.lit(prefixes[0])
-    if len(prefixes) > 1:
-        prefix = pl.col("file").replace_strict(dict(enumerate(prefixes)), return_dtype=pl.String)
-    jobs = rows.good.with_columns(
-        job_id=prefix + pl.col("line").cast(pl.String),
+    submitted = pl.col("submit_time").dt.epoch("s").cast(pl.String)
+    name = pl.concat_str(pl.lit("philly"), submitted, "tenant", plain("gpus"), plain("run_s"), separator="-")
+    jobs = told_apart(rows.good.with_columns(job_id=name)).with_columns(
         attempt=pl.lit(1),
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + seconds(pl.col("run_s")),
         state=pl.lit("UNKNOWN"),
     )
-    return assemble(replace(rows, good=jobs), source="philly", time_zone=zone, checks=CHECKS, ids_made=True)
+    return assemble(replace(rows, good=jobs), source="philly", time_zone=zone, checks=CHECKS)

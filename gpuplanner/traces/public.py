@@ -133,17 +133,23 @@ TRACES = (
     ),
 )
 
-_LEGACY = [name for name, field in CUR_COLUMNS.items() if not field.optional]
+_CUR = [name for name, field in CUR_COLUMNS.items() if not field.optional]
+_SNIFFS = header_has(_CUR), header_has(map(cur2_name, _CUR))
 
 BILLS = (
     Source(
-        "focus", "bill in FOCUS 1.0, 1.1 or 1.2 (CSV)", read_focus, columns_of(FOCUS_COLUMNS), frozenset()
+        "focus",
+        "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
+        read_focus,
+        columns_of(FOCUS_COLUMNS),
+        frozenset(),
     ),
-    family(
+    Source(
         "cur",
-        "AWS Cost and Usage Report, legacy or 2.0 (CSV)",
-        Form("legacy report", read_cur, header_has(_LEGACY)),
-        Form("CUR 2.0", read_cur, header_has(map(cur2_name, _LEGACY))),
+        "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
+        read_cur,
+        lambda lines: any(sniff(lines) for sniff in _SNIFFS),
+        frozenset(),
     ),
 )
 

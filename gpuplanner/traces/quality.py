@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import polars as pl
 
@@ -240,6 +240,24 @@ def report(findings: Iterable[Finding]) -> pl.DataFrame:
     rank = {"error": 0, "warning": 1, "info": 2}
     ordered = sorted(findings, key=lambda finding: (rank[finding.severity], -finding.rows, finding.check))
     return pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
+
+
+def combined(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of several files, those of one kind as one: rows summed, the graver severity, the first example.
+
+    Examples
+    --------
+    >>> combined([Finding("a", "info", 1, "", "x"), Finding("a", "error", 2, "", "y")])
+    [Finding(check='a', severity='error', rows=3, effect='', example='x')]
+    """
+    found: dict[str, Finding] = {}
+    for each in findings:
+        before = found.get(each.check)
+        if before is not None:
+            graver = min(before.severity, each.severity, key=("error", "warning", "info").index)
+            each = replace(before, severity=graver, rows=before.rows + each.rows)
+        found[each.check] = each
+    return list(found.values())
 
 
 def _first(frame: pl.DataFrame, of: str, mark: pl.Series) -> str:

@@ -24,6 +24,7 @@ from gpuplanner.traces.fields import (
     header_names,
     unquoted,
 )
+from gpuplanner.traces.parquet import as_text, require_types
 from gpuplanner.traces.textfile import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.traces.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.traces.trace import REJECTS
@@ -137,13 +138,18 @@ def read_rows(
     """
     if not paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
-    files = tuple(read_text_file(path) for path in paths)
+    files = tuple(read_text_file(path, tables=dialect.tables) for path in paths)
     _refuse_twins(files, source)
-    parts = [_cut(files, number, columns, source, dialect) for number in range(len(files))]
+    parts = [
+        _cut(files, number, columns, source, dialect)
+        if file.table is None
+        else _picked(files, number, file.table, columns, source, dialect)
+        for number, file in enumerate(files)
+    ]
     rows = Rows(
         files=files,
         count=sum(part.count for part in parts),
-        good=pl.concat([part.good for part in parts]),
+        good=pl.concat([part.good for part in parts], rechunk=True),
         rejects=pl.concat([part.rejects for part in parts]),
         unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
         blank=sum(part.blank for part in parts),
@@ -195,13 +201,49 @@ def _cut(
         (pl.col(labels[places[name]]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
         for name in columns
     ]
-    good = rows.good.select(*PLACE, *found)
-    if dialect.missing:
-        texts = pl.col(f"^{RAW}.*$")
-        good = good.with_columns(
-            pl.when(~texts.is_in(list(dialect.missing))).then(texts).otherwise(pl.lit(""))
-        )
-    return replace(rows, good=good)
+    return replace(rows, good=_without_words(rows.good.select(*PLACE, *found), dialect))
+
+
+def _picked(
+    files: tuple[TextFile, ...],
+    number: int,
+    table: pl.DataFrame,
+    columns: Mapping[str, Field],
+    source: str,
+    dialect: Dialect,
+) -> Rows:
+    """Pick the columns of a Parquet file, as text; its rows are numbered as lines below a header are."""
+    path, names = files[number].path, table.columns
+    places = {
+        name: names[place] for name, place in column_places(names, columns, path, source, dialect).items()
+    }
+    require_types(table.schema, {places[name]: columns[name] for name in places}, path)
+    texts = table.select(as_text(name, dtype) for name, dtype in table.schema.items())
+    found = [
+        (pl.col(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+        for name in columns
+    ]
+    good = texts.select(
+        file=pl.lit(number, pl.UInt32),
+        line=pl.int_range(2, pl.len() + 2, dtype=pl.UInt32),
+        raw=pl.concat_str(pl.all().fill_null(""), separator=dialect.separator),
+    ).hstack(texts.select(found))
+    rows = Rows(
+        files=files,
+        count=table.height,
+        good=_without_words(good, dialect),
+        rejects=pl.DataFrame(schema=REJECTS),
+        unused=tuple(name for name in names if name not in places.values()),
+    )
+    return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
+
+
+def _without_words(good: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Words that stand for a missing value become none at all."""
+    if not dialect.missing:
+        return good
+    texts = pl.col(f"^{RAW}.*$")
+    return good.with_columns(pl.when(~texts.is_in(list(dialect.missing))).then(texts).otherwise(pl.lit("")))
 
 
 def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:

@@ -32,6 +32,9 @@ class Source:
         True if the first lines of a file look like this source.
     options : frozenset of str
         Which of ``tz``, ``origin``, ``nodes`` and ``columns`` mean something here.
+    kind : callable
+        Which of its kinds of files a path is; None where it has but one. Files of two kinds may tell of the same
+        jobs under other names, so they are never put together.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Source:
     read: Callable[..., Trace | Reading]
     sniff: Sniff
     options: frozenset[str]
+    kind: Callable[[str | Path], str | None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ def family(name: str, description: str, *forms: Form) -> Source:
         read=read,
         sniff=lambda lines: any(form.sniff(lines) for form in forms),
         options=frozenset().union(*(form.options for form in forms)),
+        kind=lambda path: _form(forms, path).what,
     )
 
 

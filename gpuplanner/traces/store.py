@@ -8,7 +8,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import Mark
-from gpuplanner.schemas import TABLES, Inventory, Jobs, Samples
+from gpuplanner.schemas import LATER_COUNTERS, TABLES, Inventory, Jobs, Samples
 from gpuplanner.traces.folder import REMEDY, open_folder, write_folder
 from gpuplanner.traces.quotas import Quotas
 from gpuplanner.traces.reading import READING_SUMMARY, Reading
@@ -59,8 +59,28 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
 
 def tables_of(trace: Trace) -> dict[str, pl.DataFrame | None]:
     """The tables of a trace, by the names of their files."""
-    names = ("jobs", "rejects", "inventory", "samples", "quotas")
-    return {name: getattr(trace, name) for name in names}
+    names = ("jobs", "rejects", "inventory", "quotas")
+    samples = None if trace.samples is None else as_read(trace.samples)
+    return {**{name: getattr(trace, name) for name in names}, "samples": samples}
+
+
+def as_read(samples: pl.DataFrame) -> pl.DataFrame:
+    """Samples without the counters that came later into the table and that their source does not have.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+
+    Examples
+    --------
+    >>> as_read(pl.DataFrame({"power_w": [None], "sm_occupancy": [None]})).columns
+    ['power_w']
+    """
+    absent = [
+        name for name in LATER_COUNTERS if name in samples and samples[name].null_count() == samples.height
+    ]
+    return samples.drop(absent)
 
 
 def open_trace(directory: str | Path) -> Trace:

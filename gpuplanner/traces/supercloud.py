@@ -10,6 +10,7 @@ import polars as pl
 
 from gpuplanner.traces.assemble import assemble
 from gpuplanner.traces.fields import Field
+from gpuplanner.traces.identity import plain, told_apart
 from gpuplanner.traces.quality import Check
 from gpuplanner.traces.reader import Rows, read_rows
 from gpuplanner.traces.slurm_rows import with_resources
@@ -69,9 +70,9 @@ TRES_CODES = {
 
 CHECKS = (
     Check(
-        "the same job id on several rows",
+        "the same job id, user and second of submission on several rows",
         "warning",
-        "the source rounded its ids: the rows are different jobs, and all but the first got '#' and a number",
+        "told apart by their number alone: a later export cannot say which of them it means",
         pl.col("twin") > 0,
     ),
     Check(
@@ -100,7 +101,8 @@ def read_supercloud(paths: Sequence[str | Path]) -> Trace:
     Returns
     -------
     Trace
-        One row per job. The ids of the source were rounded and collide; they are made unique.
+        One row per job. The ids of the source were rounded and collide: a job is named after its id, task of an
+        array, user and submission [epoch s], none of which change while it lives.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def read_supercloud(paths: Sequence[str | Path]) -> Trace:
     ...     _ = path.write_text(f"{header}\n{row}\n{row}\n")
     ...     trace = read_supercloud([path])
     >>> trace.jobs["job_id", "gpus", "gpu_model"].rows()
-    [('8000000000000', 2.0, 'volta'), ('8000000000000#2', 2.0, 'volta')]
+    [('8000000000000-1609535912', 2.0, 'volta'), ('8000000000000-1609535912#2', 2.0, 'volta')]
     >>> trace.summary()["gpu_hours"]
     8.0
     """
@@ -132,7 +134,13 @@ def read_supercloud(paths: Sequence[str | Path]) -> Trace:
     rows = _with_names_of_resources(rows)
     user = _whole("id_user")
     jobs = rows.good.with_columns(
-        job_id=pl.concat_str(_whole("id_job"), "_" + _whole("array_task"), ignore_nulls=True),
+        job_id=pl.concat_str(
+            _whole("id_job"),
+            "_" + _whole("array_task"),
+            "-" + user,
+            "-" + plain("submit_s"),
+            ignore_nulls=True,
+        ),
         attempt=pl.lit(1),
         account=user,
         user=user,
@@ -144,10 +152,7 @@ def read_supercloud(paths: Sequence[str | Path]) -> Trace:
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
     rows = with_resources(rows)
-    jobs = rows.good.with_columns(twin=pl.int_range(pl.len()).over("job_id"))
-    named = pl.when(pl.col("twin") > 0).then(pl.format("{}#{}", "job_id", pl.col("twin") + 1))
-    jobs = jobs.with_columns(job_id=pl.coalesce(named, "job_id"))
-    return assemble(replace(rows, good=jobs), source="supercloud", checks=CHECKS, ids_made=True)
+    return assemble(replace(rows, good=told_apart(rows.good)), source="supercloud", checks=CHECKS)
 
 
 def _with_names_of_resources(rows: Rows) -> Rows:

@@ -18,7 +18,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import sha256
-from gpuplanner.traces.formats import GZIP, refuse_other_formats
+from gpuplanner.traces.formats import GZIP, PARQUET, refuse_other_formats
+from gpuplanner.traces.parquet import names_of, table_of
 
 MAX_BYTES = 4 << 30
 """Largest text that is read into memory."""
@@ -59,6 +60,8 @@ class TextFile:
         only if so.
     ends_open : bool
         The last line has no line end, so it may have been cut.
+    table : polars.DataFrame or None
+        What stood in it instead of lines, if it is Parquet.
     """
 
     path: Path
@@ -68,15 +71,18 @@ class TextFile:
     has_quotes: bool
     has_controls: bool
     ends_open: bool
+    table: pl.DataFrame | None = None
 
 
-def read_text_file(path: str | Path) -> TextFile:
+def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
     r"""Read UTF-8 text, plain or gzip.
 
     Parameters
     ----------
     path : str or Path
         A regular file.
+    tables : bool
+        Parquet is read too.
 
     Returns
     -------
@@ -99,7 +105,10 @@ def read_text_file(path: str | Path) -> TextFile:
     [(1, 'x,y'), (2, '1,2')]
     """
     path = Path(path)
-    packed, data = _contents(path, size_limit(MAX_BYTES))
+    limit = size_limit(MAX_BYTES)
+    packed, data = _contents(path, limit, tables=tables)
+    table = table_of(data, path, limit) if data.startswith(PARQUET) else None
+    data = data if table is None else b""
     lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=1)
     ends_open = bool(data) and not data.endswith(b"\n")
     return TextFile(
@@ -110,6 +119,7 @@ def read_text_file(path: str | Path) -> TextFile:
         has_quotes=b'"' in data,
         has_controls=_has_controls(data, line_ends=lines.height - ends_open),
         ends_open=ends_open,
+        table=table,
     )
 
 
@@ -192,6 +202,8 @@ def size_limit(usual: int) -> int:
 def head(path: str | Path) -> list[str]:
     """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
 
+    Of a Parquet file, the header line that it would have as CSV.
+
     Raises
     ------
     TraceFormatError
@@ -202,6 +214,8 @@ def head(path: str | Path) -> list[str]:
         packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
         data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
+    if data.startswith(PARQUET) and not packed:
+        return [",".join(names_of(path))]
     refuse_other_formats(data, path)
     lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
     whole = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
@@ -218,11 +232,13 @@ def _has_controls(data: bytes, line_ends: int) -> bool:
     return low != line_ends + tabs + returns or b"\x7f" in data
 
 
-def _contents(path: Path, limit: int) -> tuple[bytes, bytes]:
-    """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark."""
+def _contents(path: Path, limit: int, *, tables: bool = False) -> tuple[bytes, bytes]:
+    """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark, or a Parquet file."""
     with _explained(path):
         packed = _regular(path, limit).read_bytes()
         data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
+    if tables and packed.startswith(PARQUET):
+        return packed, packed
     refuse_other_formats(data, path)
     data = data.removeprefix(BYTE_ORDER_MARK)
     _require_utf8(data, path)
@@ -233,7 +249,8 @@ def _regular(path: Path, limit: int | None) -> Path:
     """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device"
-        raise TraceFormatError(message(str(path), "a regular file", kind, "Give the files themselves."))
+        todo = "Give the files themselves; a folder is read as a bill alone, if its source is named."
+        raise TraceFormatError(message(str(path), "a regular file", kind, todo))
     size = path.stat().st_size
     if limit is not None and size > limit:
         raise TraceFormatError(_too_large(path, limit, f"{size} bytes"))

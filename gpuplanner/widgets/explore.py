@@ -135,7 +135,9 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
             return self._kept[look]
         first = next(iter(self._opened.values()))
         if look.data not in self._opened:
-            self._opened[look.data] = open_inbox(look.data, board=first.board, tz=first.tz)
+            self._opened[look.data] = open_inbox(
+                look.data, board=first.board, tz=first.tz, smallest_group=first.smallest_group
+            )
         inbox = self._opened[look.data]
         tenant = look.tenant if look.tenant in inbox.tenants else EVERYBODY
         jobs = inbox.jobs_of(tenant)
@@ -185,7 +187,8 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
         extra = {"ledger": f", tenant={look.tenant!r}", "demand": f", tenant={look.tenant!r}"}
         extra["phases"] = f", job={look.job!r}"
         first = next(iter(self._opened.values()))
-        box = f"open_inbox({look.data!r}, board={first.board!r}, tz={first.tz!r})"
+        smallest = f", smallest_group={first.smallest_group}" if first.smallest_group else ""
+        box = f"open_inbox({look.data!r}, board={first.board!r}, tz={first.tz!r}{smallest})"
         box += ".quality" if look.view == "quality" else ""
         self.code.value = f"<code>inbox.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
 

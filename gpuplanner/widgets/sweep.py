@@ -15,13 +15,17 @@ from gpuplanner.simulate import Fleet, Rules
 from gpuplanner.study.sweep import Policies, Sweep, sweep
 from gpuplanner.widgets.background import BackgroundPanel
 
-SHOWN = {
+HEADINGS = {
     "mean_jct_s": ("mean completion (h)", 3600.0),
+    "p95_jct_s": ("95 % complete within (h)", 3600.0),
+    "mean_queueing_delay_s": ("mean wait (min)", 60.0),
     "p95_queueing_delay_s": ("95 % wait less than (min)", 60.0),
+    "makespan_s": ("all complete after (h)", 3600.0),
     "utilisation_server": ("slices held, of the fleet (%)", 0.01),
-    "difference": ("difference to the baseline (h)", 3600.0),
 }
-"""Columns of the answer: heading with its unit, and what divides the figure."""
+"""Heading of each measure with its unit, and what divides the figure."""
+SHOWN = ("mean_jct_s", "p95_queueing_delay_s", "utilisation_server")
+"""Measures in every answer, after the one that ranks."""
 
 
 class SweepPanel(BackgroundPanel[Policies, Sweep]):
@@ -108,7 +112,11 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
     def _show_progress(self, done: int, asked: int, name: str) -> None:
         self.bar.value = done
         self.status.value = f"{done} of {asked} done, last {escape(name)}."
-        self.stop.disabled = done == asked
+
+    def _arrived(self, number: int, newest: Sweep | None, answer: str, status: str) -> None:
+        super()._arrived(number, newest, answer, status)
+        if number == self._asked:
+            self.stop.disabled = True
 
 
 def sweep_html(found: Sweep) -> str:
@@ -119,20 +127,23 @@ def sweep_html(found: Sweep) -> str:
     >>> from gpuplanner.study.sweep import Sweep
     >>> table = pl.DataFrame({"policy": ["<a>"], "unserved": [0], "mean_jct_s": [7200.0],
     ...     "p95_queueing_delay_s": [90.0], "utilisation_server": [0.5], "difference": [None]})
-    >>> "<td>2.00</td><td>1.50</td><td>50.00</td><td>–</td>" in sweep_html(Sweep(table, asked=2))
+    >>> text = sweep_html(Sweep(table, asked=2, rank_by="mean_jct_s", baseline="<a>"))
+    >>> "<td>2.00</td><td>–</td><td>1.50</td><td>50.00</td>" in text
     True
     """
-    headings = ["policy", *(heading for heading, _ in SHOWN.values()), "jobs not served"]
+    ranking, unit = HEADINGS[found.rank_by]
+    others = {name: HEADINGS[name] for name in SHOWN if name != found.rank_by}
+    columns = {found.rank_by: (ranking, unit), "difference": ("difference in it", unit)} | others
+    headings = ["policy", *(heading for heading, _ in columns.values()), "jobs not served"]
     rows = []
     for row in found.table.to_dicts():
-        cells = [
-            "–" if row[name] is None else f"{row[name] / unit:,.2f}" for name, (_, unit) in SHOWN.items()
-        ]
+        cells = ["–" if row[name] is None else f"{row[name] / by:,.2f}" for name, (_, by) in columns.items()]
         cells = [escape(row["policy"]), *cells, f"{row['unserved']:,}"]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th scope='col'>{escape(heading)}</th>" for heading in headings)
-    said = "" if found.complete else f"<p>Cancelled: {found.done} of {found.asked} policies.</p>"
-    return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    said = "" if found.complete else f"Cancelled: {found.done} of {found.asked} policies. "
+    said += f"Ranked by {ranking}; differences are to {escape(found.baseline)}."
+    return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def sweep_panel(jobs: pl.DataFrame, fleet: Fleet, policies: Policies, rules: Rules, **how: Any) -> SweepPanel:  # noqa: ANN401 - as sweep takes them

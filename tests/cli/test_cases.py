@@ -43,8 +43,8 @@ def test_harder_compares_with_cutting_on_demand(command):
         (("--case", "forty-jobs"), 3, "twenty-jobs"),
         (("sample", "--case", "harder"), 2, "give one of"),
         (("--case", "harder", "--seeds", "1"), 2, "--seeds"),
-        (("--case", "harder", "--board", "A30"), 2, "takes no"),
-        (("sample", "--seeds", "5"), 2, "means nothing"),
+        (("--case", "harder", "--board", "A30"), 2, "--board: without meaning with --case"),
+        (("sample", "--seeds", "5"), 2, "--seeds: without meaning with SCENARIO"),
     ],
 )
 def test_what_makes_no_sense_is_refused(command, arguments, code, said):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuplanner.scenario import Scenario
+
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 BASE_8 = {
     "A100-40GB": "1g.5gb,1g.10gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb",
@@ -140,7 +142,7 @@ def test_bad_input_ends_with_one_clear_line(command, arguments, code, said):
 
 
 def test_report_takes_a_scenario_for_the_whole_observation(command, tmp_path):
-    text = "name: short\nreplications: 2\nhorizon_slots: 24\n"
+    text = "name: short\nreplications: 2\nhorizon_slots: 48\n"
     (tmp_path / "short.yaml").write_text(text)
     out = tmp_path / "out"
     code, said, err = command("report", str(tmp_path / "short.yaml"), "-o", str(out), "--quiet")
@@ -159,7 +161,8 @@ def test_unwritable_folder_is_bad_input(command, itp, tmp_path):
     assert "writable folder" in err
 
 
-def test_missing_library_ends_with_seven(command, monkeypatch):
+def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "statsforecast.models", None)
     monkeypatch.setitem(sys.modules, "pulp", None)
     from gpuplanner.study.outlook import pooled
@@ -172,7 +175,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch):
 
 def test_time_limit_is_told(command):
     code, out, _ = command(
-        "plan", "sample", "--set", "horizon_slots=24", "--set", "gap_target=0", "--time-limit", "0.1",
+        "plan", "sample", "--set", "horizon_slots=48", "--set", "gap_target=0", "--time-limit", "0.1",
         "--json", "--quiet",
     )  # fmt: skip
     result = json.loads(out)
@@ -194,8 +197,8 @@ def test_catalog_tables(command, name):
 
 
 def test_forecast_and_simulate_print_tables(command, quick):
-    fields = ("replications=2", "horizon_slots=24", "month=2026-02", "gap_target=0.01")
-    assignments = [word for field in fields for word in ("--set", field)]
+    fields = quick.diff(Scenario())
+    assignments = [word for field in fields for word in ("--set", f"{field}={getattr(quick, field)}")]
     code, out, _ = command("forecast", "sample", *assignments, "--json", "--quiet")
     assert code == 0
     assert {row["model"] for row in json.loads(out)["scores"]} >= {"Naive", "SeasonalNaive", "AutoETS"}
@@ -214,8 +217,12 @@ def test_hostile_names_do_not_reach_the_terminal_as_control_sequences(capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_interrupt_ends_with_130(command, monkeypatch):
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_interrupt_ends_with_130(command, monkeypatch, wrapped):
     def interrupted(*_: object, **__: object) -> None:
+        if wrapped:  # as it comes out of compiled code
+            text = "returned a result with an exception set"
+            raise SystemError(text) from KeyboardInterrupt()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpuplanner.study.describe_trace", interrupted)

@@ -35,6 +35,18 @@ def test_chart_is_written_and_talk_goes_to_stderr(command, telemetry, tmp_path, 
     assert "node1" in out.read_text("utf-8")
 
 
+def test_a_description_that_is_shared_shows_small_tenants_together(command, telemetry):
+    alone, together = (
+        json.loads(command("describe", "sample", "--smallest-group", few, "--json")[1])
+        for few in ("0", "1000")
+    )
+    assert {row["tenant"] for row in together["tenants"]} == {"(small groups)"}
+    assert "llm-core" not in json.dumps(together)
+    held = [sum(row["held_gpu_hours"] for row in told["tenants"]) for told in (alone, together)]
+    assert held[0] == pytest.approx(held[1], rel=1e-12)
+    assert command("describe", telemetry, "--smallest-group", "5")[0] == 2
+
+
 def test_other_suffixes_are_refused_before_anything_is_read(command, tmp_path):
     code, _, err = command("describe", "no/such/folder", "--chart", str(tmp_path / "q.png"))
     assert code == 2

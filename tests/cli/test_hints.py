@@ -42,6 +42,17 @@ def test_hints_of_a_tenant_and_a_job(command):
     assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
 
 
+def test_hints_that_are_shared_name_nobody(command):
+    told = json.loads(command("hints", "sample", "--smallest-group", "5", "--json")[1])
+    assert told["groups"]
+    assert all(row["user"] is None for row in told["groups"])
+    together = command("hints", "sample", "--smallest-group", "1000", "--format", "sbatch")[1]
+    assert "(small groups)" in together
+    assert "search" not in together
+    code, _, talk = command("hints", "sample", "--smallest-group", "5", "--job", "job-002703")
+    assert (code, "--job goes without" in talk) == (2, True)
+
+
 def test_lines_to_paste(command):
     lines = command("hints", "sample", "--tenant", "search", "--format", "sbatch")[1].splitlines()
     assert any(line.startswith("#SBATCH --gres=gpu:h100_") for line in lines)

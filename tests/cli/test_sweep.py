@@ -23,6 +23,16 @@ def test_policies_are_ranked_with_cutting_on_demand_among_them(command):
     assert [line.split()[0] for line in err.splitlines() if "/" in line] == ["1/4", "2/4", "3/4", "4/4"]
 
 
+def test_the_measure_that_ranks_is_shown_and_the_baseline_named(command):
+    code, out, err = command("sweep", "sample", *SMALL, "--rank-by", "p95_queueing_delay_s")
+    assert code == 0
+    title, _, head, *_ = out.splitlines()
+    assert "ranked by p95_queueing_delay_s" in title
+    assert head.split()[:5] == ["rank", "policy", "unserved", "p95_queueing_delay_h", "difference_h"]
+    first = next(line.removeprefix("1/4  ") for line in err.splitlines() if line.startswith("1/4"))
+    assert f"differences in p95_queueing_delay_s are to {first};" in err
+
+
 def test_an_interrupt_keeps_what_is_done(command, monkeypatch):
     from gpuplanner.study import layout_sweep
 

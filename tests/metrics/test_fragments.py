@@ -9,25 +9,31 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.metrics import fragmentation, fragmentation_totals
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Checkpoints, Fleet, Rules, run_gangs
 
 NODES, SIZE = 3, 4
 
 
 @st.composite
-def outcomes(draw):
-    job = st.tuples(st.integers(0, 30), st.integers(0, 20), st.sampled_from([1, 2, 3, 4, 8, 12]))
+def cases(draw):
+    job = st.tuples(
+        st.integers(0, 30), st.integers(0, 20), st.sampled_from([1, 2, 3, 4, 8, 12]), st.integers(0, 1)
+    )
     rows = draw(st.lists(job, min_size=1, max_size=30))
-    jobs = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus"], orient="row").with_columns(
+    jobs = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus", "tier"], orient="row").with_columns(
         job_id=pl.int_range(pl.len()).cast(pl.String), tenant=pl.lit("t"), profile=pl.lit("gpu")
     )
-    rules = Rules(queue=draw(st.sampled_from(["strict", "pass"])))
-    return schedule(jobs, Fleet("H100-80GB-SXM5", NODES, SIZE), rules, policy="p")
+    rules = Rules(
+        queue=draw(st.sampled_from(["strict", "pass"])),
+        tiers_preempt=draw(st.booleans()),
+        checkpoints=Checkpoints(5.0),
+    )
+    return jobs, rules
 
 
-def brute(rows, now):
+def brute(rows, sizes, now):
     """Idle GPUs, what the longest waiting job asks for, and useful GPUs by size, at one instant."""
-    running = [row for row in rows if row["first_start"] <= now < row["end"]]
+    running = [row for row in rows if row["start_s"] <= now < row["end_s"]]
     idle = dict.fromkeys(range(NODES), SIZE)
     whole = 0
     for row in running:
@@ -44,20 +50,21 @@ def brute(rows, now):
         empty = sum(free == SIZE for free in idle.values())
         return empty * SIZE if empty >= gpus // SIZE else 0
 
-    waiting = [row for row in rows if row["submit"] <= now < row["first_start"]]
-    head = min(waiting, key=lambda row: row["submit"])["gpus"] if waiting else 0
+    waiting = [row for row in rows if row["since_s"] <= now < row["start_s"]]
+    head = min(waiting, key=lambda row: row["since_s"])["gpus"] if waiting else 0
     free = sum(idle.values())
-    mix = sum(free - useful(row["gpus"]) for row in rows) / len(rows)
+    mix = sum(free - useful(gpus) for gpus in sizes) / len(sizes)
     return free, head, free - useful(head) if head else 0, mix
 
 
 @settings(max_examples=50, deadline=None)
-@given(outcomes())
-def test_every_piece_equals_a_replay(table):
-    rows = table.to_dicts()
-    pieces = fragmentation(table, nodes=NODES, gpus_per_node=SIZE)
+@given(cases())
+def test_every_piece_equals_a_replay(case):
+    run = run_gangs(case[0], Fleet("H100-80GB-SXM5", NODES, SIZE), case[1], policy="p")
+    rows, sizes = run.spells.to_dicts(), run.outcomes["gpus"].to_list()
+    pieces = fragmentation(run, nodes=NODES, gpus_per_node=SIZE)
     for piece in pieces.iter_rows(named=True):
-        found = brute(rows, (piece["start_s"] + piece["end_s"]) / 2)
+        found = brute(rows, sizes, (piece["start_s"] + piece["end_s"]) / 2)
         assert (piece["idle"], piece["waiting_gpus"], piece["stranded_for_head"]) == found[:3]
         assert piece["stranded_for_mix"] == pytest.approx(found[3])
 
@@ -84,10 +91,10 @@ def test_totals_by_hand():
 
 
 def test_what_outcomes_do_not_say_is_refused():
-    table = pl.DataFrame({"job_id": ["a"], "gpus": [6], "preemptions": [0]})
+    table = pl.DataFrame({"job_id": ["a"], "submit": 0.0, "gpus": [6], "preemptions": [0]})
     with pytest.raises(SchemaError, match="fill all their nodes"):
         fragmentation(table, nodes=2, gpus_per_node=4)
-    with pytest.raises(SchemaError, match="never stopped"):
+    with pytest.raises(SchemaError, match="1 that were stopped"):
         fragmentation(table.with_columns(gpus=4, preemptions=1), nodes=2, gpus_per_node=4)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.metrics import always_on, distribution, job_measures, measure, resident_gpu_hours
-from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption, Rules, schedule
+from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption, Rules, run_gangs, schedule
 
 POOL = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1)
 
@@ -95,9 +95,9 @@ def test_goodput_is_the_work_of_the_jobs_whatever_was_lost():
     rules = Rules(
         queue="pass", failures=Failures(mtbf_gpu_h=8.0, seed=1), checkpoints=Checkpoints(interval_s=1800.0)
     )
-    outcomes = schedule(jobs, Fleet("H100-80GB-SXM5", 2, 4), rules, policy="p")
+    run = always_on(run_gangs(jobs, Fleet("H100-80GB-SXM5", 2, 4), rules, policy="p"), 8)
+    outcomes = run.outcomes
     assert outcomes["preemptions"].sum() > 10
-    run = always_on(outcomes, 8)
     found = measure(run, "H100-80GB-SXM5")
     work_h = (jobs["run_s"] * jobs["gpus"]).sum() / 3600
     assert found["useful_gpu_hours"] == pytest.approx(work_h)
@@ -128,8 +128,11 @@ def test_time_back_in_the_queue_is_neither_held_nor_useful():
         preemption=Preemption(overhead_s=((1, 0.0),)),
         checkpoints=Checkpoints(interval_s=0.0),
     )
-    outcomes = schedule(jobs, POOL, rules, policy="p")
-    assert outcomes.select("end", "preemptions", "lost_gpu_s").rows() == [(800.0, 1, 0.0), (600.0, 0, 0.0)]
-    found = measure(always_on(outcomes, 1), "H100-80GB-SXM5")
+    run = run_gangs(jobs, POOL, rules, policy="p")
+    assert run.outcomes.select("end", "preemptions", "lost_gpu_s").rows() == [
+        (800.0, 1, 0.0),
+        (600.0, 0, 0.0),
+    ]
+    found = measure(always_on(run, 1), "H100-80GB-SXM5")
     assert found["useful_gpu_hours"] == found["busy_gpu_hours"] == pytest.approx(800 / 3600)
     assert found["utilisation_server"] == found["goodput"] == pytest.approx(1.0)

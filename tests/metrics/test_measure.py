@@ -128,7 +128,7 @@ def test_tenants(run):
 
 
 @st.composite
-def runs(draw):
+def cases(draw):
     """Static or changing fleets under jobs of a few kinds, in whole seconds."""
     kinds = {"gpu": "gpu", "3g.40gb": "3g.40gb:2", "1g.10gb": "1g.10gb:7"}
     rows = draw(
@@ -146,15 +146,16 @@ def runs(draw):
     counts = [[draw(st.integers(0, 2)) for _ in kinds] for _ in range(draw(st.integers(1, 3)))]
     calendar = Calendar([200.0 * slot for slot in range(len(counts))], tuple(kinds.values()), counts)
     rules = Rules(reconfigure_s=draw(st.sampled_from([0.0, 30.0])))
-    return simulate(
-        jobs, Fleet(BOARD, 3, 2), calendar, rules, policy="p", leave_unservable=True, until_s=700.0
-    ), jobs
+    return jobs, calendar, rules
 
 
 @settings(max_examples=150, deadline=None)
-@given(runs())
+@given(cases())
 def test_identities(case):
-    run, jobs = case
+    jobs, calendar, rules = case
+    run = simulate(
+        jobs, Fleet(BOARD, 3, 2), calendar, rules, policy="p", leave_unservable=True, until_s=700.0
+    )
     found = measure(run, BOARD)
     end = run.states["end_s"].max()
     assert found["installed_gpu_hours"] * 3600 == pytest.approx(6 * end)

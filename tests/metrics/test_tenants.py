@@ -23,30 +23,53 @@ from gpuplanner.metrics import (
     shares_over_time,
     tenant_accounts,
 )
-from gpuplanner.simulate import Calendar, FairShare, Fleet, Rules, schedule, simulate
+from gpuplanner.simulate import (
+    Calendar,
+    Checkpoints,
+    FairShare,
+    Fleet,
+    Preemption,
+    Rules,
+    run_gangs,
+    schedule,
+    simulate,
+)
 
 GPUS = 4
 FLEET = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=GPUS)
+BY_THE_SECOND = [
+    *(Rules(queue="pass", order=order) for order in ("fifo", "sjf", "fair", "srtf")),
+    Rules(queue="pass", order="srtf", preemption=Preemption(((4, 0.0),), 0.0)),
+    Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
+]
+"""Rules under which whole seconds stay whole; the last three stop jobs."""
 
 
 @st.composite
-def shared_runs(draw):
-    """Outcomes of a small pool shared by up to four tenants, in whole seconds, and entitlements."""
-    job = st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(1, GPUS), st.sampled_from("abcd"))
+def shared_pools(draw):
+    """A small pool shared by up to four tenants, in whole seconds, and entitlements."""
+    job = st.tuples(
+        st.integers(0, 40),
+        st.integers(0, 20),
+        st.integers(1, GPUS),
+        st.sampled_from("abcd"),
+        st.integers(0, 1),
+    )
     rows = draw(st.lists(job, min_size=1, max_size=30))
-    jobs = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus", "tenant"], orient="row").with_columns(
+    names = ["submit_s", "run_s", "gpus", "tenant", "tier"]
+    jobs = pl.DataFrame(rows, schema=names, orient="row").with_columns(
         job_id=pl.int_range(pl.len()).cast(pl.String), profile=pl.lit("gpu")
     )
-    rules = Rules(queue="pass", order=draw(st.sampled_from(["fifo", "sjf", "fair"])))
+    rules = draw(st.sampled_from(BY_THE_SECOND))
     shares = {tenant: draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])) for tenant in "abc"}
-    return schedule(jobs, FLEET, rules, policy="p"), entitlements(GPUS, "abcd", shares)
+    return jobs, rules, entitlements(GPUS, "abcd", shares)
 
 
-def second_by_second(outcomes, entitled, until):
+def second_by_second(spells, entitled, until):
     """The definitions, evaluated in the middle of every second: jobs change at whole seconds only."""
     sums: dict[tuple[str, str], float] = {}
     pairs: dict[tuple[str, str], float] = {}
-    rows = outcomes.select("tenant", "submit", "first_start", "end", "gpus").rows()
+    rows = spells.select("tenant", "since_s", "start_s", "end_s", "gpus").rows()
     for second in range(until):
         now = second + 0.5
         above, lacking = {}, {}
@@ -73,16 +96,17 @@ def second_by_second(outcomes, entitled, until):
     return sums, pairs
 
 
-@settings(max_examples=30, deadline=None)
-@given(shared_runs())
+@settings(max_examples=50, deadline=None)
+@given(shared_pools())
 def test_sweeps_equal_the_definitions_second_by_second(case):
-    outcomes, entitled = case
-    until = int(outcomes["end"].max())
+    jobs, rules, entitled = case
+    run = run_gangs(jobs, FLEET, rules, policy="p")
+    until = int(run.outcomes["end"].max())
     if not until:
         return
-    claimed = claims(outcomes, window=(0.0, float(until)))
+    claimed = claims(run, window=(0.0, float(until)))
     accounts = tenant_accounts(claimed, entitled)
-    sums, pairs = second_by_second(outcomes, entitled, until)
+    sums, pairs = second_by_second(run.spells, entitled, until)
     assert accounts["tenant"].to_list() == sorted(entitled)
     for row in accounts.iter_rows(named=True):
         for name in ("held", "due", "deficit", "above", "unclaimed"):
@@ -93,13 +117,14 @@ def test_sweeps_equal_the_definitions_second_by_second(case):
     assert found == pytest.approx(pairs, abs=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
-@given(shared_runs())
+@settings(max_examples=50, deadline=None)
+@given(shared_pools())
 def test_all_that_is_borrowed_is_lent_and_shares_sum_to_utilisation(case):
-    outcomes, entitled = case
-    if not outcomes["end"].max():
+    jobs, rules, entitled = case
+    run = run_gangs(jobs, FLEET, rules, policy="p")
+    if not run.outcomes["end"].max():
         return
-    claimed = claims(outcomes, window=(0.0, float(outcomes["end"].max())))
+    claimed = claims(run, window=(0.0, float(run.outcomes["end"].max())))
     accounts = tenant_accounts(claimed, entitled)
     pairs = borrowing(claimed, entitled)
     for side, total in (("borrower", "above_gpu_hours"), ("lender", "deficit_gpu_hours")):
@@ -107,7 +132,7 @@ def test_all_that_is_borrowed_is_lent_and_shares_sum_to_utilisation(case):
         for tenant, hours in accounts.select("tenant", total).iter_rows():
             assert attributed.get(tenant, 0.0) == pytest.approx(hours, abs=1e-9)
     assert not pairs.filter(pl.col("borrower") == pl.col("lender")).height
-    busy = measure(always_on(outcomes, GPUS), "H100-80GB-SXM5")
+    busy = measure(always_on(run, GPUS), "H100-80GB-SXM5")
     assert accounts["held_gpu_hours"].sum() == pytest.approx(busy["busy_gpu_hours"])
     over_time = shares_over_time(claimed, slot_s=7.0)
     assert over_time["gpus"].sum() * 7 / 3600 == pytest.approx(busy["busy_gpu_hours"])
@@ -150,7 +175,7 @@ def test_instances_count_their_slices():
     )
     fleet = Fleet("H100-80GB-SXM5", 1, 1)
     run = simulate(jobs, fleet, Calendar.constant({"3g.40gb:2": 1}), Rules(queue="strict"), policy="p")
-    claimed = claims(run.outcomes, "H100-80GB-SXM5")
+    claimed = claims(run, "H100-80GB-SXM5")
     rows = tenant_accounts(claimed, {"x": 3 / 7, "y": 4 / 7}).select(
         "tenant", "held_gpu_hours", "deficit_gpu_hours"
     )
@@ -160,7 +185,7 @@ def test_instances_count_their_slices():
         ("y", pytest.approx(6 / 7 * hour), pytest.approx(1 / 7 * hour)),
     ]
     with pytest.raises(SchemaError, match="Name the board"):
-        claims(run.outcomes)
+        claims(run)
 
 
 def test_jobs_that_never_start_or_end_claim_until_the_end_of_the_window():
@@ -185,7 +210,7 @@ def test_jobs_that_never_start_or_end_claim_until_the_end_of_the_window():
 
 def test_stopped_jobs_are_refused_by_name():
     outcomes = pl.DataFrame({"job_id": ["a"], "preemptions": [2]})
-    with pytest.raises(SchemaError, match=r"1 that were stopped: 'a'"):
+    with pytest.raises(SchemaError, match=r"1 that were stopped: 'a'.*run_gangs"):
         claims(outcomes)
 
 

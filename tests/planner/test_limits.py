@@ -175,7 +175,7 @@ def test_where_nothing_may_be_cut_things_stay_as_they_are(problem_of: Any) -> No
     [
         ({}, {"whole_nodes_kept": 6}, "let 2 of the GPUs kept whole be cut"),
         ({}, {"gpus_on_per_rack": 0}, "give the racks power for 2 GPUs more"),
-        ({"available": [12, 1]}, {}, "put off the maintenance of 1 GPUs"),
+        ({"available": [12, 1]}, {}, "put off the maintenance of 1 GPU"),
     ],
 )
 def test_a_limit_that_leaves_demand_unmet_is_named(

@@ -183,10 +183,10 @@ def test_words_name_who_goes_short_when_and_the_way_out(problem_of: Any) -> None
     )
     words = plan(problem, gap_target=0).explanation
     assert "No plan costs less (proven)" in words
-    assert "ads lacks 2.0 of gpu, most at 2026-11-02 01:00 UTC" in words
-    assert "research lacks 1.0 of gpu" in words
+    assert "ads lacks 2.0 GPU-hours of whole GPUs, most at 2026-11-02 01:00 UTC" in words
+    assert "research lacks 1.0 GPU-hours of whole GPUs" in words
     assert "4 GPUs would serve all that is worth its price" in words
-    assert "put off the maintenance of 1 GPUs; add 2 GPUs" in words
+    assert "put off the maintenance of 1 GPU; add 2 GPUs" in words
 
 
 def test_words_say_when_whole_gpus_are_in_the_way(problem_of: Any) -> None:

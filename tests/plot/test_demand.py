@@ -37,6 +37,13 @@ def test_forecast_of_a_panel_is_the_sum_of_its_series(demand, forecast):
     assert drawn["ds"].min() == "2026-10-21T00:00:00Z"
 
 
+def test_a_line_alone_needs_no_legend_and_the_axis_says_what_is_counted(demand, forecast):
+    alone = plot.chart_spec(plot.plot_demand(demand, unit="GPUs"))["spec"]["layer"][0]["encoding"]
+    assert (alone["color"]["legend"], alone["y"]["title"]) == (None, "GPUs")
+    both = plot.chart_spec(plot.plot_demand(demand, forecast))["spec"]["layer"][1]["encoding"]
+    assert both["color"].get("legend", {}) is not None
+
+
 def test_only_the_end_of_the_history_is_shown(demand):
     drawn = rows(plot.chart_spec(plot.plot_demand(demand, history_days=2)))
     assert drawn["ds"].min() == "2026-10-19T00:00:00Z"

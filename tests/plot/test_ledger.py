@@ -29,6 +29,7 @@ def test_buckets_stack_in_the_order_of_the_ledger(ledger, buckets):
     assert bars["encoding"]["order"]["field"] == "order"
     assert bars["encoding"]["y"]["stack"] == "zero"
     assert line["encoding"]["y"]["field"] == "installed"
+    assert "replace(datum.label, '_', ' ')" in bars["encoding"]["color"]["legend"]["labelExpr"]
     assert bars["encoding"]["x"]["scale"]["type"] == "utc"
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import altair as alt
+import bs4
+import nbconvert
+import nbformat
 import polars as pl
 import pytest
 
@@ -43,10 +48,46 @@ def renderer():
 def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, policies):
     plot.enable_offline_renderer(width=600)
     bundle = plot.plot_policies(policies)._repr_mimebundle_()
-    assert set(bundle) == {"application/vnd.vegalite.v5+json", "image/svg+xml", "text/plain"}
+    assert set(bundle) == {
+        "application/vnd.vegalite.v5+json", "text/markdown", "image/svg+xml", "text/plain",
+    }  # fmt: skip
     assert bundle["application/vnd.vegalite.v5+json"]["columns"] == 1
     assert bundle["image/svg+xml"].startswith("<svg")
     assert "Policies compared" in bundle["text/plain"]
+
+
+def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplog):
+    plot.enable_offline_renderer(width=600)
+    chart = plot.described(plot.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
+    own = alt.Chart(pl.DataFrame({"x": [1]}), title="A <b> of mine").mark_point().encode(x="x:Q")
+    shown = [nbformat.v4.new_output("display_data", each._repr_mimebundle_()) for each in (chart, own)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("0", outputs=shown)])
+    page, _ = nbconvert.HTMLExporter(exclude_input=True).from_notebook_node(notebook)
+    told = [picture["alt"] for picture in bs4.BeautifulSoup(page, "html.parser").select("img")]
+    assert told == ['Policies compared: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
+    assert "Alternative text is missing" not in caplog.text
+
+
+def test_pictures_leave_room_for_names_in_a_wider_font(policies):
+    svg = plot.chart_to_svg(plot.plot_policies(policies), width=1000)
+    longest = plot.chart_spec(plot.plot_policies(policies))["usermeta"]["names"]
+    assert int(re.search(r'<g [^>]*transform="translate\((\d+),', svg)[1]) >= longest // 7
+
+
+def test_names_of_policies_stand_whole_on_a_narrow_page():
+    names = [
+        "today: whole GPUs, all on",
+        "static",
+        "same layout, right-sized",
+        "planned calendar, right-sized",
+    ]
+    rows = pl.DataFrame(
+        {"policy": names, "metric": "wait", "unit": "h", "mean": 1.0, "low": 0.5, "high": 2.0}
+    )
+    svg = plot.chart_to_svg(plot.plot_policies(rows), width=400)
+    assert "…" not in svg
+    lines = {"today: whole GPUs,", "all on", "static", "same layout,", "planned calendar,", "right-sized"}
+    assert lines <= set(re.findall(r">([^<]+)</t", svg))
 
 
 def test_a_chart_of_the_users_own_is_shown_as_it_is(renderer):

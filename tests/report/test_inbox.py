@@ -61,6 +61,13 @@ def test_ledger_names_the_shares_that_its_tables_hold(box):
     assert "GPU-hours by month (Europe/Berlin), research" in html
 
 
+def test_demand_says_what_is_drawn_of_it_and_adds_like_to_like(box):
+    html = inbox.demand(box).html
+    assert f"The last {inbox.HISTORY_DAYS} days" in html
+    assert "Most wanted: whole GPUs by" in html
+    assert "a slice counts as its share of a GPU" in html
+
+
 def test_claim_shows_the_verdict_of_the_test(box):
     first = box.claim.row(0, named=True)
     assert f"Verdict: {first['verdict']}, from {first['jobs']} jobs" in inbox.claim(box).html
@@ -98,3 +105,12 @@ def test_files_stand_alone(tmp_path):
     root = ET.fromstring(picture)
     assert "running when the observation ended" in root.findtext("{http://www.w3.org/2000/svg}title")
     assert write_quality(found, tmp_path / "r.svg", title="").read_text("utf-8") == picture
+
+
+def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
+    box = open_inbox("sample", smallest_group=1000)
+    parts = (inbox.quality(box.quality), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))
+    page = "".join(part.html for part in (*parts, inbox.claim(box), inbox.provenance(box)))
+    users, tenants = (load_trace("sample").jobs[name].drop_nulls().unique() for name in ("user", "tenant"))
+    assert "(small groups)" in page
+    assert [name for name in (*users, *tenants) if re.search(rf"\b{name}\b", page)] == []

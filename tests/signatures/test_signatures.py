@@ -54,6 +54,7 @@ def bound(base=QUIET, *, gpus=1, **changes):
         (QUIET, {}, "launch"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 90.0, "gpus": 8}, "interconnect"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 9.0, "gpus": 8}, "launch"),
+        (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 54.0, "gpus": 8}, "mixed"),  # 6 % is no limit
         (QUIET, {"sm_activity": 0.6}, "mixed"),
         (QUIET, {"sm_activity": None}, "cannot tell"),
         (BUSY, {"tensor_activity": None}, "cannot tell"),
@@ -67,6 +68,16 @@ def bound(base=QUIET, *, gpus=1, **changes):
 )
 def test_rules(base, changes, expected):
     assert bound(base, **changes) == expected
+
+
+@pytest.mark.parametrize("nvlink", [0.0, 5.0, 18.0, 30.0, 55.0, 89.0])
+def test_links_that_were_read_and_are_far_from_their_limit_are_not_the_bound(nvlink):
+    """However low the SM activity is; the same job may carry more where it computes."""
+    for sm in (0.06, 0.2, 0.31, 0.49):
+        assert bound(sm_activity=sm, nvlink_gb_s=nvlink, gpus=8) in ("launch", "mixed")
+    means = QUIET | {"activity_source": "profiling", "sm_activity": 0.46, "nvlink_gb_s": nvlink}
+    found = signature(means, gpus=8, nvlink_peak_gb_s=900.0)
+    assert f"NVLink {nvlink:.3g} GB/s = {100 * nvlink / 900:.0f} % of 900" in found.evidence
 
 
 def test_every_bound_has_advice_and_every_figure_a_source():
@@ -123,6 +134,26 @@ def test_jobs_phases_and_classes():
     svg = plot.chart_to_svg(plot.plot_signatures(by_class))
     assert "bound by" in svg
     assert "No job was sampled." in plot.chart_to_svg(plot.plot_signatures(by_class.clear()))
+
+
+def test_occupancy_is_told_where_it_was_read():
+    """It decides nothing: no published rule turns occupancy into a bound; a reader of the evidence wants it."""
+    noon = datetime(2026, 2, 2, 12, tzinfo=UTC)
+    rows = [
+        {
+            "time": noon + timedelta(minutes=n),
+            "node": "n1",
+            "gpu": 0,
+            "job_id": job,
+            "activity_source": "profiling",
+        }
+        | {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.3, "sm_occupancy": occupancy}
+        for job, read in (("with", (0.125, 0.375, None)), ("without", (None, None)))
+        for n, occupancy in enumerate(read)
+    ]
+    found = signatures_of(pl.DataFrame(rows), BOARD)
+    assert found["bound"].to_list() == ["compute", "compute"]
+    assert [", occupancy 0.25" in evidence for evidence in found["evidence"]] == [True, False]
 
 
 def read_run(folder, run):

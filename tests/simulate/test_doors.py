@@ -21,7 +21,7 @@ STRICT = Rules(queue="strict")
 
 
 class TestNouns:
-    @pytest.mark.parametrize(("nodes", "gpus"), [(0, 8), (1, 0), (-1, 8)])
+    @pytest.mark.parametrize(("nodes", "gpus"), [(0, 8), (1, 0), (-1, 8), (1, 2**31)])
     def test_a_fleet_has_gpus(self, nodes, gpus):
         with pytest.raises(ScenarioError, match="at least one node and one GPU"):
             Fleet(BOARD, nodes, gpus)

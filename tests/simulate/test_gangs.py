@@ -235,3 +235,18 @@ class TestOwnPolicy:
 
         with pytest.raises(ScenarioError, match="job 'a': expected at most 10000 starts"):
             schedule_by(thrash, gangs(("a", 0, 1000, 1)), NODE, policy="thrash", preemption=Preemption())
+
+    def test_starting_who_runs_and_stopping_who_waits_is_named(self):
+        def start_twice(cluster):
+            job = cluster.waiting[0]
+            cluster.start(job)
+            cluster.start(job)
+
+        def stop_who_waits(cluster):
+            cluster.stop(cluster.waiting[0])
+
+        jobs = gangs(("a", 0, 1, 1))
+        with pytest.raises(ScenarioError, match="job 'a': expected a job that waits; got one that runs"):
+            schedule_by(start_twice, jobs, NODE, policy="mine")
+        with pytest.raises(ScenarioError, match="job 'a': expected a job that runs; got one that waits"):
+            schedule_by(stop_who_waits, jobs, NODE, policy="mine")

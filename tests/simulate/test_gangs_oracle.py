@@ -18,8 +18,9 @@ from gpuplanner.simulate import (
     Preemption,
     Rules,
     in_order,
+    run_gangs,
+    run_gangs_by,
     schedule,
-    schedule_by,
     simulate,
 )
 
@@ -47,8 +48,12 @@ def clusters(draw, most=25):
     return jobs, Fleet(BOARD, nodes, per_node)
 
 
-def without_node(outcomes):
-    return outcomes.drop("node", "policy")
+def assert_same(jobs, fleet, rules, choose, **options):
+    """The compiled loop and the function give the same outcomes, and the same spells."""
+    compiled = run_gangs(jobs, fleet, rules, policy="p")
+    mine = run_gangs_by(choose, jobs, fleet, policy="p", **options)
+    assert_frame_equal(compiled.outcomes, mine.outcomes)
+    assert_frame_equal(compiled.spells, mine.spells)
 
 
 KEYS = {
@@ -64,9 +69,7 @@ KEYS = {
 @given(cluster=clusters())
 def test_orders_known_beforehand(cluster, order, queue):
     jobs, fleet = cluster
-    mine = schedule_by(in_order(KEYS[order], passing=queue == "pass"), jobs, fleet, policy="python")
-    compiled = schedule(jobs, fleet, Rules(order=order, queue=queue), policy="compiled")
-    assert_frame_equal(without_node(compiled), without_node(mine))
+    assert_same(jobs, fleet, Rules(order=order, queue=queue), in_order(KEYS[order], passing=queue == "pass"))
 
 
 class Quota:
@@ -114,9 +117,8 @@ class ByAttained:
 @given(clusters(), st.sampled_from([Preemption(), FREE]))
 def test_shortest_remaining_time(cluster, preemption):
     jobs, fleet = cluster
-    mine = schedule_by(Quota(fleet, by_remaining), jobs, fleet, policy="python", preemption=preemption)
-    compiled = schedule(jobs, fleet, Rules(order="srtf", queue="pass", preemption=preemption), policy="c")
-    assert_frame_equal(without_node(compiled), without_node(mine))
+    rules = Rules(order="srtf", queue="pass", preemption=preemption)
+    assert_same(jobs, fleet, rules, Quota(fleet, by_remaining), preemption=preemption)
 
 
 @settings(max_examples=50, deadline=None)
@@ -135,9 +137,7 @@ def test_least_attained_service(cluster, thresholds):
             for job in cluster.running:  # those just started sink some time, too
                 self.urgency(cluster, job)
 
-    policy = Policy(fleet, ByAttained(thresholds))
-    mine = schedule_by(policy, jobs, fleet, policy="python", preemption=FREE)
-    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+    assert_same(jobs, fleet, rules, Policy(fleet, ByAttained(thresholds)), preemption=FREE)
 
 
 class Fair:
@@ -172,8 +172,7 @@ def test_fair_share(cluster, passing):
     jobs, fleet = cluster
     shares = {"a": 1.0, "b": 2.5, "c": 0.7}
     rules = Rules(order="fair", queue="pass" if passing else "strict", fair_share=FairShare(20.0, shares))
-    mine = schedule_by(Fair(shares, 20.0, passing), jobs, fleet, policy="python")
-    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+    assert_same(jobs, fleet, rules, Fair(shares, 20.0, passing))
 
 
 class Tiers:
@@ -229,8 +228,7 @@ def test_tiers_that_stop_others(cluster, min_run):
     rules = Rules(
         queue="strict", tiers_preempt=True, preemption=preemption, checkpoints=Checkpoints(interval_s=0.0)
     )
-    mine = schedule_by(Tiers(min_run), jobs, fleet, policy="python", preemption=preemption)
-    assert_frame_equal(without_node(schedule(jobs, fleet, rules, policy="c")), without_node(mine))
+    assert_same(jobs, fleet, rules, Tiers(min_run), preemption=preemption)
 
 
 @settings(max_examples=50, deadline=None)

@@ -13,6 +13,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.simulate import read_job_list
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
+MORE = "job_id,submit_time,duration,num_gpus,tier,limit_s\n"
 
 
 @pytest.fixture
@@ -28,17 +29,30 @@ def file_of(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "expected columns 'job_id'.*got no 'job_id'"),
+        ("", "expected columns 'job_id'.*got nothing"),
+        ("job_id;submit_time;duration;num_gpus\na;0;5;1\n", "got no 'job_id'.* among 'job_id;submit_time;"),
+        ("job_id,submit_time,duration,num_gpus,num_gpus\na,0,5,1,8\n", "got 'num_gpus' more than once"),
+        (HEAD + "a,0,5\nb,0,5,1,7\n", "expected a CSV file"),
         (HEAD, "at least one job; got no rows"),
         ("job_id,submit_time,num_gpus\na,0,1\n", "got no 'duration'"),
         (
             HEAD + "a,0,5,1\nb,0,-5,1\n",
-            "'duration': expected a number not below 0; got 1 of 2 others: 'row 2: -5.0'",
+            "'duration': expected a number from 0 to 1e12; got 1 of 2 others: 'row 2: -5'",
         ),
-        (HEAD + "a,0,5,0\n", "'num_gpus': expected a whole number above 0"),
+        (HEAD + "a,0,5,0\n", "'num_gpus': expected a whole number from 1"),
         (HEAD + "a,0,5,1.5\n", "'num_gpus'.*row 1: 1.5"),
-        (HEAD + "a,soon,5,1\n", "'submit_time'.*row 1: None"),
-        (HEAD + "a,-1,5,1\n", "'submit_time'.*row 1: -1.0"),
+        (HEAD + "a,soon,5,1\n", "'submit_time'.*row 1: soon"),
+        (HEAD + "a,-1,5,1\n", "'submit_time'.*row 1: -1"),
+        (HEAD + "a,0,1e308,1\n", "'duration'.*from 0 to 1e12.*row 1: 1e308"),
+        (HEAD + "a,0,5,1e20\n", "'num_gpus'.*row 1: 1e20"),
+        (HEAD + "a,0,5,\n", "'num_gpus'.*row 1: nothing"),
+        (HEAD + ",0,5,1\n", "'job_id': expected an identity.*row 1: nothing"),
+        (HEAD + "a,0,5,1\nb,0,5,1\na,0,5,1\n", "that stand once; got 2 of 3 others: 'row 1: a', 'row 3: a'"),
+        (MORE + "a,0,5,1,1e20,\n", "'tier'.*row 1: 1e20"),
+        (MORE + "a,0,5,1,0.5,\n", "'tier'.*row 1: 0.5"),
+        (MORE + "a,0,5,1,x,\n", "'tier'.*row 1: x"),
+        (MORE + "a,0,5,1,,never\n", "'limit_s'.*row 1: never"),
+        (MORE + "a,0,5,1,,0\n", "'limit_s'.*row 1: 0"),
         (HEAD + "a,0,inf,1\n", "'duration'.*inf"),
     ],
 )

@@ -53,46 +53,46 @@ def every_placement_is_legal(run, fleet):
         assert placed.text == layout if text else layout == "gpu"
 
 
-def slices_of(stay, fleet):
-    """Memory slices that a stay holds on its GPU."""
-    if stay["served_on"] == "gpu":
+def slices_of(spell, fleet):
+    """Memory slices that a spell holds on its GPU."""
+    if spell["served_on"] == "gpu":
         return set(range(fleet.model.memory_slices))
-    return set(range(stay["slice"], stay["slice"] + fleet.model.profile(stay["served_on"]).memory_slices))
+    return set(range(spell["slice"], spell["slice"] + fleet.model.profile(spell["served_on"]).memory_slices))
 
 
-def nothing_is_shared(stays, fleet):
+def nothing_is_shared(spells, fleet):
     """No slice serves two jobs; gangs of whole GPUs, of which only the first is told, by their number."""
     held = defaultdict(list)
-    for stay in stays:
-        if stay["end"] > stay["first_start"] and stay["gpus"] == 1:
-            for piece in slices_of(stay, fleet):
-                held[stay["node"], stay["gpu"], piece].append((stay["first_start"], stay["end"]))
+    for spell in spells:
+        if spell["end_s"] > spell["start_s"] and spell["gpus"] == 1:
+            for piece in slices_of(spell, fleet):
+                held[spell["node"], spell["gpu"], piece].append((spell["start_s"], spell["end_s"]))
     for spans in held.values():
         spans.sort()
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
 
 
-def instances_stand_while_they_are_held(run, stays, fleet):
+def instances_stand_while_they_are_held(run, spells, fleet):
     """The instance of a job exists, at its place, from its start to its end; whole GPUs are whole."""
     rows_of = {
         key: rows.to_dicts() for key, rows in run.states.partition_by("node", "gpu", as_dict=True).items()
     }
-    instants = sorted({stay["first_start"] for stay in stays})
-    for stay in stays:
+    instants = sorted({spell["start_s"] for spell in spells})
+    for spell in spells:
         during = [
             row
-            for row in rows_of[stay["node"], stay["gpu"]]
-            if row["start_s"] < stay["end"] and row["end_s"] > stay["first_start"]
+            for row in rows_of[spell["node"], spell["gpu"]]
+            if row["start_s"] < spell["end_s"] and row["end_s"] > spell["start_s"]
         ]
         for row in during:
             assert row["state"] in SERVING
-            if stay["served_on"] == "gpu":
+            if spell["served_on"] == "gpu":
                 assert row["layout"] == "gpu"
             else:
-                assert f"{stay['served_on']}@{stay['slice']}" in row["placements"].split()
+                assert f"{spell['served_on']}@{spell['slice']}" in row["placements"].split()
     for instant in instants:
-        running = [stay for stay in stays if stay["first_start"] <= instant < stay["end"]]
-        whole = sum(stay["gpus"] for stay in running if stay["served_on"] == "gpu")
+        running = [spell for spell in spells if spell["start_s"] <= instant < spell["end_s"]]
+        whole = sum(spell["gpus"] for spell in running if spell["served_on"] == "gpu")
         standing = sum(
             row["layout"] == "gpu" and row["state"] == "on"
             for rows in rows_of.values()
@@ -102,50 +102,50 @@ def instances_stand_while_they_are_held(run, stays, fleet):
         assert whole <= standing
 
 
-def profiles_suffice(stays, fleet, rules):
+def profiles_suffice(spells, fleet, rules):
     """A job is served on what it asked for, or on a larger instance if it may."""
-    for stay in stays:
-        if "gpu" in (stay["profile"], stay["served_on"]):
-            assert stay["profile"] == stay["served_on"]
+    for spell in spells:
+        if "gpu" in (spell["profile"], spell["served_on"]):
+            assert spell["profile"] == spell["served_on"]
             continue
-        asked, got = fleet.model.profile(stay["profile"]), fleet.model.profile(stay["served_on"])
+        asked, got = fleet.model.profile(spell["profile"]), fleet.model.profile(spell["served_on"])
         assert got.compute_slices >= asked.compute_slices
         assert got.memory_slices >= asked.memory_slices
         assert rules.substitute or asked == got
 
 
-def work_is_conserved(run, stays, jobs, fleet, rules, phases):
+def work_is_conserved(run, spells, jobs, fleet, rules, phases):
     """Every phase runs for as long as it needs, after the one before; restarts are paid exactly where due."""
     needs = {row["job_id"]: [row] for row in jobs.to_dicts()}
     if phases is not None:
         for job_id, rows in phases.group_by("job_id", maintain_order=True):
             needs[job_id[0]] = rows.to_dicts()
     of_job = defaultdict(list)
-    for stay in stays:
-        of_job[stay["job_id"]].append(stay)
+    for spell in spells:
+        of_job[spell["job_id"]].append(spell)
     submit = dict(jobs.select("job_id", "submit_s").rows())
     for outcome in run.outcomes.to_dicts():
         mine, due = of_job[outcome["job_id"]], needs[outcome["job_id"]]
         assert len(mine) in (0, len(due))  # nobody is left in the middle
         before, lost = None, 0.0
-        for stay, need in zip(mine, due, strict=False):
-            assert stay["profile"] == need["profile"]
-            since = before["end"] if before else max(submit[stay["job_id"]], 0.0)
-            assert stay["first_start"] >= since
+        for spell, need in zip(mine, due, strict=False):
+            assert spell["profile"] == need["profile"]
+            since = before["end_s"] if before else max(submit[spell["job_id"]], 0.0)
+            assert spell["start_s"] >= since
             place = ("node", "gpu", "slice", "served_on")
-            stayed = before is not None and before["end"] == stay["first_start"] and all(
-                before[name] == stay[name] for name in place
+            stayed = before is not None and before["end_s"] == spell["start_s"] and all(
+                before[name] == spell[name] for name in place
             )  # fmt: skip
             restart = 0.0 if before is None or stayed else rules.change_cost.restart_s
-            assert stay["lost_s"] == restart
+            assert spell["lost_s"] == restart
             slow = 1.0
-            if stay["served_on"] != "gpu" and need.get("sms_needed"):
-                slow = max(1.0, need["sms_needed"] / fleet.model.sms_of(stay["served_on"]))
-            assert stay["end"] == pytest.approx(stay["first_start"] + restart + need["run_s"] * slow)
-            before, lost = stay, lost + restart * stay["gpus"]
+            if spell["served_on"] != "gpu" and need.get("sms_needed"):
+                slow = max(1.0, need["sms_needed"] / fleet.model.sms_of(spell["served_on"]))
+            assert spell["end_s"] == pytest.approx(spell["start_s"] + restart + need["run_s"] * slow)
+            before, lost = spell, lost + restart * spell["gpus"]
         if mine:
-            assert outcome["first_start"] == mine[0]["first_start"]
-            assert outcome["end"] == mine[-1]["end"]
+            assert outcome["first_start"] == mine[0]["start_s"]
+            assert outcome["end"] == mine[-1]["end_s"]
             assert outcome["lost_gpu_s"] == lost
         else:
             assert outcome["first_start"] is outcome["end"] is None
@@ -231,11 +231,11 @@ def test_nothing_impossible_happens(case):
     run = run_of(*case)
     states_cover_the_run(run, fleet)
     every_placement_is_legal(run, fleet)
-    stays = run.stays.to_dicts()
-    nothing_is_shared(stays, fleet)
-    instances_stand_while_they_are_held(run, stays, fleet)
-    profiles_suffice(stays, fleet, rules)
-    work_is_conserved(run, stays, jobs, fleet, rules, phases)
+    spells = run.spells.drop_nulls("start_s").to_dicts()
+    nothing_is_shared(spells, fleet)
+    instances_stand_while_they_are_held(run, spells, fleet)
+    profiles_suffice(spells, fleet, rules)
+    work_is_conserved(run, spells, jobs, fleet, rules, phases)
     limits_are_kept(run, fleet, policy, rules)
     changes_are_bounded(run, fleet, jobs if phases is None else phases)
 
@@ -266,10 +266,10 @@ def test_holding_the_largest_need_never_moves_a_job(case):
     jobs, fleet, policy, rules, phases = case
     assume(phases is not None)
     run = run_of(jobs, fleet, policy, rules, hold_largest(phases, fleet.model))
-    assert run.stays["lost_s"].sum() == 0.0
-    for rows in run.stays.partition_by("job_id"):
+    assert run.spells["lost_s"].sum() == 0.0
+    for rows in run.spells.partition_by("job_id"):
         assert rows.select("node", "gpu", "slice", "served_on").n_unique() == 1
-        assert rows["first_start"].to_list()[1:] == rows["end"].to_list()[:-1]
+        assert rows["start_s"].to_list()[1:] == rows["end_s"].to_list()[:-1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -278,4 +278,4 @@ def test_the_same_input_gives_the_same_run(case):
     one, other = run_of(*case), run_of(*case)
     assert one.outcomes.equals(other.outcomes)
     assert one.states.equals(other.states)
-    assert one.stays.equals(other.stays)
+    assert one.spells.equals(other.spells)

@@ -29,9 +29,9 @@ def phases_of(*rows):
     return pl.DataFrame(rows, schema={"job_id": str, "profile": str, "run_s": float}, orient="row")
 
 
-def stays(run, job_id="a"):
+def spells(run, job_id="a"):
     return (
-        run.stays.filter(job_id=job_id).select("served_on", "submit", "first_start", "end", "lost_s").rows()
+        run.spells.filter(job_id=job_id).select("served_on", "since_s", "start_s", "end_s", "lost_s").rows()
     )
 
 
@@ -43,7 +43,7 @@ class TestPhases:
 
     def test_each_phase_is_served_on_what_it_needs_and_restarts_where_that_changes(self, jobs_of):
         run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=self.CHAIN)
-        assert stays(run) == [
+        assert spells(run) == [
             ("1g.10gb", 5, 5, 105, 0),
             ("3g.40gb", 105, 105, 335, 30),
             ("3g.40gb", 335, 335, 385, 0),
@@ -62,8 +62,8 @@ class TestPhases:
     def test_what_a_phase_gives_back_serves_others_and_it_queues_for_the_next(self, jobs_of):
         jobs = jobs_of(self.JOBS, ("b", 50, 500, 1, "3g.40gb"), ("c", 60, 7, 1, "1g.10gb"))
         run = simulate(jobs, ONE, MIXED, RESTART, policy="p", phases=self.CHAIN)
-        assert stays(run, "c") == [("1g.10gb", 60, 105, 112, 0)]
-        assert stays(run)[1] == ("3g.40gb", 105, 550, 780, 30)
+        assert spells(run, "c") == [("1g.10gb", 60, 105, 112, 0)]
+        assert spells(run)[1] == ("3g.40gb", 105, 550, 780, 30)
         assert run.outcomes["queued_s"].to_list() == [445, 0, 45]
 
     def test_held_throughout_the_largest_need_costs_no_restart(self, jobs_of):
@@ -78,7 +78,7 @@ class TestPhases:
         run = simulate(
             jobs_of(self.JOBS), ONE, Calendar.constant({"3g.40gb:2": 1}), rules, policy="p", phases=self.CHAIN
         )
-        assert run.stays["served_on"].unique().to_list() == ["3g.40gb"]
+        assert run.spells["served_on"].unique().to_list() == ["3g.40gb"]
         assert run.outcomes["lost_gpu_s"].item() == 0
 
     @pytest.mark.parametrize("queue", ["strict", "easy"])
@@ -90,17 +90,17 @@ class TestPhases:
         calendar = Calendar.constant({"gpu": 2, "1g.10gb:7": 1})
         rules = Rules(queue, change=RESTART.change)
         run = simulate(jobs, Fleet(BOARD, 1, 3), calendar, rules, policy="p", phases=chain)
-        assert [row[1:4] for row in stays(run)] == [(0, 0, 50), (50, 50, 80), (80, 80, 130), (130, 130, 170)]
-        assert stays(run, "b") == [("gpu", 1, 80, 120, 0)]
+        assert [row[1:4] for row in spells(run)] == [(0, 0, 50), (50, 50, 80), (80, 80, 130), (130, 130, 170)]
+        assert spells(run, "b") == [("gpu", 1, 80, 120, 0)]
 
     def test_on_demand_makes_what_each_phase_needs(self, jobs_of):
         run = simulate(jobs_of(self.JOBS), ONE, OnDemand(), RESTART, policy="p", phases=self.CHAIN)
-        assert stays(run)[:2] == [("1g.10gb", 5, 7, 107, 0), ("3g.40gb", 107, 109, 339, 30)]
+        assert spells(run)[:2] == [("1g.10gb", 5, 7, 107, 0), ("3g.40gb", 107, 109, 339, 30)]
 
     def test_sms_count_in_every_phase(self, jobs_of):
         chain = self.CHAIN.with_columns(sms_needed=pl.Series([32.0, 120.0, None, 8.0]))
         run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
-        assert (run.stays["end"] - run.stays["first_start"] - run.stays["lost_s"]).to_list() == [
+        assert (run.spells["end_s"] - run.spells["start_s"] - run.spells["lost_s"]).to_list() == [
             200,
             400,
             50,

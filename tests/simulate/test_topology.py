@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.simulate import Failures, Fleet, Placement, Rules, Topology, schedule, schedule_by
+from gpuplanner.simulate import (
+    Failures,
+    Fleet,
+    Placement,
+    Rules,
+    Topology,
+    run_gangs,
+    run_gangs_by,
+    schedule,
+    schedule_by,
+)
 
 BOARD = "H100-80GB-SXM5"
 STRICT, PASS = Rules(queue="strict"), Rules(queue="pass")
@@ -44,7 +54,11 @@ def clusters(draw):
     jobs = gangs(*draw(st.lists(row, min_size=1, max_size=20)))
     share = st.sampled_from([None, 0.0, 0.5, 1.0, 2.0])
     shares = draw(st.lists(share, min_size=jobs.height, max_size=jobs.height))
-    return jobs.with_columns(sensitivity=pl.Series(shares, dtype=pl.Float64)), fleet, topology
+    slack = draw(st.lists(st.integers(0, 30), min_size=jobs.height, max_size=jobs.height))
+    jobs = jobs.with_columns(
+        sensitivity=pl.Series(shares, dtype=pl.Float64), limit_s=pl.col("run_s") + pl.Series(slack)
+    )
+    return jobs, fleet, topology
 
 
 class Oracle:
@@ -89,8 +103,9 @@ class Oracle:
             island: self.size - sum(where.get(island, 0) for where in held) for island in self.islands
         }
         where = getattr(self, self.placement.rule)(job.gpus)
-        if not where:
-            return False
+        return bool(where) and self.accept(cluster, job, where)
+
+    def accept(self, cluster, job, where):
         tier = self.tier_of(where)
         best = next(number for number, tier in enumerate(self.tiers) if len(tier[0]) * self.size >= job.gpus)
         sizes = sorted({len(tier[0]) for tier in self.tiers})
@@ -103,9 +118,11 @@ class Oracle:
         for island, gpus in where.items():
             nodes[island // self.per_node] = nodes.get(island // self.per_node, 0) + gpus
         self.where[job] = where
-        share, slowdown = self.shares[job.job_id], self.placement.topology.slowdowns[tier]
-        assert cluster.start(job, nodes, 1 + share * (slowdown - 1))
+        assert cluster.start(job, nodes, self.longer(job, where))
         return True
+
+    def longer(self, job, where):
+        return 1 + self.shares[job.job_id] * (self.placement.topology.slowdowns[self.tier_of(where)] - 1)
 
     def tier_of(self, where):
         return min(
@@ -180,6 +197,87 @@ class Oracle:
         return where
 
 
+class EasyOracle(Oracle):
+    """Room for the head is counted anew, from all that runs and its limits, for every job that would pass it."""
+
+    def __init__(self, jobs, fleet, placement):
+        super().__init__(jobs, fleet, placement, passing=True)
+        self.due = {}  # when jobs are over by their limits
+
+    def __call__(self, cluster):
+        queue = sorted(cluster.waiting, key=lambda job: job.number)
+        while queue and self.start(cluster, queue[0]):
+            queue.pop(0)
+        if not queue:
+            return
+        head, self.due = queue[0], {job: self.due[job] for job in cluster.running}
+        shadow = min(
+            instant
+            for instant in [cluster.now, *(max(due, cluster.now) for due in self.due.values())]
+            if self.room_at(cluster, instant, head)
+        )
+        in_the_way, closed = set(), set()
+        for job in queue[1:]:
+            in_time = cluster.now + job.limit_s <= shadow
+            if job.gpus in closed or (job.gpus in in_the_way and not in_time):
+                continue
+            self.start(cluster, job, lambda job, where: self.may_pass(cluster, shadow, head, job, where))
+            if job in cluster.running:
+                continue
+            (closed if in_time or not self.found else in_the_way).add(job.gpus)
+
+    def start(self, cluster, job, may=lambda job, where: True):
+        self.may, self.found = may, False
+        return super().start(cluster, job)
+
+    def accept(self, cluster, job, where):
+        self.found = True
+        if not self.may(job, where):
+            return False
+        self.due[job] = cluster.now + job.limit_s * self.longer(job, where)
+        return super().accept(cluster, job, where)
+
+    def may_pass(self, cluster, shadow, head, job, where):
+        if cluster.now + job.limit_s * self.longer(job, where) <= shadow:
+            return True
+        return self.room_at(cluster, shadow, head, where)
+
+    def room_at(self, cluster, instant, head, more=None):
+        """Whether the head fits then, if all whose limit is over have ended."""
+        held = [self.where[job] for job in cluster.running if self.due[job] > instant] + (
+            [more] if more else []
+        )
+        idle = {i: self.size - sum(where.get(i, 0) for where in held) for i in self.islands}
+        nodes = [sum(idle[i] for i in node) for node in self.nodes_of(self.islands)]
+        if self.placement.rule != "consolidate":
+            return sum(nodes) >= head.gpus
+        node_gpus = self.size * self.per_node
+        return sum(node >= min(head.gpus, node_gpus) for node in nodes) >= math.ceil(head.gpus / node_gpus)
+
+
+@pytest.mark.parametrize("rule", ["consolidate", "best_fit", "first_fit", "spread"])
+@settings(max_examples=40, deadline=None)
+@given(cluster=clusters())
+def test_backfill_by_every_rule_against_the_oracle(cluster, rule):
+    jobs, fleet, topology = cluster
+    placement = Placement(topology, rule)
+    jobs = jobs.filter((pl.col("gpus") / fleet.gpus_per_node).ceil() <= fleet.nodes)
+    mine = run_gangs_by(EasyOracle(jobs, fleet, placement), jobs, fleet, policy="p")
+    compiled = run_gangs(jobs, fleet, Rules(queue="easy"), policy="p", placement=placement)
+    assert_frame_equal(compiled.outcomes.drop("node"), mine.outcomes.drop("node"))
+    assert_frame_equal(compiled.spells.drop("node"), mine.spells.drop("node"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(cluster=clusters(), order=st.sampled_from(["fifo", "sjf", "fair"]))
+def test_backfill_into_one_node_is_the_plain_one(cluster, order):
+    jobs, fleet, _ = cluster
+    jobs = jobs.with_columns(tenant=pl.col("gpus").cast(pl.String))
+    pool, rules = Fleet(BOARD, 1, fleet.gpus), Rules(queue="easy", order=order)
+    placed = schedule(jobs, pool, rules, policy="p", placement=Placement(Topology.flat(fleet.gpus)))
+    assert placed.equals(schedule(jobs, pool, rules, policy="p"))
+
+
 @pytest.mark.parametrize("queue", ["strict", "pass"])
 @pytest.mark.parametrize("rule", ["consolidate", "best_fit", "first_fit", "spread"])
 @settings(max_examples=25, deadline=None)
@@ -198,11 +296,14 @@ def test_every_rule_and_patience_against_the_oracle(cluster, patience, rule, que
     assert (longer - held).abs().max() < 1e-6  # work is conserved
 
 
-@pytest.mark.parametrize("rules", [STRICT, PASS, Rules(queue="pass", order="sjf")])
+@pytest.mark.parametrize(
+    "rules", [STRICT, PASS, *(Rules(queue="pass", order=order) for order in ("sjf", "fair"))]
+)
 @settings(max_examples=25, deadline=None)
 @given(cluster=clusters())
 def test_one_tier_is_the_plain_loop(cluster, rules):
     jobs, fleet, _ = cluster
+    jobs = jobs.with_columns(tenant=pl.col("gpus").cast(pl.String))
     placed = schedule(jobs, fleet, rules, policy="p", placement=Placement(Topology.flat(fleet.gpus_per_node)))
     assert placed.equals(schedule(jobs, fleet, rules, policy="p"))
 
@@ -253,13 +354,39 @@ class TestRefused:
             make()
 
     @pytest.mark.parametrize(
-        "rules", [Rules(), Rules(queue="pass", order="fair"), Rules(queue="pass", failures=Failures())]
+        "rules",
+        [
+            Rules(queue="conservative"),
+            Rules(queue="pass", order="las"),
+            Rules(queue="pass", failures=Failures()),
+            Rules(queue="easy", tiers_preempt=True),
+        ],
     )
     def test_rules_that_the_loop_does_not_know(self, rules):
-        with pytest.raises(ScenarioError, match="order 'fifo', 'sjf' or 'qssf', queue 'strict' or 'pass'"):
+        with pytest.raises(
+            ScenarioError, match="order 'fifo', 'sjf', 'qssf' or 'fair', queue 'strict', 'pass' or 'easy'"
+        ):
             schedule(
                 gangs((0, 1, 1)), Fleet(BOARD, 1, 8), rules, policy="p", placement=Placement(Topology.flat(8))
             )
+
+    def test_backfill_promises_a_start_and_not_a_tier(self):
+        placement = Placement(Topology.flat(8), patience_s=5.0)
+        with pytest.raises(ScenarioError, match=r"queue 'easy'.*patience_s 0"):
+            schedule(
+                gangs((0, 1, 1), limit_s=[1.0]), Fleet(BOARD, 1, 8), Rules(), policy="p", placement=placement
+            )
+
+    def test_limits_grow_with_the_slow_down_and_decide_who_passes(self):
+        # The third waits to have two nodes at 100 s. On two islands the fourth would take twice 60 s, the fifth
+        # keeps to one island.
+        jobs = gangs(
+            (0, 100, 4), (1, 5, 4), (2, 10, 8), (10, 60, 4), (11, 60, 2), limit_s=[100, 5, 10, 60, 60]
+        )
+        topology = Topology(2, 4, slowdowns=(1.0, 2.0, 2.0, 2.0, 2.0))
+        shares = jobs.with_columns(sensitivity=pl.Series([0.0, 0.0, 0.0, 1.0, 1.0]))
+        run = schedule(shares, Fleet(BOARD, 2, 4), Rules(), policy="p", placement=Placement(topology))
+        assert run.select("first_start", "end").rows() == [(0, 100), (1, 6), (100, 110), (110, 230), (11, 71)]
 
     def test_other_nodes_and_bad_shares(self):
         fleet = Fleet(BOARD, 1, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import polars as pl
@@ -97,3 +98,23 @@ def test_public_traces_open_by_name(public_data, monkeypatch, name, kept):
     box = open_inbox(name)
     assert kept in (None, box.trace.jobs.height)
     assert box.months()["gpu_hours"].sum() == pytest.approx(box.ledger["gpu_hours"].sum(), rel=1e-9)
+
+
+def test_small_tenants_stand_together_in_all_that_is_shown():
+    trace = load_trace("sample")
+    first = trace.jobs.filter(tenant="vision")["user"].min()
+    alone = pl.when(pl.col("user") == first).then(pl.lit("solo")).otherwise("tenant")
+    jobs = trace.jobs.with_columns(tenant=alone)
+    box = open_inbox(replace(trace, jobs=jobs), smallest_group=5)
+    tables = (box.ledger, box.demand, box.activity, box.ended, box.sampled)
+    assert all("solo" not in table["tenant"] for table in tables)
+    people = box.trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
+    assert people["user"].min() >= 5
+
+
+def test_demand_in_gpus_weighs_slices_by_their_share(box):
+    both = box.demand.join(box.demand_gpus, on=["unique_id", "ds"], suffix="_gpus")
+    sums = dict(both.group_by("profile").agg(pl.col("y_gpus").sum() / pl.col("y").sum()).iter_rows())
+    assert sums["gpu"] == 1.0
+    assert sums["3g.40gb"] == pytest.approx(3 / 7)
+    assert sums["1g.10gb"] == pytest.approx(1 / 7)

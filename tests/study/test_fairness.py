@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.simulate import FairShare, Fleet, Rules
+from gpuplanner.simulate import Checkpoints, Failures, FairShare, Fleet, Rules, schedule
 from gpuplanner.study.fairness import fairness
 
 FLEET = Fleet("H100-80GB-SXM5", nodes=2, gpus_per_node=8)
@@ -53,6 +53,24 @@ def test_everything_is_fair_to_a_single_tenant():
     found = fairness(jobs, pool, Rules(queue="pass"))
     assert found.mean_rho == found.max_rho == found.jain_rho == found.jain_satisfaction == 1.0
     assert set(found.borrowed["borrower"]) <= {"-"}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(queue="pass", order="las"),
+        Rules(queue="pass", failures=Failures(mtbf_gpu_h=2.0), checkpoints=Checkpoints(interval_s=600.0)),
+    ],
+)
+def test_where_jobs_are_stopped_tenants_are_charged_for_what_was_held(rules):
+    jobs = two_tenants(200)
+    found = fairness(jobs, FLEET, rules)
+    outcomes = schedule(jobs, FLEET, rules, policy="p")
+    assert outcomes["preemptions"].sum() > 20
+    held = (jobs["run_s"] * jobs["gpus"] + outcomes["lost_gpu_s"]).sum()
+    assert found.tenants["held_gpu_hours"].sum() * 3600 == pytest.approx(held)
+    lent = found.borrowed.filter(lender="meek")["gpu_hours"].sum()
+    assert lent == pytest.approx(found.tenants.filter(tenant="meek")["deficit_gpu_hours"].item())
 
 
 def test_shares_come_from_the_rules_unless_given():

@@ -41,6 +41,7 @@ def test_effect_of_every_common_check_names_a_figure(check):
         ("it says that some kernel ran, not that the GPU was busy: activity is too high", ("activity",)),
         ("an outage, a holiday or missing data: forecasts learn it as low demand", ("demand", "forecasts")),
         ("a few such jobs can dominate means and GPU-hours", ("GPU-hours",)),
+        ("kept, since the source has no job ids: some may be the same job twice", ("GPU-hours", "demand")),
         ("none: not a job", (NONE,)),
         ("", (OTHER,)),
     ],

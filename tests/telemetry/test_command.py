@@ -56,10 +56,11 @@ def test_the_list_names_them(run: Run):
     assert {*SOURCES, "slurm"} <= set(json.loads(printed))
 
 
-def test_columns_interval_and_node(file: File, tmp_path: Path, run: Run):
+@pytest.mark.parametrize("source", ["nvidia-smi", "auto"])
+def test_columns_interval_and_node(source: str, file: File, tmp_path: Path, run: Run):
     path = file("40 W, 12 %\n41 W, 13 %\n")
     words = [
-        "nvidia-smi",
+        source,
         str(path),
         "--columns=power.draw,utilization.gpu",
         "--interval=2",
@@ -83,6 +84,7 @@ def test_options_that_mean_nothing_are_refused(file: File, good_text: Callable[[
 
 
 def test_a_file_like_nothing_names_the_sources(file: File, run: Run):
-    code, _, err = run("ingest", "auto", str(file("hello\n")))
+    code, _, err = run("ingest", "auto", str(file("40 W, 12 %\n")), "--interval=2", "--gpu=1")
     assert code == 3
-    assert "expected the first lines of one of the sources" in err
+    assert "expected the first lines of one of the sources philly, itp" in err
+    assert "nvidia-smi without a header needs its columns too" in err

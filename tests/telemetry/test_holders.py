@@ -136,6 +136,22 @@ def test_jobs_seen_outside_their_time_show_that_clocks_differ():
     assert [found.check for found in findings] == ["job named by the source"]
 
 
+def test_only_free_devices_at_work_have_activity_without_a_job():
+    table = samples(
+        *(
+            {"time": hour(at), "sm_activity": busy}
+            for at, busy in ((0, 0.9), (2, 0.049), (3, None), (4, 0.05))
+        )
+    )
+    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    told = [(found.check, found.severity, found.rows, found.example) for found in findings]
+    assert told == [
+        ("job found by node and time", "info", 1, ""),
+        ("no job on the node then", "info", 3, ""),
+        ("activity without a job", "warning", 1, "n1 GPU 0 at 2026-01-01 04:00:00 UTC"),
+    ]
+
+
 def test_no_jobs_and_no_samples():
     none = jobs(("a", 0, 1, None, 1, None))
     assert match_jobs(samples({}), none)[0]["job_id"].to_list() == [None]

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.errors import SchemaError
 from gpuplanner.schemas import Samples, conform, empty
 from gpuplanner.telemetry import read, write_telemetry
 from gpuplanner.telemetry.coverage import observed_gpu_hours
-from gpuplanner.telemetry.hourly import HOURS, hourly
+from gpuplanner.telemetry.energy import board_energy
+from gpuplanner.telemetry.hourly import HOURS, READ, hourly
 from gpuplanner.telemetry.store import scan_samples
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)
@@ -102,7 +104,9 @@ def test_the_same_as_a_plain_loop(devices: list[tuple[int | None, float, list[fl
                 covered[gpu, low // 3600] += high - low
     samples = table(rows)[rng.permutation(len(rows))]
     got = hourly(samples.lazy(), gap_s=60.0)
-    for gpu, hour, kwh, share in got.select("gpu", "hour", "energy_kwh", "covered").iter_rows():
+    assert got.filter(pl.col("instance").is_not_null())["energy_kwh"].is_null().all()  # energy is the board's
+    sums = got.group_by("gpu", "hour").agg(pl.col("energy_kwh", "covered").sum())
+    for gpu, hour, kwh, share in sums.iter_rows():
         key = gpu, (hour - START).total_seconds() // 3600
         assert (kwh or 0.0) * 3.6e6 == pytest.approx(energy.pop(key, 0.0), rel=1e-9, abs=1e-6)
         assert (share or 0.0) * 3600 == pytest.approx(covered.pop(key, 0.0), abs=1e-6)
@@ -137,3 +141,35 @@ def test_the_same_bytes_every_time():
     first = hourly(samples)
     assert all(hourly(samples).equals(first) for _ in range(3))
     assert math.isfinite(first["energy_kwh"].sum())
+
+
+@pytest.mark.parametrize(
+    "absent", [["energy_counter_j"], sorted(set(READ) - {"time", "node", "gpu", "power_w"})]
+)
+def test_what_was_not_measured_may_be_absent(absent: list[str], tmp_path: Path):
+    """An older file without the later counters, and a table of nothing but power: as with columns of nulls."""
+    rows = [{"time": at(60.0 * minute), "power_w": 300.0 + minute} for minute in range(90)]
+    whole = table(rows)
+    part = whole.drop(absent).with_columns(pl.col("gpu").cast(pl.Int64))
+    part.write_parquet(tmp_path / "older.parquet")
+    for older in (part, pl.scan_parquet(tmp_path / "older.parquet")):
+        assert hourly(older).equals(hourly(whole))
+    assert board_energy(part).equals(board_energy(whole))
+    with pytest.raises(SchemaError, match=r"samples: expected columns 'node'.*Add the columns"):
+        hourly(part.drop("node"))
+
+
+def test_hours_of_instances_and_of_whole_gpus_in_turn():
+    """A GPU that is cut on the second day: what each day says alone, and the night between them."""
+    first = [{"time": at(600.0 * n), "power_w": 100.0, "job_id": "a"} for n in range(13)]
+    second = [
+        {"time": at(600.0 * n), "instance": instance, "profile": "1g.10gb", "power_w": 200.0}
+        for n in range(13, 40)
+        for instance in (1, 2)
+    ]
+    got = hourly(table(first + second))
+    boards = got.filter(pl.col("instance").is_null())
+    assert boards["covered"].sum() == pytest.approx(12 * 600 / 3600)
+    assert boards["energy_kwh"].sum() == pytest.approx((12 * 100 + 150 + 26 * 200) * 600 / 3.6e6)
+    for instance in (1, 2):
+        assert got.filter(instance=instance)["covered"].sum() == pytest.approx(26 * 600 / 3600)

@@ -107,8 +107,8 @@ BLANKS = {
 @pytest.mark.parametrize("name", BLANKS)
 def test_the_blanks_of_dcgm_are_missing(name: str):
     values = pl.Series(BLANKS[name])
-    assert pl.select(without_blanks(pl.lit(values), rate=False)).to_series().null_count() == len(values)
+    assert pl.select(without_blanks(pl.lit(values), wide=False)).to_series().null_count() == len(values)
 
 
 def test_two_gigabytes_a_second_are_no_blank():
-    assert pl.select(without_blanks(pl.lit(2147483640.0), rate=True)).item() == 2147483640.0
+    assert pl.select(without_blanks(pl.lit(2147483640.0), wide=True)).item() == 2147483640.0

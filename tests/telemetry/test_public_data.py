@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from gpuplanner.errors import TraceFormatError
 from gpuplanner.telemetry import Telemetry, effective_compute, read
 
 pytestmark = pytest.mark.data
@@ -194,14 +195,22 @@ def test_all_extracted_sections(public_data: Path):
 
 
 def test_transcripts(public_data: Path):
+    """Two of the five were taken on summer time of central Europe, as the instant in their heading shows."""
     for path in sorted((public_data / "nvidia_smi" / "captures").iterdir()):
-        telemetry = counted(read("auto", path, tz="UTC"), 2)
+        telemetry = counted(read("auto", path), 2)
+        ahead = "2080-super" in path.name
+        assert telemetry.provenance["time_zone"] == ("+02:00" if ahead else "UTC")
+        assert "zone taken from the heading" in telemetry.quality["check"].to_list()
+        named = read("auto", path, tz="Europe/Berlin" if ahead else "Africa/Abidjan")
+        assert named.samples.equals(telemetry.samples)
+        with pytest.raises(TraceFormatError, match=rf"show the offset \{'+02:00' if ahead else '+00:00'}"):
+            read("auto", path, tz="UTC" if ahead else "Europe/Berlin")
         with gzip.open(path, "rt") as stream:
             text = stream.read()
         driver = re.search(r"__([\d.]+)\.txt", path.name)
         assert driver is not None
         rows = re.findall(rf"^(\d{{4}}/\d\d/\d\d [\d:.]+), {re.escape(driver[1])}, .*$", text, re.M)
-        stamps = telemetry.samples["time"].dt.strftime("%Y/%m/%d %H:%M:%S%.3f").to_list()
-        assert stamps == sorted(rows)
+        local = telemetry.samples["time"].dt.offset_by("2h" if ahead else "0h")
+        assert local.dt.strftime("%Y/%m/%d %H:%M:%S%.3f").to_list() == sorted(rows)
         legacy = telemetry.samples["activity_source"] == "legacy"
         assert legacy.all() or ("h100-mig" in path.name and not legacy.any())

@@ -319,6 +319,59 @@ def test_a_transcript_gives_its_queries(file: File, good_text: Text):
         read("smi-transcript", file("#" * 30 + "\n# $ nvidia-smi -L\n"), tz="UTC")
 
 
+def headed(text: str, *lines: str) -> str:
+    """A transcript with lines at its head."""
+    return "\n".join(["#" * 80, *lines, text])
+
+
+@pytest.mark.parametrize(
+    ("stated", "zone"),
+    [
+        ("2026-07-14T09:00:25Z", "UTC"),
+        ("2026-07-14T07:00:25Z", "+02:00"),
+        ("2026-07-14T19:00:25Z", "-10:00"),
+        ("2026-07-14T09:00:25+02:00", "+02:00"),
+    ],
+)
+def test_a_transcript_that_states_an_instant_tells_its_zone(
+    file: File, good_text: Text, stated: str, zone: str
+):
+    path = file(headed(good_text("smi-transcript"), f"collected_at:   {stated}"))
+    telemetry = read("smi-transcript", path)
+    first = telemetry.samples["time"].min()
+    assert isinstance(first, datetime)
+    assert 0 <= (first - datetime.fromisoformat(stated)).total_seconds() < 300
+    assert telemetry.provenance["time_zone"] == zone
+    (row,) = telemetry.quality.filter(check="zone taken from the heading").rows()
+    assert row[2:] == (telemetry.samples.height, row[3], f"n1.txt: {zone}")
+    with pytest.raises(TraceFormatError, match=r"The times show the offset [+-]\d\d:00: state such a zone"):
+        read("smi-transcript", path, tz="Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("lines", "got"),
+    [
+        (["collected_at: 2026-07-14T03:30:25Z"], "which shows \\+05:30"),
+        (
+            ["collected_at: 2026-07-14T08:40:25Z"],
+            "expected times with their zone",
+        ),  # 20 min ahead: no zone is
+        (["collected_at: 2026-07-14T08:30:25Z"], "expected times with their zone"),
+        (["collected_at: 2026-07-12T09:00:25Z"], "expected times with their zone"),  # two days
+        (["began: 2026-07-14T09:00:25Z", "ended: 2026-07-14T10:00:25Z"], "expected times with their zone"),
+        (["collected_at: 2026-07-14T09:00:25"], "expected times with their zone"),
+    ],
+)
+def test_a_heading_that_tells_no_zone_leaves_it_to_the_user(
+    file: File, good_text: Text, lines: list[str], got: str
+):
+    path = file(headed(good_text("smi-transcript"), *lines))
+    with pytest.raises(TraceFormatError, match=got):
+        read("smi-transcript", path)
+    if "05:30" not in got:
+        assert read("smi-transcript", path, tz="Asia/Tokyo").provenance["time_zone"] == "Asia/Tokyo"
+
+
 def test_an_answer_of_prometheus(file: File, good_text: Text):
     samples = read("prometheus", file(good_text("prometheus"))).samples
     assert samples.select(pl.col("time").dt.microsecond(), "sm_activity", "power_w").rows() == [

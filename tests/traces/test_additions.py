@@ -145,21 +145,116 @@ def test_merged_is_what_a_dictionary_would_hold(exports: list[dict[int, int]]):
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
 
 
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"
+SUPERCLOUD = "id_job,id_array_task,id_user,state,time_submit,time_start,time_end,tres_alloc"
+FIRST = 1609535912
+
+
+def philly_row(day: int, cluster: str, gpus: int, seconds: int) -> str:
+    return f"2017-10-{day + 1:02} 06:13:03,{seconds}.0,{gpus},{gpus * seconds}.0,{cluster}"
+
+
+def supercloud_row(number: int, user: int, second: int, seconds: int) -> str:
+    times = f"{FIRST + second},{FIRST + second + 60},{FIRST + second + 60 + seconds}"
+    return f'{number}e12,4294967294,{user}e13,{3 if seconds else 1},{times},"1=4,4=1,1002=2"'
+
+
+ROWS = {
+    "philly": (
+        PHILLY,
+        st.builds(philly_row, st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 2), st.integers(1, 2)),
+    ),
+    "supercloud": (
+        SUPERCLOUD,
+        st.builds(supercloud_row, st.integers(5, 6), st.integers(4, 5), st.integers(0, 1), st.integers(0, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("source", ROWS)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: str, data: st.DataObject):
+    """Rows come twice within a file and again in the next one; the same file in another form adds nothing."""
+    header, row = ROWS[source]
+    parts = data.draw(st.lists(st.lists(row, min_size=1, max_size=6), min_size=2, max_size=3))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.csv" for number in range(len(parts))]
+        for path, lines in zip(paths, parts, strict=True):
+            path.write_text("\n".join([header, *lines, ""]))
+        if len({path.read_bytes() for path in paths}) < len(paths):
+            return  # equal files are refused in both ways
+        at_once = read(source, paths)
+        for path in paths:
+            done = append(source, [path], Path(folder) / "store")
+        again = Path(folder) / "again.csv"
+        again.write_text("\r\n".join([header, *parts[-1], ""]))
+        twice = append(source, [again], Path(folder) / "store")
+    facts = ("rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
+    order = ["submit_time", "job_id"]
+    assert done.trace.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
+    assert [done.trace.summary()[name] for name in facts] == [at_once.summary()[name] for name in facts]
+    assert twice.trace.jobs.equals(done.trace.jobs)
+
+
+def test_a_month_of_philly_by_hand(tmp_path: Path):
+    """January's last row is February's first; two equal rows of February are two jobs."""
+    shared, other = philly_row(1, "a", 2, 3600), philly_row(2, "b", 4, 1800)
+    for name, lines in (
+        ("one.csv", [philly_row(0, "a", 1, 7200), shared]),
+        ("two.csv", [shared, other, other]),
+    ):
+        (tmp_path / name).write_text("\n".join([PHILLY, *lines, ""]))
+    append("philly", [tmp_path / "one.csv"], tmp_path / "store")
+    done = append("auto", [tmp_path / "two.csv"], tmp_path / "store")
+    facts = done.trace.summary()
+    assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (5, 4, 1)
+    assert facts["gpu_hours"] == 1 * 2 + 2 * 1 + 2 * (4 * 0.5)
+
+
+def test_two_kinds_of_files_that_tell_of_the_same_jobs_are_not_put_together(tmp_path: Path):
+    """The job log of Philly has ids of its own, its table none: together they would count each job twice."""
+    table, log, store = tmp_path / "table.csv", tmp_path / "log.json", tmp_path / "store"
+    table.write_text("\n".join([PHILLY, philly_row(0, "a", 1, 7200), ""]))
+    attempt = {"start_time": "2017-10-01 06:13:03", "end_time": "2017-10-01 08:13:03", "detail": []}
+    job = {"jobid": "application_1", "status": "Pass", "vc": "a", "user": "u", "attempts": [attempt]}
+    log.write_text(json.dumps([job | {"submitted_time": "2017-10-01 06:13:03"}]))
+    with pytest.raises(TraceFormatError, match="files of one kind"):
+        append("philly", [table, log], store)
+    append("philly", [table], store)
+    before = contents(store)
+    with pytest.raises(TraceFormatError, match=r"the terms it was made with, .*'kind': 'job table'"):
+        append("philly", [log], store)
+    assert append("auto", [table], store).unchanged == ("table.csv",)
+    assert contents(store) == before
+
+
+def test_an_export_of_which_every_row_is_told_again(tmp_path: Path):
+    """The first of three has nothing to give way, the second has all its rows."""
+    header = "job_id,submission_time,duration,num_gpu\n"
+    for name, jobs in (("1", "ab"), ("2", "cd"), ("3", "cd")):
+        rows = [f"{job},{name},3600,1\n" for job in jobs]
+        (tmp_path / f"{name}.csv").write_text(header + "".join(rows))
+    done = append("itp", sorted(tmp_path.glob("*.csv")), tmp_path / "store")
+    assert done.trace.rejects["file", "raw"].rows() == [
+        ("2.csv", "job c, attempt 1"),
+        ("2.csv", "job d, attempt 1"),
+    ]
+
+
 def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
     store = tmp_path / "store"
     append("slurm", [january], store, tz="UTC")
     before = contents(store)
     february, bad = dump("feb.txt", *FEBRUARY), dump("bad.txt", "1|bio|x|x|x|x|x")
-    philly, nodes, twin = tmp_path / "philly.csv", tmp_path / "nodes.csv", tmp_path / "twin.txt"
-    philly.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,1,4,4,a\n")
+    nodes, twin = tmp_path / "nodes.csv", tmp_path / "twin.txt"
     nodes.write_text("node,gpus,gpu_model\nn1,8,H100\n")
     twin.write_bytes(february.read_bytes())
     for fault, source, paths, zone in (
         ("at least one readable job", "slurm", [february, bad], "UTC"),
         ("the terms it was made with", "slurm", [february], "Europe/Oslo"),
         ("no options but", "itp", [february], "UTC"),
-        ("job ids of its own", "philly", [philly], "UTC"),
         ("a list of jobs", "nodes", [nodes], None),
         ("different files", "slurm", [february, twin], "UTC"),
         ("files of different names", "slurm", [january, tmp_path / "other" / "jan.txt"], "UTC"),

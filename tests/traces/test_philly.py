@@ -62,7 +62,14 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
     assert trace.rejects["raw"].to_list()[4] == "2017-10-09 06:18:03,abc,1,2766.0,6214e9"
     assert trace.rejects["file"].unique().to_list() == ["trace.csv"]
     assert trace.summary()["rows_in"] == 19
-    assert trace.jobs["job_id"].to_list() == [f"philly-{line}" for line in (2, 17, 18, 19, 20, 21)]
+    assert trace.jobs["job_id"].to_list() == [
+        "philly-1507554783-6214e9-1-2951",
+        "philly-1507555383-6214e9-2-",
+        "philly-1507555443-6214e9--60",
+        "philly-1507555503-6214e9-0-60",
+        "philly-1507555563-6214e9-2-60",
+        "philly-1509870600-6214e9-1-3600",
+    ]
 
 
 def test_missing_stays_missing_and_is_reported(file: File):
@@ -93,14 +100,27 @@ def test_another_zone_moves_every_instant(file: File):
     assert hours == [13, 6, 22]
 
 
-def test_jobs_of_a_second_file_get_names_of_their_own(file: File):
+def test_jobs_are_named_by_what_their_row_says(file: File):
     header = "timestamp,duration,num_gpus,cluster\n"
     first = file(header + "2017-10-09 06:00:00,60,1,a\n", "one.csv")
     second = file(header + "2017-10-08 06:00:00,60,1,a\nbad,60,1,a\n", "two.csv")
     trace = read_philly([first, second])
-    assert trace.jobs["job_id"].to_list() == ["philly-2-2", "philly-2"]  # sorted by submission
+    assert trace.jobs["job_id"].to_list() == ["philly-1507467600-a-1-60", "philly-1507554000-a-1-60"]
     assert trace.rejects["file", "row"].rows() == [("two.csv", 3)]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["one.csv", "two.csv"]
+
+
+def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file: File):
+    header, row = "timestamp,duration,num_gpus,cluster\n", "2017-10-09 06:00:00,3600.5,1,a\n"
+    first, second = (
+        file(header + row * 3, "one.csv"),
+        file(header + row + row.replace("06:", "07:"), "two.csv"),
+    )
+    trace = read_philly([first, second])
+    name = "philly-1507554000-a-1-3600.5"
+    assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]
+    assert trace.rejects["file", "reason"].rows() == [("one.csv", "told again by a later export")]
+    assert trace.provenance["gpu_hours"] == pytest.approx(4 * 3600.5 / 3600)
 
 
 def test_a_renamed_column_is_named_with_its_neighbour(file: File):

@@ -71,9 +71,30 @@ def test_what_is_unknown_is_rejected_not_guessed(file: File):
 
 def test_ids_that_collide_are_made_unique_and_said(file: File):
     trace = rows(file, row(), row(number="6e12"), row())
-    assert trace.jobs["job_id"].to_list() == ["5100000000000", "6000000000000", "5100000000000#2"]
-    finding = trace.quality.filter(check="the same job id on several rows")
+    ids = [f"{number}-42000000000000-{T0}" for number in (5100000000000, 6000000000000, 5100000000000)]
+    assert trace.jobs["job_id"].to_list() == [*ids[:2], f"{ids[2]}#2"]
+    finding = trace.quality.filter(check="the same job id, user and second of submission on several rows")
     assert finding.select("severity", "rows").row(0) == ("warning", 1)
+
+
+def test_a_job_keeps_its_name_while_it_lives(file: File):
+    """Running in the first export, done in the second, which is believed."""
+    running = row(state=1).replace(str(T0 + 3660), "0")
+    first = file("\n".join([HEADER, running, row(number="6e12")]) + "\n", "one.csv")
+    second = file(
+        "\n".join([HEADER, row(), row(number="7e12").replace(str(T0 + 3660), str(T0 + 9000))]), "two.csv"
+    )
+    for order in ([first, second], [second, first]):
+        trace = read_supercloud(order)
+        states = dict(trace.jobs["job_id", "state"].iter_rows())
+        assert {name.partition("-")[0]: state for name, state in states.items()} == {
+            "5100000000000": "COMPLETED",
+            "6000000000000": "COMPLETED",
+            "7000000000000": "COMPLETED",
+        }
+        assert trace.rejects["file", "row", "reason"].rows() == [
+            ("one.csv", 2, "told again by a later export")
+        ]
 
 
 def test_no_limit_is_no_limit(file: File):
@@ -119,3 +140,6 @@ def test_the_public_table_equals_a_count_by_hand(public_data: Path):
         == 2050
     )
     assert trace.jobs["job_id"].n_unique() == 5776
+    assert (
+        not trace.jobs["job_id"].str.contains("#").any()
+    )  # id, array task, user and submission tell all apart

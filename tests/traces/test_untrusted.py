@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import pickle
 import sys
@@ -201,6 +202,53 @@ def test_a_renamed_column_is_an_error_that_names_it(name: str, tmp_path: Path):
     missing = "times in the file" if name == "nvidia-smi" else f"columns '{first}'"
     with pytest.raises(TraceFormatError, match=f"expected {missing}"):
         library.read(name, path, tz="UTC")
+
+
+CLOTHES: dict[str, Callable[[str], bytes]] = {
+    "a byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "line ends of Windows": lambda text: text.replace("\n", "\r\n").encode(),
+    "no last line end": lambda text: text.rstrip("\n").encode(),
+    "gzip": lambda text: gzip.compress(text.encode()),
+    "two members of gzip": lambda text: gzip.compress(text[:50].encode()) + gzip.compress(text[50:].encode()),
+}
+
+
+@pytest.mark.parametrize("clothes", CLOTHES)
+def test_the_same_text_in_other_clothes_is_the_same(good: Any, tmp_path: Path, clothes: str):
+    text, reader = good
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
+    plain = reader([path])
+    path.write_bytes(CLOTHES[clothes](text))
+    other = reader([path])
+    assert other.jobs.equals(plain.jobs)
+    assert other.summary() == plain.summary()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_of_wide_characters_is_named(good: Any, tmp_path: Path, encoding: str):
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(good[0].encode(encoding))
+    with pytest.raises(TraceFormatError, match="got UTF-16 text"):
+        good[1]([path])
+
+
+ODD = ("-8", "nan", "9" * 30, "\uff18", "1_000")
+
+
+def test_an_odd_value_in_any_field_is_accounted_for(good: Any, tmp_path: Path):
+    """Digits of other scripts and Python's 1_000 are no numbers; hours are never negative, infinite or none."""
+    text, reader = good
+    *lines, last = text.rstrip("\n").split("\n")
+    separator = "|" if "|" in last else ","
+    path = tmp_path / "jobs.csv"
+    for place, value in itertools.product(range(last.count(separator) + 1), ODD):
+        fields = last.split(separator)
+        fields[place] = value
+        path.write_text("\n".join([*lines, separator.join(fields), ""]))
+        facts = reader([path]).summary()
+        assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"] == len(lines)
+        assert 0 <= facts["gpu_hours"] < 1e9
 
 
 def test_a_refused_file_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -57,6 +57,7 @@ def test_cancel_keeps_what_is_done(panel, monkeypatch):
     found = panel.ask().result(timeout=60)
     assert (found.done, found.complete, panel.bar.value) == (1, False, 1)
     assert "Cancelled: 1 of 3 policies" in panel.answer.value
+    assert panel.stop.disabled  # nothing is left to stop
     monkeypatch.undo()
     assert panel.ask().result(timeout=60).complete  # cancelling once does not cancel the next run
 
@@ -82,6 +83,22 @@ def test_hostile_names_stay_text(panel):
     found = panel.ask().result(timeout=60)
     assert "<script" not in panel.answer.value + panel.status.value + sweep_html(found)
     assert panels.escape(HOSTILE) in panel.answer.value
+
+
+def test_answer_shows_what_ranks_and_names_the_baseline():
+    told = sweep_html(sweep(JOBS, FLEET, POLICIES, RULES, rank_by="mean_queueing_delay_s", baseline="two"))
+    assert "Ranked by mean wait (min); differences are to two." in told
+    # One of three jobs waits ten minutes where there are two instances; two and three have four and two.
+    assert "<td>two</td><td>0.00</td><td>0.00</td>" in told
+    assert "<td>three</td><td>3.33</td><td>3.33</td>" in told
+
+
+def test_a_fault_is_told_and_leaves_nothing_to_stop():
+    panel = sweep_panel(JOBS.with_columns(pl.col("run_s") * -1), FLEET, POLICIES, RULES)
+    with pytest.raises(ValueError, match="run_s"):
+        panel.ask().result(timeout=60)
+    assert "No answer" in panel.status.value
+    assert panel.stop.disabled
 
 
 def test_controls_have_label_and_help(panel):

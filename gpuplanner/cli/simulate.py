@@ -1,0 +1,179 @@
+"""The command that serves the same jobs under several policies: ``simulate``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuplanner.cli.app import app, say
+from gpuplanner.cli.options import Board, Json, Quiet, Seed, Set
+from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.walk import load_scenario
+
+TAKES = {
+    "SCENARIO": ("--set", "--board", "--seed"),
+    "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor"),
+    "--case": ("--seeds", "--seed"),
+}
+"""What is simulated, and the options that mean something to it."""
+MEASURES = (
+    "mean_queueing_delay_s",
+    "mean_jct_s",
+    "makespan_s",
+    "provisioned_gpu_hours",
+    "utilisation_provisioned",
+    "utilisation_server",
+)
+"""Measures of a scenario's policies in the text; JSON has all."""
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="Scenario YAML, trace folder, or 'sample'.")
+    ] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Job list instead of a scenario: CSV, plain or gzip, with job_id, submit_time and duration in s, "
+            "num_gpus; if there are, tenant, tier, limit_s, predicted_gpu_s."
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs, with --jobs.")] = None,
+    per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", min=1, help="With --jobs; one pool if not given.")
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="With --jobs: fifo (if not given), sjf, qssf, fair, srtf or las; the last two stop running jobs, "
+            "which costs them what simulate.Preemption says."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            help="With --jobs, what may overtake a job that does not fit: strict (nothing, if not given), "
+            "pass (all that fits), easy or conservative (backfill by limits)."
+        ),
+    ] = None,
+    limit_factor: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0, max=1e6, help="With --jobs: time limits, or durations where there are none, times this."
+        ),
+    ] = None,
+    case: Annotated[
+        str | None, typer.Option(help="Seeded case instead of a scenario: twenty-jobs or harder.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="How many seeds, with --case.")] = None,
+    assignments: Set = None,
+    board: Board = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list, or a case."""
+    doors = dict(zip(TAKES, (scenario, jobs, case), strict=True))
+    options = {
+        "--gpus": gpus, "--gpus-per-node": per_node, "--order": order, "--queue": queue,
+        "--limit-factor": limit_factor, "--seeds": seeds, "--set": assignments or None, "--board": board,
+        "--seed": seed,
+    }  # fmt: skip
+    _refuse_what_means_nothing(doors, options)
+    if case is not None:
+        from gpuplanner.cli.cases import simulate_case
+
+        simulate_case(case, seeds, seed or 0, as_json=as_json, quiet=quiet)
+    elif jobs is not None:
+        if gpus is None:
+            text = "--jobs needs --gpus, the number of GPUs to simulate"
+            raise typer.BadParameter(text)
+        size = per_node or gpus
+        if gpus % size:
+            text = f"--gpus {gpus} is not a number of whole nodes of {size} GPUs"
+            raise typer.BadParameter(text)
+        served = (order or "fifo", queue or "strict")
+        _simulate_jobs(jobs, gpus // size, size, served, limit_factor or 1.0, as_json=as_json, quiet=quiet)
+    else:
+        assert scenario is not None
+        _simulate_scenario(scenario, assignments, board, seed, as_json=as_json, quiet=quiet)
+
+
+def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str, object]) -> None:
+    given = [door for door, value in doors.items() if value is not None]
+    if len(given) != 1:
+        text = "give one of SCENARIO, --jobs FILE and --case NAME"
+        raise typer.BadParameter(text)
+    known = TAKES[given[0]]
+    strange = [name for name, value in options.items() if value is not None and name not in known]
+    if strange:
+        text = f"{', '.join(strange)}: without meaning with {given[0]}, which takes {', '.join(known)}"
+        raise typer.BadParameter(text)
+
+
+def _simulate_jobs(
+    path: Path,
+    nodes: int,
+    per_node: int,
+    served: tuple[str, str],
+    limit_factor: float,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Schedule a job list and print its totals, with the CPU seconds of the event loop and with its tables."""
+    import polars as pl
+
+    from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
+    from gpuplanner.simulate.gangs import to_gangs
+    from gpuplanner.simulate.schedule import checked_gangs, outcomes_of, run
+
+    order, queue = served
+    rules = Rules(order=order, queue=queue)
+    jobs, remarks = read_job_list(path)
+    jobs = jobs.with_columns(pl.col("limit_s") * limit_factor)
+    if not quiet:
+        for remark in remarks:
+            say(f"{path.name}: {remark}")
+    fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
+    prepare(rules)
+    begin = time.process_time()
+    table = checked_gangs(jobs, fleet, rules)
+    gangs = to_gangs(table, fleet, rules)
+    loop = time.process_time()
+    run(gangs, rules)
+    looped = time.process_time()
+    outcomes = outcomes_of(table, gangs, rules.order)
+    seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
+    show(totals(outcomes) | seconds, as_json=as_json)
+
+
+def _simulate_scenario(
+    name: str,
+    assignments: list[str] | None,
+    board: str | None,
+    seed: int | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compare the policies of a scenario on its drawn weeks, and print means with intervals."""
+    import polars as pl
+
+    from gpuplanner.study.proof import compare, proof
+
+    asked = load_scenario(name, assignments, board=board, seed=seed)
+    policies = compare(proof(asked))
+    if as_json:
+        show({"replications": asked.replications, "policies": policies.to_dicts()}, as_json=True)
+        return
+    for measure in MEASURES:
+        rows = policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
+        show_frame(rows, as_json=False, title=measure)
+    if not quiet:
+        say(f"means and 95 % intervals over {asked.replications} bootstrapped horizons")

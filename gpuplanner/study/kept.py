@@ -1,0 +1,76 @@
+"""What is kept on disk between runs, by its content."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import OutputError
+from gpuplanner.files import write_atomically
+from gpuplanner.forecast import ForecastResult, forecast_demand
+from gpuplanner.study.bundled import PACKAGE
+
+FRAMES = ("forecast", "scores", "choice")
+
+
+def cache_folder() -> Path:
+    """Where studies and forecasts are kept: ``GPUPLANNER_CACHE``, else ``gpuplanner`` in the user's cache folder."""
+    own = os.environ.get("GPUPLANNER_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(own) if own else Path(base) / "gpuplanner"
+
+
+def kept_forecast(demand: pl.DataFrame, *, horizon: int) -> ForecastResult:
+    """Forecast as :func:`gpuplanner.forecast.forecast_demand` does, or give back what it said of the same demand.
+
+    Most of the time of a walk is the backtest of its forecasts, and every command, notebook and report of one
+    trace asks for the same ones.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Table ``schemas.Demand`` on one grid.
+    horizon : int
+        Slots to forecast.
+
+    Returns
+    -------
+    ForecastResult
+        Found by the demand, the horizon, the code of the forecast and its library; made anew where nothing is
+        kept or what is kept cannot be read. A folder that cannot be written costs time and nothing else.
+    """
+    name = _key(demand, horizon)
+    places = {frame: cache_folder() / "forecasts" / f"{name}-{frame}.parquet" for frame in FRAMES}
+    with contextlib.suppress(OSError, pl.exceptions.PolarsError):
+        return ForecastResult(**{frame: pl.read_parquet(place) for frame, place in places.items()})
+    found = forecast_demand(demand, horizon=horizon)
+    with contextlib.suppress(OutputError):
+        for frame, place in places.items():
+            write_atomically(place, getattr(found, frame).write_parquet)
+    return found
+
+
+def _key(demand: pl.DataFrame, horizon: int) -> str:
+    bytes_of_demand = io.BytesIO()
+    demand.write_ipc(bytes_of_demand)
+    digest = hashlib.sha256(bytes_of_demand.getbuffer())
+    digest.update(f"{horizon} {_code()}".encode())
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _code() -> str:
+    """Hash of the code that forecasts, with the version of the library that fits the models."""
+    digest = hashlib.sha256()
+    for path in sorted((PACKAGE / "forecast").glob("*.py")):
+        digest.update(path.read_bytes())
+    with contextlib.suppress(PackageNotFoundError):
+        digest.update(version("statsforecast").encode())
+    return digest.hexdigest()

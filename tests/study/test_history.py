@@ -1,0 +1,50 @@
+"""What is known when a plan is made: the window of the ledger, to the instant."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import describe_trace
+from gpuplanner.study.explore import open_inbox
+from gpuplanner.study.history import history
+from gpuplanner.study.past import ledger
+from gpuplanner.traces import read
+from gpuplanner.traces import write as write_trace
+
+SACCT = """\
+JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName
+11|ann|bio|COMPLETED|2025-09-01T08:10:00|2025-09-01T08:10:00|2025-09-01T09:40:00|5400|04:00:00|n1||gres/gpu=2|train
+12|bob|law|RUNNING|2025-09-01T09:00:00|2025-09-01T09:10:00|Unknown|3900|1-00:00:00|n1||gres/gpu=1|serve
+13|ann|bio|COMPLETED|2025-09-01T09:30:00|2025-09-01T10:10:00|2025-09-01T10:15:00|300|04:00:00|n1||gres/gpu=2|train
+"""
+HELD = 2 * 90 / 60 + 1 * 65 / 60 + 2 * 5 / 60
+"""From 08:10 to 10:15, the last event: job 12 is not seen to run any longer."""
+INSTALLED = 3 * 125 / 60
+"""The most ever held at once are three GPUs."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    write_trace(read("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
+    return str(tmp_path / "trace")
+
+
+def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
+    scenario = Scenario(data=folder, board="A100-80GB")
+    for rows in (ledger(scenario), describe_trace(folder)["hours"], open_inbox(folder).ledger):
+        held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
+        assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
+    assert describe_trace(folder)["facts"]["gpu_hours"] == pytest.approx(HELD)
+
+
+def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full_hour(folder):
+    known = history(Scenario(data=folder, board="A100-80GB", month="2025-09"))
+    assert known.begin == datetime(2025, 9, 1, 8, 10, tzinfo=UTC)
+    assert known.end == datetime(2025, 9, 1, 10, 15, tzinfo=UTC)
+    assert known.plan_start == datetime(2025, 9, 1, 11, tzinfo=UTC)
+    running = known.jobs.filter(job_id="12")
+    assert running["run_s"].item() >= 110 * 60
