@@ -58,7 +58,7 @@ LIMITS = (
         "whole_nodes_kept", "Nodes kept whole", "Nodes, the first ones, on which no GPU is ever cut", _whole_nodes,
     ),
     LimitControl(
-        "switches_per_day", "Cuts of one GPU a day, at most", "How often one GPU may be cut anew within a day",
+        "switches_per_day", "Changes of one GPU a day, at most", "How often one GPU may change its layout within a day",
         _switches,
     ),
 )  # fmt: skip
