@@ -169,7 +169,7 @@ def what_limits_cost(problem: PlanProblem, *, base: Plan | None = None, **how: A
     >>> panel = what_limits_cost(problem, gap_target=0)
     >>> panel.sliders["gpus"].value = 1
     >>> panel.ask().result()["extra"].round(3).to_list()
-    [0.0, 7.521]
+    [0.0, 7.355]
     """
     return LimitsPanel(problem, base=base, **how)
 
