@@ -86,9 +86,7 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
 
 @app.command()
 def verify(
-    file: Annotated[
-        Path, typer.Argument(help="plan.json, of services too, mig-parted YAML, ConfigMap, Slurm lines.")
-    ],
+    file: Annotated[Path, typer.Argument(help="plan.json, mig-parted YAML, ConfigMap or Slurm lines.")],
     board: Board = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
     as_json: Json = False,
@@ -121,7 +119,7 @@ def export(
 ) -> None:
     """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
     from gpuplanner.names import resolve
-    from gpuplanner.study import changes_of_plan, export_plan
+    from gpuplanner.study import export_plan
 
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
@@ -129,5 +127,3 @@ def export(
     for path in export_plan(plan, out, formats=resolve(to, FORMATS, what="format"), at=instant):
         if not quiet:
             say(f"written: {path}")
-    if not quiet:
-        say(changes_of_plan(plan))

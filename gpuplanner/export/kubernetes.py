@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 from importlib import resources
 
@@ -136,26 +137,22 @@ def to_change_scripts(
     return scripts
 
 
-def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState, NodeState]]]:
-    """Nodes of which GPUs are cut anew at each time, with what all their GPUs have before and after.
+def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState | None, NodeState]]]:
+    """Nodes that are cut anew at each time, with the state before (None if the plan says nothing) and after.
 
     Parameters
     ----------
     plan : polars.DataFrame
         A plan that :func:`~gpuplanner.export.states.checked_plan` returned.
     """
-    had = {
-        (node, time): dict(group.select("gpu", "had").iter_rows())
-        for (node, time), group in plan.filter("changed").group_by("node", "slot_start")
-    }
-    found: dict[datetime, dict[str, tuple[NodeState, NodeState]]] = {}
+    anew = set(plan.filter("changed").select("node", "slot_start").iter_rows())
+    found: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
     for node, states in node_states(plan).items():
+        before: NodeState | None = None
         for time, state in states.items():
-            before = had.get((node, time))
-            if before is not None:
-                was = NodeState(tuple((gpu, before.get(gpu, layout)) for gpu, layout in state.gpus))
-                if was != state:
-                    found.setdefault(time, {})[node] = (was, state)
+            if (node, time) in anew and before != state.cut:
+                found.setdefault(time, {})[node] = (before, state.cut)
+            before = state.cut
     return dict(sorted(found.items()))
 
 
@@ -169,7 +166,7 @@ def allocatable(state: NodeState) -> dict[str, int]:
     """
     found = {
         "nvidia.com/gpu" if profile == WHOLE_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
-        for profile, count in state.totals.items()
+        for profile, count in state.cut.totals.items()
     }
     return dict(sorted(found.items()))
 
@@ -179,23 +176,25 @@ def _step(node: str, state: NodeState) -> str:
     return f"  change {shlex.quote(node)} {shlex.quote(state.config_name)} {shlex.quote(offers)}"
 
 
-def _note(board: GpuModel, node: str, before: NodeState, after: NodeState) -> str:
+def _note(board: GpuModel, node: str, before: NodeState | None, after: NodeState) -> str:
     """Comment lines on one node: what changes and what it costs."""
-    lines = [f"# {node}: {before.config_name} -> {after.config_name}"]
+    lines = [f"# {node}: {before.config_name if before else 'as it is'} -> {after.config_name}"]
+    was: Mapping[int, str] = dict(before.gpus) if before else {}
     costs: list[Reconfiguration] = []
-    for (gpu, was), (_, layout) in zip(before.gpus, after.gpus, strict=True):
-        if was != layout:
-            lines.append(f"#   GPU {gpu}: {was} -> {layout}")
-            costs.append(reconfiguration_cost(board, was, layout))
-    longest = max(costs, key=lambda cost: cost.seconds)
-    modes = [cost.mode for cost in costs if cost.mode]
-    switched = f"; MIG mode of {len(modes)} GPUs changes" if modes else ""
-    reboot = ", which needs a reboot of the node (WITH_REBOOT)" if longest.reboot else ""
-    lines.append(
-        f"#   {sum(len(cost.destroyed) for cost in costs)} instances go, "
-        f"{sum(len(cost.created) for cost in costs)} come; about {longest.seconds:.0f} s "
-        f"({longest.low_s:.0f} to {longest.high_s:.0f}) without the drain{switched}{reboot}"
-    )
+    for gpu, layout in after.gpus:
+        if gpu not in was:
+            lines.append(f"#   GPU {gpu}: {layout}")
+        elif was[gpu] != layout:
+            lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
+            costs.append(reconfiguration_cost(board, was[gpu], layout))
+    if costs:
+        longest = max(costs, key=lambda cost: cost.seconds)
+        reboot = "; MIG mode changes, which needs a reboot (WITH_REBOOT)" if longest.reboot else ""
+        lines.append(
+            f"#   {sum(len(cost.destroyed) for cost in costs)} instances go, "
+            f"{sum(len(cost.created) for cost in costs)} come; about {longest.seconds:.0f} s "
+            f"({longest.low_s:.0f} to {longest.high_s:.0f}) without the drain{reboot}"
+        )
     return "\n".join(lines)
 
 

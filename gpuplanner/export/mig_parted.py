@@ -1,7 +1,7 @@
 """Layout plans as configuration of mig-parted: one named config per distinct state of a node.
 
 mig-parted takes profile counts per device, neither places nor an order. Each state is proved to fit before
-it is written. A GPU that is not needed stands with what it has, so that mig-parted leaves it alone.
+it is written.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def named_configs(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, t
     """
     found: dict[str, tuple[NodeState, list[str]]] = {}
     for node, states in node_states(plan, at).items():
-        for state in dict.fromkeys(states.values()):
+        for state in dict.fromkeys(state.cut for state in states.values()):
             same, nodes = found.setdefault(state.config_name, (state, []))
             assert same == state, "two states share a digest"
             nodes.append(node)

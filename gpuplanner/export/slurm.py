@@ -66,7 +66,7 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     str
         ``GresTypes``, ``AccountingStorageTRES`` with the types of the whole plan, and one ``NodeName`` line
         per node. Comments state the layout of each GPU, so that the file can be proved again. GPUs that are
-        not needed are left out of the counts; nothing is done to them.
+        not needed are left out of the counts.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def board_type(board: GpuModel) -> str:
 
 def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
     """Lines of one time of a checked plan."""
-    states = states_at(frame, at, of="layout")
+    states = states_at(frame, at)
     everything = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
     types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
     lines = [

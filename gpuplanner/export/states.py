@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import GeometryError, SchemaError, examples, message
-from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout, prove, with_held
+from gpuplanner.hardware import OFF, GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 MAX_LABEL = 63
@@ -31,11 +31,15 @@ class NodeState:
     Parameters
     ----------
     gpus : tuple of (int, str)
-        Index on the node and canonical layout text, ascending by index: what a GPU has, needed or not, for tools
-        that cut GPUs; ``"off"`` for one that is not needed, for those that hand them out.
+        Index on the node and canonical layout text, ascending by index.
     """
 
     gpus: tuple[tuple[int, str], ...]
+
+    @property
+    def cut(self) -> NodeState:
+        """The state as a cutting tool sees it: a GPU that is not needed is one that is not cut."""
+        return NodeState(tuple((gpu, WHOLE_GPU if layout == OFF else layout) for gpu, layout in self.gpus))
 
     @property
     def totals(self) -> dict[str, int]:
@@ -62,9 +66,10 @@ class NodeState:
         >>> NodeState(((0, "3g.40gb:1,1g.10gb+me:1"), (1, "gpu"))).config_name
         '1xgpu_1x3g.40gb_1x1g.10gb.me_802db64e3e'
         """
-        digest = hashlib.sha256(";".join(f"{g}={layout}" for g, layout in self.gpus).encode()).hexdigest()
+        state = self.cut
+        digest = hashlib.sha256(";".join(f"{g}={layout}" for g, layout in state.gpus).encode()).hexdigest()
         name = ""
-        for profile, count in self.totals.items():
+        for profile, count in state.totals.items():
             part = f"{count}x{profile.replace('+', '.')}_"
             if len(name) + len(part) + _DIGEST <= MAX_LABEL:
                 name += part
@@ -74,9 +79,6 @@ class NodeState:
 def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
 
-    Columns ``held`` and ``had`` say what GPUs have, also those that are not needed: see
-    :func:`~gpuplanner.hardware.with_held`.
-
     Raises
     ------
     SchemaError
@@ -85,15 +87,12 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     GeometryError
         If a layout cannot be placed on the board, or a node name could be mistaken for something else.
     """
-    frame = with_held(check(plan, LayoutPlan, where="layout plan"))
+    frame = check(plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     _check_ranges(frame)
     board = as_board(board)
     canonical = {text: _proved(board, text) for text in frame["layout"].unique().sort()}
     _check_nodes(frame["node"].unique().sort().to_list())
-    canonical |= {WHOLE_GPU: WHOLE_GPU}
-    return frame.with_columns(
-        pl.col("layout", "held", "had").replace_strict(canonical, return_dtype=pl.String)
-    )
+    return frame.with_columns(pl.col("layout").replace_strict(canonical, return_dtype=pl.String))
 
 
 def switch_times(plan: pl.DataFrame) -> list[datetime]:
@@ -101,7 +100,7 @@ def switch_times(plan: pl.DataFrame) -> list[datetime]:
     return plan["slot_start"].unique().sort().to_list()
 
 
-def states_at(plan: pl.DataFrame, at: datetime, *, of: str = "held") -> dict[str, NodeState]:
+def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
     """State of each node at one time, by node name; GPUs for which the plan says nothing then are left out.
 
     Parameters
@@ -110,8 +109,6 @@ def states_at(plan: pl.DataFrame, at: datetime, *, of: str = "held") -> dict[str
         A plan that :func:`checked_plan` returned.
     at : datetime
         With its zone.
-    of : {"held", "layout"}
-        Column to take: what GPUs have, or what they are needed with.
 
     Raises
     ------
@@ -128,11 +125,11 @@ def states_at(plan: pl.DataFrame, at: datetime, *, of: str = "held") -> dict[str
             "time of export", f"a time within {span}", at.isoformat(), "Choose a time of the plan."
         )
         raise SchemaError(text)
-    return {str(node[0]): _state(group.iter_rows(named=True), of) for node, group in _by_node(rows)}
+    return {str(node[0]): _state(group.iter_rows(named=True)) for node, group in _by_node(rows)}
 
 
 def node_states(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, dict[datetime, NodeState]]:
-    """What the GPUs of each node have, by the time from which on; with `at`, only what they have then."""
+    """Each node's states by the time at which they begin; with `at`, only the one in force then."""
     if at is not None:
         return {node: {at: state} for node, state in states_at(plan, at).items()}
     found: dict[str, dict[datetime, NodeState]] = {}
@@ -142,7 +139,7 @@ def node_states(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, dic
         for row in group.iter_rows(named=True):
             in_force[row["gpu"]] = row
             start = row["slot_start"]
-            states[start] = _state((held for held in in_force.values() if held["slot_end"] > start), "held")
+            states[start] = _state(held for held in in_force.values() if held["slot_end"] > start)
     return found
 
 
@@ -182,8 +179,8 @@ def _by_node(frame: pl.DataFrame) -> Iterable[tuple[tuple[object, ...], pl.DataF
     return frame.group_by("node", maintain_order=True)
 
 
-def _state(rows: Iterable[Mapping[str, Any]], of: str) -> NodeState:
-    return NodeState(tuple(sorted((row["gpu"], row[of]) for row in rows)))
+def _state(rows: Iterable[Mapping[str, Any]]) -> NodeState:
+    return NodeState(tuple(sorted((row["gpu"], row["layout"]) for row in rows)))
 
 
 def _proved(board: GpuModel, text: str) -> str:

@@ -1,6 +1,5 @@
 """The machine: boards, MIG profiles, layouts, and what is possible on them."""
 
-from gpuplanner.hardware.devices import with_held
 from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
 from gpuplanner.hardware.feasibility import Proof, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
@@ -17,7 +16,7 @@ from gpuplanner.hardware.layout import (
 )
 from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_order
 from gpuplanner.hardware.profile import MigProfile, ProfileName
-from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, mode_seconds, reconfiguration_cost
+from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, reconfiguration_cost
 from gpuplanner.hardware.spread import spread
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "layout_counts",
     "layout_faults",
     "load_gpu_model",
-    "mode_seconds",
     "multisets",
     "pareto_counts",
     "parse_layout",
@@ -49,5 +47,4 @@ __all__ = [
     "prove",
     "reconfiguration_cost",
     "spread",
-    "with_held",
 ]

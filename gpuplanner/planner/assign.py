@@ -1,4 +1,4 @@
-"""From counts to numbered GPUs, with the fewest and gentlest changes and whole GPUs together on nodes."""
+"""From counts to numbered GPUs, with the fewest and gentlest cuts and whole GPUs together on nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ Places = NDArray[np.int16]
 def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """Say which GPU has which layout when.
 
-    A GPU keeps its layout while it is not needed, and whenever the counts allow it, so that as few GPUs change as
-    the plan says. (Racks at their power limit may need more: counts do not say which rack a GPU is in.) Which
+    A GPU keeps its layout whenever the counts allow it, so that the GPUs cut are as few as the plan says. Which
     GPU takes up which new layout is a transport problem: reboots are avoided first, then the destruction of
     instances that the new layout wants as well. Cut GPUs gather on the last nodes, whole ones on nodes without
     cuts: a job of many whole GPUs finds them side by side. Nodes kept whole are never cut, racks stay within
-    their power, and GPUs that changed as often as a day allows are passed over while there are others.
+    their power, and GPUs that were cut as often as a day allows are passed over while there are others.
 
     Parameters
     ----------
@@ -43,9 +42,8 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     -------
     polars.DataFrame, shape (n_ranges, 6)
         Table :class:`~gpuplanner.schemas.LayoutPlan`: one row for each GPU and range of slots with one
-        layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``. ``changed`` marks GPUs that
-        take up another layout than they had when they were last on; in the first slot, GPUs are taken to have
-        been cut already unless the problem has initial layouts.
+        layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``. ``changed`` marks cuts; in
+        the first slot, GPUs are taken to have been cut already unless the problem has initial layouts.
 
     Raises
     ------
@@ -68,11 +66,11 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     node1 0 3g.20gb:2 False
     """
     plan.require()
-    return _ranges(_placed(problem, plan.layouts, plan.counts, plan.held), problem)
+    return _ranges(_placed(problem, plan.layouts, plan.counts), problem)
 
 
-def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts, held: Counts) -> int:
-    """Most changes of one GPU in one day, if GPUs are numbered as :func:`assign` does.
+def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> int:
+    """Most cuts of one GPU in one day, if GPUs are numbered as :func:`assign` does.
 
     Parameters
     ----------
@@ -80,42 +78,39 @@ def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts, 
         The problem.
     layouts : sequence of str
         Layout texts.
-    counts, held : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that are on with each layout, and those that have it.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that are on with each layout.
     """
-    return _placed(problem, layouts, counts, held).most_switches
+    return _placed(problem, layouts, counts).most_switches
 
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Layout with which every GPU is on in every slot, and whether it took it up then."""
+    """Layout of every GPU in every slot, and before the first one if it is known."""
 
     texts: list[str]
-    on: Places
-    changed: NDArray[np.bool_]
+    states: Places
+    initial: Places | None
     most_switches: int
 
 
-def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, held: Counts) -> _Placed:
-    texts = list(dict.fromkeys([*layouts, *(problem.initial or {}), WHOLE_GPU]))
+def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> _Placed:
+    texts = list(dict.fromkeys([*layouts, *(problem.initial or {})]))
     place = _Placer(problem, texts)
+    now = np.full(problem.gpus, _OFF, dtype=np.int16)
+    initial = None
     if problem.initial is not None:
-        first = np.array([0 if text == WHOLE_GPU else problem.initial.get(text, 0) for text in texts])
-        place.next(first, first)
-        place.all_off()
-    wanted, aims = (np.pad(rows, ((0, 0), (0, len(texts) - len(layouts)))) for rows in (counts, held))
-    on, changed, most = [], [], 0
-    for slot, (now, aim) in enumerate(zip(wanted, aims, strict=True)):
-        if slot == 0 or problem.day_of(slot) > problem.day_of(slot - 1):
+        initial = now = place.next(now, np.array([problem.initial.get(text, 0) for text in texts]))
+        place.begin_day()
+    states, most = [], 0
+    for slot, row in enumerate(counts):
+        if slot and problem.day_of(slot) > problem.day_of(slot - 1):
             place.begin_day()
-        had = place.has.copy()
-        place.next(now, aim)
-        on.append(place.on.copy())
-        known = slot > 0 or problem.initial is not None
-        changed.append((place.has != had) & known)
-        place.changes_today += changed[-1]
-        most = max(most, int(place.changes_today.max(initial=0)))
-    return _Placed(texts, np.array(on), np.array(changed), most)
+        free = slot == 0 and initial is None
+        now = place.next(now, np.pad(row, (0, len(texts) - len(row))), free=free)
+        states.append(now)
+        most = max(most, int(place.cuts_today.max(initial=0)))
+    return _Placed(texts, np.array(states), initial, most)
 
 
 class _Placer:
@@ -128,72 +123,68 @@ class _Placer:
         self.kept = self.node < limits.whole_nodes_kept
         self.rack = self.node // limits.nodes_per_rack
         self.most_per_rack = limits.gpus_on_per_rack
-        self.most_changes = limits.switches_per_day
-        self.changes_today = np.zeros(problem.gpus, dtype=np.int64)
-        self.whole = texts.index(WHOLE_GPU)
+        self.most_cuts = limits.switches_per_day
+        self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
+        self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
         self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
-        self.harm = functools.partial(_harm, problem.board, tuple(texts))
-        self.has = np.full(problem.gpus, self.whole, dtype=np.int16)
-        self.on = np.full(problem.gpus, _OFF, dtype=np.int16)
+        self.harm = functools.partial(_harm, problem.board, (*texts, OFF))
 
     def begin_day(self) -> None:
-        """Forget the changes of the day before."""
-        self.changes_today[:] = 0
+        """Forget the cuts of the day before."""
+        self.cuts_today[:] = 0
 
-    def all_off(self) -> None:
-        """Need no GPU any more; they keep their layouts."""
-        self.on[:] = _OFF
+    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
+        """Layout of every GPU, as close to the one before as the wanted counts allow.
 
-    def next(self, wanted: Counts, aim: Counts) -> None:
-        """Choose which GPUs are on with which layout, so many of each, and how many should have it."""
-        before = self.on
-        self.on = np.full_like(before, _OFF)
-        lacking = np.zeros_like(wanted)
+        If `free`, cuts do not count: they were made before the first slot.
+        """
+        now = np.full_like(before, _OFF)
         for layout in self.cut:
-            there = np.flatnonzero(self.has == layout)[::-1]
-            order = np.lexsort((-self._wear(there), before[there] != layout))
-            lacking[layout] = wanted[layout] - self._take(there[order], layout, int(wanted[layout]))
-        lacking[self.whole] = wanted[self.whole] - self._place_whole(before, int(wanted[self.whole]))
-        if lacking.any():
-            self._change(wanted, aim, lacking)
+            there = np.flatnonzero(before == layout)[::-1]
+            if self.most_cuts is not None:
+                there = there[np.argsort(-self.cuts_today[there], kind="stable")]
+            now[there[: wanted[layout]]] = layout
+        if self.whole is not None:
+            self._place_whole(before, now, int(wanted[self.whole]))
+        stayed = now.copy()
+        self._place_cuts(before, now, wanted)
+        if not free:
+            self.cuts_today += (now != stayed) & (now != _OFF)
+        return now
 
-    def _place_whole(self, before: Places, wanted: int) -> int:
-        """Nodes kept for it come first, then GPUs that were on whole before, then nodes with fewest cuts."""
-        free = np.flatnonzero((self.on == _OFF) & (self.has == self.whole))
-        cut = self._per_node(self.on != _OFF)[self.node[free]]
-        order = np.lexsort((free, cut, before[free] != self.whole, ~self.kept[free]))
-        return self._take(free[order], self.whole, wanted)
+    def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
+        """Nodes kept for it come first, then GPUs that were whole before, then nodes with fewest cuts."""
+        free = np.flatnonzero(now == _OFF)
+        node = self.node[free]
+        keys = (free, self._per_node(now != _OFF)[node], before[free] != self.whole, ~self.kept[free])
+        self._take(now, free[np.lexsort(keys)], int(self.whole or 0), wanted)
 
-    def _change(self, wanted: Counts, aim: Counts, lacking: Counts) -> None:
-        """What is missing goes where it harms least what is there; among equals, beside other cuts."""
-        growing = np.flatnonzero(lacking).tolist()
-        free = self._free_beside_cuts()
-        fresh = ~self._worn(free)
-        former = self.has[free]
+    def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
+        """New cuts go where they harm least what is there; among equals, beside other cuts."""
+        lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
+        growing = [layout for layout, number in lacking.items() if number > 0]
+        if not growing:
+            return
+        free = self._free_beside_cuts(now)
+        former = before[free]
         origins = np.unique(former).tolist()
-        there = np.bincount(self.has, minlength=len(wanted))
-        aim = aim.copy()
-        aim[self.whole] = len(self.has) - aim[self.cut].sum()
-        # First what the plan gives up, then anything that is not on.
-        spare = np.minimum(
-            there - np.maximum(aim, wanted), [int((fresh & (former == o)).sum()) for o in range(len(aim))]
-        )
-        for supply in (spare.clip(0)[origins], [int((fresh & (former == o)).sum()) for o in origins]):
-            cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
-            flow = transport(supply, lacking[growing], cost)
-            for origin, row in zip(origins, flow, strict=True):
-                for layout, number in zip(growing, row.tolist(), strict=True):
-                    lacking[layout] -= self._take(free[fresh & (former == origin)], layout, number)
+        fresh = ~self._worn(free)
+        supply = [int((fresh & (former == origin)).sum()) for origin in origins]
+        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
+        flow = transport(supply, [lacking[layout] for layout in growing], cost)
+        for origin, row in zip(origins, flow, strict=True):
+            for layout, number in zip(growing, row.tolist(), strict=True):
+                lacking[layout] -= self._take(now, free[fresh & (former == origin)], layout, number)
         for layout in growing:
-            # Racks at their power limit, or GPUs that have changed often enough, were in the way.
+            # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
             order = free[np.argsort(self._worn(free), kind="stable")]
-            self._take(order, layout, int(lacking[layout]))
+            self._take(now, order, layout, lacking[layout])
 
-    def _take(self, order: NDArray[np.intp], layout: int, wanted: int) -> int:
-        """Have on with a layout the first free GPUs of an order whose racks have room; say how many."""
-        order = order[self.on[order] == _OFF]
+    def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
+        """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
+        order = order[now[order] == _OFF]
         if self.most_per_rack is not None and wanted:
-            room = self.most_per_rack - np.bincount(self.rack[self.on != _OFF], minlength=self.rack[-1] + 1)
+            room = self.most_per_rack - np.bincount(self.rack[now != _OFF], minlength=self.rack[-1] + 1)
             racks = self.rack[order]
             by_rack = np.argsort(racks, kind="stable")
             first = np.searchsorted(racks[by_rack], racks[by_rack])
@@ -201,27 +192,23 @@ class _Placer:
             rank[by_rack] = np.arange(len(order)) - first
             order = order[rank < room[racks]]
         chosen = order[:wanted]
-        self.on[chosen] = self.has[chosen] = layout
+        now[chosen] = layout
         return len(chosen)
 
-    def _wear(self, gpus: NDArray[np.intp]) -> Counts:
-        """Changes today, if they are limited."""
-        wear: Counts = self.changes_today[gpus] if self.most_changes is not None else np.zeros_like(gpus)
-        return wear
-
     def _worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which GPUs may not change again today."""
-        most = np.inf if self.most_changes is None else self.most_changes
-        worn: NDArray[np.bool_] = self.changes_today[gpus] >= most
+        """Which GPUs may not be cut again today."""
+        most = np.inf if self.most_cuts is None else self.most_cuts
+        worn: NDArray[np.bool_] = self.cuts_today[gpus] >= most
         return worn
 
-    def _free_beside_cuts(self) -> NDArray[np.intp]:
-        """Free GPUs that may be cut: least worn if that is limited, then beside cuts and not whole GPUs."""
-        free = np.flatnonzero((self.on == _OFF) & ~self.kept)
+    def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
+        """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""
+        free = np.flatnonzero((now == _OFF) & ~self.kept)
         node = self.node[free]
-        whole = self.on == self.whole
-        cut = (self.on != _OFF) & ~whole
-        order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node], self._wear(free)))
+        whole = now == (_OFF - 1 if self.whole is None else self.whole)
+        cut = (now != _OFF) & ~whole
+        wear = self.cuts_today[free] if self.most_cuts is not None else np.zeros_like(free)
+        order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node], wear))
         return free[order]
 
     def _per_node(self, marked: NDArray[np.bool_]) -> Counts:
@@ -237,13 +224,17 @@ def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> i
 
 def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
     """Runs of slots with one layout, as table rows."""
-    by_gpu, texts = placed.on.T, placed.texts
+    by_gpu, initial, texts = placed.states.T, placed.initial, placed.texts
     fresh = np.ones_like(by_gpu, dtype=bool)
     fresh[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
     gpu, start = np.nonzero(fresh)
     last = np.append(gpu[1:] != gpu[:-1], True)
     end = np.where(last, problem.n_slots, np.append(start[1:], 0))
     layout = by_gpu[gpu, start]
+    arrived = start > 0
+    if initial is not None:
+        arrived |= layout != initial[gpu]
+    is_cut = np.array([text != WHOLE_GPU for text in texts] + [False])
     times = pl.Series(problem.slot_times, dtype=pl.Datetime("us", "UTC"))
     labels = pl.Series([*texts, OFF], dtype=pl.String)
     frame = pl.DataFrame(
@@ -253,7 +244,7 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
             "slot_start": times[start],
             "slot_end": times[end],
             "layout": labels[layout % len(labels)],
-            "changed": placed.changed.T[gpu, start],
+            "changed": arrived & is_cut[layout],
         }
     )
     return check(frame.sort("node", "gpu", "slot_start"), LayoutPlan, where="assign")

@@ -33,7 +33,7 @@ def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> tuple[
     bound : float
         The bound; 0 if the program was not solved in time.
     guide : ndarray of float or None, shape (n_slots, n_layouts)
-        GPUs on by layout, in fractions, that reach the bound.
+        GPUs by layout, in fractions, that reach the bound.
     """
     model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial, floors=floors)
     answer = solve(model.linear, effort, relaxed=True)

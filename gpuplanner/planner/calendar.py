@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuplanner.planner.effort import TOLERANCE, Effort
-from gpuplanner.planner.families import SlotModel, build
+from gpuplanner.planner.families import SlotModel, build, start_values
 from gpuplanner.planner.few import Pool
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.held import settled
 from gpuplanner.planner.problem import Counts, Floats
 from gpuplanner.planner.slots import window_floors
 from gpuplanner.planner.solver import solve
@@ -20,7 +19,7 @@ _NODES = 50
 _DAY_H, _WEEK_H = 24.0, 168.0
 
 
-def calendar_states(fluid: Fluid, distinct: int, effort: Effort) -> Counts | None:
+def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | None:
     """Plan with at most so many different vectors of counts over the whole horizon.
 
     Vectors are chosen from a pool that begins with the best of each slot. A start is either the best plan
@@ -43,8 +42,8 @@ def calendar_states(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
 
     Returns
     -------
-    ndarray of int or None, shape (n_slots, n_columns)
-        A plan. No proof that no other calendar is cheaper goes with it, only the bound of all plans.
+    ndarray of int or None, shape (n_slots, n_layouts)
+        GPUs by layout. No proof that no other calendar is cheaper goes with it, only the bound of all plans.
         None if not even one vector for all slots was found in time.
 
     Examples
@@ -58,62 +57,57 @@ def calendar_states(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     ... )
     >>> fluid = Fluid.of(problem)
     >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
-    >>> [calendar_states(fluid, distinct, effort)[:, 0].tolist() for distinct in (1, 2, 3)]
+    >>> [calendar_counts(fluid, distinct, effort).ravel().tolist() for distinct in (1, 2, 3)]
     [[3, 3, 3, 3, 3, 3], [1, 1, 3, 3, 1, 1], [1, 1, 3, 2, 1, 1]]
     """
     model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial)
-    best = _tied(model, np.zeros(len(model.slots), dtype=np.int64), None, effort)
+    best = _settled(model, np.zeros(len(model.slots), dtype=np.int64), None, effort)
     if best is None or distinct == 1:
         return best
     floors = window_floors(fluid, 1, (), effort)
-    on = fluid.on(best)
-    pool = Pool.of(fluid, on if floors is None else np.concatenate([on, floors.choices]))
+    pool = Pool.of(fluid, best if floors is None else np.concatenate([best, floors.states]))
     for size in range(2, distinct + 1):
-        starts = [pool.wider(pool.places(fluid.on(best))), *map(pool.grouped, _groupings(fluid, size))]
+        starts = [pool.wider(pool.places(best)), *map(pool.grouped, _groupings(fluid, size))]
         start = min(map(pool.exchanged, starts), key=pool.cost)
-        better, pool = _improved(model, pool, settled(fluid, pool.vectors[start], effort), effort)
-        best = min(best, better, key=lambda states: _cost(fluid, states))
+        best, pool = _improved(model, pool, pool.vectors[start], effort)
     return best
 
 
-def _improved(model: SlotModel, pool: Pool, states: Counts, effort: Effort) -> tuple[Counts, Pool]:
-    """Settle groups, exchange vectors, and so on until nothing is cheaper; and the pool with all vectors seen."""
+def _improved(model: SlotModel, pool: Pool, counts: Counts, effort: Effort) -> tuple[Counts, Pool]:
+    """Settle, exchange vectors, and so on until nothing is cheaper; and the pool with all vectors seen."""
     fluid = model.fluid
     while True:
-        found = _tied(model, _groups(fluid.on(states)), states, effort)
-        states = states if found is None else found
-        pool = Pool.of(fluid, np.concatenate([pool.vectors, fluid.on(states)]))
-        exchanged = pool.vectors[pool.exchanged(pool.places(fluid.on(states)))]
-        if effort.spent() or (exchanged == fluid.on(states)).all():
-            return states, pool
-        other = settled(fluid, exchanged, effort)
-        if _cost(fluid, other) >= _cost(fluid, states) - TOLERANCE:
-            return states, pool
-        states = other
+        settled = _settled(model, _groups(counts), counts, effort)
+        counts = counts if settled is None else settled
+        pool = Pool.of(fluid, np.concatenate([pool.vectors, counts]))
+        exchanged = pool.vectors[pool.exchanged(pool.places(counts))]
+        if effort.spent() or _cost(fluid, exchanged) >= _cost(fluid, counts) - TOLERANCE:
+            return counts, pool
+        counts = exchanged
 
 
-def _tied(model: SlotModel, group: Counts, states: Counts | None, effort: Effort) -> Counts | None:
+def _settled(model: SlotModel, group: Counts, counts: Counts | None, effort: Effort) -> Counts | None:
     """Best vectors for the groups, best groups for the vectors, and so on until nothing improves."""
     fluid = model.fluid
     while not effort.spent():
         folded = tied(model, group)
-        answer = solve(folded.linear, effort, gap=effort.gap_target, nodes=_NODES)
+        start = None if counts is None else folded.gathered(start_values(model, counts, fluid.initial, None))
+        answer = solve(folded.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)
         if answer.values is None:
-            return states
-        chosen = fluid.on(model.states(folded.spread(answer.values)))
+            return counts
+        chosen = model.counts(folded.spread(answer.values))
         held = Pool.of(fluid, chosen)
-        paths = [chosen, held.vectors[held.path(np.arange(len(held.vectors)))]]
-        found = min((settled(fluid, on, effort) for on in paths), key=lambda states: _cost(fluid, states))
-        if states is not None and _cost(fluid, found) >= _cost(fluid, states) - TOLERANCE:
-            return states
-        if (fluid.on(found) == chosen).all():
+        found = held.vectors[held.path(np.arange(len(held.vectors)))]
+        if counts is not None and _cost(fluid, found) >= _cost(fluid, counts) - TOLERANCE:
+            return counts
+        if (found == chosen).all():
             return found
-        states, group = found, _groups(fluid.on(found))
-    return states
+        counts, group = found, _groups(found)
+    return counts
 
 
-def _cost(fluid: Fluid, states: Counts) -> float:
-    return fluid.cost(states, before=fluid.initial)
+def _cost(fluid: Fluid, counts: Counts) -> float:
+    return fluid.cost(counts, before=fluid.initial)
 
 
 def _groups(counts: Counts) -> Counts:

@@ -8,32 +8,33 @@ from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.problem import Counts, Floats
 
 
-def change_costs(fluid: Fluid, before: Counts, after: Counts) -> Floats:
-    r"""Cost of changing from each state to each other.
+def change_prices(fluid: Fluid) -> Floats:
+    """Cost of one more GPU with each layout, shape (n_layouts,); 0 for a GPU that is not cut."""
+    return np.where(fluid.cut, fluid.change_cost, 0.0)
 
-    Let :math:`h_l` GPUs have layout :math:`l` before, on or not, and :math:`g_l` after. As many GPUs as can keep
-    their layout. So :math:`\sum_l (g_l - h_l)^+` take up a layout with instances; where fewer have instances
-    after than before, the difference is made whole. MIG mode changes on
-    :math:`\left| \sum_l (g_l - h_l) \right|` of them. This is a distance: never more over a third state than
-    straight, and the same both ways.
+
+def change_costs(fluid: Fluid, before: Counts, after: Counts) -> Floats:
+    """Cost of changing from each state to each other.
+
+    A state is a vector of counts. Only growth is paid, each layout by itself, so that the cost is a distance
+    in one direction: never more over a third state than straight (the triangle inequality holds), and
+    nothing on the way down.
 
     Parameters
     ----------
     fluid : Fluid
         The arrays.
-    before : ndarray of int, shape (n, n_columns)
+    before : ndarray of int, shape (n, n_layouts)
         States left.
-    after : ndarray of int, shape (m, n_columns)
+    after : ndarray of int, shape (m, n_layouts)
         States entered.
 
     Returns
     -------
     ndarray of float, shape (n, m)
     """
-    had, have = fluid.held(before), fluid.held(after)
-    grown = np.zeros((len(had), len(have)))
-    for one, other in zip(had.T, have.T, strict=True):
-        grown += (other[None] - one[:, None]).clip(0)
-    mode = (have.sum(axis=1)[None] - had.sum(axis=1)[:, None]).astype(np.float64)
-    costs: Floats = fluid.change_cost * (grown + (-mode).clip(0)) + fluid.mode_cost * np.abs(mode)
+    costs = np.zeros((len(before), len(after)))
+    for layout, price in enumerate(change_prices(fluid).tolist()):
+        if price:
+            costs += price * (after[None, :, layout] - before[:, None, layout]).clip(0)
     return costs

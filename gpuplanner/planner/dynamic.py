@@ -1,37 +1,32 @@
-"""The optimum by dynamic programming over slots, where the fleet is small enough to list what its GPUs can have."""
+"""The optimum by dynamic programming over slots, where the fleet is small enough to list its states."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.planner.changes import change_costs
+from gpuplanner.planner.changes import change_costs, change_prices
 from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.held import at_need
-from gpuplanner.planner.lattice import Lattice
 from gpuplanner.planner.problem import Counts, Floats
+from gpuplanner.planner.undominated import Lattice, undominated
 
 MAX_STATES = 100_000
-"""States up to which a day of hours takes seconds, and less than 1 GiB of memory."""
+"""States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
 
 
-def dynamic_states(
+def dynamic_counts(
     fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES
 ) -> tuple[Counts, float] | None:
     r"""Find an optimal plan, or say that there are too many states.
 
-    .. math:: V_t(h) = \min_{x \le h} f_t(x) + \min_{h'} \bigl( V_{t-1}(h') + r(h', h) \bigr)
+    .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
 
-    where :math:`h` says how many GPUs have each layout, :math:`x` how many are on with it, :math:`f_t` what the
-    slot costs and :math:`r` what changes cost. Both minima are found for all :math:`h` at once. The first is a
-    pass over the list from small to large. For the second, give up GPUs one at a time for nothing, down to what
-    both have in common, and take up others at their price: two passes, a distance transform. The number of
-    GPUs being given, a change is paid once, by the layout that grows. Let :math:`c` be its price, :math:`m` that of
-    MIG mode and :math:`w` the whole GPUs: since :math:`|w - w'| = 2 (w - w')^+ - (w - w')`, and the last part
-    telescopes, whole GPUs cost :math:`c + 2m`, others :math:`c`, and :math:`m` is paid for each GPU less that is
-    whole at the end. (Where nobody asks for whole GPUs and MIG mode has no price, they are left out.) So the
-    work of a slot grows with the number of states times that of layouts, not with the square of the number of
-    states.
+    over the states that :func:`~gpuplanner.planner.undominated.undominated` leaves. The cost of a change
+    :math:`r` is a sum over layouts of what each grows by. So the way from :math:`x'` to :math:`x` may lead,
+    one GPU at a time, first down to their common part and then up, at the same cost; and as with a state all
+    smaller ones are listed, it never leaves the list. Two passes over the list, a distance transform, find
+    the minimum for all :math:`x` at once: the work of a slot grows with the number of states times that of
+    layouts, not with the square of the number of states.
 
     Parameters
     ----------
@@ -44,11 +39,11 @@ def dynamic_states(
 
     Returns
     -------
-    states : ndarray of int, shape (n_slots, n_columns)
-        A plan.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout.
     bound : float
-        Its cost, which no plan undercuts. None instead of both if there are too many states, the time was up
-        first, or the limits contradict each other.
+        Its cost, which no plan undercuts. None instead of both if there are too many states, or the time was
+        up first.
 
     References
     ----------
@@ -60,77 +55,54 @@ def dynamic_states(
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner import PlanProblem
     >>> problem = PlanProblem(
-    ...     board="H100-80GB-SXM5", gpus=1, gpus_per_node=1, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.80gb", "1g.10gb"],
-    ...     demand=[[[1, 0, 0, 1], [0, 0, 3, 0]]], unmet_price=2.0, change_gpu_hours=0.5,
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
+    ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)
     >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
-    >>> states, bound = dynamic_states(fluid, effort)  # the GPU is off in the second hour, and keeps its layout
-    >>> fluid.on(states).tolist(), round(bound, 3)
-    ([[1, 0], [0, 0], [0, 0], [1, 0]], 2.857)
+    >>> counts, bound = dynamic_counts(fluid, effort)
+    >>> counts.ravel().tolist(), bound
+    ([2, 2, 2, 2], 8.0)
     """
-    lattice = Lattice.of(fluid, max_states)
+    lattice = undominated(fluid, max_states, effort)
     if lattice is None:
         return None
-    search = _Search(fluid, lattice)
-    for slot in range(fluid.problem.n_slots):
+    values: list[Floats] = []
+    for slot, (own, costs) in enumerate(zip(lattice.own, lattice.costs, strict=True)):
         if effort.spent():
             return None
-        search.enter(slot)
-    return search.best()
-
-
-class _Search:
-    """Least cost of the slots so far for everything that GPUs can have."""
-
-    def __init__(self, fluid: Fluid, lattice: Lattice) -> None:
-        self.fluid, self.lattice = fluid, lattice
-        vectors = lattice.vectors
-        self.on = vectors[:, : len(fluid.layouts)]
-        self.cut = self.on[:, fluid.cut]
-        self.total = self.cut.sum(axis=1)
-        self.alone = fluid.state(self.on, self.cut)
-        # Whole GPUs are a layout of their own, if they matter: all GPUs then have one.
-        self.whole = np.flatnonzero(~lattice.cut).tolist()
-        self.full = np.ones(len(vectors), dtype=bool)
-        if len(self.whole):
-            self.full = vectors.sum(axis=1) == fluid.problem.gpus
-        self.only_on = (vectors[:, len(fluid.layouts) :] == 0).all(axis=1)
-        self.prices = np.where(lattice.cut, fluid.change_cost, fluid.change_cost + 2 * fluid.mode_cost)
-        self.values: list[Floats] = []
-        self.chosen: list[Counts] = []
-
-    def enter(self, slot: int) -> None:
-        """Add a slot."""
-        fluid = self.fluid
-        able = fluid.allowed(slot, self.alone) & self.only_on
-        own = np.where(able, fluid.slot_costs(slot, self.on), np.inf)
-        if slot == 0 and fluid.initial is None:
-            # Here what is cut is on; the others are whole, and there are as many as may be on.
-            least, at = self.lattice.least_within(own, self.whole)
-        else:
-            least, at = self.lattice.least_within(own)
         if slot:
-            value = least + self.lattice.nearest(self.values[-1], self.prices)
+            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], change_prices(fluid))
+            values.append(entering[own] + costs)
+        elif fluid.initial is None:
+            values.append(costs)
         else:
-            value = least - fluid.mode_cost * self.total
-            if fluid.initial is not None:
-                value += change_costs(fluid, fluid.initial[None], self.alone)[0]
-        self.chosen.append(at)
-        self.values.append(np.where(self.full, value, np.inf))
+            values.append(change_costs(fluid, fluid.initial[None], lattice.states[own])[0] + costs)
+    counts = _backtrack(fluid, lattice, values)
+    return counts, fluid.cost(counts, before=fluid.initial)
 
-    def best(self) -> tuple[Counts, float] | None:
-        """The plan with the least value at the end, and that value; None if there is none."""
-        fluid, vectors = self.fluid, self.lattice.vectors
-        last = self.values[-1] + fluid.mode_cost * self.total
-        row = int(last.argmin())
-        if not np.isfinite(last[row]):
-            return None
-        rows = [row]
-        for value in reversed(self.values[:-1]):
-            way = (vectors[rows[-1]] - vectors).clip(0) @ self.prices
-            rows.append(int((value + way).argmin()))
-        rows.reverse()
-        on = np.array([self.on[at[row]] for at, row in zip(self.chosen, rows, strict=True)])
-        return at_need(fluid, on, self.cut[rows]), float(last[row])
+
+def _cheapest_arrivals(lattice: Lattice, own: Counts, values: Floats, prices: Floats) -> Floats:
+    """Least cost of coming to each state of the lattice, from own states with these values."""
+    cost = np.full(len(lattice.states), np.inf)
+    cost[own] = values
+    for level in reversed(lattice.levels):
+        for below in lattice.below[:, level]:
+            there = below >= 0
+            down = below[there]
+            cost[down] = np.minimum(cost[down], cost[level][there])
+    for level in lattice.levels:
+        best = cost[level]
+        for below, price in zip(lattice.below[:, level], prices.tolist(), strict=True):
+            np.minimum(best, np.where(below >= 0, cost[below], np.inf) + price, out=best)
+    return cost
+
+
+def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
+    """The states that the last value was reached by."""
+    path = [lattice.states[lattice.own[-1][values[-1].argmin()]]]
+    for own, value in zip(reversed(lattice.own[:-1]), reversed(values[:-1]), strict=True):
+        states = lattice.states[own]
+        path.append(states[(value + change_costs(fluid, states, path[-1][None])[:, 0]).argmin()])
+    return np.array(path[::-1])

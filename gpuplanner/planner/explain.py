@@ -124,9 +124,7 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     yield (
         f"On average {on.mean():.1f} of {problem.gpus} GPUs are on, most at {_at(problem, peak)}: "
         f"{on[peak]}, driven by {_named(problem.profiles[driver])} ({problem.required[driver, peak]} instances, "
-        f"{load[driver]:.1f} GPUs' worth). GPUs take up another layout "
-        f"{'once' if plan.changes == 1 else f'{plan.changes} times'}, {plan.mode_changes} of them with a change of MIG "
-        "mode."
+        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}."
     )
 
 
@@ -208,7 +206,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     if found is None:
         return
     service, powered = int(problem.gpus_in_service[slot]), int(problem.gpus_allowed_on[slot])
-    wanted = int(found.choices.sum())
+    wanted = int(found.states.sum())
     lacking = wanted - service + problem.kept_whole
     parts = []
     if problem.kept_whole and lacking > 0:

@@ -1,9 +1,8 @@
 """The model of a range of slots, one function per family of rows.
 
 Columns, all whole numbers: ``on`` GPUs on by slot and layout, ``short`` instances missing by slot and step,
-``kept`` GPUs that have a layout but are not on, ``grown`` GPUs that take up a layout, ``whole`` those that are made
-whole, and ``mode`` those that were. Whole numbers follow for all others from the first, yet saying so makes the
-solver several times faster.
+``cut`` GPUs that take up a layout. Whole numbers follow for the last two from the first, yet saying so makes
+the solver several times faster.
 """
 
 from __future__ import annotations
@@ -42,11 +41,8 @@ class SlotModel:
         Columns and rows.
     on, short : list of ndarray of int
         Columns by slot.
-    kept : list of ndarray of int
-        Columns by slot; empty where no change is paid, so that what GPUs keep does not matter.
-    change : dict of int to ndarray of int
-        Columns of GPUs grown, made whole and were whole, by the slot that is entered; slots entered for free
-        are left out.
+    cut : dict of int to ndarray of int
+        Columns by the slot that is entered; slots entered for free are left out.
     """
 
     fluid: Fluid
@@ -54,16 +50,12 @@ class SlotModel:
     linear: LinearModel = field(default_factory=LinearModel)
     on: list[Columns] = field(default_factory=list)
     short: list[Columns] = field(default_factory=list)
-    kept: list[Columns] = field(default_factory=list)
-    change: dict[int, Columns] = field(default_factory=dict)
+    cut: dict[int, Columns] = field(default_factory=dict)
 
-    def states(self, values: Floats) -> Counts:
-        """States from column values, shape (n_slots, n_columns)."""
-        on = np.rint([values[columns] for columns in self.on]).astype(np.int64)
-        kept = np.zeros((len(on), int(self.fluid.cut.sum())), dtype=np.int64)
-        if self.kept:
-            kept = np.rint([values[columns] for columns in self.kept]).astype(np.int64)
-        return np.concatenate([on, kept], axis=1)
+    def counts(self, values: Floats) -> Counts:
+        """GPUs by layout from column values, shape (n_slots, n_layouts)."""
+        counts: Counts = np.rint([values[columns] for columns in self.on]).astype(np.int64)
+        return counts
 
 
 def build(
@@ -83,12 +75,12 @@ def build(
         The arrays.
     slots : range
         Consecutive slots.
-    before, after : ndarray of int, optional, shape (n_columns,)
-        Fixed states of the slots around the range. Where None, changes at that end are free.
+    before, after : ndarray of int, optional, shape (n_layouts,)
+        Fixed counts of the slots around the range. Where None, changes at that end are free.
     floors : sequence of Floor
         Least costs; those of slots beyond the range are left out.
     constant : bool
-        One state for all slots.
+        One vector of counts for all slots.
 
     Returns
     -------
@@ -100,11 +92,7 @@ def build(
     add_coverage(model)
     add_fleet(model)
     add_whole_kept(model)
-    alone = (constant or len(slots) == 1) and before is None and after is None
-    if fluid.cut.any() and (fluid.change_cost or fluid.mode_cost) and not alone:
-        add_kept_columns(model, constant=constant)
-        add_room(model)
-        add_changes(model, before, after, constant=constant)
+    add_changes(model, before, after, constant=constant)
     add_floors(model, floors)
     return model
 
@@ -121,21 +109,8 @@ def add_on_columns(model: SlotModel, *, constant: bool = False) -> None:
         names = [f"on_{'all' if constant else slot}_{layout}" for layout in range(n)]
         high = np.where(fluid.cut, fluid.cuttable[slot], fluid.gpus[slot])
         columns = model.linear.add_columns(names, cost=[cost] * n, high=high)
-        model.linear.narrow(columns, fluid.on(fluid.pinned), high)
+        model.linear.narrow(columns, fluid.pinned, high)
         model.on.append(columns)
-
-
-def add_kept_columns(model: SlotModel, *, constant: bool = False) -> None:
-    """GPUs that have a layout with instances but are not on, by slot and layout."""
-    fluid = model.fluid
-    cut = np.flatnonzero(fluid.cut)
-    for slot in model.slots:
-        if constant and model.kept:
-            model.kept.append(model.kept[0])
-            continue
-        names = [f"kept_{'all' if constant else slot}_{layout}" for layout in cut]
-        most = 0 if slot == 0 and fluid.initial is None else fluid.most_cut
-        model.kept.append(model.linear.add_columns(names, cost=[0.0] * len(cut), high=[most] * len(cut)))
 
 
 def add_short_columns(model: SlotModel) -> None:
@@ -175,47 +150,36 @@ def add_whole_kept(model: SlotModel) -> None:
             model.linear.add_row(f"whole_{slot}", on, fluid.cut.astype(float), "<=", fluid.cuttable[slot])
 
 
-def add_room(model: SlotModel) -> None:
-    """GPUs that are on or have a layout are no more than there are; some are never cut."""
-    fluid = model.fluid
-    for slot, on, kept in zip(model.slots, model.on, model.kept, strict=True):
-        columns = [*on, *kept]
-        model.linear.add_row(f"room_{slot}", columns, np.ones(len(columns)), "<=", fluid.problem.gpus)
-        if fluid.most_cut < fluid.problem.gpus:
-            is_cut = [*fluid.cut.astype(float), *np.ones(len(kept))]
-            model.linear.add_row(f"cut_{slot}", columns, is_cut, "<=", fluid.most_cut)
-
-
 def add_changes(
     model: SlotModel, before: Counts | None, after: Counts | None, *, constant: bool = False
 ) -> None:
-    """A change is paid for each GPU by which a layout grows, or the whole ones do; a mode change beside it."""
-    fluid, linear = model.fluid, model.linear
-    cut = np.flatnonzero(fluid.cut)
-    inside: list[_Side | None] = [
-        [[int(one), int(other)] for one, other in zip(on[fluid.cut], kept, strict=True)]
-        for on, kept in zip(model.on, model.kept, strict=True)
-    ]
-    sides = [
-        _known(fluid, before),
-        *(inside[:1] if constant else inside),
-        _known(fluid, after),
-    ]
-    for slot, (earlier, later) in enumerate(itertools.pairwise(sides), model.slots.start):
+    """A cut is paid for each GPU by which a layout grows, into, within and out of the range."""
+    fluid = model.fluid
+    price = fluid.change_cost
+    cuttable = np.flatnonzero(fluid.cut)
+    if not price or not len(cuttable):
+        return
+    sides: list[Columns | Counts | None] = [before, *(model.on[:1] if constant else model.on), after]
+    fixed = {0, len(sides) - 1}
+    for index in range(1, len(sides)):
+        earlier, later = sides[index - 1], sides[index]
         if earlier is None or later is None:
             continue
-        names = [*(f"grown_{slot}_{layout}" for layout in cut), f"whole_{slot}"]
-        prices = [*[fluid.change_cost] * len(cut), fluid.change_cost + fluid.mode_cost]
-        if fluid.mode_cost:
-            names, prices = [*names, f"mode_{slot}"], [*prices, fluid.mode_cost]
-        columns = linear.add_columns(names, cost=prices, high=[fluid.problem.gpus] * len(names))
-        model.change[slot] = columns
-        for place, layout in enumerate(cut.tolist()):
-            one = slice(place, place + 1)
-            _add_growth(linear, f"change_{slot}_{layout}", columns[place], earlier[one], later[one])
-        _add_growth(linear, f"uncut_{slot}", columns[len(cut)], later, earlier)
-        if fluid.mode_cost:
-            _add_growth(linear, f"modes_{slot}", columns[-1], earlier, later)
+        slot = model.slots.start + index - 1
+        names = [f"cut_{slot}_{layout}" for layout in cuttable]
+        columns = model.linear.add_columns(
+            names, cost=[price] * len(cuttable), high=[fluid.problem.gpus] * len(cuttable)
+        )
+        model.cut[slot] = columns
+        for layout, column in zip(cuttable.tolist(), columns.tolist(), strict=True):
+            terms: dict[int, float] = {column: 1.0}
+            rhs = 0.0
+            for side, sign, place in ((later, -1.0, index), (earlier, 1.0, index - 1)):
+                if place in fixed:
+                    rhs -= sign * float(side[layout])
+                else:
+                    terms[int(side[layout])] = sign
+            model.linear.add_row(f"change_{slot}_{layout}", terms.keys(), terms.values(), ">=", rhs)
 
 
 def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
@@ -225,62 +189,36 @@ def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
     for floor in [floor for floor in floors if start <= floor.slots.start and floor.slots.stop <= stop]:
         first, last = floor.slots.start - start, floor.slots.stop - start
         columns = [*model.on[first:last], *model.short[first:last]]
-        columns += [model.change[slot] for slot in floor.slots[1:] if slot in model.change]
+        columns += [model.cut[slot] for slot in floor.slots[1:] if slot in model.cut]
         held = np.concatenate(columns)
         costs = [linear.cost[column] for column in held]
         linear.add_row(f"floor_{floor.slots.start}_{len(floor.slots)}", held, costs, ">=", floor.cost)
 
 
-def start_values(model: SlotModel, states: Counts, before: Counts | None, after: Counts | None) -> Floats:
-    """Column values of known states, to begin a search with.
+def start_values(model: SlotModel, counts: Counts, before: Counts | None, after: Counts | None) -> Floats:
+    """Column values of known counts, to begin a search with.
 
     Parameters
     ----------
     model : SlotModel
         A model of the same range, not constant, with the same `before` and `after`.
-    states : ndarray of int, shape (n_slots, n_columns)
-        The states.
-    before, after : ndarray of int, optional, shape (n_columns,)
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout.
+    before, after : ndarray of int, optional, shape (n_layouts,)
         As for :func:`build`.
     """
     fluid = model.fluid
     values: NDArray[np.float64] = np.zeros(len(model.linear.names))
-    for slot, on, short, now in zip(model.slots, model.on, model.short, states, strict=True):
-        values[on] = fluid.on(now)
+    for slot, on, short, now in zip(model.slots, model.on, model.short, counts, strict=True):
+        values[on] = now
         steps = fluid.steps[slot]
-        left = fluid.missing(slot, fluid.on(now))
+        left = fluid.missing(slot, now)
         for step, column in enumerate(short.tolist()):
             taken = min(int(steps.width[step]), int(left[steps.profile[step]]))
             values[column] = taken
             left[steps.profile[step]] -= taken
-    if model.kept:
-        for kept, now in zip(model.kept, states, strict=True):
-            values[kept] = now[len(fluid.layouts) :]
-    sides = itertools.pairwise([before, *states, after])
+    sides = itertools.pairwise([before, *counts, after])
     for slot, (earlier, later) in enumerate(sides, model.slots.start):
-        if slot in model.change and earlier is not None and later is not None:
-            more = fluid.held(later) - fluid.held(earlier)
-            amounts = [*more.clip(0), max(-int(more.sum()), 0), max(int(more.sum()), 0)]
-            values[model.change[slot]] = amounts[: len(model.change[slot])]
+        if slot in model.cut and earlier is not None and later is not None:
+            values[model.cut[slot]] = (later - earlier).clip(0)[fluid.cut]
     return values
-
-
-_Side = list[float | list[int]]
-"""GPUs that have each layout at one side of a boundary: a number, or columns to add up."""
-
-
-def _known(fluid: Fluid, state: Counts | None) -> _Side | None:
-    return None if state is None else [float(gpus) for gpus in fluid.held(state)]
-
-
-def _add_growth(linear: LinearModel, name: str, column: int, earlier: _Side, later: _Side) -> None:
-    """The column is at least what some layouts together have more at the later side."""
-    terms: dict[int, float] = {int(column): 1.0}
-    rhs = 0.0
-    for side, sign in ((later, -1.0), (earlier, 1.0)):
-        for gpus in side:
-            if isinstance(gpus, float):
-                rhs -= sign * gpus
-            else:
-                terms |= dict.fromkeys(gpus, sign)
-    linear.add_row(name, terms.keys(), terms.values(), ">=", rhs)

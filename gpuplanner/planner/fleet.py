@@ -118,7 +118,7 @@ def plan_fleet(
     >>> from datetime import UTC, datetime
     >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "tenants": ["ads"]}
     >>> pools = {
-    ...     "old": PlanProblem("H200-141GB", 4, 4, profiles=["3g.71gb"], demand=[[[1, 2, 4]]], **hours),
+    ...     "old": PlanProblem("A100-40GB", 4, 4, profiles=["3g.20gb"], demand=[[[1, 2, 4]]], **hours),
     ...     "new": PlanProblem("H100-80GB-SXM5", 4, 4, profiles=["gpu"], demand=[[[1, 1, 2]]], **hours),
     ... }
     >>> found = plan_fleet(pools, gap_target=0)

@@ -1,14 +1,12 @@
 """The problem as arrays: what every method works on.
 
 The unit of decision is the number of GPUs that are on with a given layout in a given slot, so that nothing
-here grows with the fleet. Nothing is done to a GPU that is not needed: it keeps the layout it has, and comes back
-with it for nothing. So a state of the fleet is a vector in two parts: for each layout the GPUs on with it, then
-for each layout with instances the GPUs that have it but are not on. All others are whole.
+here grows with the fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,20 +38,16 @@ class Fluid:
         Instances on one GPU of each layout that can serve the set.
     steps : list of Steps
         Cost of missing instances, by slot.
-    on_cost, change_cost, mode_cost : float
-        Cost of one GPU that is on for one slot, of one that takes up another layout, and what is added if its MIG
-        mode changes.
+    on_cost, change_cost : float
+        Cost of one GPU that is on for one slot, and of one that is cut.
     gpus : ndarray of int, shape (n_slots,)
         GPUs that may be on.
     cuttable : ndarray of int, shape (n_slots,)
-        GPUs that may be on and cut; below 0 where the limits contradict each other.
-    most_cut : int
-        GPUs that may be cut, on or not.
-    pinned : ndarray of int, shape (n_columns,)
-        GPUs that must be on with a layout in every slot, as a state.
-    initial : ndarray of int or None, shape (n_columns,)
-        State before the first slot: nothing is on yet. None: GPUs that are on in the first slot have their
-        layouts already, all others are whole.
+        GPUs that may be cut; below 0 where the limits contradict each other.
+    pinned : ndarray of int, shape (n_layouts,)
+        GPUs that must have a layout in every slot.
+    initial : ndarray of int or None, shape (n_layouts,)
+        GPUs by layout before the first slot.
     """
 
     problem: PlanProblem
@@ -64,16 +58,14 @@ class Fluid:
     steps: list[Steps]
     on_cost: float
     change_cost: float
-    mode_cost: float
     gpus: Counts
     cuttable: Counts
-    most_cut: int
     pinned: Counts
     initial: Counts | None
 
     @classmethod
-    def of(cls, problem: PlanProblem, also: Sequence[str] = ()) -> Fluid:
-        """Build the arrays, with further layouts if some are named.
+    def of(cls, problem: PlanProblem) -> Fluid:
+        """Build the arrays.
 
         Examples
         --------
@@ -85,10 +77,9 @@ class Fluid:
         >>> Fluid.of(problem).layouts
         ('4g.20gb:1,3g.20gb:1', '4g.20gb:1,1g.5gb:3', '3g.20gb:1,1g.5gb:4', '1g.5gb:7')
         """
-        initial = {text: gpus for text, gpus in (problem.initial or {}).items() if text != WHOLE_GPU}
-        pinned = problem.limits.pinned
-        named = {*initial, *pinned, *also}
-        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned, *also]))
+        initial, pinned = dict(problem.initial or {}), problem.limits.pinned
+        named = {*initial, *pinned}
+        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned]))
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
         sets = up_sets(problem.board, problem.profiles, supply)
@@ -97,52 +88,28 @@ class Fluid:
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
         keep = [i for i, layout in enumerate(layouts) if layout in named or not _beaten(cover, i)]
-        layouts = [layouts[i] for i in keep]
-        cut = [text for text in layouts if text != WHOLE_GPU]
+        gpus = problem.gpus_allowed_on
         return cls(
             problem=problem,
-            layouts=tuple(layouts),
-            cut=np.array([text != WHOLE_GPU for text in layouts], dtype=bool),
+            layouts=tuple(layouts[i] for i in keep),
+            cut=np.array([layouts[i] != WHOLE_GPU for i in keep], dtype=bool),
             demanded=membership([asked for asked, _ in sets], len(problem.profiles)),
             cover=cover[:, keep],
             steps=shortage_steps(problem),
             on_cost=problem.on_price * problem.slot_hours,
             change_cost=problem.change_gpu_hours,
-            mode_cost=problem.mode_gpu_hours,
-            gpus=problem.gpus_allowed_on,
+            gpus=gpus,
             cuttable=problem.gpus_cuttable,
-            # More may be cut at first than may be on: they stay so until they are needed.
-            most_cut=max(problem.gpus - problem.kept_whole, sum(initial.values())),
-            pinned=_state([pinned.get(text, 0) for text in layouts], [0] * len(cut)),
-            initial=None
-            if problem.initial is None
-            else _state([0] * len(layouts), [initial.get(text, 0) for text in cut]),
+            pinned=np.array([pinned.get(layouts[i], 0) for i in keep], dtype=np.int64),
+            initial=None if problem.initial is None else np.array([initial.get(layouts[i], 0) for i in keep]),
         )
 
-    def on(self, states: Counts) -> Counts:
-        """GPUs on with each layout, shape (..., n_layouts)."""
-        return states[..., : len(self.layouts)]
-
-    def held(self, states: Counts) -> Counts:
-        """GPUs that have each layout with instances, on or not, shape (..., n_cut)."""
-        held: Counts = self.on(states)[..., self.cut] + states[..., len(self.layouts) :]
-        return held
-
-    def state(self, on: Counts, held: Counts) -> Counts:
-        """States from GPUs on with each layout and GPUs that have each layout with instances."""
-        return np.concatenate([on, held - on[..., self.cut]], axis=-1)
-
     def allowed(self, slot: int, states: Counts) -> NDArray[np.bool_]:
-        """Whether states, shape (n, n_columns), keep the limits of a slot."""
-        on, cut = self.on(states), self.held(states).sum(axis=1)
-        most = 0 if slot == 0 and self.initial is None else self.problem.gpus
+        """Whether vectors of counts, shape (n, n_layouts), keep the limits of a slot."""
         within: NDArray[np.bool_] = (
-            (on.sum(axis=1) <= self.gpus[slot])
-            & (on[:, self.cut].sum(axis=1) <= self.cuttable[slot])
+            (states.sum(axis=1) <= self.gpus[slot])
+            & (states[:, self.cut].sum(axis=1) <= self.cuttable[slot])
             & (states >= self.pinned).all(axis=1)
-            & (cut <= self.most_cut)
-            & (states.sum(axis=1) <= self.problem.gpus)
-            & (cut - on[:, self.cut].sum(axis=1) <= most)
         )
         return within
 
@@ -164,7 +131,7 @@ class Fluid:
         slot : int
             The slot.
         counts : ndarray of int, shape (n_layouts,)
-            GPUs on by layout.
+            GPUs by layout.
         """
         short = self.problem.required[:, slot].copy()
         for profile, served, _ in self._serve(slot, counts[None]):
@@ -178,17 +145,16 @@ class Fluid:
         ----------
         slot : int
             The slot.
-        counts : ndarray of int, shape (n, n_layouts) or (n, n_columns)
-            GPUs on by layout, one vector a row; GPUs that are not on, if they are told, cost nothing.
+        counts : ndarray of int, shape (n, n_layouts)
+            GPUs by layout, one vector a row.
 
         Returns
         -------
         ndarray of float, shape (n,)
         """
         steps = self.steps[slot]
-        on = counts[:, : self.cover.shape[1]]
-        costs: Floats = self.on_cost * on.sum(axis=1) + float(steps.width @ steps.cost)
-        for _, served, price in self._serve(slot, on):
+        costs: Floats = self.on_cost * counts.sum(axis=1) + float(steps.width @ steps.cost)
+        for _, served, price in self._serve(slot, counts):
             costs -= served * price
         return costs
 
@@ -203,50 +169,33 @@ class Fluid:
             free[sets] -= served
             yield profile, served, float(steps.cost[step])
 
-    def changes(self, before: Counts | None, after: Counts) -> tuple[int, int]:
-        """GPUs that take up another layout between two states, and those whose MIG mode changes with it.
+    def cuts(self, before: Counts | None, after: Counts) -> int:
+        """GPUs cut between two slots; none if nothing is known of the first."""
+        return 0 if before is None else int((after - before).clip(0)[self.cut].sum())
 
-        GPUs that have a layout still wanted keep it, so that no fewer can change. Nothing changes if nothing is
-        known of the first state.
-        """
-        if before is None:
-            return 0, 0
-        more = self.held(after) - self.held(before)
-        grown, mode = int(more.clip(0).sum()), int(more.sum())
-        return grown + max(-mode, 0), abs(mode)
-
-    def change_price(self, before: Counts | None, after: Counts) -> float:
-        """What the changes between two states cost."""
-        changes, modes = self.changes(before, after)
-        return self.change_cost * changes + self.mode_cost * modes
-
-    def cost(self, states: Counts, *, start: int = 0, before: Counts | None = None) -> float:
+    def cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
         """Cost of consecutive slots with the changes into and between them.
 
         Parameters
         ----------
-        states : ndarray of int, shape (n, n_columns)
-            States in the slots from `start` on.
+        counts : ndarray of int, shape (n, n_layouts)
+            GPUs by layout in the slots from `start` on.
         start : int
             First slot.
-        before : ndarray of int, optional, shape (n_columns,)
-            State in the slot before; entering the first slot is free if None.
+        before : ndarray of int, optional, shape (n_layouts,)
+            Counts of the slot before; entering the first slot is free if None.
         """
         total = 0.0
         previous = before
-        for slot, now in enumerate(states, start):
+        for slot, now in enumerate(counts, start):
             total += float(self.slot_costs(slot, now[None])[0])
-            total += self.change_price(previous, now)
+            total += self.change_cost * self.cuts(previous, now)
             previous = now
         return total
 
-    def before(self, states: Counts, slot: int) -> Counts | None:
-        """State in the slot before one of a plan; the initial one before the first."""
-        return states[slot - 1] if slot else self.initial
-
-
-def _state(on: Sequence[int], kept: Sequence[int]) -> Counts:
-    return np.array([*on, *kept], dtype=np.int64)
+    def before(self, counts: Counts, slot: int) -> Counts | None:
+        """Counts of the slot before one of a plan; the initial ones before the first."""
+        return counts[slot - 1] if slot else self.initial
 
 
 def _useful_layouts(problem: PlanProblem) -> list[str]:

@@ -1,11 +1,11 @@
-"""A good plan in one sweep: slot after slot, each near a guide, and if asked each knowing the slot before it."""
+"""A good plan in one sweep: slot after slot, each knowing the slot decided before it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gpuplanner.planner.effort import TOLERANCE, Effort
-from gpuplanner.planner.families import SlotModel, build
+from gpuplanner.planner.families import build
 from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.problem import Counts, Floats
 from gpuplanner.planner.solver import solve
@@ -26,10 +26,10 @@ def sweep(
     ----------
     fluid : Fluid
         The arrays.
-    fallback : ndarray of int, shape (n_slots, n_columns)
-        States that keep every limit, for slots that the time does not suffice for.
+    fallback : ndarray of int, shape (n_slots, n_layouts)
+        Counts that keep every limit, for slots that the time does not suffice for.
     guide : ndarray of float or None, shape (n_slots, n_layouts)
-        GPUs on by layout from :func:`~gpuplanner.planner.bound.lower_bound`; without it slots are free.
+        GPUs by layout from :func:`~gpuplanner.planner.bound.lower_bound`; without it slots are free.
     effort : Effort
         Limits of the search.
     backward : bool
@@ -37,47 +37,19 @@ def sweep(
 
     Returns
     -------
-    ndarray of int, shape (n_slots, n_columns)
-        A plan that keeps every limit.
+    ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout: a plan that keeps every limit.
     """
-    states = fallback.copy()
-    last = len(states) - 1
+    counts = fallback.copy()
+    last = len(counts) - 1
     for slot in range(last, -1, -1) if backward else range(last + 1):
-        before = None if backward and slot else fluid.before(states, slot)
-        after = states[slot + 1] if backward and slot < last else None
+        before = None if backward and slot else fluid.before(counts, slot)
+        after = counts[slot + 1] if backward and slot < last else None
         model = build(fluid, range(slot, slot + 1), before=before, after=after)
         if guide is not None:
-            _narrow(model, guide[slot])
+            low, high = np.floor(guide[slot] + TOLERANCE) - 1, np.ceil(guide[slot] - TOLERANCE) + 1
+            model.linear.narrow(model.on[0], low, high)
         answer = solve(model.linear, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
         if answer.values is not None:
-            states[slot] = model.states(answer.values)[0]
-    return states
-
-
-def rounded(fluid: Fluid, fallback: Counts, guide: Floats, effort: Effort) -> Counts:
-    """Decide every slot by itself in whole GPUs, near the guide, which has seen what changes cost.
-
-    Parameters
-    ----------
-    fluid, fallback, guide, effort
-        As for :func:`sweep`.
-
-    Returns
-    -------
-    ndarray of int, shape (n_slots, n_layouts)
-        GPUs on by layout.
-    """
-    on = fluid.on(fallback).copy()
-    for slot, near in enumerate(guide):
-        model = build(fluid, range(slot, slot + 1))
-        _narrow(model, near)
-        answer = solve(model.linear, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
-        if answer.values is not None:
-            on[slot] = fluid.on(model.states(answer.values)[0])
-    return on
-
-
-def _narrow(model: SlotModel, near: Floats) -> None:
-    """Keep the counts of the only slot within one GPU a layout of a guide, beyond rounding."""
-    low, high = np.floor(near + TOLERANCE) - 1, np.ceil(near - TOLERANCE) + 1
-    model.linear.narrow(model.on[0], low, high)
+            counts[slot] = model.counts(answer.values)[0]
+    return counts

@@ -10,11 +10,11 @@ from gpuplanner.planner.forward import sweep
 from gpuplanner.planner.problem import Counts
 
 
-def greedy_states(fluid: Fluid, effort: Effort) -> Counts:
+def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     """Decide slot after slot, each at the least cost of its own and of the change into it.
 
-    A baseline. It cuts a GPU anew whose layout the next slot will want again, and never cuts for a need that
-    grows later: what that costs, the other methods save.
+    A baseline. It gives back a GPU as soon as a slot does without it, cuts it anew in the next, and never
+    cuts for a need that grows later: what that costs, the other methods save.
 
     Parameters
     ----------
@@ -25,23 +25,22 @@ def greedy_states(fluid: Fluid, effort: Effort) -> Counts:
 
     Returns
     -------
-    ndarray of int, shape (n_slots, n_columns)
-        A plan that keeps every limit.
+    ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout: a plan that keeps every limit.
 
     Examples
     --------
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner import PlanProblem
     >>> problem = PlanProblem(
-    ...     board="H100-80GB-SXM5", gpus=1, gpus_per_node=1, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.80gb", "1g.10gb"],
-    ...     demand=[[[1, 0, 1], [0, 7, 0]]], unmet_price=1.3, change_gpu_hours=0.2,
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
+    ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)
     >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
-    >>> states = greedy_states(fluid, effort)  # to leave the hour between unserved would cost less than two cuts
-    >>> fluid.on(states).tolist()
-    [[1, 0], [0, 1], [1, 0]]
+    >>> greedy_counts(fluid, effort).ravel().tolist()  # two idle hours would cost less than a cut
+    [2, 0, 0, 2]
     """
     least = np.tile(fluid.pinned, (fluid.problem.n_slots, 1))
     return sweep(fluid, least, None, effort)

@@ -18,13 +18,13 @@ class Known:
         Most different vectors of counts, for the method ``"calendar"``.
     floors : list of Floor
         Least costs of slots.
-    choices : list of ndarray of int, shape (n, n_layouts)
-        GPUs on that were the best for some slot.
-    constant : ndarray of int or None, shape (n_slots, n_columns)
+    states : list of ndarray of int, shape (n, n_layouts)
+        States that were the best for some slot.
+    constant : ndarray of int or None, shape (n_slots, n_layouts)
         The best constant plan, if it was looked for.
     """
 
     calendars: int = 2
     floors: list[Floor] = field(default_factory=list)
-    choices: list[Counts] = field(default_factory=list)
+    states: list[Counts] = field(default_factory=list)
     constant: Counts | None = None

@@ -10,15 +10,11 @@ from gpuplanner.planner.changes import change_costs
 from gpuplanner.planner.effort import TOLERANCE, Effort
 from gpuplanner.planner.families import build
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.held import at_need
-from gpuplanner.planner.lattice import Lattice
-from gpuplanner.planner.online import Online, refuse_switches
-from gpuplanner.planner.paths import best_on
+from gpuplanner.planner.online import Online
 from gpuplanner.planner.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.realised import counts_of
 from gpuplanner.planner.search import plan
 from gpuplanner.planner.solver import solve
-from gpuplanner.schemas import WHOLE_GPU
 
 MAX_STATES = 500
 """States of the fleet up to which all of them are weighed in every slot."""
@@ -37,16 +33,21 @@ def lazy(
 ) -> Online:
     r"""Follow the demand as lazily as pays, seeing no slot before it has come.
 
-    GPUs go on and off as each slot needs them, which costs no change; what has to be decided is which layouts
-    they have. Let :math:`w_t(h)` be the least cost of all slots so far for a fleet that now has :math:`h` (the
-    work function), and :math:`r(h, g)` the cost of changing from :math:`h` to :math:`g`. The fleet that has
-    :math:`g` goes to the :math:`h` with the least :math:`w_t(h) + r(h, g)`, the nearest of these if there are
-    several. So it stays until some other choice has been cheaper by all that the way back would cost: a
-    generalised ski rental. GPUs change at the latest when they are needed, and then no more than are needed.
+    Let :math:`w_t(y)` be the least cost of all slots so far for a fleet that is now in state :math:`y` (the
+    work function), and :math:`r(y, x)` the cost of changing from :math:`y` to :math:`x`. The fleet in state
+    :math:`x` goes to the state with the least :math:`w_t(y) + r(y, x)`, the nearest of these if there are
+    several. So it stays until some other state has been cheaper by all that the way back would cost: a
+    generalised ski rental.
 
-    This is the work function algorithm, whose proven factor grows with the number of states and says nothing of
-    use here. What it cost beside hindsight stands in the result. With more than `max_states` states only what
-    suits the slots that have come is weighed.
+    *One layout.* Slot costs are convex in the number of GPUs, and the rule is lazy capacity provisioning: the
+    number moves no further than into the range between the last number of an optimal plan for the slots so
+    far that pays for switching on, and that of one that pays for switching off. It costs at most 3 times as
+    much as the best plan in hindsight if the fleet is empty at first (``initial`` with 0 GPUs), and no
+    deterministic rule without foresight has a smaller factor.
+
+    *Several layouts.* The rule is the work function algorithm, whose proven factor grows with the number of
+    states and says nothing of use here. What it cost beside hindsight stands in the result. With more than
+    `max_states` states only the best states of each slot that has come are weighed.
 
     Parameters
     ----------
@@ -60,111 +61,98 @@ def lazy(
     Returns
     -------
     Online
-        ``replans`` counts the slots in which GPUs took up other layouts.
-
-    Raises
-    ------
-    ScenarioError
-        If the problem limits switches a day, which the rule does not know.
+        ``replans`` counts the slots in which the fleet changed.
 
     References
     ----------
-    Borodin, Linial, Saks, An optimal on-line algorithm for metrical task system, Journal of the ACM 39 (1992).
+    Lin, Wierman, Andrew, Thereska, Dynamic right-sizing for power-proportional data centers, INFOCOM 2011
+    (factor 3, fractions); Albers and Quedenfeld, Optimal algorithms for right-sizing data centers, SPAA 2018
+    (factor 3 in whole numbers, and that it is best possible); Borodin, Linial, Saks, An optimal on-line
+    algorithm for metrical task system, Journal of the ACM 39 (1992), for the work function.
 
     Examples
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     board="H100-80GB-SXM5", gpus=1, gpus_per_node=1, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.80gb", "1g.10gb"],
-    ...     demand=[[[1, 0, 0, 0, 0], [0, 7, 7, 7, 7]]], unmet_price=2.0, change_gpu_hours=1.5,
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 0, 0, 0, 0, 1]]],
+    ...     change_gpu_hours=2.5, initial={"7g.40gb:1": 0},
     ... )
-    >>> done = lazy(problem)  # is cut anew once the demand that was not met has cost as much as that
-    >>> done.layouts, done.counts.tolist()
-    (('7g.80gb:1', '1g.10gb:7'), [[1, 0], [0, 0], [0, 0], [0, 0], [0, 1]])
+    >>> lazy(problem).counts.ravel().tolist()  # gives the GPU back when idling has cost as much as a cut
+    [1, 1, 1, 0, 0, 1]
     """
-    refuse_switches(problem, "lazy")
     fluid = Fluid.of(problem)
     effort = Effort.begin(gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver)
-    lattice = Lattice.of(fluid, max_states)
-    rule = _WorkFunction(fluid)
-    if lattice is not None:
-        rule.weigh(lattice.vectors[:, : len(fluid.layouts)])
+    states = _all_states(fluid, max_states)
+    rule = _WorkFunction(fluid, states)
     done: list[Counts] = []
     for slot in range(problem.n_slots):
-        if lattice is None:
-            rule.weigh(_best_choice(fluid, slot, effort)[None])
+        if states is None:
+            rule.weigh(_best_state(fluid, slot, effort))
         done.append(rule.decide(slot))
-    states = np.array(done)
-    changed = sum(fluid.changes(before, now)[0] > 0 for before, now in itertools.pairwise(done))
-    cut = [text for text in fluid.layouts if text != WHOLE_GPU]
-    rows = [dict(zip(fluid.layouts, row, strict=True)) for row in fluid.on(states).tolist()]
-    rows += [dict(zip(cut, row, strict=True)) for row in fluid.held(states).tolist()]
-    layouts, both = counts_of(rows)
-    cost = fluid.cost(states, before=fluid.initial)
+    changed = sum(bool((now != before).any()) for before, now in itertools.pairwise(done))
+    layouts, counts = counts_of([dict(zip(fluid.layouts, row.tolist(), strict=True)) for row in done])
     hindsight = plan(problem, time_limit_s=time_limit_s, gap_target=gap_target, seed=seed, solver=solver)
-    return Online(layouts, both[: len(done)], both[len(done) :], cost, hindsight.require(), changed)
+    cost = fluid.cost(np.array(done), before=fluid.initial)
+    return Online(layouts, counts, cost, hindsight.require(), changed)
 
 
 class _WorkFunction:
-    """Least cost so far of having each choice of layouts that is weighed."""
+    """Least cost so far of being in each state that is weighed."""
 
-    def __init__(self, fluid: Fluid) -> None:
+    def __init__(self, fluid: Fluid, states: Counts | None) -> None:
         self.fluid = fluid
         self.now = fluid.initial
-        self.choices = fluid.on(fluid.pinned)[None]
-        held = self.choices[:, fluid.cut]
-        if fluid.initial is not None:
-            held = np.maximum(held, fluid.held(fluid.initial))
-        self.held: Counts = held
-        self.work: Floats = np.array([fluid.change_price(fluid.initial, self._states(held)[0])])
+        start = fluid.pinned if fluid.initial is None else fluid.initial
+        self.states = start[None].astype(np.int64)
+        self.work: Floats = np.zeros(1)
+        if states is not None:
+            for state in states:
+                self.weigh(state)
 
-    def weigh(self, choices: Counts) -> None:
-        """Take choices of GPUs on into account from now on, and that GPUs have layouts for them."""
-        fluid = self.fluid
-        self.choices = np.unique(np.concatenate([self.choices, choices]), axis=0)
-        cut = choices[:, fluid.cut]
-        if self.now is not None:
-            cut = np.concatenate([cut, [self._with(on) for on in choices]])
-        fresh = [row for row in np.unique(cut, axis=0) if not (self.held == row).all(axis=1).any()]
-        for row in fresh:
-            ways = self.work
-            if self.now is not None:
-                ways = ways + change_costs(fluid, self._states(self.held), self._states(row[None]))[:, 0]
-            self.held, self.work = np.concatenate([self.held, row[None]]), np.append(self.work, ways.min())
+    def weigh(self, state: Counts) -> None:
+        """Take a state into account from now on."""
+        if (self.states == state).all(axis=1).any():
+            return
+        free = self.now is None
+        ways = self.work if free else self.work + change_costs(self.fluid, self.states, state[None])[:, 0]
+        self.states = np.concatenate([self.states, state[None]])
+        self.work = np.append(self.work, ways.min())
 
     def decide(self, slot: int) -> Counts:
         """State for a slot whose demand has come."""
-        fluid = self.fluid
-        costs, on = best_on(fluid, slot, self.choices, self.held)
-        states = self._states(self.held)
+        costs = self.fluid.slot_costs(slot, self.states)
+        costs = np.where(self.fluid.allowed(slot, self.states), costs, np.inf)
         if self.now is None:
             self.work = costs
-            best = int(costs.argmin())
-        else:
-            ways = change_costs(fluid, states, states)
-            self.work = (self.work[:, None] + ways).min(axis=0) + costs
-            score = self.work + change_costs(fluid, states, self.now[None])[:, 0]
-            near = np.flatnonzero(score <= score.min() + TOLERANCE)
-            best = int(near[np.abs(self.held[near] - fluid.held(self.now)).sum(axis=1).argmin()])
-        before = fluid.held(states[best] if self.now is None else self.now)
-        self.now = at_need(fluid, on[best][None], self.held[best][None], before)[0]
+            self.now = self.states[costs.argmin()]
+            return self.now
+        self.work = (self.work[:, None] + change_costs(self.fluid, self.states, self.states)).min(axis=0)
+        self.work += costs
+        score = self.work + change_costs(self.fluid, self.states, self.now[None])[:, 0]
+        best = np.flatnonzero(score <= score.min() + TOLERANCE)
+        self.now = self.states[best[np.abs(self.states[best] - self.now).sum(axis=1).argmin()]]
         return self.now
 
-    def _with(self, on: Counts) -> Counts:
-        """What GPUs would have if those that the fleet has now were kept, as far as possible."""
-        assert self.now is not None
-        states = at_need(self.fluid, on[None], on[None, self.fluid.cut], self.fluid.held(self.now))
-        return self.fluid.held(states[0])
 
-    def _states(self, held: Counts) -> Counts:
-        """States in which nothing is on."""
-        return self.fluid.state(np.zeros((len(held), len(self.fluid.layouts)), dtype=np.int64), held)
+def _all_states(fluid: Fluid, max_states: int) -> Counts | None:
+    """Every state that some slot allows, or None if there are too many."""
+    level = fluid.pinned[None].astype(np.int64)
+    found = [level]
+    while len(level):
+        level = np.unique(
+            (level[:, None] + np.eye(level.shape[1], dtype=np.int64)).reshape(-1, level.shape[1]), axis=0
+        )
+        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
+        found.append(level)
+        if sum(map(len, found)) > max_states:
+            return None
+    return np.concatenate(found)
 
 
-def _best_choice(fluid: Fluid, slot: int, effort: Effort) -> Counts:
-    """GPUs on that are best for a slot by itself; the least that may be on if the time is up."""
+def _best_state(fluid: Fluid, slot: int, effort: Effort) -> Counts:
+    """Best state of a slot by itself; the least that may be on if the time is up."""
     model = build(fluid, range(slot, slot + 1))
     answer = solve(model.linear, effort, gap=effort.gap_target, nodes=_NODES)
-    state = fluid.pinned if answer.values is None else model.states(answer.values)[0]
-    return fluid.on(state)
+    least: Counts = fluid.pinned.astype(np.int64)
+    return least if answer.values is None else model.counts(answer.values)[0]

@@ -44,7 +44,7 @@ class Limits:
     gpus_on_per_rack : int, optional
         Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU.
     switches_per_day : int, optional
-        Most changes of layout of one GPU within 24 hours, counted from the first slot.
+        Most cuts of one GPU within 24 hours, counted from the first slot.
     quotas : mapping of str to Quota
         By tenant. What a tenant asks beyond its quota and what it can borrow is refused before planning, and
         has no price. Tenants without one are not limited.

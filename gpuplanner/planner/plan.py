@@ -22,7 +22,7 @@ STOPS = ("proof", "passes", "time_limit", "work_limit", "user")
 """Why the search ended: the gap asked for (or infeasibility) was proven; all passes were made; the time was
 up; the work allowed was done; somebody pressed Ctrl-C."""
 
-FORMAT = "gpuplanner.plan/2"
+FORMAT = "gpuplanner.plan/1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,14 +45,10 @@ class Plan:
         Layouts in use, as text.
     counts : ndarray of int, shape (n_slots, n_layouts)
         GPUs that are on with each layout.
-    held : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that have each layout, on or not; all others are whole.
     unmet : ndarray of float, shape (n_tenants, n_profiles, n_slots)
         Mean concurrent instances that are not served.
     changes : int
-        GPUs that take up another layout than they have, over the horizon.
-    mode_changes : int
-        Those of them whose MIG mode changes: whole before or after.
+        GPUs cut over the horizon.
     gpu_hours_on, unmet_gpu_hours : float
         GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
     explanation : str
@@ -69,10 +65,8 @@ class Plan:
     gap: float | None
     layouts: tuple[str, ...]
     counts: Counts
-    held: Counts
     unmet: Floats
     changes: int
-    mode_changes: int
     gpu_hours_on: float
     unmet_gpu_hours: float
     explanation: str
@@ -107,7 +101,7 @@ class Plan:
     def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
         """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
-        arrays = {"counts": self.counts.tolist(), "held": self.held.tolist(), "unmet": self.unmet.tolist()}
+        arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist()}
         return plain | arrays | ({"seconds": self.seconds} if seconds else {})
 
     @classmethod
@@ -119,7 +113,7 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        odd = sorted({*_PLAIN, "counts", "held", "unmet"} ^ (set(values) - {"seconds"}))
+        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - {"seconds"}))
         if odd:
             text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
             raise ScenarioError(text)
@@ -127,14 +121,17 @@ class Plan:
         if wrong:
             _refuse(f"a value of the wrong kind for {examples(wrong)}")
         try:
-            layouts = tuple(values["layouts"])
-            counts, held = (_whole_numbers(values[name], len(layouts)) for name in ("counts", "held"))
+            given = np.array(values["counts"], dtype=np.float64)
             unmet = np.array(values["unmet"], dtype=np.float64)
+            layouts = tuple(values["layouts"])
+            counts = given.astype(np.int64).reshape(len(given), len(layouts))
         except (TypeError, ValueError) as error:
             _refuse(str(error))
+        if not np.array_equal(counts, given.reshape(counts.shape)):
+            _refuse("counts that are not whole numbers")
         if not all(isinstance(layout, str) for layout in layouts):
             _refuse("layouts that are no text")
-        return cls(**{**values, "layouts": layouts, "counts": counts, "held": held, "unmet": unmet})
+        return cls(**{**values, "layouts": layouts, "counts": counts, "unmet": unmet})
 
 
 _NUMBER = (int, float)
@@ -147,7 +144,6 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "gap": (*_NUMBER, NoneType),
     "layouts": (list, tuple),
     "changes": (int,),
-    "mode_changes": (int,),
     "gpu_hours_on": _NUMBER,
     "unmet_gpu_hours": _NUMBER,
     "explanation": (str,),
@@ -188,14 +184,6 @@ def plan_from_json(text: str) -> tuple[Plan, PlanProblem]:
     if not all(isinstance(values.get(part), dict) for part in ("plan", "problem")):
         _refuse("no 'plan' or no 'problem'")
     return Plan.from_dict(values["plan"]), PlanProblem.from_dict(values["problem"])
-
-
-def _whole_numbers(values: object, n_layouts: int) -> Counts:
-    given = np.array(values, dtype=np.float64)
-    found = given.astype(np.int64).reshape(len(given), n_layouts)
-    if not np.array_equal(found, given.reshape(found.shape)):
-        _refuse("counts that are not whole numbers")
-    return found
 
 
 def _refuse(got: str) -> NoReturn:

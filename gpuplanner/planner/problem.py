@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
-from gpuplanner.hardware import GpuModel, as_board, format_layout, mode_seconds, parse_layout, prove
+from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.planner.board_text import board_from_dict, board_to_dict
 from gpuplanner.planner.limits import Limits, limits_from_dict
 from gpuplanner.planner.problem_check import TIERS, problem_faults
@@ -58,20 +58,14 @@ class PlanProblem:
         Cost of one GPU-hour of unmet demand, for all tenants or each; never more for a lower tier than for a
         higher one. At 10, an instance wanted for less than a tenth of a slot is not worth a GPU of its own.
     change_gpu_hours : float
-        Cost of one GPU that takes up another layout than it has: what is lost while it drains and is cut anew,
-        or made whole. Nothing is done to a GPU that is not on; it keeps its layout, and costs nothing when it
-        comes back with it.
-    mode_gpu_hours : float, optional
-        What is added for a GPU whose MIG mode changes. If None, the time that the board is out of service for it,
-        see :func:`~gpuplanner.hardware.mode_seconds`: none on Hopper and later, that of a reboot on Ampere. Other
-        GPUs of a node that has to reboot are not counted, since counts do not say which they are.
+        Cost of cutting one GPU: what is lost while it drains and is cut anew. Paid whenever a GPU takes up a
+        layout, also when it was off before; leaving a GPU whole costs nothing.
     whole_gpus_kept : int
         GPUs in service that are never cut, on or off.
     available : sequence of int, optional, shape (n_slots,)
         GPUs in service in each slot; all if None.
     initial : mapping of str to int, optional
-        GPUs by the layout that they have as the first slot begins; those not counted are whole. If None, GPUs
-        have the layouts of the first slot already, if they are on in it, and else are whole.
+        GPUs on in the slot before the first, by layout text. If None, the first slot's cuts are free.
     nodes : sequence of str, optional
         Names of the nodes, for whoever applies the plan; ``"node0"`` and so on if None.
     limits : Limits, optional
@@ -106,7 +100,6 @@ class PlanProblem:
     on_price: float
     unmet_price: tuple[float, ...]
     change_gpu_hours: float
-    mode_gpu_hours: float
     whole_gpus_kept: int
     available: tuple[int, ...] | None
     initial: Mapping[str, int] | None
@@ -128,7 +121,6 @@ class PlanProblem:
         on_price: float = 1.0,
         unmet_price: float | Sequence[float] = 10.0,
         change_gpu_hours: float = 0.05,
-        mode_gpu_hours: float | None = None,
         whole_gpus_kept: int = 0,
         available: Sequence[int] | None = None,
         initial: Mapping[str, int] | None = None,
@@ -151,7 +143,6 @@ class PlanProblem:
             "on_price": on_price,
             "unmet_price": prices,
             "change_gpu_hours": change_gpu_hours,
-            "mode_gpu_hours": mode_seconds(model) / 3600 if mode_gpu_hours is None else mode_gpu_hours,
             "whole_gpus_kept": whole_gpus_kept,
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
@@ -312,7 +303,6 @@ _PLAIN = (
     "on_price",
     "unmet_price",
     "change_gpu_hours",
-    "mode_gpu_hours",
     "whole_gpus_kept",
     "available",
     "nodes",

@@ -24,7 +24,7 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
     for name, low in (("gpus", 1), ("gpus_per_node", 1), ("whole_gpus_kept", 0)):
         if not _is_count(getattr(p, name), low):
             yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
-    for name in ("on_price", "change_gpu_hours", "mode_gpu_hours"):
+    for name in ("on_price", "change_gpu_hours"):
         if not _is_price(getattr(p, name)):
             yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
     if not (_is_price(p.slot_hours) and p.slot_hours > 0):
@@ -110,7 +110,7 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
         if bad:
             yield f"initial must count GPUs, not {examples(bad)}"
         elif "off" in p.initial or sum(p.initial.values()) > p.gpus:
-            yield f"initial must name layouts of at most {p.gpus} GPUs, not {dict(p.initial)}"
+            yield f"initial must name at most {p.gpus} GPUs that are on, not {dict(p.initial)}"
 
 
 def _is_count(value: object, low: int) -> bool:

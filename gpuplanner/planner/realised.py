@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.held import settled
 from gpuplanner.planner.problem import Counts, PlanProblem
 
-_SECONDS = 60.0
 
-
-def realised_cost(
-    problem: PlanProblem, layouts: Sequence[str], counts: Counts, held: Counts | None = None
-) -> float:
+def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> float:
     """Cost of counts under the demand of a problem, whatever demand they were planned for.
 
     Parameters
@@ -27,8 +22,6 @@ def realised_cost(
         Layout texts; also those that no plan for the true demand would use.
     counts : ndarray of int, shape (n_slots, n_layouts)
         GPUs that are on with each layout.
-    held : ndarray of int, optional, shape (n_slots, n_layouts)
-        GPUs that have each layout, on or not. If None, those with the cheapest changes.
 
     Returns
     -------
@@ -40,8 +33,8 @@ def realised_cost(
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner import plan
     >>> problem = PlanProblem(
-    ...     board="H100-80GB-SXM5", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["3g.40gb"], demand=[[[2, 2, 4]]],
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=1, tenants=["ads"], profiles=["3g.20gb"], demand=[[[2, 2, 4]]],
     ... )
     >>> best = plan(problem)
     >>> realised_cost(problem, best.layouts, best.counts) == best.objective
@@ -49,14 +42,10 @@ def realised_cost(
     >>> round(realised_cost(problem, best.layouts, best.counts[[0, 0, 0]]), 3)  # 2 of 4 missing at the end
     11.571
     """
-    fluid = Fluid.of(problem, also=layouts)
-    on = counts_in(fluid, layouts, counts)
-    if held is None:
-        effort = Effort.begin(gap_target=0.0, time_limit_s=_SECONDS, seed=0, solver="highs")
-        states = settled(fluid, on, effort)
-    else:
-        states = fluid.state(on, counts_in(fluid, layouts, held)[:, fluid.cut])
-    return fluid.cost(states, before=fluid.initial)
+    known = dict.fromkeys(layouts, 0) | dict(problem.initial or {})
+    fluid = Fluid.of(replace(problem, initial=known))
+    before = None if problem.initial is None else fluid.initial
+    return fluid.cost(counts_in(fluid, layouts, counts), before=before)
 
 
 def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts) -> Counts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import replace
 
@@ -83,11 +82,11 @@ def plan(
     >>> from datetime import UTC, datetime
     >>> day = 1 + np.arange(24) % 12 // 4
     >>> problem = PlanProblem(
-    ...     "H100-80GB-SXM5", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.40gb"], [[day]]
+    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[day]]
     ... )
     >>> best = plan(problem, gap_target=0)
     >>> best.status, best.objective, best.changes, best.layouts
-    ('optimal', 32.05, 1, ('3g.40gb:2',))
+    ('optimal', 32.1, 2, ('3g.20gb:2',))
     """
     if method not in METHODS:
         text = message("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
@@ -106,7 +105,7 @@ def plan(
         )
     fluid = Fluid.of(problem)
     state, stopped_by = _search(fluid, method, calendars, effort)
-    if state.states is None:
+    if state.counts is None:
         text = "The time was up, or the solver failed, before any plan was found. Allow more time."
         if problem.limits.switches_per_day is not None:
             text += " The limit on switches may be the reason: allow more of them."
@@ -129,11 +128,11 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
             # The second half of the time is for finding out what the limit on switches costs.
             if limited and state.bound > 0 and effort.past_half() and not keeps_switches(fluid, state.plan):
                 break
-        if limited and state.states is not None and not keeps_switches(fluid, state.plan):
+        if limited and state.counts is not None and not keeps_switches(fluid, state.counts):
             state = _calm(fluid, state, known, effort)
             stopped_by = "proof" if state.gap <= effort.gap_target else None
     except KeyboardInterrupt:
-        if state.states is None or not keeps_switches(fluid, state.plan):
+        if state.counts is None or not keeps_switches(fluid, state.counts):
             raise
         return state, "user"
     return state, stopped_by or effort.why_spent() or "passes"
@@ -141,20 +140,17 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
 
 def _calm(fluid: Fluid, state: State, known: Known, effort: Effort) -> State:
     """The state with a plan that keeps the limit on switches, or without a plan."""
-    states = calmed(fluid, state.plan, known, state.bound, effort)
-    return replace(state, states=None, cost=float("inf")).better(fluid, states)
+    counts = calmed(fluid, state.plan, known, state.bound, effort)
+    return replace(state, counts=None, cost=float("inf")).better(fluid, counts)
 
 
 def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
     """The state as a plan; layouts that no GPU ever has are left out."""
-    problem, counts = fluid.problem, fluid.on(state.plan)
-    held = np.zeros_like(counts)
-    held[:, fluid.cut] = fluid.held(state.plan)
-    held[:, ~fluid.cut] = problem.gpus - held.sum(axis=1, keepdims=True)
-    used = np.flatnonzero(counts.any(axis=0) | (held.any(axis=0) & fluid.cut))
+    problem, counts = fluid.problem, state.plan
+    used = np.flatnonzero(counts.any(axis=0))
     missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
     unmet = unmet_by_tenant(problem, missing)
-    steps = [fluid.changes(*pair) for pair in itertools.pairwise([fluid.initial, *state.plan])]
+    pairs = zip(counts, [fluid.initial, *counts], strict=False)
     return Plan(
         method=method,
         status="optimal" if state.gap == 0 else "feasible",
@@ -164,10 +160,8 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         gap=round(state.gap, _DECIMALS),
         layouts=tuple(fluid.layouts[i] for i in used),
         counts=counts[:, used],
-        held=held[:, used],
         unmet=unmet,
-        changes=sum(changes for changes, _ in steps),
-        mode_changes=sum(modes for _, modes in steps),
+        changes=sum(fluid.cuts(before, now) for now, before in pairs),
         gpu_hours_on=float(counts.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
@@ -184,10 +178,8 @@ def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, ex
         gap=None,
         layouts=(),
         counts=np.zeros((0, 0), dtype=np.int64),
-        held=np.zeros((0, 0), dtype=np.int64),
         unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
         changes=0,
-        mode_changes=0,
         gpu_hours_on=0.0,
         unmet_gpu_hours=0.0,
         explanation=explanation,

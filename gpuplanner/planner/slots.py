@@ -24,12 +24,12 @@ class Floors:
     ----------
     floors : list of Floor
         One for each window.
-    choices : ndarray of int, shape (n_windows * width, n_layouts)
-        GPUs on in each slot of each window that reach, or nearly reach, its floor.
+    states : ndarray of int, shape (n_windows * width, n_layouts)
+        Counts in each slot of each window that reach, or nearly reach, its floor.
     """
 
     floors: list[Floor]
-    choices: Counts
+    states: Counts
 
 
 def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effort) -> Floors | None:
@@ -51,13 +51,11 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
     Floors or None
         None if the time ran out, or the solver failed, before every window had an answer.
     """
-    solved: dict[tuple[object, ...], tuple[float, Counts]] = {}
-    floors, choices = [], []
+    solved: dict[tuple[bytes, ...], tuple[float, Counts]] = {}
+    floors, states = [], []
     for start in range(fluid.problem.n_slots - width + 1):
         window = range(start, start + width)
-        # Nothing was kept from before the first slot, if that is not known.
-        opening = width > 1 and start == 0 and fluid.initial is None
-        key = (opening, *(part for slot in window for part in _key(fluid, slot)))
+        key = tuple(part for slot in window for part in _key(fluid, slot))
         if key not in solved:
             model = build(fluid, window, floors=known)
             # For single slots the gap must be small: all that follows rests on their floors.
@@ -65,11 +63,11 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
             answer = solve(model.linear, effort, gap=gap, nodes=_NODES)
             if answer.values is None:
                 return None
-            solved[key] = (max(0.0, answer.bound or 0.0), fluid.on(model.states(answer.values)))
+            solved[key] = (max(0.0, answer.bound or 0.0), model.counts(answer.values))
         cost, counts = solved[key]
         floors.append(Floor(window, cost))
-        choices.append(counts)
-    return Floors(floors, np.concatenate(choices))
+        states.append(counts)
+    return Floors(floors, np.concatenate(states))
 
 
 def _key(fluid: Fluid, slot: int) -> tuple[bytes, ...]:

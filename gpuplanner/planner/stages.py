@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.bound import lower_bound
-from gpuplanner.planner.calendar import calendar_states
-from gpuplanner.planner.dynamic import dynamic_states
+from gpuplanner.planner.calendar import calendar_counts
+from gpuplanner.planner.dynamic import dynamic_counts
 from gpuplanner.planner.effort import Effort, relative_gap
 from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.forward import rounded, sweep
-from gpuplanner.planner.greedy import greedy_states
-from gpuplanner.planner.held import at_need, settled
+from gpuplanner.planner.forward import sweep
+from gpuplanner.planner.greedy import greedy_counts
 from gpuplanner.planner.known import Known
 from gpuplanner.planner.paths import cheapest_path
 from gpuplanner.planner.problem import Counts
 from gpuplanner.planner.slots import window_floors
-from gpuplanner.planner.static import static_states
+from gpuplanner.planner.static import static_counts
 from gpuplanner.planner.whole import solve_whole
 from gpuplanner.planner.windows import improved
 
@@ -28,12 +27,6 @@ _WIDEST_FLOOR = 4
 # Up to this many numbers of GPUs (slots times layouts), the whole horizon as one model is the shortest way.
 _SMALL = 600
 
-# The best constant plan need not be proven where it is only a beginning.
-_NODES = 20
-
-# Beyond so many slots the linear program takes longer than a sweep that does without its guidance.
-_LONG = 400
-
 # Up to this many states of the fleet, trying all of them is the shortest way of all.
 _FEW_STATES = 30_000
 
@@ -42,17 +35,16 @@ _FEW_STATES = 30_000
 class State:
     """The best plan and the best bound so far."""
 
-    states: Counts | None = None
+    counts: Counts | None = None
     cost: float = float("inf")
     bound: float = 0.0
 
-    def better(self, fluid: Fluid, states: Counts | None) -> State:
-        """With a plan, if it is cheaper than the one held; GPUs change in it when they are on, not before."""
-        if states is None:
+    def better(self, fluid: Fluid, counts: Counts | None) -> State:
+        """With a plan, if it is cheaper than the one held."""
+        if counts is None:
             return self
-        states = at_need(fluid, fluid.on(states), fluid.held(states))
-        cost = fluid.cost(states, before=fluid.initial)
-        return replace(self, states=states, cost=cost) if cost < self.cost else self
+        cost = fluid.cost(counts, before=fluid.initial)
+        return replace(self, counts=counts, cost=cost) if cost < self.cost else self
 
     def tighter(self, bound: float | None) -> State:
         """With a bound, if it is higher than the one held."""
@@ -61,13 +53,13 @@ class State:
     @property
     def plan(self) -> Counts:
         """The plan, once there is one."""
-        assert self.states is not None
-        return self.states
+        assert self.counts is not None
+        return self.counts
 
     @property
     def gap(self) -> float:
         """Relative gap; infinite without a plan."""
-        return float("inf") if self.states is None else relative_gap(self.cost, self.bound)
+        return float("inf") if self.counts is None else relative_gap(self.cost, self.bound)
 
 
 Stages = Iterator[State]
@@ -75,10 +67,10 @@ Stages = Iterator[State]
 
 def auto(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """Exactly where the fleet is small enough, else in rounds."""
-    found = dynamic_states(fluid, effort.share(0.5), max_states=_FEW_STATES)
+    found = dynamic_counts(fluid, effort.share(0.5), max_states=_FEW_STATES)
     if found is not None:
-        states, bound = found
-        yield State().better(fluid, states).tighter(bound)
+        counts, bound = found
+        yield State().better(fluid, counts).tighter(bound)
     else:
         yield from rounds(fluid, known, effort)
 
@@ -86,10 +78,10 @@ def auto(fluid: Fluid, known: Known, effort: Effort) -> Stages:
 def rounds(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """Rounds of bound and plan, each with floors of wider windows, then everything at once."""
     # The best constant plan is there at once, should the time not suffice for more.
-    known.constant, _ = static_states(fluid, effort.share(0.3), nodes=_NODES)
+    known.constant, _ = static_counts(fluid, effort.share(0.3))
     state = State().better(fluid, known.constant)
     yield state
-    floors, choices = known.floors, known.choices
+    floors, states = known.floors, known.states
     plans: list[Counts] = []
     n_slots = fluid.problem.n_slots
     widest = 1 if n_slots * len(fluid.layouts) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
@@ -98,42 +90,33 @@ def rounds(fluid: Fluid, known: Known, effort: Effort) -> Stages:
         if found is None:
             break
         floors += found.floors
-        choices.append(found.choices)
+        states.append(found.states)
         if width == 1:
-            plans.append(settled(fluid, found.choices, effort))
-            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, plans[-1])
-            yield state
-        if width == 1 and n_slots > _LONG:
-            plans.append(settled(fluid, fluid.on(greedy_states(fluid, effort)), effort))
-            state = state.better(fluid, plans[-1])
+            plans.append(found.states)
+            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, found.states)
             yield state
         bound, guide = lower_bound(fluid, floors, effort)
         state = state.tighter(bound)
         yield state
-        if width == 1 and guide is not None:
-            plans.append(settled(fluid, rounded(fluid, state.plan, guide, effort), effort))
-            state = state.better(fluid, plans[-1])
-            yield state
-        swept = sweep(fluid, state.plan, guide, effort, backward=width % 2 == 0)
-        plans.append(settled(fluid, fluid.on(swept), effort))
+        plans.append(sweep(fluid, state.plan, guide, effort, backward=width % 2 == 0))
         state = state.better(fluid, plans[-1])
         yield state
-        if width == 1 and n_slots <= _LONG:
-            plans.append(settled(fluid, fluid.on(greedy_states(fluid, effort)), effort))
-        state = state.better(fluid, cheapest_path(fluid, [*plans, state.plan], choices))
+        if width == 1:
+            plans.append(greedy_counts(fluid, effort))
+        state = state.better(fluid, cheapest_path(fluid, [*plans, state.plan], states))
         yield state
         if width > 1:
-            for states in improved(fluid, state.plan, floors, state.bound, effort):
-                state = state.better(fluid, states)
+            for counts in improved(fluid, state.plan, floors, state.bound, effort):
+                state = state.better(fluid, counts)
                 yield state
-    if state.states is not None and not effort.spent():
-        best, proven = solve_whole(fluid, state.plan, floors, effort)
+    if state.counts is not None and not effort.spent():
+        best, proven = solve_whole(fluid, state.counts, floors, effort)
         yield state.better(fluid, best).tighter(proven)
 
 
 def exact(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """Dynamic programming over all states, for small fleets."""
-    found = dynamic_states(fluid, effort)
+    found = dynamic_counts(fluid, effort)
     if found is None:
         text = message(
             "plan: method dp",
@@ -142,19 +125,19 @@ def exact(fluid: Fluid, known: Known, effort: Effort) -> Stages:
             "Choose the method 'auto'.",
         )
         raise ScenarioError(text)
-    states, bound = found
-    yield State().better(fluid, states).tighter(bound)
+    counts, bound = found
+    yield State().better(fluid, counts).tighter(bound)
 
 
 def greedy(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """Slot after slot without looking ahead, with the bound of all plans."""
-    state = State().better(fluid, greedy_states(fluid, effort))
+    state = State().better(fluid, greedy_counts(fluid, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
 def calendar(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """Few different vectors of counts, with the bound of all plans."""
-    state = State().better(fluid, calendar_states(fluid, known.calendars, effort))
+    state = State().better(fluid, calendar_counts(fluid, known.calendars, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
@@ -164,15 +147,15 @@ def _bounded(fluid: Fluid, state: State, known: Known, effort: Effort) -> Stages
         yield state
         return
     known.floors += found.floors
-    known.choices.append(found.choices)
+    known.states.append(found.states)
     bound, _ = lower_bound(fluid, found.floors, effort)
     yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(bound)
 
 
 def static(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     """One vector of counts for all slots."""
-    states, bound = static_states(fluid, effort)
-    yield State().better(fluid, states).tighter(bound)
+    counts, bound = static_counts(fluid, effort)
+    yield State().better(fluid, counts).tighter(bound)
 
 
 METHOD_STAGES = {

@@ -1,6 +1,8 @@
-"""The best plan that never changes: one state for all slots."""
+"""The best plan that never changes: one vector of layout counts for all slots."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.families import build
@@ -9,31 +11,20 @@ from gpuplanner.planner.problem import Counts
 from gpuplanner.planner.solver import solve
 
 
-def static_states(
-    fluid: Fluid, effort: Effort, *, nodes: int | None = None
-) -> tuple[Counts | None, float | None]:
+def static_counts(fluid: Fluid, effort: Effort) -> tuple[Counts | None, float | None]:
     """Choose counts once, for all slots together.
 
     Every GPU that is on stays on, cut as it is, so that the only changes are those from the initial layouts.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    effort : Effort
-        Limits of the search.
-    nodes : int, optional
-        Most branch-and-bound nodes.
-
     Returns
     -------
-    states : ndarray of int or None, shape (n_slots, n_columns)
+    counts : ndarray of int or None, shape (n_slots, n_layouts)
         The same row for every slot; None if none was found in time.
     bound : float or None
         Cost that no constant plan undercuts, if one was proven.
     """
     n_slots = fluid.problem.n_slots
     model = build(fluid, range(n_slots), before=fluid.initial, constant=True)
-    answer = solve(model.linear, effort, gap=effort.gap_target, nodes=nodes)
-    states = None if answer.values is None else model.states(answer.values)
-    return states, answer.bound
+    answer = solve(model.linear, effort, gap=effort.gap_target)
+    counts = None if answer.values is None else np.array(model.counts(answer.values))
+    return counts, answer.bound

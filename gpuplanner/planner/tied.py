@@ -41,8 +41,7 @@ def tied(model: SlotModel, group: Counts) -> TiedModel:
     """Fold a model: slots of one group have the same counts.
 
     Columns that must be equal become one, with their costs added up and the closest of their bounds: GPUs on
-    in the slots of a group, what those that are not on keep, and changes between slots of the same two groups.
-    What GPUs have in the first slot may differ from that, since it may be known. Of rows that then have the same
+    in the slots of a group, and cuts between slots of the same two groups. Of rows that then have the same
     left-hand side, the strictest stays. Whatever rows the model has, they keep their meaning.
 
     Parameters
@@ -57,16 +56,14 @@ def tied(model: SlotModel, group: Counts) -> TiedModel:
     TiedModel
     """
     place = np.arange(len(model.linear.names))
-    leader: dict[int | tuple[int, ...], Columns] = {}
+    leader: dict[int | tuple[int, int], Columns] = {}
     for member, on in zip(group.tolist(), model.on, strict=True):
         place[on] = leader.setdefault(member, on)
-    for index, kept in enumerate(model.kept[1:], 1):
-        place[kept] = leader.setdefault((int(group[index]),), kept)
-    for slot, change in model.change.items():
+    for slot, cut in model.cut.items():
         index = slot - model.slots.start
-        if 1 < index < len(group):
+        if 0 < index < len(group):
             pair = (int(group[index - 1]), int(group[index]))
-            place[change] = leader.setdefault(pair, change)
+            place[cut] = leader.setdefault(pair, cut)
     kept, place = np.unique(place, return_inverse=True)
     old = model.linear
     low, high, cost = np.full(len(kept), -np.inf), np.full(len(kept), np.inf), np.zeros(len(kept))

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, message
-from gpuplanner.hardware import OFF, GpuModel, Reconfiguration, as_board, reconfiguration_cost, with_held
+from gpuplanner.hardware import OFF, GpuModel, Reconfiguration, as_board, reconfiguration_cost
 from gpuplanner.planner.drain_order import Move, Supply, Unit, ordered
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
@@ -19,7 +19,6 @@ ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
 whole from now on. ``wait``: keeps its layout while its node reboots. ``release``: is not needed any more, and
 left as it is."""
 
-_STATES = ("node", "gpu", "layout", "held")
 _SCHEMA = {
     "step": pl.Int64,
     "node": pl.String,
@@ -59,8 +58,8 @@ def transition(
     Parameters
     ----------
     layout_plan : polars.DataFrame
-        Table :class:`~gpuplanner.schemas.LayoutPlan`, as :func:`~gpuplanner.planner.assign` gives it. What GPUs
-        have that are not needed, :func:`~gpuplanner.hardware.with_held` says.
+        Table :class:`~gpuplanner.schemas.LayoutPlan`, as :func:`~gpuplanner.planner.assign` gives it. GPUs
+        that were never on before are taken to be whole.
     at : datetime
         The boundary, with its zone.
     board : GpuModel or str
@@ -99,8 +98,7 @@ def transition(
     >>> hours = [(noon.replace(hour=hour), noon.replace(hour=hour + 1)) for hour in (11, 12)]
     >>> layouts = {0: ("7g.80gb:1", "3g.40gb:2"), 1: ("3g.40gb:2", "off"), 2: ("off", "7g.80gb:1")}
     >>> rows = [
-    ...     {"node": "n", "gpu": gpu, "slot_start": start, "slot_end": end, "layout": text,
-    ...      "changed": start == noon and text != "off"}
+    ...     {"node": "n", "gpu": gpu, "slot_start": start, "slot_end": end, "layout": text, "changed": False}
     ...     for gpu, texts in layouts.items() for (start, end), text in zip(hours, texts)
     ... ]
     >>> table = pl.DataFrame(rows, schema_overrides={"gpu": pl.Int32})
@@ -131,20 +129,28 @@ def transition(
 
 def _moves(layout_plan: pl.DataFrame, at: datetime, board: GpuModel, path: str) -> Iterator[Move]:
     """Every GPU of the table, also those that stay as they are: a reboot may take them along."""
-    frame = with_held(check(layout_plan, LayoutPlan, where="layout plan"))
+    frame = check(layout_plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     before = frame.filter(pl.col("slot_start") < at, pl.col("slot_end") >= at)
     after = frame.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if before.is_empty() or after.is_empty():
         times = "a time with rows of the plan just before and after it"
         text = message("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
         raise SchemaError(text)
-    was = {(node, gpu): states for node, gpu, *states in before.select(*_STATES).iter_rows()}
-    for node, gpu, wanted, _ in after.select(*_STATES).iter_rows():
-        layout, held = was.get((node, gpu), (OFF, WHOLE_GPU))
-        change = _change(board, held, wanted, path)
-        yield Move(
-            node, gpu, before=layout, after=wanted, held=held, change=change if change.changes else None
-        )
+    earlier = frame.filter(pl.col("slot_end") <= at, pl.col("layout") != OFF)
+    held = dict(_by_gpu(earlier))
+    was = dict(_by_gpu(before))
+    for key, wanted in _by_gpu(after):
+        layout = was.get(key, OFF)
+        physical = held.get(key, WHOLE_GPU) if layout == OFF else layout
+        change = None
+        if wanted not in (OFF, physical):
+            change = _change(board, physical, wanted, path)
+        yield Move(*key, before=layout, after=wanted, held=physical, change=change)
+
+
+def _by_gpu(frame: pl.DataFrame) -> Iterator[tuple[tuple[str, int], str]]:
+    for node, gpu, layout in frame.select("node", "gpu", "layout").iter_rows():
+        yield (node, gpu), layout
 
 
 @functools.lru_cache(maxsize=1024)

@@ -39,10 +39,7 @@ _PRICED = {
     "explanation": pl.String,
 }
 # Costs can be set side by side where these are the same.
-_ALIKE = (
-    *("slot_start", "slot_hours", "tenants", "profiles", "on_price", "unmet_price"),
-    *("change_gpu_hours", "mode_gpu_hours"),
-)
+_ALIKE = ("slot_start", "slot_hours", "tenants", "profiles", "on_price", "unmet_price", "change_gpu_hours")
 
 
 def compare_plans(
@@ -87,7 +84,7 @@ def compare_plans(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     "H100-80GB-SXM5", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.40gb"], [[[2, 2, 4, 4]]]
+    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4, 4]]]
     ... )
     >>> compare_plans(problem, gap_target=0).select("method", "objective", "bound", "changes").rows()
     [('static', 8.0, 6.05, 0), ('calendar (2)', 6.05, 6.05, 1), ('auto', 6.05, 6.05, 1)]
@@ -118,7 +115,7 @@ def with_limit(
     problem : PlanProblem
         The problem as it stands; it is not changed.
     gpus : int, optional
-        Size of the fleet. What is taken away is whole first, then cut; what is added is whole. GPUs in
+        Size of the fleet. What is taken away is off first, then whole, then cut; what is added is off. GPUs in
         service become fewer or more by the same number in every slot.
     whole_nodes_kept, switches_per_day : int, optional
         See :class:`~gpuplanner.planner.Limits`.
@@ -186,7 +183,7 @@ def price_of_limits(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     "H100-80GB-SXM5", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.40gb"], [[[2, 4]]]
+    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]]
     ... )
     >>> prices = price_of_limits(problem, {"one GPU": with_limit(problem, gpus=1)}, gap_target=0)
     >>> prices.select("variant", pl.col("objective", "extra_low", "extra_high").round(3)).rows()
@@ -243,7 +240,7 @@ def _resized(problem: PlanProblem, gpus: int) -> dict[str, Any]:
 
 
 def _kept(initial: Mapping[str, int] | None, gpus: int) -> dict[str, int] | None:
-    """What GPUs have at the start in a fleet that may be smaller: cut ones are kept before whole ones."""
+    """What is on at the start in a fleet that may be smaller: cut GPUs are kept before whole ones."""
     if initial is None:
         return None
     left, kept = gpus, {}

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.hardware import OFF, format_layout, parse_layout, prove
@@ -94,10 +93,6 @@ def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield f"counts: not whole numbers but {plan.counts.dtype}"
     elif (plan.counts < 0).any():
         yield f"counts: below 0 in slot {int(np.argwhere(plan.counts < 0)[0][0])}"
-    if plan.held.shape != shape:
-        yield f"held: the shape is {plan.held.shape}, expected {shape}"
-    elif not np.issubdtype(plan.held.dtype, np.integer):
-        yield f"held: not whole numbers but {plan.held.dtype}"
     if plan.unmet.shape != problem.demand.shape:
         yield f"unmet: the shape is {plan.unmet.shape}, expected {problem.demand.shape}"
     elif not np.isfinite(plan.unmet).all():
@@ -134,39 +129,8 @@ def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield f"slot {slot}: {on[slot]} GPUs are on, {problem.gpus_in_service[slot]} are in service"
     for slot in np.flatnonzero(whole < problem.whole_gpus_kept).tolist():
         yield f"slot {slot}: {whole[slot]} GPUs are whole, {problem.whole_gpus_kept} are to be kept so"
-    yield from _held_faults(plan, problem)
     if plan.method == "static" and len(plan.counts) and (plan.counts != plan.counts[0]).any():
         yield "counts: they change, yet the method is static"
-
-
-def _held_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """GPUs that are on have their layout, no GPU has two, and a layout grows only for GPUs that are on with it."""
-    is_cut = np.array([text != WHOLE_GPU for text in plan.layouts], dtype=bool)
-    cut = plan.held[:, is_cut].sum(axis=1)
-    left = problem.gpus - cut
-    for slot, layout in np.argwhere(plan.held < plan.counts)[:1].tolist():
-        text = plan.layouts[layout]
-        yield f"slot {slot}: {plan.counts[slot, layout]} GPUs are on with {text}, {plan.held[slot, layout]} have it"
-    before = _first_held(plan, problem)
-    cut_at_first = sum(before.tolist()) - sum(before[~is_cut].tolist())
-    for slot in np.flatnonzero(cut > max(problem.gpus - problem.kept_whole, cut_at_first))[:1].tolist():
-        yield f"slot {slot}: {left[slot]} GPUs are whole, on or not, {problem.kept_whole} are never to be cut"
-    whole = plan.held[:, ~is_cut]
-    for slot in np.flatnonzero((whole != left[:, None]).any(axis=1))[:1].tolist():
-        yield f"slot {slot}: {whole[slot, 0]} GPUs are said to be whole, the layouts of others leave {left[slot]}"
-    for slot, (now, on) in enumerate(zip(plan.held, plan.counts, strict=True)):
-        idle = (now > before) & (now > on) & is_cut
-        for layout in np.flatnonzero(idle)[:1].tolist():
-            yield f"slot {slot}: a GPU takes up {plan.layouts[layout]} without being on"
-        before = now
-
-
-def _first_held(plan: Plan, problem: PlanProblem) -> NDArray[np.int64]:
-    """What GPUs have before the first slot; where that is not known, what those have that are on in it."""
-    if problem.initial is None:
-        first: NDArray[np.int64] = plan.counts[0]
-        return first
-    return np.array([problem.initial.get(text, 0) for text in plan.layouts], dtype=np.int64)
 
 
 def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
@@ -247,18 +211,15 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
 
 
 def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    changes, modes = _changes(plan, problem)
+    changes = _changes(plan, problem)
     if plan.changes != changes:
         yield f"changes: the plan says {plan.changes}, its counts say {changes}"
-    if plan.mode_changes != modes:
-        yield f"mode_changes: the plan says {plan.mode_changes}, its counts say {modes}"
     on_hours = float(plan.counts.sum()) * problem.slot_hours
     unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.slot_hours
     objective = (
         problem.on_price * on_hours
         + float(unmet_hours @ np.array(problem.unmet_price))
         + problem.change_gpu_hours * changes
-        + problem.mode_gpu_hours * modes
     )
     for name, said, found in (
         ("gpu_hours_on", plan.gpu_hours_on, on_hours),
@@ -269,22 +230,17 @@ def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
             yield f"{name}: the plan says {said}, its counts say {found:.9g}"
 
 
-def _changes(plan: Plan, problem: PlanProblem) -> tuple[int, int]:
-    """GPUs that take up another layout, and those that are whole before or after, slot by slot."""
-    is_cut = [text != WHOLE_GPU for text in plan.layouts]
-    before = _first_held(plan, problem)[is_cut].tolist()
-    cut_before = sum(before)
-    if problem.initial is not None:
-        # Layouts that nobody keeps are not named by the plan.
-        cut_before = sum(gpus for text, gpus in problem.initial.items() if text != WHOLE_GPU)
-    changes = modes = 0
-    for now in plan.held[:, is_cut].tolist():
-        made = sum(max(has - had, 0) for had, has in zip(before, now, strict=True))
-        freed = cut_before + made - sum(now)
-        changes += max(made, freed)
-        modes += abs(made - freed)
-        before, cut_before = now, sum(now)
-    return changes, modes
+def _changes(plan: Plan, problem: PlanProblem) -> int:
+    """GPUs that take up a layout, counted layout by layout and slot by slot."""
+    changes = 0
+    for text, column in zip(plan.layouts, plan.counts.T.tolist(), strict=True):
+        if text == WHOLE_GPU:
+            continue
+        earlier = column[0] if problem.initial is None else problem.initial.get(text, 0)
+        for now in column:
+            changes += max(0, now - earlier)
+            earlier = now
+    return changes
 
 
 def _proof_faults(plan: Plan) -> Iterator[str]:

@@ -111,7 +111,7 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
         for (node, gpu, day), cuts in per_day.items():
             if cuts > limits.switches_per_day:
                 most = limits.switches_per_day
-                yield f"layout plan: GPU {gpu} on {node} changes {cuts} times on day {day}, at most {most} allowed"
+                yield f"layout plan: GPU {gpu} on {node} is cut {cuts} times on day {day}, at most {most} allowed"
                 break
     if limits.gpus_on_per_rack is not None:
         steps: Counter[tuple[int, datetime]] = Counter()

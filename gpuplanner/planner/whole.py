@@ -18,7 +18,7 @@ _NODES = 20_000
 
 
 def solve_whole(
-    fluid: Fluid, states: Counts, floors: Sequence[Floor], effort: Effort
+    fluid: Fluid, counts: Counts, floors: Sequence[Floor], effort: Effort
 ) -> tuple[Counts | None, float | None]:
     """Solve all slots together, beginning from a plan.
 
@@ -26,7 +26,7 @@ def solve_whole(
     ----------
     fluid : Fluid
         The arrays.
-    states : ndarray of int, shape (n_slots, n_columns)
+    counts : ndarray of int, shape (n_slots, n_layouts)
         The plan to begin with.
     floors : sequence of Floor
         Least costs of slots.
@@ -35,12 +35,12 @@ def solve_whole(
 
     Returns
     -------
-    states : ndarray of int or None, shape (n_slots, n_columns)
+    counts : ndarray of int or None, shape (n_slots, n_layouts)
         The plan found, if any.
     bound : float or None
         Cost that no plan undercuts, if one was proven.
     """
-    model = build(fluid, range(len(states)), before=fluid.initial, floors=floors)
-    start = start_values(model, states, fluid.initial, None)
+    model = build(fluid, range(len(counts)), before=fluid.initial, floors=floors)
+    start = start_values(model, counts, fluid.initial, None)
     answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)
-    return None if answer.values is None else model.states(answer.values), answer.bound
+    return None if answer.values is None else model.counts(answer.values), answer.bound

@@ -16,7 +16,7 @@ _NODES = 200
 
 
 def improved(
-    fluid: Fluid, states: Counts, floors: Sequence[Floor], bound: float, effort: Effort
+    fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort
 ) -> Iterator[Counts]:
     """Yield better and better plans until the gap is reached, no window helps, or the time is up.
 
@@ -27,7 +27,7 @@ def improved(
     ----------
     fluid : Fluid
         The arrays.
-    states : ndarray of int, shape (n_slots, n_columns)
+    counts : ndarray of int, shape (n_slots, n_layouts)
         The plan to begin with; it is not changed.
     floors : sequence of Floor
         Least costs of slots.
@@ -38,22 +38,22 @@ def improved(
 
     Yields
     ------
-    ndarray of int, shape (n_slots, n_columns)
+    ndarray of int, shape (n_slots, n_layouts)
         A plan cheaper than the one before.
     """
-    states = states.copy()
-    cost = fluid.cost(states, before=fluid.initial)
+    counts = counts.copy()
+    cost = fluid.cost(counts, before=fluid.initial)
     helped = True
     while helped:
         helped = False
         for window in _windows(fluid.problem.n_slots):
             if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
                 return
-            saved = _resolve(fluid, states, window, floors, effort)
+            saved = _resolve(fluid, counts, window, floors, effort)
             if saved > TOLERANCE * max(1.0, cost):
                 helped = True
                 cost -= saved
-                yield states.copy()
+                yield counts.copy()
 
 
 def _windows(n_slots: int) -> Iterator[range]:
@@ -64,28 +64,28 @@ def _windows(n_slots: int) -> Iterator[range]:
                 yield window
 
 
-def _resolve(fluid: Fluid, states: Counts, window: range, floors: Sequence[Floor], effort: Effort) -> float:
-    """Solve one window; put the answer into the plan if it is cheaper, and say by how much."""
+def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor], effort: Effort) -> float:
+    """Solve one window; put the answer into the counts if it is cheaper, and say by how much."""
     inside = slice(window.start, window.stop)
-    before = fluid.before(states, window.start)
-    after = states[window.stop] if window.stop < len(states) else None
+    before = fluid.before(counts, window.start)
+    after = counts[window.stop] if window.stop < len(counts) else None
     model = build(fluid, window, before=before, after=after, floors=floors)
     answer = solve(
         model.linear,
         effort,
         gap=_SHARE_OF_GAP * effort.gap_target,
-        start=start_values(model, states[inside], before, after),
+        start=start_values(model, counts[inside], before, after),
         nodes=_NODES,
     )
     if answer.values is None:
         return 0.0
 
     def cost(slots: Counts) -> float:
-        leaving = 0.0 if after is None else fluid.change_price(slots[-1], after)
-        return fluid.cost(slots, start=window.start, before=before) + leaving
+        leaving = 0 if after is None else fluid.cuts(slots[-1], after)
+        return fluid.cost(slots, start=window.start, before=before) + fluid.change_cost * leaving
 
-    found = model.states(answer.values)
-    saved = cost(states[inside]) - cost(found)
+    found = model.counts(answer.values)
+    saved = cost(counts[inside]) - cost(found)
     if saved > 0:
-        states[inside] = found
+        counts[inside] = found
     return max(saved, 0.0)

@@ -19,7 +19,7 @@ TOP_LAYOUTS = 10
 
 
 def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
-    """Layout of each numbered GPU over time, one row per GPU, with a mark where it takes up another.
+    """Layout of each numbered GPU over time, one row per GPU, with a mark where it is cut anew.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def _calendar(
         "name:N", title="node · GPU", sort=list(gpus), axis=alt.Axis(labelFontSize=10, labelOverlap=False)
     )
     data = alt.Chart(rows).transform_calculate(
-        **prepare.utc_text(from_="slot_start", to="slot_end"), mark="'layout changed'"
+        **prepare.utc_text(from_="slot_start", to="slot_end"), mark="'GPU cut anew'"
     )
     hover = [
         alt.Tooltip("node:N", title="node"),
@@ -162,7 +162,7 @@ def _calendar(
     # Vega lays out the legend of an empty layer without end.
     layers = [bars, cuts] if plan["changed"].any() else [bars]
     chart = alt.layer(*layers).properties(width="container", height=step * len(gpus))
-    finding = f"{len(gpus)} GPUs; layouts changed {plan['changed'].sum()} times. Most time: {order[0]}."
+    finding = f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}."
     return theme.finish(chart, title=title, finding=finding, legend=270, names=prepare.label_width(gpus))
 
 

@@ -206,7 +206,7 @@ def layouts(study: Study) -> Section:
             page.figure(
                 plot.plot_layout_calendar(calendar),
                 title="Layout calendar by numbered GPU",
-                alt="One row per GPU; a mark shows where it takes up another layout. This is what the exports apply.",
+                alt="One row per GPU; a mark shows where it is cut anew. This is what the exports apply.",
             )
         )
     return Section(page.section("The planned layouts", *shown, page.paragraph(study.plan.explanation)))

@@ -150,9 +150,7 @@ class LayoutPlan(dy.Schema):
     slot_start = _time("start of the range")
     slot_end = _time("end of the range")
     layout = _text("profiles on the GPU, '3g.40gb:1,1g.10gb:3'; 'gpu' if not cut; 'off' if not needed")
-    changed = dy.Bool(
-        nullable=False, metadata=_meaning("the GPU takes up another layout than it had, at slot_start")
-    )
+    changed = dy.Bool(nullable=False, metadata=_meaning("the GPU was cut anew at slot_start"))
 
 
 class Outcomes(dy.Schema):

@@ -45,9 +45,7 @@ class Terms:
     numbers : dict of str to int
         Profile number of each name that the jobs use.
     targets : array of int, shape (n_slots, n_layouts)
-        GPUs that should be on with the layout.
-    aims : array of int, shape (n_slots, n_layouts)
-        GPUs that should have it, on or not.
+        GPUs that should have the layout.
     instances : array of int, shape (n_layouts, n_profiles)
         Instances on one GPU.
     substitutes : array of int, shape (n_profiles, n_profiles)
@@ -58,7 +56,6 @@ class Terms:
     layouts: tuple[str, ...]
     numbers: dict[str, int]
     targets: Ints
-    aims: Ints
     instances: Ints
     substitutes: Ints
 
@@ -91,8 +88,6 @@ def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, ru
         calendar = calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
-    assert calendar.held is not None
-    held = dict(zip(calendar.layouts, calendar.held.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
     aliases = {
         name: name if name == WHOLE_GPU else board.profile(name).name
@@ -113,7 +108,6 @@ def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, ru
         layouts=layouts,
         numbers={name: number[known] for name, known in aliases.items()},
         targets=np.column_stack([counts.get(layout, none) for layout in layouts]),
-        aims=np.column_stack([held.get(layout, none) for layout in layouts]),
         instances=instances,
         substitutes=_substitutes(cut) if rules.substitute else np.full((len(profiles), 1), NONE),
     )
@@ -171,7 +165,6 @@ def to_world(
     of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
-    gpus.has = np.where(gpus.layout == NONE, WHOLE, gpus.layout)
     slicing, width = no_slicing(), 1
     if isinstance(calendar, OnDemand):
         names = [terms.layouts[layout] for layout in gpus.layout]
@@ -194,11 +187,9 @@ def to_world(
         until_s=float(until_s),
         slot_starts=calendar.slot_starts_s.copy() if isinstance(calendar, Calendar) else np.zeros(1),
         targets=terms.targets,
-        aims=terms.aims,
         instances=terms.instances,
         substitutes=terms.substitutes,
         change_s=_change_seconds(terms, fleet, rules),
-        reboot_s=float(change.mode_of(board)),
         slowdown=slowdowns(speeds, board, terms.profiles, of_a_class, terms.substitutes),
         jobs=work,
         gpus=gpus,

@@ -9,7 +9,7 @@ from typing import Self
 
 from gpuplanner.catalog import parameter
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel, mode_seconds, reconfiguration_cost
+from gpuplanner.hardware import GpuModel, as_board, reconfiguration_cost
 from gpuplanner.schemas import WHOLE_GPU
 
 
@@ -35,8 +35,8 @@ class ChangeCost:
         other, and those beside them stay in use.
     mode_s : float
         Reboot of a node, on boards that need it to change MIG mode (Ampere, and boards of unknown
-        architecture) [s]. All GPUs of the node are out of service, and have to be idle before. In a calendar the
-        node is drained for it; on demand it is waited for.
+        architecture) [s]. Cut on demand, all GPUs of the node are out of service, and have to be idle before; in
+        a calendar it counts for the GPU alone.
     restart_s : float
         Loading of a checkpoint, start and warm-up of a job whose next phase is served elsewhere [s].
 
@@ -77,10 +77,11 @@ class ChangeCost:
 
     def mode_of(self, board: GpuModel | str) -> float:
         """Seconds that a change of MIG mode takes on a board: ``mode_s`` where it needs a reboot, else 0."""
-        return self.mode_s if mode_seconds(board) else 0.0
+        cut = {as_board(board).profiles[-1].name: 1}
+        return self.mode_s if reconfiguration_cost(board, {WHOLE_GPU: 1}, cut).reboot else 0.0
 
     def seconds(self, board: GpuModel | str, before: Mapping[str, int], after: Mapping[str, int]) -> float:
-        """Seconds for which an idle GPU is out of service, beside :meth:`mode_of` where MIG mode changes.
+        """Seconds for which an idle GPU is out of service.
 
         Parameters
         ----------
@@ -96,4 +97,5 @@ class ChangeCost:
         else:
             driver = reconfiguration_cost(board, before, after, path="nvml")
             changed = len(driver.destroyed) + len(driver.created)
-        return self.operator_s + changed * self.driver_s
+        mode = self.mode_of(board) if (WHOLE_GPU in before) != (WHOLE_GPU in after) else 0.0
+        return self.operator_s + changed * self.driver_s + mode

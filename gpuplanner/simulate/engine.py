@@ -12,14 +12,7 @@ import numpy as np
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.instances import give_slices, take_slices
 from gpuplanner.simulate.jit import compiled, entry
-from gpuplanner.simulate.layouts import (
-    begin_slot,
-    finish_reconfiguration,
-    leave,
-    offer,
-    open_fleet,
-    reboot_nodes,
-)
+from gpuplanner.simulate.layouts import begin_slot, finish_reconfiguration, leave, offer, open_fleet
 from gpuplanner.simulate.nodes import change_node, choose_nodes, reserve
 from gpuplanner.simulate.world import NONE, WHOLE, Table, World
 
@@ -43,8 +36,6 @@ def advance(w: World) -> bool:
             finish_reconfiguration(w)
         if s.slot + 1 < len(w.slot_starts) and w.slot_starts[s.slot + 1] <= now:
             begin_slot(w)
-        if s.rebooting:
-            reboot_nodes(w)
         let_arrive(w)
         start_jobs(w)
     return False

@@ -85,11 +85,7 @@ class Calendar:
         Layout texts such as ``"3g.40gb:2"``, or ``"gpu"``; each once. Ties between layouts that are equally
         short of GPUs go to the first.
     counts : array of int, shape (n_slots, n_layouts)
-        GPUs that should be on with the layout.
-    held : array of int, optional, shape (n_slots, n_layouts)
-        GPUs that should have it, on or not. Nothing is done to a GPU that is off: it keeps its layout, and comes
-        back with it at once. Where one has to give its layout up, those come first that have one which more have
-        than should. If None, any that is off will do.
+        GPUs that should have the layout.
 
     Raises
     ------
@@ -106,7 +102,6 @@ class Calendar:
     slot_starts_s: NDArray[np.float64]
     layouts: tuple[str, ...]
     counts: NDArray[np.int64]
-    held: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Take read-only copies of the arrays, and check them against each other."""
@@ -123,21 +118,15 @@ class Calendar:
             faults.append((f"counts of shape {(len(starts), len(self.layouts))}", counts.shape))
         elif not np.issubdtype(counts.dtype, np.integer) or counts.min() < 0:
             faults.append(("counts in whole numbers not below 0", counts.tolist()))
-        held = counts if self.held is None else np.array(self.held)
-        if held.shape != counts.shape or not np.issubdtype(held.dtype, np.integer):
-            faults.append(("held in whole numbers and of the shape of counts", held.shape))
-        elif not faults and (held < counts).any():
-            faults.append(("held not below counts", held.tolist()))
         if faults:
             expected = "; ".join(expected for expected, _ in faults)
             got = "; ".join(str(got) for _, got in faults)
             raise ScenarioError(message("calendar", expected, got, "Mend the calendar."))
         object.__setattr__(self, "slot_starts_s", starts)
         object.__setattr__(self, "layouts", tuple(self.layouts))
-        for name, array in (("counts", counts.astype(np.int64)), ("held", held.astype(np.int64))):
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+        object.__setattr__(self, "counts", counts.astype(np.int64))
         self.slot_starts_s.setflags(write=False)
+        self.counts.setflags(write=False)
 
     @classmethod
     def constant(cls, counts: Mapping[str, int]) -> Self:

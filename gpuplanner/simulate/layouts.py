@@ -5,18 +5,7 @@ from __future__ import annotations
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled
 from gpuplanner.simulate.nodes import change_node
-from gpuplanner.simulate.world import (
-    DRAINING,
-    HALTS,
-    LEAVES,
-    NONE,
-    OFF,
-    ON,
-    RECONFIGURING,
-    STAYS,
-    WHOLE,
-    World,
-)
+from gpuplanner.simulate.world import DRAINING, NONE, OFF, ON, RECONFIGURING, WHOLE, World
 
 
 @compiled
@@ -45,37 +34,31 @@ def begin_slot(w: World) -> None:
     size = 0
     for gpu in range(len(w.gpus)):
         if w.gpus[gpu].layout != NONE:
-            busyness = 0 if w.gpus[gpu].leaving == LEAVES else 1 + w.gpus[gpu].busy
+            busyness = 0 if w.gpus[gpu].leaving else 1 + w.gpus[gpu].busy
             size = push(w.order, size, 2.0 * busyness - w.nodes[gpu // w.per_node].cut, -gpu)
     while size:
         gpu = -w.order[0].who
         size = pop(w.order, size)
         layout = w.gpus[gpu].layout
-        leaves = w.layouts[layout].surplus > 0
+        leaves = 1 if w.layouts[layout].surplus > 0 else 0
         w.layouts[layout].surplus -= leaves
-        if leaves != (w.gpus[gpu].leaving == LEAVES):
+        if leaves != w.gpus[gpu].leaving:
             mark(w, gpu, leaves)
     switch_on(w)
     for gpu in range(len(w.gpus)):
-        if w.gpus[gpu].leaving == LEAVES and w.gpus[gpu].busy == 0 and w.gpus[gpu].state == ON:
+        if w.gpus[gpu].leaving and w.gpus[gpu].busy == 0 and w.gpus[gpu].state == ON:
             leave(w, gpu)
 
 
 @compiled
 def take_stock(w: World) -> None:
-    """Count what every layout has above the target and above what should have it; find nodes with cut GPUs."""
-    slot, others = w.status[0].slot, len(w.gpus)
+    """Count what every layout has above the target, and find the nodes with cut GPUs."""
     for layout in range(len(w.layouts)):
-        w.layouts[layout].surplus = -w.targets[slot, layout]
-        w.layouts[layout].spare = -w.aims[slot, layout]
-        others -= w.aims[slot, layout]
-    # GPUs that no layout is foreseen for are whole.
-    w.layouts[WHOLE].spare -= others
+        w.layouts[layout].surplus = -w.targets[w.status[0].slot, layout]
     for node in range(len(w.nodes)):
         w.nodes[node].cut = 0
     for gpu in range(len(w.gpus)):
         layout = w.gpus[gpu].layout
-        w.layouts[w.gpus[gpu].has].spare += 1
         if layout != NONE:
             w.layouts[layout].surplus += 1
             if layout != WHOLE:
@@ -84,49 +67,24 @@ def take_stock(w: World) -> None:
 
 @compiled
 def switch_on(w: World) -> None:
-    """Fill deficits from GPUs that are off: with their layouts at once, others by giving them another one."""
+    """Fill deficits from GPUs that are off: whole ones from below, cut ones from above and on cut nodes."""
+    first, size = 0, 0
     for cut in range(2):
-        for rank in range(len(w.gpus)):
-            # Whole ones from below, cut ones from above.
-            gpu = len(w.gpus) - 1 - rank if cut else rank
-            layout = w.gpus[gpu].has
-            if w.gpus[gpu].state == OFF and cut == (layout != WHOLE) and is_short(w, layout):
-                w.layouts[layout].present += 1
-                come_up(w, gpu, layout)
-    layout = most_wanted(w)
-    while layout != NONE:
-        gpu = donor(w, layout)
-        if gpu == NONE:
-            return
-        w.layouts[w.gpus[gpu].has].spare -= 1
-        withdraw(w, gpu)
-        reconfigure(w, gpu, layout)
+        for gpu in range(len(w.gpus)):
+            if w.gpus[gpu].state == OFF and w.nodes[gpu // w.per_node].cut == cut:
+                w.order[size].who = gpu
+                size += 1
+    while first < size:
         layout = most_wanted(w)
-
-
-@compiled
-def is_short(w: World, layout: int) -> bool:
-    """Whether more GPUs should be on with a layout."""
-    return bool(w.layouts[layout].present < w.targets[w.status[0].slot, layout])
-
-
-@compiled
-def donor(w: World, layout: int) -> int:
-    """Idle GPU that is to have another layout; NONE if there is none.
-
-    Those come first that have a layout which more have than should; then those that are off; then, to be cut,
-    those on nodes with cut GPUs and with high numbers, to be made whole, the contrary.
-    """
-    best, first = NONE, -1
-    for rank in range(len(w.gpus)):
-        gpu = rank if layout == WHOLE else len(w.gpus) - 1 - rank
-        leaves = w.gpus[gpu].leaving == LEAVES and w.gpus[gpu].busy == 0 and w.gpus[gpu].state == ON
-        if w.gpus[gpu].state == OFF or leaves:
-            beside = w.nodes[gpu // w.per_node].cut == (layout != WHOLE)
-            value = 4 * (w.layouts[w.gpus[gpu].has].spare > 0) + 2 * (not leaves) + beside
-            if value > first:
-                best, first = gpu, value
-    return best
+        if layout == NONE:
+            return
+        if layout == WHOLE:
+            w.layouts[WHOLE].present += 1
+            come_up(w, w.order[first].who, WHOLE)
+            first += 1
+        else:
+            size -= 1
+            reconfigure(w, w.order[size].who, layout)
 
 
 @compiled
@@ -141,95 +99,39 @@ def most_wanted(w: World) -> int:
 
 
 @compiled
-def mark(w: World, gpu: int, leaves: bool) -> None:
+def mark(w: World, gpu: int, leaves: int) -> None:
     """Mark a GPU as leaving its layout, so that nothing new starts on it, or withdraw the mark."""
-    halts = w.nodes[gpu // w.per_node].rebooting and w.gpus[gpu].state == ON
-    w.gpus[gpu].leaving = LEAVES if leaves else HALTS if halts else STAYS
-    w.layouts[w.gpus[gpu].layout].present -= 1 if leaves else -1
-    if w.gpus[gpu].state == ON and not halts:
-        offer(w, gpu, -1 if leaves else 1)
+    sign = 1 if leaves else -1
+    w.gpus[gpu].leaving = leaves
+    w.layouts[w.gpus[gpu].layout].present -= sign
+    if w.gpus[gpu].state == ON:
+        offer(w, gpu, -sign)
         note(w, gpu, DRAINING if leaves else ON)
 
 
 @compiled
 def leave(w: World, gpu: int) -> None:
     """Send an idle GPU that was marked to the layout most wanted, or off if none is."""
-    if w.gpus[gpu].leaving == LEAVES:
-        withdraw(w, gpu)
-        layout = most_wanted(w)
-        if layout == NONE:
-            w.gpus[gpu].layout, w.gpus[gpu].state = NONE, OFF
-            note(w, gpu, OFF)
-        else:
-            reconfigure(w, gpu, layout)
-
-
-@compiled
-def withdraw(w: World, gpu: int) -> None:
-    """Take an idle GPU out of use."""
-    w.gpus[gpu].leaving = STAYS
+    w.gpus[gpu].leaving = 0
     for profile in range(len(w.profiles)):
         w.free[gpu, profile] = 0
+    layout = most_wanted(w)
+    if layout == NONE:
+        w.gpus[gpu].layout, w.gpus[gpu].state = NONE, OFF
+        note(w, gpu, OFF)
+    else:
+        reconfigure(w, gpu, layout)
 
 
 @compiled
 def reconfigure(w: World, gpu: int, layout: int) -> None:
-    """Begin to give an empty GPU a layout. For MIG mode its node may have to reboot, and to be drained before."""
-    before, seconds = w.gpus[gpu].has, w.change_s[w.gpus[gpu].has, layout]
+    """Begin to give an empty GPU a layout."""
+    before = w.gpus[gpu].layout
+    seconds = w.change_s[WHOLE if before == NONE else before, layout]
     w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
-    w.gpus[gpu].has = layout
     w.layouts[layout].present += 1
+    w.status[0].coming = push(w.coming, w.status[0].coming, w.status[0].now + seconds, gpu)
     note(w, gpu, RECONFIGURING)
-    if w.reboot_s > 0.0 and (before == WHOLE) != (layout == WHOLE):
-        w.gpus[gpu].waits, w.gpus[gpu].change = 1, seconds
-        halt(w, gpu // w.per_node)
-    else:
-        w.status[0].coming = push(w.coming, w.status[0].coming, w.status[0].now + seconds, gpu)
-
-
-@compiled
-def halt(w: World, node: int) -> None:
-    """Drain what is on of a node that is to reboot."""
-    w.status[0].rebooting += 1 - w.nodes[node].rebooting
-    w.nodes[node].rebooting = 1
-    for gpu in range(node * w.per_node, (node + 1) * w.per_node):
-        if w.gpus[gpu].state == ON and w.gpus[gpu].leaving == STAYS:
-            w.gpus[gpu].leaving = HALTS
-            offer(w, gpu, -1)
-            note(w, gpu, DRAINING)
-
-
-@compiled
-def reboot_nodes(w: World) -> None:
-    """Reboot the nodes that are drained for it, once nothing runs or changes there; their changes are made then."""
-    for node in range(len(w.nodes)):
-        if w.nodes[node].rebooting and at_rest(w, node):
-            reboot(w, node)
-
-
-@compiled
-def at_rest(w: World, node: int) -> bool:
-    """Whether nothing runs or changes on a node."""
-    for gpu in range(node * w.per_node, (node + 1) * w.per_node):
-        if w.gpus[gpu].busy or (w.gpus[gpu].state == RECONFIGURING and not w.gpus[gpu].waits):
-            return False
-    return True
-
-
-@compiled
-def reboot(w: World, node: int) -> None:
-    """Take a node out of service for a reboot, and those of its GPUs longer that change."""
-    w.status[0].rebooting -= 1
-    w.nodes[node].rebooting = 0
-    for gpu in range(node * w.per_node, (node + 1) * w.per_node):
-        if w.gpus[gpu].waits or w.gpus[gpu].leaving == HALTS:
-            ready = w.status[0].now + w.reboot_s + (w.gpus[gpu].change if w.gpus[gpu].waits else 0.0)
-            if w.gpus[gpu].leaving == HALTS:
-                withdraw(w, gpu)
-                w.gpus[gpu].state = RECONFIGURING
-                note(w, gpu, RECONFIGURING)
-            w.gpus[gpu].waits = 0
-            w.status[0].coming = push(w.coming, w.status[0].coming, ready, gpu)
 
 
 @compiled
@@ -245,14 +147,12 @@ def finish_reconfiguration(w: World) -> None:
 
 @compiled
 def come_up(w: World, gpu: int, layout: int) -> None:
-    """Switch a GPU on in a layout that it has, with nothing running."""
+    """Switch a GPU on in a layout, with nothing running."""
     w.gpus[gpu].layout, w.gpus[gpu].state = layout, ON
     for profile in range(len(w.profiles)):
         w.free[gpu, profile] = w.instances[layout, profile]
     offer(w, gpu, 1)
     note(w, gpu, ON)
-    if w.nodes[gpu // w.per_node].rebooting:
-        halt(w, gpu // w.per_node)
 
 
 @compiled

@@ -77,10 +77,8 @@ def simulate(
     When a slot begins, layouts in surplus give up GPUs: first those already leaving, then those with the
     fewest busy slices, on nodes with cut GPUs, with the highest number. A leaving GPU starts nothing new, is
     reconfigured when its last job ends, and comes up in the layout that is then most short of GPUs, or is
-    switched off. Running jobs are never stopped. Nothing is done to GPUs that are off: they keep their layouts, and
-    are switched on with them at once; if that is not enough, they are reconfigured. Those that are off as the run
-    begins are whole. Where a change of MIG mode needs a reboot, the node is drained for it, and all its GPUs are
-    out.
+    switched off. Running jobs are never stopped. GPUs that are off are switched on first: as whole GPUs at
+    once, in other layouts after a reconfiguration.
 
     Parameters
     ----------

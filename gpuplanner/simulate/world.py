@@ -22,7 +22,6 @@ WHOLE = 0
 NONE = -1
 """No job, no node, no layout, no slot yet."""
 ON, DRAINING, RECONFIGURING, OFF, CHANGING = range(5)
-STAYS, LEAVES, HALTS = range(3)
 STATES = ("on", "draining", "reconfiguring", "off", "changing")
 PROFILE_BITS = 4
 """Placements in the log are one number: for each slice the profile of the instance that begins there."""
@@ -47,11 +46,8 @@ JOB = {
 }
 GPU = {
     "layout": int,  # present one; while reconfiguring, the coming one; NONE if off
-    "has": int,  # layout that it has, or is being given, also while it is off
     "state": int,  # ON, RECONFIGURING or OFF; one that drains is ON and leaving
-    "leaving": int,  # LEAVES its layout, or HALTS because its node is to reboot
-    "waits": int,  # 1 while its change waits for its node to come to rest
-    "change": float,  # what that change will take beside the reboot
+    "leaving": int,  # 1 if marked for another layout
     "busy": int,  # compute slices in use
     "next": int,  # next GPU of the job that holds it whole
 }
@@ -59,7 +55,6 @@ NODE = {
     "idle": int,  # whole GPUs on offer
     "lowest": int,  # no GPU below this one is idle, whole and on offer
     "cut": int,  # 1 if it has cut GPUs, as the slot begins
-    "rebooting": int,  # 1 while it is drained for a reboot
     "ceiling": int,  # whole GPUs that jobs passing the head may take
     "future": int,  # whole GPUs on offer once the jobs looked at have ended
 }
@@ -78,7 +73,6 @@ PROFILE = {
 LAYOUT = {
     "present": int,  # GPUs that have or get it and are not leaving
     "surplus": int,  # GPUs above the target, as the slot begins
-    "spare": int,  # GPUs that have it above those that should, as the slot begins
 }
 IDLE = {
     "nodes": int,  # nodes with that many idle whole GPUs
@@ -97,7 +91,6 @@ STATUS = {
     "touched": int,
     "gathered": int,
     "claim": int,
-    "rebooting": int,
     "spent": float,
     "day": float,
 }
@@ -156,12 +149,10 @@ class World(NamedTuple):
     easy: bool
     until_s: float
     slot_starts: Floats  # [slot]
-    targets: Ints  # [slot, layout] GPUs that should be on
-    aims: Ints  # [slot, layout] GPUs that should have the layout, on or not
+    targets: Ints  # [slot, layout] GPUs
     instances: Ints  # [layout, profile] instances on one GPU
     substitutes: Ints  # [profile, rank] larger profiles, smallest first, then NONE
-    change_s: Floats  # [layout before, layout after] time that an idle GPU takes, beside a reboot of its node
-    reboot_s: float  # time that a change of MIG mode takes the node; 0 where it needs no reboot
+    change_s: Floats  # [layout before, layout after] time that an idle GPU takes
     slowdown: Floats  # [kind, profile] run time on an instance over that on a whole GPU
     jobs: Table  # [job]
     gpus: Table  # [gpu]

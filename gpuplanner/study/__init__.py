@@ -2,14 +2,13 @@
 
 from gpuplanner.study.comparison import policy_frame, savings_steps
 from gpuplanner.study.evaluate import evaluate
-from gpuplanner.study.handover import changes_of_plan, export_plan, verify_any
+from gpuplanner.study.handover import export_plan, verify_any
 from gpuplanner.study.history import load_trace, longest_samples
 from gpuplanner.study.past import describe_trace
 from gpuplanner.study.study import Study, open_study
 
 __all__ = [
     "Study",
-    "changes_of_plan",
     "describe_trace",
     "evaluate",
     "export_plan",

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-import polars as pl
-
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     FileReport,
@@ -22,9 +20,7 @@ from gpuplanner.export import (
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import Mark, replaced_directory, sha256, to_json
 from gpuplanner.hardware import as_board
-from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_services
-from gpuplanner.planner.service_file import is_service_plan, services_from_json
-from gpuplanner.planner.steps import steps
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -88,7 +84,7 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
     Parameters
     ----------
     path : str or Path
-        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines.
+        plan.json, a mig-parted file, a ConfigMap, or Slurm lines.
     board : str or None
         Board of the nodes; a plan names its own, which must then be the same.
     gpus_per_node : int
@@ -104,9 +100,6 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
         return verify_file(path, board, gpus_per_node=gpus_per_node)
-    text = Path(path).read_text(encoding="utf-8")
-    if is_service_plan(text):
-        return _service_report(text, board)
     problems: list[str] = []
     findings: list[str] = []
     pools = read_plans(path)
@@ -115,46 +108,14 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
         faults = list(verify(plan, problem))
         if board is not None and as_board(board).name != problem.board.name:
             faults.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
-        layouts = None if faults or not plan.found else assign(plan, problem)
-        if layouts is not None:
-            faults = list(verify(plan, problem, layouts))
+        if not faults and plan.found:
+            faults = list(verify(plan, problem, assign(plan, problem)))
         problems += [where + fault for fault in faults]
         findings.append(
             f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
             "layout is placed, and cost, changes and unmet demand are as recomputed"
         )
-        if layouts is not None:
-            findings.append(where + account_of_changes(layouts, problem))
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
-
-
-def account_of_changes(layouts: pl.DataFrame, problem: PlanProblem, path: str = "operator") -> str:
-    """What is done to GPUs when a plan is carried out, what that costs at the plan's prices, and what it takes.
-
-    Parameters
-    ----------
-    layouts : polars.DataFrame
-        Table ``schemas.LayoutPlan``.
-    problem : PlanProblem
-        The problem of the plan.
-    path : str
-        How the changes are made, see :func:`~gpuplanner.hardware.reconfiguration_cost`.
-    """
-    done = steps(layouts, problem.board, path=path)
-    modes = int(done["mode"].is_not_null().sum())
-    reboots = done.filter(pl.col("scope") == "node").select("slot_start", "node").n_unique()
-    paid = problem.change_gpu_hours * done.height + problem.mode_gpu_hours * modes
-    return (
-        f"{done.height} changes of layout, {modes} of them with a change of MIG mode, at the plan's prices "
-        f"{paid:.2f} GPU-hours; made by the {path} path they take {reboots} reboots, and GPUs out of service for "
-        f"{done['gpu_seconds'].sum() / 3600:.2f} GPU-hours once work has left"
-    )
-
-
-def changes_of_plan(path: str | Path) -> str:
-    """What carrying out a plan.json does to GPUs, see :func:`account_of_changes`."""
-    plan, problem = read_plan(path)
-    return account_of_changes(assign(plan.require(), problem), problem)
 
 
 def export_plan(
@@ -235,18 +196,6 @@ def notes(study: Study) -> Mapping[str, str]:
         "Scenario": json.dumps(study.scenario.__dict__, sort_keys=True),
         "gpuplanner": str(study.provenance["gpuplanner"]),
     }
-
-
-def _service_report(text: str, board: str | None) -> FileReport:
-    plan, profiles, rates, latencies = services_from_json(text)
-    problems = verify_services(plan, profiles, rates, latencies)
-    if board is not None and as_board(board).name != plan.board.name:
-        problems.append(f"the plan is for {plan.board.name}, not for {as_board(board).name}")
-    finding = (
-        f"{plan.gpus} x {plan.board.name} for {len(rates)} services: every setting was measured, every rate is "
-        "served, every GPU can be cut so"
-    )
-    return FileReport(ok=not problems, problems=problems, findings=[] if problems else [finding])
 
 
 def _is_plan(path: str | Path) -> bool:

@@ -11,11 +11,11 @@ import polars as pl
 from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Calendar, Fleet, Run, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, Run, simulate
 from gpuplanner.study.history import history
 from gpuplanner.study.plans import PLANS, Planned
 from gpuplanner.study.stage import stage
-from gpuplanner.study.workload import fleet_and_rules, past_jobs, replicate, workload
+from gpuplanner.study.workload import past_jobs, replicate, workload
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     """
     known = history(scenario)
     past = past_jobs(known)
-    fleet, rules = fleet_and_rules(scenario, known)
+    fleet = Fleet(scenario.board, known.nodes, scenario.gpus_per_node)
+    rules = Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
     calendars = {policy.name: _calendar(policy, scenario, fleet) for policy in POLICIES}
     horizon_s = scenario.horizon_slots * scenario.slot_s
     rows = []
@@ -84,10 +85,9 @@ def calendar_of(planned: Planned) -> Calendar:
     """The counts of a plan as the simulator's calendar, from its first slot on."""
     problem, plan = planned.problem, planned.plan.require()
     starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
-    nothing = np.zeros((len(starts), 1), int)
-    if not plan.layouts:
-        return Calendar(starts, (WHOLE_GPU,), nothing)
-    return Calendar(starts, plan.layouts, plan.counts, plan.held)
+    return Calendar(
+        starts, plan.layouts or (WHOLE_GPU,), plan.counts if plan.layouts else np.zeros((len(starts), 1), int)
+    )
 
 
 def _measured(

@@ -44,7 +44,7 @@ CONTROLS = (
     ),
     Control(
         "reconfigure_minutes", "Layout change (minutes)", 0.0, 30.0, 0.5, 1.0,
-        "Time for which a GPU is out of service when its layout changes",
+        "Time for which a GPU is out of service when it is cut anew",
     ),
     Control(
         "quantile", "Demand covered (quantile)", 0.5, 0.95, 0.05, 0.9,

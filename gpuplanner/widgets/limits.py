@@ -58,7 +58,7 @@ LIMITS = (
         "whole_nodes_kept", "Nodes kept whole", "Nodes, the first ones, on which no GPU is ever cut", _whole_nodes,
     ),
     LimitControl(
-        "switches_per_day", "Changes of one GPU a day, at most", "How often one GPU may change its layout within a day",
+        "switches_per_day", "Cuts of one GPU a day, at most", "How often one GPU may be cut anew within a day",
         _switches,
     ),
 )  # fmt: skip
@@ -169,7 +169,7 @@ def what_limits_cost(problem: PlanProblem, *, base: Plan | None = None, **how: A
     >>> panel = what_limits_cost(problem, gap_target=0)
     >>> panel.sliders["gpus"].value = 1
     >>> panel.ask().result()["extra"].round(3).to_list()
-    [0.0, 7.355]
+    [0.0, 7.521]
     """
     return LimitsPanel(problem, base=base, **how)
 

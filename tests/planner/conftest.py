@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
+from gpuplanner.hardware import format_layout, pareto_counts
 from gpuplanner.planner import TIERS, PlanProblem
 from gpuplanner.planner.substitution import serves
 
@@ -30,7 +29,6 @@ def make_problem(demand: Any, profiles: Sequence[str], **changes: Any) -> PlanPr
         "tenants": [f"tenant{i}" for i in range(len(demand))],
         "profiles": profiles,
         "demand": demand,
-        "mode_gpu_hours": 0.0,
     }
     return PlanProblem(**{**values, **changes})
 
@@ -72,73 +70,39 @@ def states_of(problem: PlanProblem, layouts: Sequence[dict[str, int]]) -> Iterat
 
 
 def brute_force(problem: PlanProblem) -> float:
-    """Least cost, by dynamic programming over what every GPU has, with every layout that is not part of another.
-
-    GPUs are told apart by what they have alone: the whole ones and those with each layout. From one slot to the
-    next, the best way to pair GPUs is found by trying all numbers that could keep their layout.
-    """
+    """Least cost, by dynamic programming over all states, with every layout that is not part of another."""
     slices = [p for p in problem.profiles if p != "gpu"]
-    layouts = [{"gpu": 1}, *(pareto_counts(problem.board, slices) if slices else [])]
-    texts = [format_layout(layout) for layout in layouts]
-    initial = dict(problem.initial or {})
-    layouts += [parse_layout(text) for text in initial if text not in texts]
-    cut_at_first = sum(gpus for text, gpus in initial.items() if text != "gpu")
-    most_cut = max(problem.gpus - problem.kept_whole, cut_at_first)
-    on_states = np.array(list(states_of(problem, layouts)))
-    states = on_states[(on_states.sum(axis=1) == problem.gpus)]
-    allowed = states[:, 1:].sum(axis=1) <= most_cut
-    ways = np.array([[way(problem, one, other) for other in states] for one in states])
-    within = (on_states[None] <= states[:, None]).all(axis=2)
-    value = None
+    layouts = pareto_counts(problem.board, slices) if slices else []
+    layouts += [{"gpu": 1}] if "gpu" in problem.profiles else []
+    cut = np.array(["gpu" not in layout for layout in layouts], dtype=bool)
+    states = np.array(list(states_of(problem, layouts))).reshape(-1, len(layouts))
+    value = np.zeros(len(states))
+    arrivals = (states[None, :, :] - states[:, None, :]).clip(0)[:, :, cut].sum(axis=2)
     for slot in range(problem.n_slots):
-        costs = np.array([slot_cost(problem, slot, layouts, state) for state in on_states])
-        possible = within.copy()
-        if slot == 0 and problem.initial is None:
-            # Cut GPUs are those that are on.
-            possible &= (on_states[None, :, 1:] == states[:, None, 1:]).all(axis=2)
-            entering = np.zeros(len(states))
-        elif slot == 0:
-            known = [format_layout(layout) for layout in layouts]
-            first = np.array([0, *(initial.get(text, 0) for text in known[1:])])
-            first[0] = problem.gpus - first.sum()
-            entering = np.array([way(problem, first, state) for state in states])
+        costs = np.empty(len(states))
+        service: dict[tuple[int, ...], float] = {}
+        for index, state in enumerate(states):
+            held = {
+                name: int(sum(n * layout.get(name, 0) for n, layout in zip(state, layouts, strict=True)))
+                for name in problem.profiles
+            }
+            key = tuple(held.values())
+            if key not in service:
+                service[key] = best_service(problem, slot, held)
+            allowed = state.sum() <= problem.gpus_in_service[slot] and state[cut].sum() <= (
+                problem.gpus_in_service[slot] - problem.whole_gpus_kept
+            )
+            on = problem.on_price * problem.slot_hours * state.sum()
+            costs[index] = on + service[key] if allowed else math.inf
+        if slot:
+            value = (value[:, None] + problem.change_gpu_hours * arrivals).min(axis=0) + costs
         else:
-            assert value is not None
-            entering = (value[:, None] + ways).min(axis=0)
-        value = entering + np.where(possible, costs, np.inf).min(axis=1)
-        value[~allowed] = math.inf
-    assert value is not None
+            entering = np.zeros(len(states), dtype=int)
+            if problem.initial is not None:
+                first = np.array([problem.initial.get(format_layout(layout), 0) for layout in layouts])
+                entering = (states - first).clip(0)[:, cut].sum(axis=1)
+            value = problem.change_gpu_hours * entering + costs
     return float(value.min())
-
-
-def slot_cost(problem: PlanProblem, slot: int, layouts: Sequence[dict[str, int]], on: Any) -> float:
-    """Cost of having on so many GPUs with each layout, the whole ones first; infinite beyond the limits."""
-    cut = int(on[1:].sum())
-    if on.sum() > problem.gpus_in_service[slot] or cut > problem.gpus_in_service[slot] - problem.kept_whole:
-        return math.inf
-    held = {
-        name: int(sum(n * layout.get(name, 0) for n, layout in zip(on, layouts, strict=True)))
-        for name in problem.profiles
-    }
-    supply = {name for layout in layouts for name in layout}
-    held |= {
-        name: int(sum(n * layout.get(name, 0) for n, layout in zip(on, layouts, strict=True)))
-        for name in supply
-    }
-    on_cost = problem.on_price * problem.slot_hours * float(on.sum())
-    return on_cost + _best_service(problem, slot, tuple(sorted(held.items())))
-
-
-@functools.lru_cache(maxsize=100_000)
-def _best_service(problem: PlanProblem, slot: int, held: tuple[tuple[str, int], ...]) -> float:
-    return best_service(problem, slot, dict(held))
-
-
-def way(problem: PlanProblem, before: Any, after: Any) -> float:
-    """Price of giving GPUs other layouts, the whole ones first: whoever can keep its layout does."""
-    gone, come = (before - after).clip(0), (after - before).clip(0)
-    modes = max(int(gone[0]), int(come[0]))
-    return problem.change_gpu_hours * float(come.sum()) + problem.mode_gpu_hours * modes
 
 
 @pytest.fixture(scope="session")

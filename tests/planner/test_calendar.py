@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.planner.calendar import calendar_states
+from gpuplanner.planner.calendar import calendar_counts
 from gpuplanner.planner.changes import change_costs
 from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.fluid import Fluid
@@ -28,26 +28,23 @@ def daily(problem_of: Any, seed: int, slots: int = 24, **changes: Any) -> PlanPr
     return problem
 
 
-def cost(fluid: Fluid, states: np.ndarray) -> float:
-    return fluid.cost(states, before=fluid.initial)
+def cost(fluid: Fluid, counts: np.ndarray) -> float:
+    return fluid.cost(counts, before=fluid.initial)
 
 
 def best_of_all(fluid: Fluid, distinct: int) -> float:
-    """Least cost over every set of so many vectors and every order of them, with what GPUs had best keep."""
+    """Least cost over every set of so many states, each with its cheapest path."""
     n = len(fluid.layouts)
-    vectors = np.array([s for s in itertools.product(range(3), repeat=n) if sum(s) <= 2])
-    states = fluid.state(vectors, vectors)
+    states = np.array([s for s in itertools.product(range(3), repeat=n) if sum(s) <= 2])
     slots = range(fluid.problem.n_slots)
     costs = np.array([np.where(fluid.allowed(t, states), fluid.slot_costs(t, states), np.inf) for t in slots])
+    changes = change_costs(fluid, states, states)
     least = np.inf
-    for chosen in itertools.combinations(range(len(vectors)), distinct):
-        # What GPUs have is one of the vectors as well; those that are on are no more of each layout.
-        within = (vectors[None, list(chosen)] <= vectors[:, None]).all(axis=2)
-        own = np.where(within[None], costs[:, None, list(chosen)], np.inf).min(axis=2)
-        own[0] = [costs[0, has] if has in chosen else np.inf for has in range(len(vectors))]
-        value = own[0]
-        for row in own[1:]:
-            value = (value[:, None] + change_costs(fluid, states, states)).min(axis=0) + row
+    for chosen in itertools.combinations(range(len(states)), distinct):
+        rows = list(chosen)
+        value = costs[0, rows]
+        for t in list(slots)[1:]:
+            value = (value[:, None] + changes[np.ix_(rows, rows)]).min(axis=0) + costs[t, rows]
         least = min(least, float(value.min()))
     return least
 
@@ -56,9 +53,9 @@ def best_of_all(fluid: Fluid, distinct: int) -> float:
 def test_one_vector_is_the_static_plan(problem_of: Any, seed: int) -> None:
     problem = daily(problem_of, seed)
     fluid = Fluid.of(problem)
-    states = calendar_states(fluid, 1, effort())
-    assert states is not None
-    assert cost(fluid, states) == pytest.approx(
+    counts = calendar_counts(fluid, 1, effort())
+    assert counts is not None
+    assert cost(fluid, counts) == pytest.approx(
         plan(problem, method="static", gap_target=0).objective, abs=1e-6
     )
 
@@ -71,11 +68,11 @@ def test_more_vectors_never_cost_more(problem_of: Any, seed: int) -> None:
     assert best.bound is not None
     before = np.inf
     for distinct in (1, 2, 3):
-        states = calendar_states(fluid, distinct, effort())
-        assert states is not None
-        assert len(np.unique(fluid.on(states), axis=0)) <= distinct
-        assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(states))
-        now = cost(fluid, states)
+        counts = calendar_counts(fluid, distinct, effort())
+        assert counts is not None
+        assert len(np.unique(counts, axis=0)) <= distinct
+        assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
+        now = cost(fluid, counts)
         assert best.bound - 1e-6 <= now <= before + 1e-6
         before = now
 
@@ -85,9 +82,9 @@ def test_day_and_night_are_found(problem_of: Any) -> None:
     demand = np.where(hours % 24 // 12 == 0, 1.0, 3.0)[None, None]
     problem = problem_of(demand, ["7g.40gb"], gpus=4, change_gpu_hours=0.5)
     fluid = Fluid.of(problem)
-    states = calendar_states(fluid, 2, effort())
-    assert states is not None
-    assert fluid.on(states).ravel().tolist() == demand.ravel().astype(int).tolist()
+    counts = calendar_counts(fluid, 2, effort())
+    assert counts is not None
+    assert counts.ravel().tolist() == demand.ravel().astype(int).tolist()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,21 +95,21 @@ def test_close_to_the_best_calendar_of_all(problem_of: Any, seed: int) -> None:
     )
     fluid = Fluid.of(problem)
     for distinct in (1, 2):
-        states = calendar_states(fluid, distinct, effort())
-        assert states is not None
+        counts = calendar_counts(fluid, distinct, effort())
+        assert counts is not None
         best = best_of_all(fluid, distinct)
         # A local search; the bound on how far it may stray was chosen before it was measured.
-        assert best - 1e-6 <= cost(fluid, states) <= best * (1.0 if distinct == 1 else 1.05) + 1e-6
+        assert best - 1e-6 <= cost(fluid, counts) <= best * (1.0 if distinct == 1 else 1.05) + 1e-6
 
 
 def test_as_many_vectors_as_slots_are_a_free_plan_at_best(problem_of: Any, least_cost: Any) -> None:
     rng = np.random.default_rng(11)
     problem = problem_of(rng.uniform(0, 3, size=(1, 1, 5)), ["7g.40gb"], change_gpu_hours=0.2)
-    states = calendar_states(Fluid.of(problem), 5, effort())
-    assert states is not None
-    assert cost(Fluid.of(problem), states) == pytest.approx(least_cost(problem))
+    counts = calendar_counts(Fluid.of(problem), 5, effort())
+    assert counts is not None
+    assert cost(Fluid.of(problem), counts) == pytest.approx(least_cost(problem))
 
 
 def test_no_time_gives_none(problem_of: Any) -> None:
     fluid = Fluid.of(daily(problem_of, 0, slots=6))
-    assert calendar_states(fluid, 2, Effort(gap_target=0, deadline=0.0)) is None
+    assert calendar_counts(fluid, 2, Effort(gap_target=0, deadline=0.0)) is None

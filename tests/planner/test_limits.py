@@ -113,9 +113,7 @@ def test_every_limit_is_kept_by_counts_and_numbered_gpus(
         return
     frame = assign(found, problem)
     assert verify(found, problem, frame) == []
-    # Counts do not say which rack a GPU is in: where racks are at their power limit, more may have to change.
-    more = frame["changed"].sum() - found.changes
-    assert more == 0 if most is None else more >= 0
+    assert frame["changed"].sum() == found.changes
 
 
 def test_planted_faults_against_the_limits_are_found(problem_of: Any) -> None:
@@ -127,7 +125,7 @@ def test_planted_faults_against_the_limits_are_found(problem_of: Any) -> None:
         (Limits(pinned={"3g.20gb:2": 9}), "must keep it"),
         (Limits(whole_nodes_kept=5), "nodes whole"),
         (Limits(gpus_on_per_rack=1), "power for 6"),
-        (Limits(switches_per_day=0), "changes"),
+        (Limits(switches_per_day=0), "is cut"),
         (Limits(nodes_per_rack=3, gpus_on_per_rack=5), "in rack"),
     ):
         faults = verify(found, replace(problem, limits=limits), frame)
@@ -152,7 +150,7 @@ def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) 
     assert found.found
     frame = assign(found, problem)
     assert verify(found, problem, frame) == []
-    assert any("at most" in fault for fault in verify(loose, problem, assign(loose, problem)))
+    assert any("is cut" in fault for fault in verify(loose, problem, assign(loose, problem)))
     per_day = frame.filter("changed").group_by("node", "gpu", pl.col("slot_start").dt.truncate("1d")).len()
     assert per_day["len"].max() in (None, *range(most + 1))
     # The bound is that of plans without the limit, so it holds for those with it.

@@ -110,20 +110,19 @@ def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None
     alone = window_floors(fluid, 1, (), effort)
     assert alone is not None
     bound = sum(floor.cost for floor in alone.floors)
-    rough = fluid.state(alone.choices, alone.choices[:, fluid.cut])
-    better = windows.improved(fluid, rough, alone.floors, bound, effort)
-    costs = [fluid.cost(states) for states in itertools.chain([rough], better)]
+    better = windows.improved(fluid, alone.states, alone.floors, bound, effort)
+    costs = [fluid.cost(counts) for counts in itertools.chain([alone.states], better)]
     assert costs == sorted(costs, reverse=True)
     assert len(costs) > 3
-    path = fluid.cost(cheapest_path(fluid, [rough]))
+    path = fluid.cost(cheapest_path(fluid, [alone.states]))
     assert bound <= path <= costs[0]
 
 
 def test_windows_end_when_the_time_is_up(day: PlanProblem) -> None:
     fluid = Fluid.of(day)
-    nothing = np.tile(fluid.pinned, (day.n_slots, 1))
+    counts = np.zeros((day.n_slots, len(fluid.layouts)), dtype=np.int64)
     late = Effort(gap_target=0.0, deadline=0.0)
-    assert list(windows.improved(fluid, nothing, [], 0.0, late)) == []
+    assert list(windows.improved(fluid, counts, [], 0.0, late)) == []
 
 
 def test_a_limit_that_is_too_short_is_said_to_be(day: PlanProblem) -> None:
@@ -153,7 +152,7 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
     assert (found.status, found.stopped_by) == ("feasible", "user")
     assert "stopped by the user" in found.explanation
     assert verify(found, day) == []
-    monkeypatch.setattr(stages, "static_states", interrupt)
+    monkeypatch.setattr(stages, "static_counts", interrupt)
     with pytest.raises(KeyboardInterrupt):
         plan(day, method="milp")
 

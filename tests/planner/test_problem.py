@@ -48,8 +48,8 @@ ONE = [[[1.0, 2.0]]]
         ({"unmet_price": -3.0}, "unmet_price must be numbers of at least 0"),
         ({"available": [1]}, "available must have one entry for each of 2 slots, not 1"),
         ({"available": [1, 9]}, "available must be whole numbers from 0 to 3, not 9"),
-        ({"initial": {"gpu": 4}}, "initial must name layouts of at most 3 GPUs"),
-        ({"initial": {"off": 1}}, "initial must name layouts of at most 3 GPUs"),
+        ({"initial": {"gpu": 4}}, "initial must name at most 3 GPUs"),
+        ({"initial": {"off": 1}}, "initial must name at most 3 GPUs that are on"),
         ({"initial": {"gpu": -1}}, "initial must count GPUs"),
     ],
 )

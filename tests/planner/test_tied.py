@@ -11,7 +11,7 @@ from gpuplanner.planner.effort import Effort
 from gpuplanner.planner.families import build, start_values
 from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.solver import solve
-from gpuplanner.planner.static import static_states
+from gpuplanner.planner.static import static_counts
 from gpuplanner.planner.tied import tied
 
 
@@ -43,11 +43,11 @@ def test_one_group_is_the_static_plan(fluid: Fluid) -> None:
     folded = tied(model, np.zeros(8, dtype=np.int64))
     answer = solve(folded.linear, effort())
     assert answer.values is not None
-    states = model.states(folded.spread(answer.values))
-    static, _ = static_states(fluid, effort())
+    counts = model.counts(folded.spread(answer.values))
+    static, _ = static_counts(fluid, effort())
     assert static is not None
-    assert fluid.cost(states, before=fluid.initial) == pytest.approx(fluid.cost(static, before=fluid.initial))
-    assert (fluid.on(states) == fluid.on(states)[0]).all()
+    assert fluid.cost(counts, before=fluid.initial) == pytest.approx(fluid.cost(static, before=fluid.initial))
+    assert (counts == counts[0]).all()
     assert len(folded.linear.rows) < len(model.linear.rows)
 
 
@@ -58,30 +58,25 @@ def test_groups_are_as_good_as_equal_columns_written_as_rows(fluid: Fluid, seed:
     folded = tied(model, group)
     answer = solve(folded.linear, effort())
     assert answer.values is not None
-    states = model.states(folded.spread(answer.values))
+    counts = model.counts(folded.spread(answer.values))
     rows = build(fluid, range(8), before=fluid.initial)
     for slot in range(8):
         first = int(np.flatnonzero(group == group[slot])[0])
-        pairs = [*zip(rows.on[first], rows.on[slot], strict=True)]
-        # What is kept in the first slot may be given, so that the others of its group go by the second one.
-        second = next((t for t in range(1, 8) if group[t] == group[slot]), 0)
-        pairs += [*zip(rows.kept[second], rows.kept[slot], strict=True)] if slot else []
-        for one, other in pairs:
-            if one != other:
+        for one, other in zip(rows.on[first], rows.on[slot], strict=True):
+            if first < slot:
                 rows.linear.add_row(f"least_{slot}_{one}", [one, other], [1, -1], ">=", 0.0)
                 rows.linear.add_row(f"most_{slot}_{one}", [one, other], [1, -1], "<=", 0.0)
     assert solve(rows.linear, effort()).objective == pytest.approx(answer.objective)
-    assert fluid.cost(states, before=fluid.initial) == pytest.approx(answer.objective)
-    assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(states))
+    assert fluid.cost(counts, before=fluid.initial) == pytest.approx(answer.objective)
+    assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
 
 
 def test_known_values_can_be_handed_over(fluid: Fluid) -> None:
     model = build(fluid, range(8), before=fluid.initial)
     group = np.array([0, 0, 1, 1, 0, 0, 1, 1])
-    states = np.zeros((8, len(fluid.pinned)), dtype=np.int64)
-    states[group == 0, 0] = 1
-    states[group == 1, -1] = 1
+    counts = np.zeros((8, len(fluid.layouts)), dtype=np.int64)
+    counts[group == 0, 0] = 1
     folded = tied(model, group)
-    values = folded.gathered(start_values(model, states, fluid.initial, None))
-    assert folded.linear.value(values) == pytest.approx(fluid.cost(states, before=fluid.initial))
-    assert (model.states(folded.spread(values)) == states).all()
+    values = folded.gathered(start_values(model, counts, fluid.initial, None))
+    assert folded.linear.value(values) == pytest.approx(fluid.cost(counts, before=fluid.initial))
+    assert (model.counts(folded.spread(values)) == counts).all()

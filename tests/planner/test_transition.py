@@ -27,11 +27,9 @@ def table(gpus: Mapping[tuple[str, int], tuple[str, ...]]) -> pl.DataFrame:
     """Layouts by GPU, one hour each, the last one from noon on."""
     rows = []
     for (node, gpu), layouts in gpus.items():
-        held = "gpu" if layouts[0] == "off" else layouts[0]
         for index, layout in enumerate(layouts):
             start = NOON + timedelta(hours=index + 1 - len(layouts))
-            rows.append((node, gpu, start, start + timedelta(hours=1), layout, layout not in ("off", held)))
-            held = held if layout == "off" else layout
+            rows.append((node, gpu, start, start + timedelta(hours=1), layout, False))
     names = ["node", "gpu", "slot_start", "slot_end", "layout", "changed"]
     return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("gpu").cast(pl.Int32))
 

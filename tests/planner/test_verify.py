@@ -77,7 +77,6 @@ PLANTED: dict[str, tuple[Planter, str]] = {
     "count off by one": (lambda p, q, k: (replace(p, counts=bumped(p.counts, k, 1)), q), ""),
     "count below zero": (lambda p, q, k: (replace(p, counts=bumped(p.counts, k, -9)), q), "below 0"),
     "half a GPU": (lambda p, q, k: (replace(p, counts=bumped(p.counts.astype(float), k, 0.5)), q), "whole numbers"),
-    "half a GPU held": (lambda p, q, k: (replace(p, held=bumped(p.held.astype(float), k, 0.5)), q), "held: not whole"),
     "slot missing": (lambda p, q, k: (replace(p, counts=p.counts[1:]), q), "counts: the shape"),
     "layout without counts": (lambda p, q, k: (replace(p, layouts=(*p.layouts, "1g.5gb:1")), q), "counts: the shape"),
     "impossible layout": (lambda p, q, k: (renamed(p, "4g.20gb:2", k), q), "impossible"),

@@ -43,12 +43,11 @@ def test_a_week_is_planned_to_one_percent_and_holds(planned):
 
 
 def moved(found: Plan, slot: int, layout: int, other: int, gpus: int) -> Plan:
-    """GPUs on, and what they have, moved from one layout to another in one slot."""
-    counts, held = found.counts.copy(), found.held.copy()
-    for moved_counts in (counts, held):
-        moved_counts[slot, layout] -= gpus
-        moved_counts[slot, other] += gpus
-    return replace(found, counts=counts, held=held)
+    """GPUs moved from one layout to another in one slot."""
+    counts = found.counts.copy()
+    counts[slot, layout] -= gpus
+    counts[slot, other] += gpus
+    return replace(found, counts=counts)
 
 
 def nudged(array: np.ndarray, cell: tuple[int, ...], by: float) -> np.ndarray:
@@ -65,7 +64,7 @@ def test_any_moved_gpu_is_found(planned, data):
     calm = [
         slot
         for slot in range(1, problem.n_slots - 1)
-        if (found.held[slot - 1 : slot + 2] == found.held[slot]).all()
+        if (found.counts[slot - 1 : slot + 2] == found.counts[slot]).all()
     ]
     slot = data.draw(st.sampled_from(calm))
     held = np.flatnonzero(found.counts[slot])
@@ -87,15 +86,6 @@ def test_any_gpu_added_or_taken_is_found(planned, data):
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_gpu_said_to_have_another_layout_is_found(planned, data):
-    found, problem = planned.plan, planned.problem
-    cell = data.draw(st.tuples(st.integers(0, problem.n_slots - 1), st.integers(0, len(found.layouts) - 1)))
-    by = data.draw(st.sampled_from([-1, 1, 64]))
-    assert verify(replace(found, held=nudged(found.held, cell, by)), problem)
-
-
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), by=st.floats(0.01, 50).flatmap(lambda x: st.sampled_from([x, -x])))
 def test_any_unmet_demand_hidden_or_invented_is_found(planned, data, by):
     found, problem = planned.plan, planned.problem
@@ -108,14 +98,12 @@ def test_any_unmet_demand_hidden_or_invented_is_found(planned, data, by):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(
-        ["objective", "bound", "gap", "gpu_hours_on", "unmet_gpu_hours", "changes", "mode_changes"]
-    ),
+    name=st.sampled_from(["objective", "bound", "gap", "gpu_hours_on", "unmet_gpu_hours", "changes"]),
     factor=st.floats(1.001, 3),
 )
 def test_any_better_or_worse_figure_is_found(planned, name, factor):
     found: Plan = planned.plan
     problem: PlanProblem = planned.problem
     value = getattr(found, name)
-    wrong = value + max(1, int(factor)) if "changes" in name else value * factor + 0.01
+    wrong = value + max(1, int(factor)) if name == "changes" else value * factor + 0.01
     assert verify(replace(found, **{name: wrong}), problem)

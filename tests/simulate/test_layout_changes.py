@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.simulate import Calendar, ChangeCost, Fleet, Rules, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 BOARD = "H100-80GB-SXM5"
 SEVEN, TWO = "1g.10gb:7", "3g.40gb:2"
@@ -120,90 +120,6 @@ def test_gpus_go_off_when_idle_and_come_back(jobs_of, starts, history):
         (5060, 5070, TWO, "on"),
     ]
     assert starts(run) == {"a": 0, "whole": 3000, "s": 5060}
-
-
-def test_what_is_off_keeps_its_layout_and_comes_back_at_once(jobs_of, starts, history):
-    jobs = jobs_of(("a", 0, 900, 1, "3g.40gb"), ("b", 2500, 10, 1, "3g.40gb"))
-    run = serve(jobs, {0: {TWO: 1}, 1000: {TWO: 0}, 2000: {TWO: 1}}, per_node=1)
-    assert history(run, 0, 1) == [
-        (0, 1000, TWO, "on"),
-        (1000, 2000, "off", "off"),
-        (2000, 2510, TWO, "on"),
-    ]
-    assert starts(run)["b"] == 2500
-
-
-def test_who_should_not_have_its_layout_any_more_gives_it_up(jobs_of, history):
-    # At 1000 both GPUs go off; at 2000 one is wanted as SEVEN, and by the calendar it is a TWO that is given up.
-    layouts, counts = ("gpu", TWO, SEVEN), [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
-    for held, kept in (([[1, 1, 0], [1, 1, 0], [1, 0, 1]], "gpu"), ([[1, 1, 0], [1, 1, 0], [0, 1, 1]], TWO)):
-        calendar = Calendar([0, 1000, 2000], layouts, counts, held)
-        more = Calendar(
-            [0, 1000, 2000, 3000],
-            layouts,
-            [*counts, [int(kept == "gpu"), int(kept == TWO), 1]],
-            [*held, held[2]],
-        )
-        jobs = jobs_of(("a", 0, 10, 1, "gpu"))
-        for chosen in (calendar, more):
-            run = simulate(jobs, Fleet(BOARD, 1, 2), chosen, Rules(queue="strict"), policy="p", until_s=3500)
-            rows = run.states.filter(run.states["state"] == "reconfiguring").rows()
-            assert [(start, layout) for _, _, start, _, layout, _ in rows] == [(2000.0, SEVEN)]
-
-
-def on_ampere(jobs, slots, per_node=2, **options):
-    """As :func:`serve`, on boards that reboot for MIG mode: ten minutes, and a minute for the instances."""
-    layouts = tuple(dict.fromkeys(layout for counts in slots.values() for layout in counts))
-    counts = [[wanted.get(layout, 0) for layout in layouts] for wanted in slots.values()]
-    rules = Rules(
-        queue="strict", change=ChangeCost(driver_s=0.0, operator_s=60.0, mode_s=600.0, restart_s=0.0)
-    )
-    calendar = Calendar(list(slots), layouts, counts)
-    return simulate(jobs, Fleet("A100-80GB", 1, per_node), calendar, rules, policy="p", **options)
-
-
-def test_a_change_of_mode_drains_the_node_and_takes_all_its_gpus(jobs_of, starts, history):
-    jobs = jobs_of(("a", 0, 1500, 1, "gpu"), ("next", 1100, 10, 1, "gpu"), ("s", 1100, 10, 1, "3g.40gb"))
-    run = on_ampere(jobs, {0: {"gpu": 2}, 1000: {"gpu": 1, TWO: 1}})
-    # GPU 1 is idle and is to be cut, and waits for GPU 0; what came meanwhile starts when the node is back.
-    assert history(run, 0, 2) == [
-        (0, 1000, "gpu", "on"),
-        (1000, 1500, "gpu", "draining"),
-        (1500, 2100, "gpu", "reconfiguring"),
-        (2100, 2170, "gpu", "on"),
-    ]
-    assert history(run, 1, 2) == [
-        (0, 1000, "gpu", "on"),
-        (1000, 2160, TWO, "reconfiguring"),
-        (2160, 2170, TWO, "on"),
-    ]
-    assert starts(run) == {"a": 0, "next": 2100, "s": 2160}
-
-
-def test_changes_between_cuts_need_no_reboot(jobs_of, history):
-    run = on_ampere(jobs_of(("a", 0, 5000, 1, "3g.40gb")), {0: {TWO: 2}, 1000: {TWO: 1, SEVEN: 1}})
-    assert history(run, 0, 2)[1:] in ([], [(1000, 1060, SEVEN, "reconfiguring"), (1060, 5000, SEVEN, "on")])
-    assert sum(row[3] == "reconfiguring" for gpu in (0, 1) for row in history(run, gpu, 2)) == 1
-
-
-def test_a_node_reboots_once_for_all_its_changes(jobs_of, history):
-    run = on_ampere(
-        jobs_of(("a", 0, 10, 1, "gpu")), {0: {"gpu": 3}, 1000: {TWO: 2, "gpu": 1}}, per_node=3, until_s=3000
-    )
-    rows = [history(run, gpu, 3) for gpu in range(3)]
-    assert rows[0][1:3] == [(1000, 1600, "gpu", "reconfiguring"), (1600, 3000, "gpu", "on")]
-    assert [row[1] for row in rows[1:]] == [(1000, 1660, TWO, "reconfiguring")] * 2
-
-
-def test_a_node_that_waits_for_its_reboot_comes_back_even_if_the_change_is_not_wanted_any_more(
-    jobs_of, history
-):
-    jobs = jobs_of(("a", 0, 3000, 1, "gpu"), ("b", 2000, 10, 1, "gpu"))
-    run = on_ampere(jobs, {0: {"gpu": 2}, 1000: {"gpu": 1, TWO: 1}, 1500: {"gpu": 2}}, until_s=9000)
-    for gpu in (0, 1):
-        last = history(run, gpu, 2)[-1]
-        assert last[2:] == ("gpu", "on")
-    assert run.outcomes["end"].null_count() == 0
 
 
 def test_the_gpu_with_the_fewest_busy_slices_leaves(jobs_of, history):

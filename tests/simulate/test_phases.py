@@ -224,9 +224,8 @@ class TestCost:
 
     def test_mig_mode_is_paid_where_it_needs_a_reboot(self):
         change = ChangeCost(0.0, 60.0, mode_s=600.0)
-        assert change.seconds("A100-80GB", {"gpu": 1}, {"3g.40gb": 2}) == 60.0
-        assert change.mode_of("A100-80GB") == change.mode_of("A30") == 600.0
-        assert change.mode_of(BOARD) == 0.0
+        assert change.seconds("A100-80GB", {"gpu": 1}, {"3g.40gb": 2}) == 660.0
+        assert change.seconds("A100-80GB", {"7g.80gb": 1}, {"3g.40gb": 2}) == 60.0
         assert change.seconds(BOARD, {"gpu": 1}, {"3g.40gb": 2}) == 60.0
 
     def test_what_was_said_before_still_holds(self):
