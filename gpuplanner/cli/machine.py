@@ -86,7 +86,9 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
 
 @app.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="plan.json, mig-parted YAML, ConfigMap or Slurm lines.")],
+    file: Annotated[
+        Path, typer.Argument(help="plan.json, of services too, mig-parted YAML, ConfigMap, Slurm lines.")
+    ],
     board: Board = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
     as_json: Json = False,

@@ -103,8 +103,9 @@ def size_services(
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.files import to_json, write_atomically
+    from gpuplanner.files import write_atomically
     from gpuplanner.planner.service_demands import read_service_demands
+    from gpuplanner.planner.service_file import services_to_json
     from gpuplanner.planner.service_profiles import BOARD, read_service_profiles
     from gpuplanner.planner.service_verify import verify_services
     from gpuplanner.planner.services import LATENCY_SHARE, TIME_LIMIT_S, plan_services
@@ -124,7 +125,7 @@ def size_services(
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()
     if out is not None:
-        lasting = to_json({name: value for name, value in values.items() if name != "seconds"})
+        lasting = services_to_json(plan, profiles, rates, latencies)
         write_atomically(out, lambda path: path.write_text(lasting, encoding="utf-8"))
     if as_json:
         show(values, as_json=True)
@@ -139,7 +140,7 @@ def size_services(
     for fault in faults:
         say(f"problem: {fault}")
     if not quiet and out is not None:
-        say(f"written: {out}")
+        say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     if faults:
         return Exit.CHECK_FAILED
     return Exit.DONE if plan.proven else Exit.TIME_LIMIT

@@ -133,6 +133,11 @@ class MigProfile:
         """Sort key from small to large: memory slices, compute slices, name."""
         return (self.memory_slices, self.compute_slices, self.name)
 
+    @property
+    def compute_order(self) -> tuple[int, int, str]:
+        """Sort key from small to large by what runs on it: compute slices, memory slices, name."""
+        return (self.compute_slices, self.memory_slices, self.name)
+
     def amount(self, resource: str) -> int | None:
         """How much of one of :data:`RESOURCES` an instance takes; None where no source says."""
         value: int | None = getattr(self, resource)

@@ -32,7 +32,7 @@ def slices(board: GpuModel | str) -> tuple[MigProfile, ...]:
         and profile.sms is not None
         and profile.memory_gib is not None
     ]
-    return tuple(sorted(parts, key=lambda part: (part.compute_slices, part.memory_slices, part.name)))
+    return tuple(sorted(parts, key=lambda part: part.compute_order))
 
 
 def sizes(board: GpuModel) -> pl.DataFrame:

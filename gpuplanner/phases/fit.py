@@ -48,8 +48,7 @@ def smallest_profile(
         and (profile.sms or 0) >= sms
         and (profile.memory_gib or 0.0) >= memory_gib * (1 + margin)
     ]
-    order = sorted(holding, key=lambda each: (each.compute_slices, each.memory_slices, each.name))
-    return order[0].name if order else WHOLE_GPU
+    return min(holding, key=lambda each: each.compute_order).name if holding else WHOLE_GPU
 
 
 def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = MARGIN) -> pl.DataFrame:

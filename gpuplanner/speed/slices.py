@@ -41,9 +41,7 @@ def plain_profiles(board: GpuModel) -> tuple[MigProfile, ...]:
     ['1g.6gb', '2g.12gb', '4g.24gb']
     """
     plain = (profile for profile in board.profiles if not profile.attribute)
-    return tuple(
-        sorted(plain, key=lambda profile: (profile.compute_slices, profile.memory_slices, profile.name))
-    )
+    return tuple(sorted(plain, key=lambda profile: profile.compute_order))
 
 
 def sm_fraction(board: GpuModel, profile: MigProfile) -> float:

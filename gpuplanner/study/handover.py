@@ -20,7 +20,8 @@ from gpuplanner.export import (
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import Mark, replaced_directory, sha256, to_json
 from gpuplanner.hardware import as_board
-from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_services
+from gpuplanner.planner.service_file import is_service_plan, services_from_json
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -84,7 +85,7 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
     Parameters
     ----------
     path : str or Path
-        plan.json, a mig-parted file, a ConfigMap, or Slurm lines.
+        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines.
     board : str or None
         Board of the nodes; a plan names its own, which must then be the same.
     gpus_per_node : int
@@ -100,6 +101,9 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
         return verify_file(path, board, gpus_per_node=gpus_per_node)
+    text = Path(path).read_text(encoding="utf-8")
+    if is_service_plan(text):
+        return _service_report(text, board)
     problems: list[str] = []
     findings: list[str] = []
     pools = read_plans(path)
@@ -196,6 +200,18 @@ def notes(study: Study) -> Mapping[str, str]:
         "Scenario": json.dumps(study.scenario.__dict__, sort_keys=True),
         "gpuplanner": str(study.provenance["gpuplanner"]),
     }
+
+
+def _service_report(text: str, board: str | None) -> FileReport:
+    plan, profiles, rates, latencies = services_from_json(text)
+    problems = verify_services(plan, profiles, rates, latencies)
+    if board is not None and as_board(board).name != plan.board.name:
+        problems.append(f"the plan is for {plan.board.name}, not for {as_board(board).name}")
+    finding = (
+        f"{plan.gpus} x {plan.board.name} for {len(rates)} services: every setting was measured, every rate is "
+        "served, every GPU can be cut so"
+    )
+    return FileReport(ok=not problems, problems=problems, findings=[] if problems else [finding])
 
 
 def _is_plan(path: str | Path) -> bool:

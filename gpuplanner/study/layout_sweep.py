@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules
+from gpuplanner.simulate import Calendar, OnDemand
 from gpuplanner.study.history import history
 from gpuplanner.study.sweep import Sweep, static_mixes, sweep
-from gpuplanner.study.workload import past_jobs, replicate, workload
+from gpuplanner.study.workload import fleet_and_rules, past_jobs, replicate, workload
 
 ON_DEMAND = "cut on demand"
 
@@ -40,8 +40,7 @@ def sweep_layouts(
     """
     known = history(scenario)
     past = past_jobs(known)
-    fleet = Fleet(scenario.board, known.nodes, scenario.gpus_per_node)
-    rules = Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
+    fleet, rules = fleet_and_rules(scenario, known)
     drawn = [
         workload(replicate(scenario, known, past, number), "rightsized").drop("active_gpus")
         for number in range(scenario.replications)

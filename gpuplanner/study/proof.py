@@ -11,11 +11,11 @@ import polars as pl
 from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Calendar, Fleet, Rules, Run, simulate
+from gpuplanner.simulate import Calendar, Fleet, Run, simulate
 from gpuplanner.study.history import history
 from gpuplanner.study.plans import PLANS, Planned
 from gpuplanner.study.stage import stage
-from gpuplanner.study.workload import past_jobs, replicate, workload
+from gpuplanner.study.workload import fleet_and_rules, past_jobs, replicate, workload
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     """
     known = history(scenario)
     past = past_jobs(known)
-    fleet = Fleet(scenario.board, known.nodes, scenario.gpus_per_node)
-    rules = Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
+    fleet, rules = fleet_and_rules(scenario, known)
     calendars = {policy.name: _calendar(policy, scenario, fleet) for policy in POLICIES}
     horizon_s = scenario.horizon_slots * scenario.slot_s
     rows = []

@@ -7,12 +7,18 @@ import polars as pl
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import bootstrap_days
+from gpuplanner.simulate import Fleet, Rules, bootstrap_days
 from gpuplanner.study.history import VIEWS, History
 
 SECONDS_PER_DAY = 86_400.0
 LIMIT_FACTOR = 2.0
 """Run-time limit over run time where the source has no limits: people ask for twice what they need."""
+
+
+def fleet_and_rules(scenario: Scenario, known: History) -> tuple[Fleet, Rules]:
+    """What jobs of a scenario are served on, and how."""
+    fleet = Fleet(scenario.board, known.nodes, scenario.gpus_per_node)
+    return fleet, Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
 
 
 def past_jobs(known: History) -> pl.DataFrame:

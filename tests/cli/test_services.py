@@ -76,6 +76,31 @@ def test_the_file_is_the_same_each_time(command, files, tmp_path) -> None:
     assert "seconds" not in json.loads(texts[0])
 
 
+def test_the_file_is_verified_alone(command, files, tmp_path) -> None:
+    path = tmp_path / "services.json"
+    command("plan", *files, "--row", "2", "-o", str(path))
+    code, out, _ = command("verify", str(path))
+    assert code == 0
+    assert "2 x A100-80GB for 2 services" in out
+    assert command("verify", str(path), "--board", "H100-80GB-SXM5")[0] == Exit.CHECK_FAILED
+    text = path.read_text()
+    for right, wrong, words in (
+        ('"rate_per_s": 730.0', '"rate_per_s": 930.0', "930 requests/s asked for"),
+        ('"slices": 10', '"slices": 9', "slices: the plan says 9, its segments have 10"),
+        ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,2g.20gb:1", "GPU 0: the layout says"),
+        ('"latency_ms": 100.0', '"latency_ms": 20.0', "allowed are"),
+    ):
+        assert right in text
+        path.write_text(text.replace(right, wrong))
+        code, out, _ = command("verify", str(path))
+        assert code == Exit.CHECK_FAILED
+        assert words in out
+    path.write_text(text.replace('"measured"', '"measurde"'))
+    code, _, err = command("verify", str(path))
+    assert code == Exit.BAD_INPUT
+    assert "file of a service plan" in err
+
+
 def test_latency_share_is_passed_on(command, files) -> None:
     code, _, err = command("plan", *files, "--latency-share", "0.2")
     assert code == Exit.INFEASIBLE
