@@ -139,7 +139,7 @@ def against_peers(lists):
 
 def against_quoted(lists):
     """Nodes and other queues: rates, and ratios to quoted ones."""
-    print(f"\n{'nodes of 8, or pool':<38}{'loop':>9}{'jobs/s':>13}{'quoted':>22}")
+    print(f"\n{'nodes of 8, or pool':<38}{'loop':>9}{'jobs/s':>13}{'quoted':>26}")
     cases = [(name, "nodes", Rules(queue="strict")) for name in lists] + [
         ("syn10k", "pool", Rules(queue="pass"))
     ]
@@ -162,7 +162,7 @@ def against_quoted(lists):
             quoted = None
         beside = f"{quoted[0]} {quoted[1]}/s: {rate / quoted[1]:,.0f}x" if quoted else ""
         print(
-            f"{name + ', ' + where + ', ' + rules.order + ' ' + rules.queue:<38}{loop:>8.4f}s{rate:>13,.0f}{beside:>22}"
+            f"{name + ', ' + where + ', ' + rules.order + ' ' + rules.queue:<38}{loop:>8.4f}s{rate:>13,.0f}{beside:>26}"
         )
 
 
