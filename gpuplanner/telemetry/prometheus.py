@@ -71,10 +71,13 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> 
     def parse(page: Rows) -> Rows:
         path = path_of(page)
         try:
-            answer = json.loads("\n".join(page.good["raw"]))
+            text = "\n".join(page.good["raw"])
+            answer = json.loads(text)
+            if "\\ud" in text.lower():  # half of a surrogate pair is no text, though JSON can write it
+                json.dumps(answer, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            text = message(str(path), "a JSON answer", str(error)[:200], "Save the whole answer.")
-            raise TraceFormatError(text) from error
+            fault = message(str(path), "a JSON answer", str(error)[:200], "Save the whole answer.")
+            raise TraceFormatError(fault) from error
         series = answered(answer, str(path))
         warnings.extend(str(each)[:200] for each in answer.get("warnings") or ())
         return points(series, page.files, int(page.good["file"][0]), hints.node)
@@ -112,7 +115,7 @@ def answered(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything t
     data = answer.get("data") if isinstance(answer, dict) else None
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind not in ("matrix", "vector") or not isinstance(data.get("result"), list):  # type: ignore[union-attr]
-        got = f"resultType {kind!r}"
+        got = f"resultType {repr(kind)[:80]}"
         raise TraceFormatError(message(where, "an answer with a matrix or a vector", got, todo))
     return list(data["result"])  # type: ignore[index]
 

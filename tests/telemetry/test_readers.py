@@ -406,6 +406,10 @@ def test_points_of_another_form_are_rejected(file: File):
         ('{"status": "error", "errorType": "timeout", "error": "too long"}', "got timeout: too long"),
         ('{"status": "success", "data": {"resultType": "scalar", "result": [1, "1"]}}', "'scalar'"),
         ('{"status": "success", "data": {"resultType": "matrix", "result": {}}}', "resultType 'matrix'"),
+        (
+            r'{"data": {"resultType": "matrix", "result": [{"metric": {"gpu": "\ud800"}}]}}',
+            "surrogates not allowed",
+        ),
         ('{"status": "success", "data": {"resultType": "matrix", "result": []}}', "got no rows"),
     ],
 )
