@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +215,14 @@ def sha256(path: str | Path) -> str:
     """Hash of a file's bytes, in hexadecimal."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_of_all(paths: Iterable[str | Path]) -> str:
+    """Hash of the bytes of files one after another, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
 
 
 def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import OutputError
-from gpuplanner.files import write_atomically
+from gpuplanner.files import sha256_of_all, write_atomically
 from gpuplanner.forecast import ForecastResult, forecast_demand
 from gpuplanner.study.bundled import PACKAGE
 
@@ -67,10 +67,8 @@ def _key(demand: pl.DataFrame, horizon: int) -> str:
 
 @functools.cache
 def _code() -> str:
-    """Hash of the code that forecasts, with the version of the library that fits the models."""
-    digest = hashlib.sha256()
-    for path in sorted((PACKAGE / "forecast").glob("*.py")):
-        digest.update(path.read_bytes())
+    """Hash of the code that forecasts, and the version of the library that fits the models."""
+    code = sha256_of_all(sorted((PACKAGE / "forecast").glob("*.py")))
     with contextlib.suppress(PackageNotFoundError):
-        digest.update(version("statsforecast").encode())
-    return digest.hexdigest()
+        return f"{code} {version('statsforecast')}"
+    return code

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import Mark, replaced_directory, to_json
+from gpuplanner.files import Mark, replaced_directory, sha256_of_all, to_json
 from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
@@ -111,8 +111,8 @@ def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
     """Name under which a study is kept: its scenario, its input files and the code that made it."""
     digest = hashlib.sha256(scenario.to_yaml().encode())
     digest.update(to_json(dict(inputs)).encode())
-    for path in sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv")):
-        digest.update(path.read_bytes())
+    code = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
+    digest.update(sha256_of_all(code).encode())
     return digest.hexdigest()[:32]
 
 
