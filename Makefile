@@ -21,7 +21,7 @@ test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not long and not slow and not notebook and not browser"
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
-	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/telemetry
+	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry
 
 build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
 	mkdir -p build/prometheus

@@ -4,7 +4,7 @@ Run ``python benchmarks/reading.py`` (minutes; ``--rows`` and ``--samples`` make
 Philly is read from the folder ``GPUPLANNER_DATA``. Times are CPU seconds, user and system, of this process and the
 children it waits for: the least of the rounds, in which the two sides take turns.
 
-The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.traces.read``: it hashes and unpacks the
+The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.inbox.read``: it hashes and unpacks the
 file, checks that it is UTF-8, types the columns (by its C parser where every cell is a number; as text, cell by
 cell, where not), turns local times into UTC with hours shown twice and skipped found, makes ids, ends, states and
 the reject table with every reason and the line as it stood, counts what the quality report counts, sorts by
@@ -37,8 +37,8 @@ import pandas as pd
 import polars as pl
 
 from gpuplanner.demand import demand_series
-from gpuplanner.telemetry import hourly
-from gpuplanner.traces import read
+from gpuplanner.inbox import read
+from gpuplanner.inbox.telemetry import hourly
 
 ZONE = "America/Los_Angeles"
 NUMBERS = ("duration", "num_gpus", "gpu_time")

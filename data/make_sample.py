@@ -13,12 +13,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner._version import __version__
+from gpuplanner.inbox import Trace, gpu_hours, write_trace
+from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
+from gpuplanner.inbox.public.made_up_jobs import BOARD, as_jobs, make_requests
+from gpuplanner.inbox.public.made_up_telemetry import make_samples
 from gpuplanner.schemas import WHOLE_GPU, Inventory, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-from gpuplanner.traces import Trace, gpu_hours, write_trace
-from gpuplanner.traces.quality import JOB_CHECKS, gap_findings, report, run_checks
-from gpuplanner.traces.synthetic import BOARD, as_jobs, make_requests
-from gpuplanner.traces.synthetic_telemetry import make_samples
 
 START = datetime(2026, 2, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, tzinfo=UTC)

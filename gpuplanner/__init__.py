@@ -13,10 +13,10 @@ from gpuplanner._version import __version__
 if TYPE_CHECKING:
     from gpuplanner.catalog import facts
     from gpuplanner.hardware import load_gpu_model, prove
+    from gpuplanner.inbox import open_trace, read
     from gpuplanner.planner import Plan, PlanProblem, plan, verify
     from gpuplanner.scenario import Scenario
     from gpuplanner.study import Study, evaluate
-    from gpuplanner.traces import open_trace, read
     from gpuplanner.widgets import whatif
 
 _HOME = {
@@ -27,10 +27,10 @@ _HOME = {
     "evaluate": "study",
     "facts": "catalog",
     "load_gpu_model": "hardware",
-    "open_trace": "traces",
+    "open_trace": "inbox",
     "plan": "planner",
     "prove": "hardware",
-    "read": "traces",
+    "read": "inbox",
     "verify": "planner",
     "whatif": "widgets",
 }

@@ -16,7 +16,7 @@ import pytest
 from gpuplanner import files
 from gpuplanner.errors import GpuPlannerWarning, OutputError, TraceFormatError
 from gpuplanner.files import Mark, aside_of, put_back, replaced_directory
-from gpuplanner.traces import append, open_trace
+from gpuplanner.inbox import append, open_trace
 
 MARK = Mark("about.txt", "made here")
 
@@ -113,7 +113,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from gpuplanner import files
-from gpuplanner.traces import append
+from gpuplanner.inbox import append
 if sys.argv[3] == "in two steps":
     files._exchanged = lambda one, other: False
 exchanged, rename, rmtree = files._exchanged, Path.rename, files.shutil.rmtree

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.cli.app import main
 from gpuplanner.errors import PrivacyError
+from gpuplanner.inbox import open_trace
 from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key
-from gpuplanner.traces import open_trace
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
 17|alice|vision|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T11:05:00|gres/gpu=4,node=1|1

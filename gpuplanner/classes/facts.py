@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.schemas import Jobs, Samples, conform, empty
-from gpuplanner.traces.times import known_zone
 
 TEXTS = ("job_name", "partition", "queue")
 """Names, where the table has such columns; ``schemas.Jobs`` alone has none of them."""

@@ -22,9 +22,9 @@ def bill(
     as_json: Json = False,
 ) -> None:
     """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
-    from gpuplanner.bills import difference, summarise, totals, unknown_types
     from gpuplanner.errors import TraceFormatError, message
-    from gpuplanner.traces import open_reading
+    from gpuplanner.inbox import open_reading
+    from gpuplanner.inbox.bills import difference, summarise, totals, unknown_types
 
     reading = open_reading(folder)
     if reading.kind != "charges":

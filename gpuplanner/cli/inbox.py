@@ -12,8 +12,8 @@ from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
-    from gpuplanner.telemetry import Appended, Telemetry
-    from gpuplanner.traces import Reading, Trace
+    from gpuplanner.inbox import Reading, Trace
+    from gpuplanner.inbox.telemetry import Appended, Telemetry
 
 
 @app.command()
@@ -57,7 +57,8 @@ def ingest(
     quiet: Quiet = False,
 ) -> None:
     """Read a trace or telemetry into a folder: rows, rejected rows with reasons, quality, provenance."""
-    from gpuplanner import telemetry, traces
+    from gpuplanner import inbox as traces
+    from gpuplanner.inbox import telemetry
 
     if list_sources:
         known = {name: each.description for name, each in traces.SOURCES.items()}
@@ -166,9 +167,9 @@ def _refuse(options: dict[str, object], what: str) -> None:
 
 
 def _without_names(read: Trace | Reading, key_file: Path, columns: str) -> Trace:
+    from gpuplanner.inbox import Trace
+    from gpuplanner.inbox.core.pseudonyms import without_names
     from gpuplanner.privacy import read_key
-    from gpuplanner.traces import Trace
-    from gpuplanner.traces.pseudonyms import without_names
 
     if not isinstance(read, Trace):
         text = "--pseudonyms means nothing for what is no list of jobs"

@@ -33,7 +33,7 @@ def scrape(
     quiet: Quiet = False,
 ) -> None:
     """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
-    from gpuplanner.telemetry import Server, read_live, write_telemetry
+    from gpuplanner.inbox.telemetry import Server, read_live, write_telemetry
 
     matchers = {}
     for text in match or []:

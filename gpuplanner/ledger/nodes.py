@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox.telemetry import expand_node_list
 from gpuplanner.ledger.pools import Window, gpu_jobs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.schemas import Inventory, Jobs, conform
-from gpuplanner.telemetry import expand_node_list
 
 
 def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:

@@ -55,7 +55,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
             "phases: samples",
             "samples with a job_id",
             "none",
-            "Match samples to jobs first, with gpuplanner.telemetry.match_jobs.",
+            "Match samples to jobs first, with gpuplanner.inbox.telemetry.match_jobs.",
         )
         raise SchemaError(text)
     found = [

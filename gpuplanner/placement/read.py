@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.placement.pods import LARGEST, MAX_GPUS_PER_NODE, MILLI, Nodes, Pods
-from gpuplanner.traces.fields import Field
-from gpuplanner.traces.reader import read_rows
 
 POD_COLUMNS = {
     "name": Field("names"),

@@ -10,9 +10,9 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.hardware import GpuModel, MigProfile, as_board
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.schemas import conform
-from gpuplanner.traces.fields import Field
-from gpuplanner.traces.reader import read_rows
 
 ThroughputOf = Literal["process", "instance"]
 

@@ -8,9 +8,9 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
+from gpuplanner.inbox.telemetry.sample_findings import LOW_COVERAGE
 from gpuplanner.plot import prepare, theme
 from gpuplanner.plot.quality import NAME, row_height
-from gpuplanner.telemetry.quality import LOW_COVERAGE
 
 ROWS = 16
 """Nodes and reasons that have a row of their own."""
@@ -31,7 +31,7 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     Parameters
     ----------
     coverage : polars.DataFrame
-        ``node, day, observed_gpu_h, expected_gpu_h``, from :func:`gpuplanner.telemetry.coverage.coverage`.
+        ``node, day, observed_gpu_h, expected_gpu_h``, from :func:`gpuplanner.inbox.telemetry.coverage.coverage`.
     top : int
         Nodes with a row of their own.
 

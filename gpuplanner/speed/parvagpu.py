@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.traces.fields import Field
-from gpuplanner.traces.reader import read_rows
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.rows import read_rows
 
 SOURCE = "parvagpu"
 CITATION = "Lee et al., ParvaGPU, SC 2024; MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582, MIT"

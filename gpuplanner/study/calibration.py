@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.inbox import Trace
 from gpuplanner.metrics.agreement import NEAR_S, agreement, wait_quantiles
 from gpuplanner.simulate import Rules
 from gpuplanner.study.fleet_fit import candidates, replay
 from gpuplanner.study.observed import observe, obstacles, peak_gpus
-from gpuplanner.traces import Trace
 
 SIZES = {"part of a GPU": 1.0, "1 GPU": 2.0, "2-7 GPUs": 8.0, "8 GPUs": 9.0, "over 8 GPUs": math.inf}
 """Classes of jobs, and the number of GPUs that they stay below."""

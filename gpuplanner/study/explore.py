@@ -10,6 +10,7 @@ import polars as pl
 from gpuplanner.demand import demand_series
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import load_gpu_model
+from gpuplanner.inbox import Trace
 from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
 from gpuplanner.memory import resolve_requests
 from gpuplanner.names import resolve
@@ -20,7 +21,6 @@ from gpuplanner.study.history import begin_of, end_of, grouped, load_trace
 from gpuplanner.study.past import trace_ledger
 from gpuplanner.study.public import public_traces, read_public
 from gpuplanner.study.quality import DataQuality, data_quality
-from gpuplanner.traces import Trace
 
 EVERYBODY = "everybody"
 """Stands for all tenants together."""

@@ -12,13 +12,13 @@ import polars as pl
 
 from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.inbox import Trace, open_trace
 from gpuplanner.memory import resolve_requests, rightsize
 from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.stage import stage
-from gpuplanner.traces import Trace, open_trace
 
 VIEWS = ("whole", "requested", "rightsized")
 """Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""

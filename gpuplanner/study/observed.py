@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.inbox import Trace
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.history import end_of
-from gpuplanner.traces import Trace
 
 PARTS = (1, 2, 4, 10, 20, 100, 1000)
 """Parts of a GPU that jobs may count in."""

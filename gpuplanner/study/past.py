@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.demand import demand_series, weekly
+from gpuplanner.inbox import Trace
 from gpuplanner.ledger import (
     by_bucket,
     by_tenant,
@@ -19,7 +20,6 @@ from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.history import VIEWS, begin_of, end_of, grouped, history, load_trace
 from gpuplanner.study.stage import stage
-from gpuplanner.traces import Trace
 from gpuplanner.units import HOURS_PER_WEEK
 
 WEEKLY_QUANTILE = 0.95

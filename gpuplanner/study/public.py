@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.traces import Trace, read
+from gpuplanner.inbox import Trace, read
 
 
 @dataclass(frozen=True)

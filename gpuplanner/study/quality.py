@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.inbox import Trace
+from gpuplanner.inbox.telemetry import Telemetry, coverage, open_telemetry
+from gpuplanner.inbox.telemetry.store import MARK as TELEMETRY
 from gpuplanner.study.history import load_trace
-from gpuplanner.telemetry import Telemetry, coverage, open_telemetry
-from gpuplanner.telemetry.store import MARK as TELEMETRY
-from gpuplanner.traces import Trace
 
 FIGURES = {
     "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
@@ -43,7 +43,7 @@ class DataQuality:
     findings : polars.DataFrame
         As in the quality report: ``check, severity, rows, effect, example``, gravest first.
     coverage : polars.DataFrame or None
-        Observed share of each node and day, see :func:`gpuplanner.telemetry.coverage.coverage`; None without
+        Observed share of each node and day, see :func:`gpuplanner.inbox.telemetry.coverage.coverage`; None without
         telemetry.
     intake : polars.DataFrame
         Jobs and rejected rows by day, see :func:`intake`.

@@ -11,9 +11,10 @@ import pytest
 
 from gpuplanner.classes import CLASSES, agreement, classify, confusion, rule_precision, shipped_rules
 from gpuplanner.classes.facts import job_facts
+from gpuplanner.inbox import read_slurm
+from gpuplanner.inbox.public import made_up_jobs
+from gpuplanner.inbox.public.acme import read_acme
 from gpuplanner.study.history import load_trace
-from gpuplanner.traces import read_slurm, synthetic
-from gpuplanner.traces.acme import read_acme
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HALF = date(2026, 2, 15)
@@ -201,14 +202,14 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
     """Other seeds and settings than the sample's; benchmarks/classes.py prints these and more, with confusion."""
     kinds = tuple(
         replace(kind, **{name: value(kind) for name, value in change.items()})
-        for kind in synthetic.JOB_CLASSES
+        for kind in made_up_jobs.JOB_CLASSES
     )
-    monkeypatch.setattr(synthetic, "JOB_CLASSES", kinds)
-    requests = synthetic.make_requests(start=NINE, days=7, seed=910)
+    monkeypatch.setattr(made_up_jobs, "JOB_CLASSES", kinds)
+    requests = made_up_jobs.make_requests(start=NINE, days=7, seed=910)
     ran = requests.with_columns(
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
-        gpu_model=pl.lit(synthetic.BOARD),
+        gpu_model=pl.lit(made_up_jobs.BOARD),
     )
     told = agreement(classify(ran))
     assert told["accuracy_of_decided"] >= 0.88

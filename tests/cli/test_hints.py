@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 import yaml
 
+from gpuplanner.inbox import open_trace, write_trace
+from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.schemas import Jobs, check
 from gpuplanner.study.bundled import sample_folder
-from gpuplanner.traces import open_trace, write_trace
-from gpuplanner.traces.trace import Trace
 
 
 def test_classify_as_text_and_json(command):

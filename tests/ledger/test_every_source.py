@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gpuplanner.inbox import read
 from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, installed_gpu_hours, reconcile
 from gpuplanner.study import load_trace
-from gpuplanner.traces import read
 
 OPENB = [(pods, nodes) for pods in ("default", "cpu050", "gpuspec10") for nodes in ("gpu_node", "all_node")]
 

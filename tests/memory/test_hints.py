@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 
 from gpuplanner.catalog import board_names
 from gpuplanner.errors import GeometryError, SchemaError
+from gpuplanner.inbox import read_slurm, read_supercloud
 from gpuplanner.ledger.activity import USED_FROM
 from gpuplanner.memory import (
     REQUEST,
@@ -29,7 +30,6 @@ from gpuplanner.memory.history import ACTIVE_FROM
 from gpuplanner.memory.leave_one_out import most_beyond
 from gpuplanner.memory.time_limits import MARGIN, _limit, limit_risks
 from gpuplanner.study.history import load_trace
-from gpuplanner.traces import read_slurm, read_supercloud
 
 BOARD = "H100-80GB-SXM5"
 BOARDS = {None: BOARD}

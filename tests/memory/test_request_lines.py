@@ -18,10 +18,10 @@ from gpuplanner.export.reread_slurm import check_slurm
 from gpuplanner.export.slurm import board_type
 from gpuplanner.export.states import NodeState
 from gpuplanner.hardware import as_board
+from gpuplanner.inbox import read_kubernetes
+from gpuplanner.inbox.kubernetes.resource_claims import read_claim
+from gpuplanner.inbox.slurm.words import duration_s, parse_tres
 from gpuplanner.memory import Request, request_lines
-from gpuplanner.traces import read_kubernetes
-from gpuplanner.traces.dra import read_claim
-from gpuplanner.traces.slurm_words import duration_s, parse_tres
 
 BOARD = "H100-80GB-SXM5"
 

@@ -8,13 +8,13 @@ import xml.etree.ElementTree as ET
 import polars as pl
 import pytest
 
+from gpuplanner.inbox import Trace
 from gpuplanner.report import inbox
 from gpuplanner.report.live import Text, parts, still
 from gpuplanner.report.quality import write_quality
 from gpuplanner.study import load_trace
 from gpuplanner.study.explore import EVERYBODY, open_inbox
 from gpuplanner.study.quality import data_quality
-from gpuplanner.traces import Trace
 
 HOSTILE = "<script>alert(1)</script>"
 

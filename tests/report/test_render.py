@@ -14,10 +14,10 @@ import pytest
 from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.export import verify_file
 from gpuplanner.files import sha256
+from gpuplanner.inbox import Trace, write_trace
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, load_trace
-from gpuplanner.traces import Trace, write_trace
 
 pytestmark = pytest.mark.notebook
 
@@ -175,7 +175,7 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     """What the report says of OpenB is what ten lines of polars say of the raw file."""
-    from gpuplanner.traces import read
+    from gpuplanner.inbox import read
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
@@ -208,7 +208,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     """October 2017 in Seattle: what was allocated, and by whom."""
-    from gpuplanner.traces import read
+    from gpuplanner.inbox import read
 
     path = public_data / "philly" / "philly.csv.gz"
     write_trace(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
@@ -235,7 +235,7 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_fox_numbers_equal_a_short_query(public_data, tmp_path):
     """A Slurm accounting file: GPU-hours by account from the AllocTRES words."""
-    from gpuplanner.traces import read
+    from gpuplanner.inbox import read
 
     path = public_data / "slurm" / "sacct_fox_2025.txt"
     write_trace(read("slurm", path, tz="Europe/Oslo"), tmp_path / "fox")

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner import plot, telemetry
+from gpuplanner import plot
 from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import telemetry
 from gpuplanner.signatures import (
     BOUNDS,
     advice,

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import Trace, read, write_trace
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.study.calibration import SENTENCES, Thresholds, calibrate, judge, size_class
 from gpuplanner.study.fleet_fit import replay
 from gpuplanner.study.history import load_trace
 from gpuplanner.study.observed import observe, obstacles, peak_gpus
-from gpuplanner.traces import Trace, read, write_trace
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 GPUS = 16

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import Trace
 from gpuplanner.ledger import by_bucket, held_by_activity
 from gpuplanner.study import load_trace
 from gpuplanner.study.explore import EVERYBODY, open_inbox
 from gpuplanner.study.history import begin_of, end_of
 from gpuplanner.study.public import PUBLIC, public_traces
-from gpuplanner.traces import Trace
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gpuplanner.inbox import read
+from gpuplanner.inbox import write as write_trace
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import describe_trace
 from gpuplanner.study.explore import open_inbox
 from gpuplanner.study.history import history
 from gpuplanner.study.past import ledger
-from gpuplanner.traces import read
-from gpuplanner.traces import write as write_trace
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName

@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
+from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, report
+from gpuplanner.inbox.telemetry import read, write_telemetry
 from gpuplanner.study.quality import (
     FIGURES,
     NONE,
@@ -19,8 +21,6 @@ from gpuplanner.study.quality import (
     intake,
     is_telemetry,
 )
-from gpuplanner.telemetry import read, write_telemetry
-from gpuplanner.traces.quality import JOB_CHECKS, Finding, report
 
 
 def no_rejects() -> pl.DataFrame:

@@ -147,7 +147,7 @@ def test_workload_without_jobs_is_refused(tmp_path):
 
 
 def _only_gangs(folder) -> str:
-    from gpuplanner.traces import Trace, write_trace
+    from gpuplanner.inbox import Trace, write_trace
 
     trace = load_trace("sample")
     jobs = trace.jobs.filter(pl.col("gpus") > 1)

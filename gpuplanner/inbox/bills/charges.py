@@ -1,0 +1,259 @@
+"""What every bill needs, whatever its columns are called: tags, currencies, periods and exact totals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.bills.delivery import Delivery
+from gpuplanner.inbox.core.fields import Dialect, Field, header_names
+from gpuplanner.inbox.core.findings import Check, Finding
+from gpuplanner.inbox.core.reading import Reading, assemble_reading
+from gpuplanner.inbox.core.rows import PLACE, Rows
+from gpuplanner.inbox.core.text_file import head
+
+CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
+"""Values of ``ChargeCategory`` in FOCUS 1.0 to 1.2."""
+
+MAX_AMOUNT = 1e12
+"""A larger amount on one line is a fault of the file; sums of less stay exact."""
+
+BILL = Dialect(missing=frozenset({"NULL", "null"}), hint="Is this the right kind of bill?", tables=True)
+
+COSTS = ("BilledCost", "EffectiveCost", "ListCost")
+
+
+def amount(name: str, *, nullable: bool = False, optional: bool = False) -> Field:
+    """A field of money or a priced quantity, of either sign, exact to 18 decimals."""
+    return Field(name, "decimal", nullable, optional, low=-MAX_AMOUNT, high=MAX_AMOUNT)
+
+
+CHECKS = (
+    Check(
+        "equal to an earlier row in every field",
+        "warning",
+        "kept: a part of the bill delivered twice would be charged twice",
+        ~pl.col("raw").is_first_distinct(),
+    ),
+    Check(
+        "charged for another time than the billing period",
+        "info",
+        "months by billing period and months by charge period differ by such lines",
+        ~pl.col("ChargePeriodStart").is_between(
+            pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd"), closed="left"
+        ),
+    ),
+    Check(
+        "correction of an earlier bill",
+        "info",
+        "it is part of this bill's total, and of the hours of the period that it corrects",
+        pl.col("ChargeClass") == "Correction",
+    ),
+    Check(
+        "list cost not in the bill",
+        "info",
+        "savings against list prices leave such lines out",
+        pl.col("ListCost").is_null(),
+    ),
+)
+
+
+def headers(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """Names of the columns of each file; none for an empty one."""
+    return {path: header_names(line, BILL) for path in files for line in head(path)[:1]}
+
+
+def assemble_bill(
+    rows: Rows,
+    delivery: Delivery,
+    *,
+    source: str,
+    checks: Sequence[Check] = (),
+    notes: Sequence[str] = (),
+) -> Reading:
+    """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``.
+
+    Parameters
+    ----------
+    rows : Rows
+        Good rows; ``Tags`` as text in JSON: an object, or a list of objects with ``key`` and ``value``.
+    delivery : Delivery
+        What they were read from.
+    source : str
+        Name of the source.
+    checks : sequence of Check
+        Conditions of this source, beyond those on all bills.
+    notes : sequence of str
+        What a reader of the provenance must know.
+
+    Returns
+    -------
+    Reading
+        With the totals of each currency, as exact text: amounts of two currencies are never added.
+
+    Raises
+    ------
+    TraceFormatError
+        If no row is left, or two files hold the same rows.
+    """
+    _refuse_repeated_parts(rows)
+    rows = replace(rows, good=rows.good.with_columns(tidy=_tidy(pl.col("Tags"))))
+    start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
+    rows = rows.reject(
+        {
+            f"ChargeCategory: not one of {', '.join(CATEGORIES)}": ~pl.col("ChargeCategory").is_in(
+                list(CATEGORIES)
+            ),
+            "currency: not three capital letters": ~pl.col("BillingCurrency").str.contains(r"^[A-Z]{3}$"),
+            "billing period: its end is not after its start": end <= start,
+            "charge period: it ends before it starts": pl.col("ChargePeriodEnd")
+            < pl.col("ChargePeriodStart"),
+            "Tags: not pairs of a name and a text, each name once": pl.col("tidy").is_null()
+            & pl.col("Tags").is_not_null(),
+        }
+    )
+    rows = replace(rows, good=rows.good.with_columns(Tags=pl.col("tidy")))
+    currencies = rows.good["BillingCurrency"].unique().sort().to_list()
+    several = Check(
+        "lines in several currencies",
+        "warning",
+        "every figure stands once for each currency: amounts are never converted or added across them",
+        pl.lit(len(currencies) > 1),
+    )
+    return assemble_reading(
+        rows,
+        "charges",
+        source=source,
+        order=["BillingPeriodStart", "ChargePeriodStart"],
+        what="charge",
+        checks=[several, *CHECKS, *checks],
+        findings=_file_findings(rows, delivery),
+        totals={
+            f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())
+            for currency in currencies
+            for cost in COSTS
+        },
+        span=("ChargePeriodStart", "ChargePeriodEnd"),
+        notes=notes,
+    )
+
+
+def exact_text(amounts: pl.Expr) -> pl.Expr:
+    """Decimals as text without trailing zeros.
+
+    Examples
+    --------
+    >>> pl.select(exact_text(pl.lit("1.50").cast(pl.Decimal(38, 18)))).item()
+    '1.5'
+    """
+    return amounts.cast(pl.String).str.strip_chars_end("0").str.strip_chars_end(".")
+
+
+def _refuse_repeated_parts(rows: Rows) -> None:
+    """Two files with the same rows would count each charge twice, however differently they are packed."""
+    if len(rows.files) < 2:
+        return
+    rest = pl.exclude(*PLACE)
+    parts = rows.good.select("file", hash=pl.struct(rest).hash()).group_by("file", maintain_order=True)
+    looks = parts.agg(
+        rows=pl.len(), low=pl.col("hash").min(), high=pl.col("hash").max(), sum=pl.col("hash").sum()
+    )
+    seen: dict[tuple[int, ...], str] = {}
+    names = rows.file_names()
+    for file, *look in looks.iter_rows():
+        twin = seen.setdefault(tuple(look), names[file])
+        if twin != names[file]:
+            got = f"{twin} and {names[file]}, whose rows are the same"
+            raise TraceFormatError(
+                message("parts of a bill", "different rows in each", got, "Give one of them.")
+            )
+
+
+def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
+    """What the files of a bill make one know."""
+    findings = []
+    if delivery.left_out:
+        effect = "not read: a newer refresh of the bill repeats what counts of it"
+        number, first = len(delivery.left_out), str(delivery.left_out[0])
+        findings.append(Finding("file of an older refresh", "info", number, effect, first))
+    zoneless = {
+        name: None
+        for file in rows.files
+        if file.table is not None
+        for name, dtype in file.table.schema.items()
+        if isinstance(dtype, pl.Datetime) and dtype.time_zone is None
+    }
+    if zoneless:
+        effect = "taken as UTC, in which bills of this kind are written"
+        findings.append(
+            Finding("times without a zone in Parquet", "info", rows.count, effect, ", ".join(zoneless))
+        )
+    return findings
+
+
+def _tidy(tags: pl.Expr) -> pl.Expr:
+    """Tags as a JSON object with sorted keys; null where they are no pairs."""
+    return tags.map_elements(tidy_tags, return_dtype=pl.String)
+
+
+def tidy_tags(text: str) -> str | None:
+    """One line's tags as a JSON object with sorted keys, or None where they are no pairs.
+
+    Examples
+    --------
+    >>> tidy_tags('{"team": "a", "app": true}'), tidy_tags('[{"key": "team", "value": "a"}]'), tidy_tags("team=a")
+    ('{"app":"true","team":"a"}', '{"team":"a"}', None)
+    """
+    pairs = pairs_of(text)
+    if pairs is None:
+        return None
+    try:
+        tidy = {name: _text(value) for name, value in pairs}
+    except TypeError:
+        return None
+    if len(tidy) < len(pairs):
+        return None
+    return json.dumps(tidy, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def pairs_of(text: str) -> list[tuple[str, Any]] | None:
+    """Names and values of a JSON object, or of a list of objects with ``key`` and ``value``; None of anything else.
+
+    Examples
+    --------
+    >>> pairs_of('{"a": 1, "a": 2}'), pairs_of('[{"key": "a", "value": "1"}]'), pairs_of("5")
+    ([('a', 1), ('a', 2)], [('a', '1')], None)
+    """
+    try:
+        parsed = json.loads(text, object_pairs_hook=Pairs)
+        return parsed if isinstance(parsed, Pairs) else [_pair(each) for each in parsed]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+class Pairs(list[tuple[str, Any]]):
+    """Members of a JSON object, doubled names included."""
+
+
+def _pair(members: Any) -> tuple[str, Any]:  # noqa: ANN401 - anything that JSON can hold
+    if not isinstance(members, Pairs):
+        raise TypeError
+    known = dict(members)
+    if not isinstance(known["key"], str):
+        raise TypeError
+    return known["key"], known["value"]
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
+    """The text of a tag; a tag without one has the value true, or null."""
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value).lower()
+    if isinstance(value, list):
+        raise TypeError
+    return str(value)

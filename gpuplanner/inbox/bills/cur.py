@@ -1,0 +1,221 @@
+"""AWS Cost and Usage Reports: the legacy report (``lineItem/...``) and CUR 2.0 (``line_item_...``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers, pairs_of
+from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.reading import Reading
+from gpuplanner.inbox.core.rows import read_rows
+
+COLUMN_MAP = {
+    "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),
+    "bill/BillingPeriodEndDate": Field("BillingPeriodEnd", "instant"),
+    "bill/PayerAccountId": Field("BillingAccountId"),
+    "lineItem/UsageAccountId": Field("SubAccountId", nullable=True),
+    "lineItem/UsageAccountName": Field("SubAccountName", nullable=True, optional=True),
+    "lineItem/LineItemType": Field("line_type"),
+    "lineItem/UsageStartDate": Field("ChargePeriodStart", "instant"),
+    "lineItem/UsageEndDate": Field("ChargePeriodEnd", "instant", nullable=True),
+    "lineItem/ProductCode": Field("ServiceName", nullable=True),
+    "lineItem/UsageType": Field("usage_type", nullable=True),
+    "lineItem/ResourceId": Field("ResourceId", nullable=True, optional=True),
+    "lineItem/UsageAmount": amount("quantity", nullable=True),
+    "lineItem/CurrencyCode": Field("BillingCurrency"),
+    "lineItem/UnblendedCost": amount("BilledCost"),
+    "lineItem/LineItemDescription": Field("ChargeDescription", nullable=True, optional=True),
+    "product/instanceType": Field("x_InstanceType", nullable=True, optional=True),
+    "product/regionCode": Field("RegionId", nullable=True, optional=True),
+    "product/sku": Field("SkuId", nullable=True, optional=True),
+    "pricing/unit": Field("PricingUnit", nullable=True, optional=True),
+    "pricing/publicOnDemandCost": amount("ListCost", nullable=True, optional=True),
+    "reservation/ReservationARN": Field("reservation", nullable=True, optional=True),
+    "reservation/EffectiveCost": amount("reserved", nullable=True, optional=True),
+    "reservation/UnusedAmortizedUpfrontFeeForBillingPeriod": amount(
+        "unused_upfront", nullable=True, optional=True
+    ),
+    "reservation/UnusedRecurringFee": amount("unused_recurring", nullable=True, optional=True),
+    "savingsPlan/SavingsPlanARN": Field("savings_plan", nullable=True, optional=True),
+    "savingsPlan/SavingsPlanEffectiveCost": amount("planned", nullable=True, optional=True),
+    "savingsPlan/TotalCommitmentToDate": amount("committed", nullable=True, optional=True),
+    "savingsPlan/UsedCommitment": amount("used", nullable=True, optional=True),
+}
+"""Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
+
+TAG = ("resourceTags/", "resource_tags_")
+"""What the names of columns of tags begin with in the legacy report, as CSV and as Parquet."""
+TAGS = "resource_tags"
+"""Column of CUR 2.0 that holds all tags of a line."""
+TAG_OWNER = re.compile(r"^(?:user:|user_)")
+"""Tags that users made carry this in front."""
+
+CATEGORIES = {
+    **dict.fromkeys(("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage", "SavingsPlanNegation"), "Usage"),
+    **dict.fromkeys(("Fee", "RIFee", "SavingsPlanRecurringFee", "SavingsPlanUpfrontFee"), "Purchase"),
+    "Tax": "Tax",
+    "Credit": "Credit",
+    **dict.fromkeys(
+        (
+            *("Refund", "Discount", "BundledDiscount", "EdpDiscount", "PrivateRateDiscount"),
+            *("RiVolumeDiscount", "SppDiscount", "DistributorDiscount"),
+        ),
+        "Adjustment",
+    ),
+}
+"""Type of a line → FOCUS charge category. A negation takes back the on-demand price of what a savings plan covered:
+it stands with the usage, so that the two cancel out there."""
+
+COVERED = ("DiscountedUsage", "SavingsPlanCoveredUsage")
+
+_LINE = pl.col("line_type")
+
+
+def _zero(name: str) -> pl.Expr:
+    return pl.col(name).fill_null(0)
+
+
+EFFECTIVE_COST = (
+    pl.when(_LINE == "SavingsPlanCoveredUsage")
+    .then(pl.coalesce("planned", "BilledCost"))
+    .when(_LINE == "DiscountedUsage")
+    .then(pl.coalesce("reserved", "BilledCost"))
+    .when(_LINE == "SavingsPlanRecurringFee")
+    .then(_zero("committed") - _zero("used"))
+    .when(_LINE == "RIFee")
+    .then(_zero("unused_upfront") + _zero("unused_recurring"))
+    .when(
+        _LINE.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
+        | ((_LINE == "Fee") & pl.col("reservation").is_not_null())
+    )
+    .then(pl.col("BilledCost") - pl.col("BilledCost"))
+    .otherwise("BilledCost")
+)
+"""Amortised cost: usage under a commitment carries its share, and fees keep what was not used [1]_.
+
+References
+----------
+.. [1] AWS Well-Architected Labs, CUR Query Library: ``amortized_cost`` of the global queries.
+"""
+
+CHECKS = (
+    Check(
+        "covered usage without its effective cost",
+        "warning",
+        "the unblended cost was taken: add the reservation and savings plan columns to the report",
+        _LINE.is_in(list(COVERED)) & pl.coalesce("planned", "reserved").is_null(),
+    ),
+)
+
+
+def cur2_name(legacy: str) -> str:
+    """Name of a legacy column in CUR 2.0.
+
+    Examples
+    --------
+    >>> cur2_name("lineItem/UsageAmount"), cur2_name("reservation/ReservationARN")
+    ('line_item_usage_amount', 'reservation_reservation_a_r_n')
+    """
+    return "_".join(re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower() for part in legacy.split("/"))
+
+
+def read_cur(paths: Sequence[str | Path]) -> Reading:
+    r"""Read AWS Cost and Usage Reports, all legacy or all CUR 2.0.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`~.delivery.delivered`.
+
+    Returns
+    -------
+    Reading
+        Table ``schemas.TABLES["charges"]``. The billed cost is the unblended cost; the effective cost is the
+        amortised one.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, or no row is left.
+
+    References
+    ----------
+    .. [1] AWS, Cost and Usage Reports user guide: data dictionary; AWS Data Exports user guide: CUR 2.0 table
+       dictionary.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> names = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    >>> month = "2025-09-01T00:00:00Z,2025-10-01T00:00:00Z"
+    >>> line = f"{month},1,2,Usage,{month},AmazonEC2,BoxUsage:p5.48xlarge,1,USD,55.04"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "cur.csv"
+    ...     _ = path.write_text(",".join(names) + "\n" + line + "\n")
+    ...     read_cur([path]).table["x_InstanceType", "EffectiveCost"].row(0)[0]
+    'p5.48xlarge'
+    """
+    delivery = delivered(paths)
+    names = list(dict.fromkeys(name for found in headers(delivery.files).values() for name in found))
+    slashes = any("/" in name for name in names)
+    tags = [name for name in names if name.startswith(TAG)]
+    columns = {name if slashes else cur2_name(name): field for name, field in COLUMN_MAP.items()}
+    columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, TAGS]}
+    rows = read_rows(delivery.files, columns, source="cur", dialect=BILL)
+    rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORIES)}": ~_LINE.is_in(list(CATEGORIES))})
+    own_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
+    good = rows.good.with_columns(
+        ProviderName=pl.lit("AWS"),
+        ChargeCategory=_LINE.replace_strict(CATEGORIES),
+        ChargeClass=pl.when(_LINE == "Refund").then(pl.lit("Correction")),
+        ServiceCategory=pl.when(pl.col("ServiceName") == "AmazonEC2").then(pl.lit("Compute")),
+        x_InstanceType=pl.coalesce("x_InstanceType", own_type),
+        PricingCategory=pl.when(_LINE.is_in(list(COVERED)))
+        .then(pl.lit("Committed"))
+        .when(pl.col("usage_type").str.contains("SpotUsage"))
+        .then(pl.lit("Dynamic"))
+        .when(_LINE == "Usage")
+        .then(pl.lit("Standard")),
+        PricingQuantity=pl.when(_LINE != "SavingsPlanNegation").then("quantity"),
+        PricingUnit=pl.coalesce("PricingUnit", pl.when(own_type.is_not_null()).then(pl.lit("Hrs"))),
+        CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
+        CommitmentDiscountStatus=pl.when(_LINE.is_in(list(COVERED))).then(pl.lit("Used")),
+        EffectiveCost=EFFECTIVE_COST,
+        Tags=pl.coalesce(pl.col(f"tag:{TAGS}").map_elements(_own_names, return_dtype=pl.String), _tags(tags)),
+    )
+    kind = "legacy report" if slashes or tags else "CUR 2.0"
+    return assemble_bill(replace(rows, good=good), delivery, source="cur", checks=CHECKS, notes=[kind])
+
+
+def _tags(columns: Sequence[str]) -> pl.Expr:
+    """Tags of the legacy report, a column each, as a JSON object; null where a line has none."""
+    if not columns:
+        return pl.lit(None, pl.String)
+    each = [pl.col(f"tag:{name}").alias(_own_name(name)) for name in columns]
+    return pl.struct(each).map_elements(_object, return_dtype=pl.String)
+
+
+def _object(tags: dict[str, str | None]) -> str | None:
+    given = {name: value for name, value in tags.items() if value is not None}
+    return json.dumps(given) if given else None
+
+
+def _own_name(column: str) -> str:
+    """Name that its users gave the tag of a column of the legacy report."""
+    return TAG_OWNER.sub("", column.removeprefix(next(start for start in TAG if column.startswith(start))))
+
+
+def _own_names(text: str) -> str:
+    """Tags of CUR 2.0 with the names that their users gave them; what is no pairs is left for the check."""
+    pairs = pairs_of(text)
+    if pairs is None:
+        return text
+    return json.dumps([{"key": TAG_OWNER.sub("", name), "value": value} for name, value in pairs])

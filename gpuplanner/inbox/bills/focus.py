@@ -1,0 +1,127 @@
+"""Bills in FOCUS, the FinOps Open Cost and Usage Specification, versions 1.0 to 1.2."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
+from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.reading import Reading
+from gpuplanner.inbox.core.rows import read_rows
+
+
+def _text(name: str) -> Field:
+    return Field(name, nullable=True, optional=True)
+
+
+COLUMN_MAP = {
+    "BillingPeriodStart": Field("BillingPeriodStart", "instant"),
+    "BillingPeriodEnd": Field("BillingPeriodEnd", "instant"),
+    "ChargePeriodStart": Field("ChargePeriodStart", "instant"),
+    "ChargePeriodEnd": Field("ChargePeriodEnd", "instant"),
+    "BillingAccountId": Field("BillingAccountId"),
+    "BillingCurrency": Field("BillingCurrency"),
+    "ChargeCategory": Field("ChargeCategory"),
+    "BilledCost": amount("BilledCost"),
+    "EffectiveCost": amount("EffectiveCost"),
+    "ListCost": amount("ListCost", nullable=True),
+    "ServiceCategory": Field("ServiceCategory", nullable=True),
+    "ServiceName": Field("ServiceName", nullable=True),
+    "PricingQuantity": amount("PricingQuantity", nullable=True),
+    "PricingUnit": Field("PricingUnit", nullable=True),
+    **{
+        name: _text(name)
+        for name in (
+            *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
+            *("SkuId", "RegionId", "ResourceId", "PricingCategory"),
+            *("CommitmentDiscountId", "CommitmentDiscountStatus", "Tags"),
+            *("SkuPriceDetails", "SkuMeter", "x_SkuDetails", "x_SkuMeterName", "x_UsageType"),
+        )
+    },
+}
+"""What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft."""
+
+VERSION_MARKS = {
+    "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
+    "1.1": {"SkuMeter", "SkuPriceDetails", "ServiceSubcategory", "CapacityReservationId"},
+}
+"""Columns that came with a version."""
+
+DETAIL = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
+USAGE = r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+
+INSTANCE_TYPE = pl.coalesce(
+    pl.col("SkuPriceDetails").str.extract(DETAIL),
+    pl.col("x_SkuDetails").str.extract(DETAIL),
+    pl.col("x_UsageType").str.extract(USAGE),
+    pl.col("SkuMeter"),
+    pl.col("x_SkuMeterName"),
+)
+"""Where providers put the instance type: in the details of the price (AWS, Microsoft), at the end of the usage type
+(AWS), in the name of the meter (Microsoft)."""
+
+
+def read_focus(paths: Sequence[str | Path]) -> Reading:
+    r"""Read bills in FOCUS.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`~.delivery.delivered`.
+        All of one version.
+
+    Returns
+    -------
+    Reading
+        Table ``schemas.TABLES["charges"]``.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, or no row is left.
+
+    References
+    ----------
+    .. [1] FinOps Foundation, FinOps Open Cost and Usage Specification, versions 1.0 (2024), 1.1 (2024) and 1.2
+       (2025): columns and their allowed values.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> month = "2025-09-01T00:00:00Z,2025-10-01T00:00:00Z"
+    >>> line = f"{month},{month},1234,USD,Usage,98.32,98.32,98.32,Compute,Virtual Machines,1,Hours"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "bill.csv"
+    ...     _ = path.write_text(",".join(list(COLUMN_MAP)[:14]) + "\n" + line + "\n")
+    ...     read_focus([path]).summary()["BilledCost_USD"]
+    '98.32'
+    """
+    delivery = delivered(paths)
+    versions = {version_of(names): path for path, names in headers(delivery.files).items()}
+    if len(versions) > 1:
+        got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
+        todo = "Read each version on its own: exports of two versions may hold the same charges."
+        raise TraceFormatError(message("focus", "files of one version", got, todo))
+    rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
+    good = rows.good.with_columns(x_InstanceType=INSTANCE_TYPE)
+    notes = [f"FOCUS {version}" for version in versions]
+    return assemble_bill(replace(rows, good=good), delivery, source="focus", notes=notes)
+
+
+def version_of(names: Collection[str]) -> str:
+    """Version of FOCUS by the columns that came with each, whatever the case of their letters.
+
+    Examples
+    --------
+    >>> version_of({"BilledCost", "SkuMeter"}), version_of({"BilledCost"})
+    ('1.1', '1.0')
+    """
+    folded = {name.casefold() for name in names}
+    marks = ((version, {mark.casefold() for mark in marks}) for version, marks in VERSION_MARKS.items())
+    return next((version for version, each in marks if each & folded), "1.0")

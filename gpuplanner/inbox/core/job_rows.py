@@ -1,0 +1,134 @@
+"""Last step of every reader: order, duplicates, the schema, the quality report and the provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import dataframely as dy
+import polars as pl
+
+from gpuplanner.inbox.core.findings import (
+    JOB_CHECKS,
+    UNSORTED,
+    Check,
+    gap_findings,
+    report,
+    run_checks,
+)
+from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
+from gpuplanner.inbox.core.provenance import file_findings, provenance, require_some, sorted_rejects
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.trace import Trace, gpu_hours
+from gpuplanner.schemas import Jobs, conform, filter_rows
+
+ORDER_FAULTS = {
+    "start before submission": pl.col("start_time") < pl.col("submit_time"),
+    "end before start": pl.col("end_time") < pl.col("start_time"),
+    "end before submission": pl.col("end_time") < pl.col("submit_time"),
+}
+
+
+def assemble(
+    rows: Rows,
+    *,
+    source: str,
+    time_zone: str | None = None,
+    origin: datetime | None = None,
+    last_seen: pl.Expr | None = None,
+    checks: Sequence[Check] = (),
+    notes: Sequence[str] = (),
+    harmless: Sequence[str] = (),
+    inventory: pl.DataFrame | None = None,
+    more_files: Sequence[TextFile] = (),
+) -> Trace:
+    """Make a trace of rows that have the columns of ``schemas.Jobs``.
+
+    Parameters
+    ----------
+    rows : Rows
+        Good rows with the columns of ``schemas.Jobs`` (those that may be null may be absent).
+    source : str
+        Name of the source.
+    time_zone : str, optional
+        Zone in which naive times were read.
+    origin : datetime, optional
+        Instant from which seconds were counted.
+    last_seen : polars.Expr, optional
+        Instants at which rows were observed, where that is later than their own times; the observation
+        ends at the last of all.
+    checks : sequence of Check
+        Conditions of this source for the quality report, beyond those on all jobs.
+    notes : sequence of str
+        What a reader of the provenance must know.
+    harmless : sequence of str
+        Reject reasons that are no faults.
+    inventory : polars.DataFrame, optional
+        Table ``schemas.Inventory``.
+    more_files : sequence of TextFile
+        Files read beside those of the jobs.
+
+    Returns
+    -------
+    Trace
+        With rows in = rows kept + rows rejected.
+
+    Raises
+    ------
+    TraceFormatError
+        If no row is left.
+    """
+    instants = [pl.col("submit_time", "start_time", "end_time").max()]
+    seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
+    rows = _without_duplicates(rows.reject(ORDER_FAULTS), seen)
+    rows, jobs = satisfying_schema(rows, Jobs, source)
+    require_some(rows, source)
+    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks]) + file_findings(
+        rows, [SUPERSEDED, *harmless]
+    )
+    jobs = jobs.sort("submit_time", maintain_order=True)
+    findings += gap_findings(jobs["submit_time"])
+    until: datetime = rows.good.select(seen).item()
+    known = provenance(
+        rows,
+        source=source,
+        span=(jobs["submit_time"][0], until),
+        time_zone=time_zone,
+        origin=origin,
+        notes=notes,
+        more_files=more_files,
+    )
+    known["gpu_hours"] = gpu_hours(jobs, until)
+    return Trace(jobs, sorted_rejects(rows), report(findings), known, inventory)
+
+
+def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:
+    """Keep one row of each job attempt: the first in a file, and of several files that of the latest export.
+
+    Just as :func:`~.core.merge_jobs.merge` does it, so that files read at once or one by one give the same
+    jobs.
+    """
+    if rows.good.select(pl.struct(KEY).n_unique()).item() == rows.good.height:
+        return rows
+    again = ~pl.struct("file", *KEY).is_first_distinct()
+    rows = rows.reject({"the same job and attempt as an earlier row": again})
+    ends = rows.good.group_by("file").agg(until=seen)
+    names = rows.file_names()
+    exports = sorted(ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
+    rank = pl.col("file").replace_strict({file: place for place, (file, _) in enumerate(exports)})
+    return rows.reject({SUPERSEDED: rank < rank.max().over(KEY)})
+
+
+def satisfying_schema(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:
+    """Reject what the readers' own checks left and the table does not allow; give the table too."""
+    table = conform(rows.good, schema, where=source)
+    if schema.is_valid(table):
+        return rows, table
+    table, bad = filter_rows(table, schema)
+    number = pl.int_range(pl.len(), dtype=pl.UInt32)
+    faults = {
+        str(reason): number.is_in(part["row_number"].implode())
+        for (reason,), part in bad.partition_by("reason", as_dict=True, maintain_order=True).items()
+    }
+    return rows.reject(faults), table

@@ -1,0 +1,119 @@
+"""Several traces of one source as one: where two exports tell of the same job, the later export is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from gpuplanner._version import __version__
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, combined, gap_findings, report, run_checks
+from gpuplanner.inbox.core.trace import REJECTS, Trace, gpu_hours
+
+SUPERSEDED = "told again by a later export"
+"""Reason of a row that gives way; its place in the file is not kept, its job is in ``raw``."""
+
+KEY = ("job_id", "attempt")
+
+
+def merge(traces: Sequence[Trace]) -> Trace:
+    """Put traces of one source together; the order in which they are given changes nothing.
+
+    An export is later if its observation ends later; of two that end together, the one whose file comes later
+    by name. A job attempt that several tell of is taken from the latest of them, and the other rows are
+    rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory and
+    quotas are those of the latest export that has any.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        At least one, each of one file.
+
+    Returns
+    -------
+    Trace
+        Checks on jobs are made anew; other findings are those of the files, with their rows summed.
+
+    Raises
+    ------
+    TraceFormatError
+        If there are none, or they are of different sources or zones.
+    """
+    parts = sorted(traces, key=lambda part: (_instant(part.provenance["span_end"]), _names(part)))
+    _require_alike(parts)
+    # In one piece: pl.format of polars 2.1 ends in a panic where a filter empties the first of several pieces.
+    rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
+    last = pl.col("part") == pl.col("part").max().over(KEY)
+    jobs, told_before = rows.filter(last), rows.filter(~last)
+    jobs = jobs.drop("part").sort("submit_time", *KEY)
+    files = dict(enumerate(_names(part) for part in parts))
+    superseded = told_before.select(
+        file=pl.col("part").replace_strict(files, return_dtype=pl.String),
+        row=pl.lit(None, pl.Int64),
+        reason=pl.lit(SUPERSEDED),
+        raw=pl.format("job {}, attempt {}", "job_id", "attempt"),
+    )
+    rejects = pl.concat([*(part.rejects for part in parts), superseded.cast(REJECTS)])
+    rejects = rejects.sort("file", "row", "raw", nulls_last=True, maintain_order=True)
+    return Trace(
+        jobs=jobs,
+        rejects=rejects,
+        quality=_quality(parts, jobs, superseded),
+        provenance=_provenance(parts, jobs, rejects.height),
+        inventory=_latest([part.inventory for part in parts]),
+        samples=_latest([part.samples for part in parts]),
+        quotas=_latest([part.quotas for part in parts]),
+    )
+
+
+def _names(part: Trace) -> str:
+    return ", ".join(file["name"] for file in part.provenance["files"])
+
+
+def _instant(text: str) -> datetime:
+    """An instant of a provenance; as texts, those with fractions of a second would sort before the whole one."""
+    return datetime.fromisoformat(text)
+
+
+def _require_alike(parts: Sequence[Trace]) -> None:
+    kinds = {(part.provenance["source"], part.provenance["time_zone"]) for part in parts}
+    if len(kinds) != 1:
+        got = "; ".join(sorted(f"{source} in zone {zone}" for source, zone in kinds)) or "none"
+        todo = "Keep each in a folder of its own."
+        raise TraceFormatError(message("traces to merge", "traces of one source and zone", got, todo))
+
+
+def _latest(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+    return next((table for table in reversed(tables) if table is not None), None)
+
+
+def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
+    """Findings on the merged jobs, and those that only the files could tell."""
+    found = run_checks(jobs, JOB_CHECKS) + gap_findings(jobs["submit_time"])
+    if superseded.height:
+        effect = "none: the latest row of each job counts"
+        found.append(
+            Finding(f"rejected: {SUPERSEDED}", "info", superseded.height, effect, superseded["raw"].min())  # type: ignore[arg-type]
+        )
+    remade = {check.check for check in JOB_CHECKS}
+    remade |= {each.check for part in parts for each in gap_findings(part.jobs["submit_time"])}
+    told = (Finding(*row) for part in parts for row in part.quality.iter_rows())
+    return report([*found, *combined(each for each in told if each.check not in remade)])
+
+
+def _provenance(parts: Sequence[Trace], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:
+    facts: list[Mapping[str, Any]] = [part.provenance for part in parts]
+    return {
+        **facts[-1],
+        "files": sorted((file for each in facts for file in each["files"]), key=lambda file: file["name"]),
+        "rows_in": sum(each["rows_in"] for each in facts),
+        "rows_kept": jobs.height,
+        "rows_rejected": rejected,
+        "span_start": min((each["span_start"] for each in facts), key=_instant),
+        "notes": list(dict.fromkeys(note for each in facts for note in each["notes"])),
+        "gpu_hours": gpu_hours(jobs, _instant(facts[-1]["span_end"])),
+        "gpuplanner": __version__,
+    }

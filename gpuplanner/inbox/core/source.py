@@ -1,0 +1,146 @@
+"""What a source is: a name, its kinds of files, how each looks and which reader takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.reading import Reading
+from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.trace import Trace
+
+Sniff = Callable[[Sequence[str]], bool]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of file that can be read.
+
+    Attributes
+    ----------
+    name : str
+        What the user types.
+    description : str
+        One line.
+    read : callable
+        Reads paths; takes the keyword arguments in `options`.
+    sniff : callable
+        True if the first lines of a file look like this source.
+    options : frozenset of str
+        Which of ``tz``, ``origin``, ``nodes`` and ``columns`` mean something here.
+    kind : callable
+        Which of its kinds of files a path is; None where it has but one. Files of two kinds may tell of the same
+        jobs under other names, so they are never put together.
+    """
+
+    name: str
+    description: str
+    read: Callable[..., Trace | Reading]
+    sniff: Sniff
+    options: frozenset[str]
+    kind: Callable[[str | Path], str | None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of several kinds of files that a source publishes.
+
+    Attributes
+    ----------
+    what : str
+        What it holds, for messages.
+    read : callable
+        Reads paths; takes the keyword arguments in `options`.
+    sniff : callable
+        True if the first lines of a file look like it.
+    options : frozenset of str
+        As in :class:`Source`.
+    """
+
+    what: str
+    read: Callable[..., Trace | Reading]
+    sniff: Sniff
+    options: frozenset[str] = frozenset()
+
+
+def family(name: str, description: str, *forms: Form) -> Source:
+    """A source of several kinds of files, told apart by their first lines.
+
+    Parameters
+    ----------
+    name, description : str
+        As in :class:`Source`.
+    *forms : Form
+        The first one reads, and refuses with its message, what looks like none of them.
+
+    Returns
+    -------
+    Source
+        Its options are those of any form; a form refuses those that mean nothing for it.
+    """
+
+    def read(paths: Sequence[str | Path], **options: Any) -> Trace | Reading:  # noqa: ANN401 - of any reader
+        chosen = {str(path): _form(forms, path) for path in paths}
+        kinds = {form.what for form in chosen.values()}
+        if len(kinds) > 1:
+            got = examples([f"{path}: {form.what}" for path, form in chosen.items()])
+            raise TraceFormatError(
+                message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
+            )
+        form = next(iter(chosen.values()), forms[0])
+        refuse_strange(f"source {name!r}, {form.what}", options, form.options)
+        return form.read(paths, **options)
+
+    return Source(
+        name=name,
+        description=description,
+        read=read,
+        sniff=lambda lines: any(form.sniff(lines) for form in forms),
+        options=frozenset().union(*(form.options for form in forms)),
+        kind=lambda path: _form(forms, path).what,
+    )
+
+
+def refuse_strange(where: str, options: Iterable[str], known: frozenset[str]) -> None:
+    """Refuse options that would change nothing.
+
+    Raises
+    ------
+    TraceFormatError
+        Naming them and those that mean something.
+    """
+    strange = sorted(set(options) - known)
+    if strange:
+        expected = f"no options but {', '.join(sorted(known))}" if known else "no options"
+        todo = "Leave it out: it would change nothing."
+        raise TraceFormatError(message(where, expected, ", ".join(strange), todo))
+
+
+def header_has(names: Iterable[str], separator: str = ",") -> Sniff:
+    """A test for files whose header line has all these names.
+
+    Examples
+    --------
+    >>> header_has(["a", "b"])(['"B",c,A'])
+    True
+    """
+    wanted = {name.casefold() for name in names}
+
+    def sniff(lines: Sequence[str]) -> bool:
+        return wanted <= {name.strip().strip('"').casefold() for name in lines[0].split(separator)}
+
+    return sniff
+
+
+def columns_of(columns: Mapping[str, Field]) -> Sniff:
+    """A test for files whose header line has every column that a reader needs."""
+    return header_has(name for name, field in columns.items() if not field.optional)
+
+
+def _form(forms: Sequence[Form], path: str | Path) -> Form:
+    lines = head(path)
+    return next((form for form in forms if lines and form.sniff(lines)), forms[0])

@@ -1,0 +1,327 @@
+"""Bytes of a source file to numbered lines of text: compression, encoding and size, with nothing guessed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.files import sha256
+from gpuplanner.inbox.core.file_formats import GZIP, PARQUET, refuse_other_formats
+from gpuplanner.inbox.core.parquet_text import names_of, table_of
+
+MAX_BYTES = 4 << 30
+"""Largest text that is read into memory."""
+
+MAX_DOCUMENT_BYTES = 1 << 30
+"""Largest document (JSON) that is read into memory: its parts take several times their text."""
+
+LIMIT_VARIABLE = "GPUPLANNER_MAX_GIB"
+"""Environment variable that sets both limits, in GiB."""
+
+MAX_RATIO = 200
+"""Text compresses 5 to 50 times; beyond this, and beyond RATIO_FREE_BYTES, a file was made to do harm."""
+
+RATIO_FREE_BYTES = 256 << 20
+STEP_BYTES = 64 << 10
+HEAD_BYTES = 16 << 10
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
+
+
+@dataclass(frozen=True, eq=False)
+class TextFile:
+    """A file of text, read whole.
+
+    Attributes
+    ----------
+    path : Path
+        Where it was read.
+    sha256 : str
+        Hash of the bytes on disk.
+    bytes : int
+        Size on disk.
+    lines : polars.DataFrame
+        ``line`` (1-based) and ``text``, without the line ends (LF or CR LF).
+    has_quotes, has_controls : bool
+        A quotation mark, a control character stands somewhere in the text: a reader looks line by line
+        only if so.
+    ends_open : bool
+        The last line has no line end, so it may have been cut.
+    table : polars.DataFrame or None
+        What stood in it instead of lines, if it is Parquet.
+    """
+
+    path: Path
+    sha256: str
+    bytes: int
+    lines: pl.DataFrame
+    has_quotes: bool
+    has_controls: bool
+    ends_open: bool
+    table: pl.DataFrame | None = None
+
+
+def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
+    r"""Read UTF-8 text, plain or gzip.
+
+    Parameters
+    ----------
+    path : str or Path
+        A regular file.
+    tables : bool
+        Parquet is read too.
+
+    Returns
+    -------
+    TextFile
+        Its lines, numbered from 1.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file is missing, not a regular file, too large, truncated or corrupt gzip, a decompression
+        bomb, another format, or not UTF-8 (the line and byte are named).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.csv"
+    ...     _ = path.write_bytes(b"x,y\r\n1,2\r\n")
+    ...     read_text_file(path).lines.rows()
+    [(1, 'x,y'), (2, '1,2')]
+    """
+    path = Path(path)
+    limit = size_limit(MAX_BYTES)
+    packed, data = _contents(path, limit, tables=tables)
+    table = table_of(data, path, limit) if data.startswith(PARQUET) else None
+    data = data if table is None else b""
+    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=1)
+    ends_open = bool(data) and not data.endswith(b"\n")
+    return TextFile(
+        path=path,
+        sha256=hashlib.sha256(packed).hexdigest(),
+        bytes=len(packed),
+        lines=lines,
+        has_quotes=b'"' in data,
+        has_controls=_has_controls(data, line_ends=lines.height - ends_open),
+        ends_open=ends_open,
+        table=table,
+    )
+
+
+def read_document(path: str | Path) -> tuple[TextFile, str]:
+    r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
+
+    Returns
+    -------
+    file : TextFile
+        Hash and size for the provenance; without lines.
+    text : str
+        The document.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read_text_file`; the limit of the size is :data:`MAX_DOCUMENT_BYTES`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "jobs.json"
+    ...     _ = path.write_text('{"jobs": []}')
+    ...     read_document(path)[1]
+    '{"jobs": []}'
+    """
+    path = Path(path)
+    packed, data = _contents(path, size_limit(MAX_DOCUMENT_BYTES))
+    file = TextFile(
+        path=path,
+        sha256=hashlib.sha256(packed).hexdigest(),
+        bytes=len(packed),
+        lines=pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String}),
+        has_quotes=True,
+        has_controls=False,
+        ends_open=False,
+    )
+    return file, data.decode("utf-8")
+
+
+def fingerprint(path: str | Path) -> str:
+    """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is missing, not a regular file, or too large.
+    """
+    path = Path(path)
+    with _explained(path):
+        return sha256(_regular(path, size_limit(MAX_BYTES)))
+
+
+def size_limit(usual: int) -> int:
+    """Bytes of text that may be read: `usual`, or what :data:`LIMIT_VARIABLE` says.
+
+    Raises
+    ------
+    TraceFormatError
+        If the variable is no number of GiB above 0.
+
+    Examples
+    --------
+    >>> size_limit(1 << 30)
+    1073741824
+    """
+    stated = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not stated:
+        return usual
+    try:
+        gib = float(stated)
+        if 0 < gib < 1 << 20:
+            return int(gib * (1 << 30))
+    except ValueError:
+        pass
+    raise TraceFormatError(message(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Mend it."))
+
+
+def head(path: str | Path) -> list[str]:
+    """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
+
+    Of a Parquet file, the header line that it would have as CSV.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file cannot be read, or is of another format.
+    """
+    path = Path(path)
+    with _explained(path), _regular(path, None).open("rb") as raw:
+        packed = raw.read(len(GZIP)) == GZIP
+        raw.seek(0)
+        data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
+    if data.startswith(PARQUET) and not packed:
+        return [",".join(names_of(path))]
+    refuse_other_formats(data, path)
+    lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
+    whole = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+    return [line for line in whole if line.strip()]
+
+
+def _has_controls(data: bytes, line_ends: int) -> bool:
+    """True if there is a control character other than tab, LF and CR LF; counted, since that is quick."""
+    codes = np.frombuffer(data, np.uint8)
+    steps = range(0, len(codes), STEP_BYTES)
+    low = sum(int(np.count_nonzero(codes[start : start + STEP_BYTES] < ord(" "))) for start in steps)
+    tabs = data.count(b"\t") if b"\t" in data else 0
+    returns = data.count(b"\r\n") if b"\r" in data else 0
+    return low != line_ends + tabs + returns or b"\x7f" in data
+
+
+def _contents(path: Path, limit: int, *, tables: bool = False) -> tuple[bytes, bytes]:
+    """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark, or a Parquet file."""
+    with _explained(path):
+        packed = _regular(path, limit).read_bytes()
+        data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
+    if tables and packed.startswith(PARQUET):
+        return packed, packed
+    refuse_other_formats(data, path)
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    _require_utf8(data, path)
+    return packed, data
+
+
+def _regular(path: Path, limit: int | None) -> Path:
+    """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or device"
+        todo = "Give the files themselves; a folder is read as a bill alone, if its source is named."
+        raise TraceFormatError(message(str(path), "a regular file", kind, todo))
+    size = path.stat().st_size
+    if limit is not None and size > limit:
+        raise TraceFormatError(_too_large(path, limit, f"{size} bytes"))
+    return path
+
+
+def _gunzip(packed: bytes, path: Path, limit: int) -> bytes:
+    """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
+    text = io.BytesIO()
+    for piece in _members(packed):
+        text.write(piece)
+        size = text.tell()
+        if size > limit or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
+            raise TraceFormatError(_too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
+    return text.getvalue()
+
+
+def _members(packed: bytes) -> Iterator[bytes]:
+    """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
+    member = zlib.decompressobj(wbits=31)
+    for start in range(0, len(packed), STEP_BYTES):
+        piece = packed[start : start + STEP_BYTES]
+        while piece := piece.lstrip(b"\0") if member.eof else piece:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            yield member.decompress(piece)
+            piece = member.unused_data
+    if not member.eof:
+        cut_short = "it ends before the end of its data"
+        raise EOFError(cut_short)
+
+
+def _too_large(path: Path, limit: int, got: str) -> str:
+    return message(
+        str(path),
+        f"at most {limit} bytes of text, packed at most {MAX_RATIO} times",
+        got,
+        f"Split the file by month and give the parts together, or, with memory to spare, allow more bytes: "
+        f"{LIMIT_VARIABLE}=8.",
+    )
+
+
+def _require_utf8(data: bytes, path: Path) -> None:
+    if data.isascii():
+        return
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        text = message(
+            f"{path}, line {line}",
+            "UTF-8 text",
+            f"byte 0x{data[error.start]:02x} ({error.reason})",
+            "Convert the file, for example from Latin-1: iconv -f ISO-8859-1 -t UTF-8.",
+        )
+        raise TraceFormatError(text) from error
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the disk or gzip says into the four-part message."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        text = message(str(path), "a whole gzip file", _first_line(error), "Copy or download it again.")
+        raise TraceFormatError(text) from error
+    except OSError as error:
+        reason = error.strerror or _first_line(error)
+        text = message(str(path), "a readable file", reason, "Check the path and its permissions.")
+        raise TraceFormatError(text) from error
+
+
+def _first_line(error: Exception) -> str:
+    return re.split(r"\n", str(error), maxsplit=1)[0]

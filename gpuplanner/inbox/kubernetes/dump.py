@@ -1,0 +1,155 @@
+"""A dump of Kubernetes objects, sorted by kind: what is left of each object is the little that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpuplanner.inbox.core.json_items import read_items
+from gpuplanner.inbox.core.queue_quotas import quota_rows
+from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
+from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
+from gpuplanner.inbox.kubernetes.pods import Holding, Owner, Place, owner_of, read_job, read_pod
+from gpuplanner.inbox.kubernetes.resource_claims import Claim, Device, read_claim, read_slice
+from gpuplanner.inbox.kubernetes.words import Object, part, text
+
+SEEN_AGAIN = "the same object again: the one that knows more was kept"
+OTHER_KIND = "of a kind that is not read"
+NO_OBJECT = "not an object of Kubernetes: no kind or no metadata"
+
+MAX_OWNERS = 10
+"""Controllers above each other that are followed."""
+
+Thing = TypeVar("Thing", Holding, Workload)
+
+
+@dataclass
+class Dump:
+    """Objects of all files of a dump.
+
+    Attributes
+    ----------
+    files : list of TextFile
+        What was read.
+    pods, jobs : dict
+        Uid → pod, Job.
+    workloads : dict
+        Uid → Workload of Kueue.
+    nodes : dict
+        Name → node.
+    devices : dict
+        Key → DRA device.
+    claims, templates : dict
+        Namespace and name → claim, and the claim that a template makes.
+    queues : dict
+        Namespace and name of a LocalQueue → its ClusterQueue.
+    boards : dict
+        ResourceFlavor → board of its nodes, and profile of their instances under the strategy single.
+    quotas : dict
+        ClusterQueue → its rows for the table of quotas.
+    parents : dict
+        Uid → owner of that object.
+    rejects : list of tuple
+        Place and reason.
+    """
+
+    files: list[TextFile] = field(default_factory=list)
+    pods: dict[str, Holding] = field(default_factory=dict)
+    jobs: dict[str, Holding] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    devices: dict[tuple[str, str, str], Device] = field(default_factory=dict)
+    claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
+    templates: dict[tuple[str, str], Claim] = field(default_factory=dict)
+    queues: dict[tuple[str, str], str] = field(default_factory=dict)
+    boards: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    quotas: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    parents: dict[str, Owner] = field(default_factory=dict)
+    rejects: list[tuple[Place, str]] = field(default_factory=list)
+
+    def add(self, thing: Object, kind: str, place: Place) -> None:
+        """Sort in one object.
+
+        Raises
+        ------
+        ValueError
+            If a part of it is not what the API says.
+        """
+        about = part(thing, "metadata")
+        uid, owner = text(about.get("uid")), owner_of(thing)
+        if uid and owner:
+            self.parents[uid] = owner
+        name = (text(about.get("namespace")) or "default", text(about.get("name")) or "")
+        spec, status = part(thing, "spec"), part(thing, "status")
+        if kind == "Pod":
+            self._keep(self.pods, read_pod(thing, place))
+        elif kind == "Job":
+            self._keep(self.jobs, read_job(thing, place))
+        elif kind == "Workload":
+            self._keep(self.workloads, read_workload(thing, place))
+        elif kind == "Node":
+            node = read_node(thing)
+            self.nodes[node.name] = node
+        elif kind == "ResourceSlice":
+            self.devices |= {device.key: device for device in read_slice(thing)}
+        elif kind == "ResourceClaim":
+            self.claims[name] = read_claim(spec, status)
+        elif kind == "ResourceClaimTemplate":
+            self.templates[name] = read_claim(part(spec, "spec"), {})
+        elif kind == "ClusterQueue":
+            self.quotas[name[1]] = quota_rows(thing)
+        elif kind == "LocalQueue":
+            self.queues[name] = text(spec.get("clusterQueue")) or ""
+        elif kind == "ResourceFlavor":
+            self.boards[name[1]] = board_and_profile(text(part(spec, "nodeLabels").get(PRODUCT)))
+        else:
+            self.rejects.append((place, OTHER_KIND))
+
+    def _keep(self, known: dict[str, Thing], thing: Thing) -> None:
+        """Of two dumps of an object keep the one that knows its end, else the later one."""
+        other = known.get(thing.uid)
+        if other is not None and other.end is not None and thing.end is None:
+            thing, other = other, thing
+        known[thing.uid] = thing
+        if other is not None:
+            self.rejects.append((other.place, SEEN_AGAIN))
+
+    def owners(self, thing: Holding) -> list[Owner]:
+        """The controllers of an object, from its own upward, as far as the dump shows them."""
+        found: list[Owner] = []
+        owner = thing.owner
+        while owner is not None and owner not in found and len(found) < MAX_OWNERS:
+            found.append(owner)
+            owner = self.parents.get(owner[2])
+        return found
+
+
+def read_dump(paths: Sequence[str | Path]) -> Dump:
+    """Read all objects of some files of ``kubectl get -o json``: lists, JSON lines, or objects in a row.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read.
+    """
+    dump = Dump()
+    for number, path in enumerate(paths):
+        file, items = read_items(path, ("items",))
+        dump.files.append(file)
+        for item in items:
+            thing = item.value if isinstance(item.value, dict) else {}
+            about = thing.get("metadata")
+            kind = str(thing.get("kind") or str(item.around.get("kind") or "").removesuffix("List"))
+            if item.fault or not kind or not isinstance(about, dict):
+                dump.rejects.append((Place(number, item.place, item.raw[:40]), item.fault or NO_OBJECT))
+                continue
+            raw = f"{kind[:60]} {str(about.get('namespace') or '')[:80]}/{str(about.get('name'))[:260]}"
+            place = Place(number, item.place, raw)
+            try:
+                dump.add(thing, kind, place)
+            except ValueError as error:
+                dump.rejects.append((place, str(error)))
+    return dump

@@ -1,0 +1,276 @@
+"""Rows of jobs from the objects of a Kubernetes dump: which objects are one job, and what GPUs it holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fractions import Fraction
+
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.records import Records
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.times import MAX_SECONDS
+from gpuplanner.inbox.kubernetes.dump import Dump
+from gpuplanner.inbox.kubernetes.kueue import Workload
+from gpuplanner.inbox.kubernetes.nodes import Node
+from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
+from gpuplanner.inbox.kubernetes.resource_claims import Held, held
+from gpuplanner.inbox.kubernetes.words import gpu_resource
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+
+COLUMN_MAP = {
+    "job": Field("job_id"),
+    "tenant": Field("tenant"),
+    "priority class": Field("tier", nullable=True),
+    "creation": Field("submit_time", "instant"),
+    "start": Field("start_time", "instant", nullable=True),
+    "end": Field("end_time", "instant", nullable=True),
+    "state": Field("state"),
+    "gpus": Field("gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "board": Field("gpu_model", nullable=True),
+    "profile": Field("profile_requested", nullable=True),
+    "nodes": Field("nodes", "number", nullable=True),
+    "node names": Field("node_list", nullable=True),
+    "deadline": Field("time_limit_s", "number", nullable=True, high=MAX_SECONDS),
+    "evictions": Field("evictions", "number", nullable=True),
+    "pods": Field("pods", "number", nullable=True),
+    "told by": Field("told_by"),
+}
+"""What is made of pods, Jobs and Workloads."""
+
+NO_GPU = "asks for no GPU"
+COUNTED = "counted on the row of its job"
+
+
+@dataclass
+class _Grip:
+    """GPUs that pods hold: a sum that is unknown as soon as a part of it is."""
+
+    gpus: Fraction | None = Fraction(0)
+    profiles: set[str | None] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+
+    def add(self, gpus: Fraction | int | None, profile: str | None, model: str | None) -> None:
+        """Add devices of one kind."""
+        self.gpus = None if gpus is None or self.gpus is None else self.gpus + gpus
+        if gpus != 0:
+            self.profiles.add(profile)
+            self.models |= {model} if model else set()
+
+    def columns(self) -> dict[str, str | None]:
+        """The columns that say it; a profile only where there is one."""
+        return {
+            "gpus": None if self.gpus is None else str(float(self.gpus)),
+            "profile": next(iter(self.profiles)) if len(self.profiles) == 1 else None,
+            "board": "|".join(sorted(self.models)) or None,
+        }
+
+
+def job_rows(dump: Dump) -> Rows:
+    """Make the rows of a dump.
+
+    Parameters
+    ----------
+    dump : Dump
+        Sorted objects.
+
+    Returns
+    -------
+    Rows
+        One good row per job, and one reject per pod, Job and Workload that is none by itself.
+    """
+    return _Jobs(dump).rows()
+
+
+@dataclass
+class _Jobs:
+    dump: Dump
+    records: Records = field(default_factory=lambda: Records(COLUMN_MAP))
+    used: set[tuple[str, str]] = field(default_factory=set)
+    """Claims whose devices are counted already: several pods may share one claim."""
+
+    def rows(self) -> Rows:
+        dump = self.dump
+        managed = {uid: workload for workload in dump.workloads.values() for uid in workload.owners}
+        groups: dict[str, list[Holding]] = defaultdict(list)
+        under: dict[str, list[Holding]] = defaultdict(list)
+        told: set[str] = set()
+        order = sorted(dump.pods.values(), key=lambda pod: (pod.start or pod.submit, pod.namespace, pod.name))
+        for pod in order:
+            owners = dump.owners(pod)
+            told |= {uid for _, _, uid in owners}
+            workload = _first(managed, [pod.uid, *(uid for _, _, uid in owners)])
+            if workload is not None:
+                under[workload.uid].append(pod)
+                self._reject(pod, COUNTED)
+            elif not self._wants_gpus(pod):
+                self._reject(pod, NO_GPU)
+            else:
+                owner = self._job_of(pod)
+                groups[owner[2] if owner else pod.uid].append(pod)
+        for group in groups.values():
+            for gang in gangs(group):
+                self._add_gang(gang)
+        for job in dump.jobs.values():
+            owners = dump.owners(job)
+            if job.uid in told or _first(managed, [job.uid, *(uid for _, _, uid in owners)]):
+                self._reject(job, COUNTED)
+            elif not self._wants_gpus(job):
+                self._reject(job, NO_GPU)
+            else:
+                self._add_gang([job])
+        for workload in dump.workloads.values():
+            self._add_workload(workload, under[workload.uid])
+        for place, reason in dump.rejects:
+            self.records.reject(place.file, place.item, place.raw, reason)
+        return self.records.rows(dump.files)
+
+    def _add_gang(self, gang: Sequence[Holding]) -> None:
+        """A row for pods that ran together, or for a Job whose pods are gone."""
+        first, grip = gang[0], _Grip()
+        for pod in gang:
+            self._grasp(grip, pod)
+        owner = self._job_of(first)
+        starts = [pod.start for pod in gang if pod.start]
+        ends = [pod.end for pod in gang if pod.end]
+        self.records.add(
+            first.place.file,
+            first.place.item,
+            first.place.raw,
+            {
+                "job": f"{first.namespace}/{owner[1] if owner else first.name}",
+                "tenant": first.namespace,
+                "priority class": first.tier,
+                "creation": _iso(min(pod.submit for pod in gang)),
+                "start": _iso(min(starts, default=None)),
+                "end": _iso(max(ends, default=None)),
+                "state": min((pod.state for pod in gang), key=WORST.index),
+                "deadline": _seconds(first.limit_s),
+                "pods": str(len(gang)),
+                "told by": first.kind,
+                **grip.columns(),
+                **_places(gang),
+            },
+        )
+        for pod in gang[1:]:
+            self._reject(pod, COUNTED)
+
+    def _add_workload(self, workload: Workload, pods: Sequence[Holding]) -> None:
+        grip = _Grip()
+        flavors = [self.dump.boards[flavor] for flavor in workload.flavors if flavor in self.dump.boards]
+        nodes = [self.dump.nodes[pod.node] for pod in pods if pod.node in self.dump.nodes]
+        kinds = flavors or [(node.model, node.profile) for node in nodes]
+        for name, number in workload.asks.items():
+            self._grasp_resource(grip, name, number, kinds, nodes)
+        if not workload.asks:
+            if not any(self._wants_gpus(pod) for pod in pods):
+                self._reject(workload, NO_GPU)
+                return
+            for pod in pods:
+                self._grasp(grip, pod)
+        state = workload.state
+        if state is None:
+            jobs = [job.state for uid in workload.owners if (job := self.dump.jobs.get(uid))]
+            state = min(jobs or [pod.state for pod in pods], key=WORST.index, default="UNKNOWN")
+        queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
+        self.records.add(
+            workload.place.file,
+            workload.place.item,
+            workload.place.raw,
+            {
+                "job": f"{workload.namespace}/{workload.job}",
+                "tenant": queue or workload.namespace,
+                "priority class": workload.tier,
+                "creation": _iso(workload.submit),
+                "start": _iso(workload.start),
+                "end": _iso(workload.end),
+                "state": state,
+                "deadline": _seconds(workload.limit_s),
+                "evictions": str(workload.evictions),
+                "told by": "Workload",
+                **grip.columns(),
+                **_places(pods),
+            },
+        )
+
+    def _grasp(self, grip: _Grip, pod: Holding) -> None:
+        """Add what a pod, or all pods of a Job, hold."""
+        node = self.dump.nodes.get(pod.node or "")
+        for name, number in pod.asks.items():
+            kinds = [(node.model, node.profile)] if node else []
+            self._grasp_resource(grip, name, number * pod.copies, kinds, [node] if node else [])
+        for key, claim in self._claims(pod):
+            if key not in self.used:
+                gpus = None if claim.gpus is None else claim.gpus * pod.copies
+                grip.add(gpus, claim.profile, claim.model or (node.model if node else None))
+            if key[1]:
+                self.used.add(key)
+
+    def _grasp_resource(
+        self,
+        grip: _Grip,
+        name: str,
+        number: int,
+        kinds: Sequence[tuple[str | None, str | None]],
+        nodes: Sequence[Node],
+    ) -> None:
+        """Add units of an extended resource: instances under the strategy single, shares of shared GPUs.
+
+        `kinds` are the boards that the units may be on, each with its profile under that strategy.
+        """
+        resource = gpu_resource(name)
+        if resource is None:
+            return
+        model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
+        shares = {node.replicas.get(resource.plain, 1) for node in nodes} or {0 if resource.shared else 1}
+        share = shares.pop() if len(shares) == 1 else 0
+        known = share > 1 or (share == 1 and not resource.shared)
+        grip.add(Fraction(number, share) if known else None, resource.profile or single, model)
+
+    def _wants_gpus(self, thing: Holding) -> bool:
+        return bool(thing.asks) or any(claim.gpus != 0 for _, claim in self._claims(thing))
+
+    def _claims(self, thing: Holding) -> list[tuple[tuple[str, str], Held]]:
+        """What the claims of a pod hold, by namespace and name; templates have no name of their own."""
+        dump, found = self.dump, []
+        for name in thing.claims:
+            claim = dump.claims.get((thing.namespace, name))
+            if claim is not None:
+                found.append(((thing.namespace, name), held(claim, dump.devices)))
+        for name in thing.templates:
+            claim = dump.templates.get((thing.namespace, name))
+            if claim is not None:
+                found.append(((thing.namespace, ""), held(claim, dump.devices)))
+        return found
+
+    def _job_of(self, pod: Holding) -> Owner | None:
+        """The controller of a pod, or the topmost above it below the schedule that made it.
+
+        None for pods that serve, for those without an owner, and for Jobs.
+        """
+        owners = self.dump.owners(pod)
+        if pod.kind != "Pod" or not owners or owners[0][0] in SERVERS:
+            return None
+        return next((owner for owner in reversed(owners) if owner[0] != "CronJob"), None)
+
+    def _reject(self, thing: Holding | Workload, reason: str) -> None:
+        self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
+
+
+def _first(known: Mapping[str, Workload], uids: Iterable[str]) -> Workload | None:
+    return next((known[uid] for uid in uids if uid in known), None)
+
+
+def _places(pods: Sequence[Holding]) -> dict[str, str | None]:
+    names = sorted({pod.node for pod in pods if pod.node})
+    return {"nodes": str(len(names)) if names else None, "node names": ",".join(names) or None}
+
+
+def _iso(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()
+
+
+def _seconds(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,168 @@
+"""Workloads of Kueue (``kueue.x-k8s.io`` v1beta1 and v1beta2): jobs with their waits and their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuplanner.inbox.kubernetes.pods import Place, owner_of
+from gpuplanner.inbox.kubernetes.words import (
+    Object,
+    condition,
+    count,
+    gpu_resource,
+    instant,
+    part,
+    parts,
+    pod_gpus,
+    text,
+)
+
+FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+"""Reason of the condition Finished → state; older versions give another reason for both."""
+
+EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
+"""End of a reason of the condition Evicted → state, where the workload does not come back."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a Workload tells.
+
+    Attributes
+    ----------
+    place : Place
+        Where it stands.
+    namespace, name, uid : str
+        Its identity.
+    owners : tuple of str
+        Uids of the objects that it stands for: one job, or the pods of a group.
+    job : str
+        Name of its job.
+    queue, local_queue : str, optional
+        ClusterQueue that admitted it; LocalQueue that it was submitted to.
+    submit, start, end : datetime
+        Creation, admission, end.
+    state : str, optional
+        Ours; None if it finished and its job must tell how.
+    asks : mapping of str to int
+        GPU resource → number, for all its pods together.
+    flavors : frozenset of str
+        ResourceFlavors of its GPUs.
+    evictions : int
+        How often it was sent back to the queue.
+    lost_s : int
+        Time that it was admitted before its last eviction [s].
+    tier : str, optional
+        Its priority class.
+    limit_s : object
+        Its time limit [s].
+    """
+
+    place: Place
+    namespace: str
+    name: str
+    uid: str
+    owners: tuple[str, ...]
+    job: str
+    queue: str | None
+    local_queue: str | None
+    submit: datetime
+    start: datetime | None
+    end: datetime | None
+    state: str | None
+    asks: Mapping[str, int]
+    flavors: frozenset[str]
+    evictions: int
+    lost_s: int
+    tier: str | None
+    limit_s: object
+
+
+def read_workload(workload: Object, place: Place) -> Workload:
+    """Read an object of kind Workload.
+
+    Raises
+    ------
+    ValueError
+        If it lacks its name or creation time, or a part is not what the API says.
+
+    References
+    ----------
+    kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
+    """
+    about, spec, status = (part(workload, name) for name in ("metadata", "spec", "status"))
+    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
+    if name is None or submit is None:
+        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
+        raise ValueError(reason)
+    owner = owner_of(workload)
+    owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
+    asks, flavors = _asks(spec, status)
+    start, end, state = _history(spec, status)
+    again = [
+        count(each.get("count"), "evictions.count")
+        for each in parts(part(status, "schedulingStats"), "evictions")
+    ]
+    lost = status.get(
+        "accumulatedPastExecutionTimeSeconds", status.get("accumulatedPastExexcutionTimeSeconds")
+    )
+    return Workload(
+        place=place,
+        namespace=text(about.get("namespace")) or "default",
+        name=name,
+        uid=text(about.get("uid")) or name,
+        owners=(owner[2],) if owner else owners,
+        job=owner[1] if owner else name,
+        queue=text(part(status, "admission").get("clusterQueue")),
+        local_queue=text(spec.get("queueName")),
+        submit=submit,
+        start=start,
+        end=end,
+        state=state,
+        asks=asks,
+        flavors=flavors,
+        evictions=sum(again),
+        lost_s=lost if type(lost) is int else 0,
+        tier=text(spec.get("priorityClassName")) or text(part(spec, "priorityClassRef").get("name")),
+        limit_s=spec.get("maximumExecutionTimeSeconds"),
+    )
+
+
+def _history(spec: Object, status: Object) -> tuple[datetime | None, datetime | None, str | None]:
+    """Admission, end and state. An evicted workload that comes back waits again: its admission is gone."""
+    admitted, _, since = condition(status, "Admitted")
+    finished, reason, ended = condition(status, "Finished")
+    evicted, why, left = condition(status, "Evicted")
+    if finished:
+        return since if admitted else None, ended, FINISHED.get(reason)
+    if admitted:
+        return since, None, "RUNNING"
+    if evicted or not spec.get("active", True):
+        over = next((state for word, state in EVICTED.items() if why.endswith(word)), None)
+        if over or not spec.get("active", True):
+            return None, left, over or "CANCELLED"
+    return None, None, "PENDING"
+
+
+def _asks(spec: Object, status: Object) -> tuple[dict[str, int], frozenset[str]]:
+    """GPUs of all pods: as admitted, else as asked for; and the flavors that they were given."""
+    total: dict[str, int] = {}
+    flavors: set[str] = set()
+    given = {text(each.get("name")): each for each in parts(part(status, "admission"), "podSetAssignments")}
+    for pod_set in parts(spec, "podSets"):
+        assignment = given.get(text(pod_set.get("name")) or "main", {})
+        usage = part(assignment, "resourceUsage")
+        if usage:
+            gpus = {name: count(value, name) for name, value in usage.items() if gpu_resource(name)}
+        else:
+            pods = count(pod_set.get("count", 1), "podSets.count")
+            template = part(part(pod_set, "template"), "spec")
+            gpus = {name: pods * each for name, each in pod_gpus(template).items()}
+        for name, number in gpus.items():
+            if number:
+                total[name] = total.get(name, 0) + number
+                flavor = text(part(assignment, "flavors").get(name))
+                flavors |= {flavor} if flavor else set()
+    return total, frozenset(flavors)

@@ -1,0 +1,294 @@
+"""Pods and Jobs of Kubernetes: when each held GPUs, how it ended, and which pods are one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuplanner.inbox.kubernetes.words import Object, condition, instant, part, parts, pod_gpus, text
+
+GANG_SPREAD = timedelta(seconds=60)
+"""Pods of one owner that start, and end, within this time of each other are one gang."""
+
+SERVERS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
+"""Kinds of owners whose pods serve side by side: each is a job of its own."""
+
+NODE_FAULTS = frozenset(
+    {"NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated", "UnexpectedAdmissionError"}
+)
+DISRUPTIONS = {
+    "PreemptionByScheduler": "PREEMPTED",
+    "EvictionByEvictionAPI": "PREEMPTED",
+    "DeletionByTaintManager": "NODE_FAIL",
+    "DeletionByPodGC": "NODE_FAIL",
+    "TerminationByKubelet": "NODE_FAIL",
+}
+"""Reason of the condition DisruptionTarget → state."""
+
+WORST = (
+    "NODE_FAIL",
+    "PREEMPTED",
+    "OUT_OF_MEMORY",
+    "TIMEOUT",
+    "FAILED",
+    "CANCELLED",
+    "UNKNOWN",
+    "RUNNING",
+    "PENDING",
+    "COMPLETED",
+)
+"""States of the pods of a gang: the first that one of them is in is the state of the gang."""
+
+
+Owner = tuple[str, str, str]
+"""Kind, name and uid of a controller."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an object stands, and its name for the reject table: a dump holds secrets, so no more of it."""
+
+    file: int
+    item: int
+    raw: str
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a pod or Job tells of itself.
+
+    Attributes
+    ----------
+    place : Place
+        Where it stands.
+    kind, namespace, name, uid : str
+        Its identity.
+    owner : tuple of str, optional
+        Its controller.
+    submit, start, end : datetime
+        Creation; when it was bound to its node, from when it holds its GPUs; when its last container ended.
+    state : str
+        Ours.
+    node : str, optional
+        Node that it is on.
+    copies : int
+        Pods that a Job runs at once; 1 for a pod.
+    asks : mapping of str to int
+        GPU resource → number, for one pod.
+    claims : tuple of str
+        Names of the ResourceClaims that one pod uses.
+    templates : tuple of str
+        Names of the templates from which no claim has been made yet.
+    tier : str, optional
+        Its priority class.
+    limit_s : object
+        Its deadline [s].
+    """
+
+    place: Place
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    owner: Owner | None
+    submit: datetime
+    start: datetime | None
+    end: datetime | None
+    state: str
+    node: str | None
+    copies: int
+    asks: Mapping[str, int]
+    claims: tuple[str, ...]
+    templates: tuple[str, ...]
+    tier: str | None
+    limit_s: object
+
+
+def read_pod(pod: Object, place: Place) -> Holding:
+    """Read an object of kind Pod.
+
+    Raises
+    ------
+    ValueError
+        If it lacks its name or creation time, or a part is not what the API says.
+    """
+    spec, status = part(pod, "spec"), part(pod, "status")
+    bound, _, since = condition(status, "PodScheduled")
+    node = text(spec.get("nodeName"))
+    start = (since if bound else None) or (instant(status, "startTime") if node else None)
+    phase = text(status.get("phase")) or "Unknown"
+    over = phase in ("Succeeded", "Failed")
+    return Holding(
+        place=place,
+        **_identity(pod),
+        start=start,
+        end=_end(status) if over else None,
+        state=_state(status, phase, start is not None),
+        node=node,
+        copies=1,
+        asks=pod_gpus(spec),
+        **_claims(spec, status),
+        tier=text(spec.get("priorityClassName")),
+        limit_s=spec.get("activeDeadlineSeconds"),
+    )
+
+
+def read_job(job: Object, place: Place) -> Holding:
+    """Read an object of kind Job (``batch/v1``): all that is left where its pods are not in the dump.
+
+    Raises
+    ------
+    ValueError
+        If it lacks its name or creation time, or a part is not what the API says.
+    """
+    spec, status = part(job, "spec"), part(job, "status")
+    failed, reason, failed_at = condition(status, "Failed")
+    complete, _, complete_at = condition(status, "Complete")
+    together = spec.get("parallelism", 1)
+    if type(together) is not int or not 0 <= together <= 1_000_000:
+        reason = f"parallelism: {str(together)[:40]!r} is no number of pods"
+        raise ValueError(reason)
+    start = instant(status, "startTime")
+    if failed:
+        state = "TIMEOUT" if reason == "DeadlineExceeded" else "FAILED"
+    elif complete:
+        state = "COMPLETED"
+    else:
+        state = "RUNNING" if start and status.get("active") and not spec.get("suspend") else "PENDING"
+    template = part(part(spec, "template"), "spec")
+    return Holding(
+        place=place,
+        **_identity(job),
+        start=None if state == "PENDING" else start,
+        end=failed_at if failed else instant(status, "completionTime") or complete_at if complete else None,
+        state=state,
+        node=None,
+        copies=together,
+        asks=pod_gpus(template),
+        **_claims(template, {}),
+        tier=text(template.get("priorityClassName")),
+        limit_s=spec.get("activeDeadlineSeconds"),
+    )
+
+
+def owner_of(thing: Object) -> Owner | None:
+    """Kind, name and uid of the controller of an object.
+
+    Raises
+    ------
+    ValueError
+        If its ``ownerReferences`` are no list of objects.
+    """
+    for each in parts(part(thing, "metadata"), "ownerReferences"):
+        if each.get("controller"):
+            return tuple(text(each.get(name)) or "" for name in ("kind", "name", "uid"))  # type: ignore[return-value]
+    return None
+
+
+def gangs(pods: Iterable[Holding]) -> list[list[Holding]]:
+    """Part the pods of one owner into gangs: pods that started and ended together, or wait together.
+
+    Examples
+    --------
+    >>> gangs([])
+    []
+    """
+    found: list[list[Holding]] = []
+    # Two pods whose ends lie in one minute, or in two next to each other, may be together. Pods come in the
+    # order of their starts, so the last gang of each minute is the only one that can still grow.
+    last: dict[tuple[bool, int], list[Holding]] = {}
+    for pod in sorted(pods, key=lambda pod: (pod.start or pod.submit, pod.name)):
+        waits = pod.state == "PENDING"
+        minute = -1 if pod.end is None else int(pod.end.timestamp() // GANG_SPREAD.total_seconds())
+        near = [minute] if pod.end is None else [minute, minute - 1, minute + 1]
+        near_gangs = [last[waits, each] for each in near if (waits, each) in last]
+        gang = next((gang for gang in near_gangs if _together(gang[0], pod)), None)
+        if gang is None:
+            gang = last[waits, minute] = []
+            found.append(gang)
+        gang.append(pod)
+    return found
+
+
+def _together(one: Holding, other: Holding) -> bool:
+    """True if two pods that both wait, or both do not, began and ended within the spread."""
+    pairs = [(one.start, other.start), (one.end, other.end)]
+    if one.start is None and other.start is None:
+        pairs.append((one.submit, other.submit))
+    return all(
+        first == second or (first is not None and second is not None and abs(first - second) <= GANG_SPREAD)
+        for first, second in pairs
+    )
+
+
+def _identity(thing: Object) -> dict[str, Any]:
+    about = part(thing, "metadata")
+    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
+    if name is None or submit is None:
+        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
+        raise ValueError(reason)
+    namespace = text(about.get("namespace")) or "default"
+    kind = text(thing.get("kind")) or "Pod"
+    return {
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "uid": text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}",
+        "owner": owner_of(thing),
+        "submit": submit,
+    }
+
+
+def _claims(spec: Object, status: Object) -> dict[str, Any]:
+    """Claims of a pod, and the templates from which its claims are still to be made."""
+    made = {
+        text(each.get("name")): text(each.get("resourceClaimName"))
+        for each in parts(status, "resourceClaimStatuses")
+    }
+    claims, templates = [], []
+    for each in parts(spec, "resourceClaims"):
+        source = part(each, "source") or each  # v1alpha2 wraps the two names
+        name = text(source.get("resourceClaimName")) or made.get(text(each.get("name")))
+        template = text(source.get("resourceClaimTemplateName"))
+        if name:
+            claims.append(name)
+        elif template:
+            templates.append(template)
+    return {"claims": tuple(claims), "templates": tuple(templates)}
+
+
+def _statuses(status: Object) -> list[Object]:
+    return [
+        part(part(each, "state"), "terminated")
+        for name in ("initContainerStatuses", "containerStatuses")
+        for each in parts(status, name)
+    ]
+
+
+def _end(status: Object) -> datetime | None:
+    """When the last container ended; of a pod that was taken away before any ran, when that was decided."""
+    ends = [end for each in _statuses(status) if (end := instant(each, "finishedAt"))]
+    return max(ends, default=condition(status, "DisruptionTarget")[2])
+
+
+def _state(status: Object, phase: str, bound: bool) -> str:
+    if phase == "Succeeded":
+        return "COMPLETED"
+    if phase in ("Pending", "Running"):
+        return "RUNNING" if bound else "PENDING"
+    if phase != "Failed":
+        return "UNKNOWN"
+    disrupted, why, _ = condition(status, "DisruptionTarget")
+    reason = text(status.get("reason"))
+    if disrupted and why in DISRUPTIONS:
+        return DISRUPTIONS[why]
+    if reason in ("Evicted", "Preempting"):
+        return "PREEMPTED"
+    if reason == "DeadlineExceeded":
+        return "TIMEOUT"
+    if reason in NODE_FAULTS:
+        return "NODE_FAIL"
+    out_of_memory = any(each.get("reason") == "OOMKilled" for each in _statuses(status))
+    return "OUT_OF_MEMORY" if out_of_memory else "FAILED"

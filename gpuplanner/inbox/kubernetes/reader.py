@@ -1,0 +1,145 @@
+"""Kubernetes: jobs, nodes and quotas of a dump of objects, with Kueue and Dynamic Resource Allocation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.findings import MIG_AS_GPUS, Check
+from gpuplanner.inbox.core.job_rows import assemble
+from gpuplanner.inbox.core.queue_quotas import quota_table
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.trace import Trace
+from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN, Dump, read_dump
+from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
+from gpuplanner.inbox.kubernetes.nodes import inventory_of
+
+HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN)
+
+LEFT_OUT = (
+    "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
+)
+
+CHECKS = (
+    MIG_AS_GPUS,
+    Check(
+        "pods that ran together, joined to one job",
+        "info",
+        "they started and ended within a minute: GPU-hours are at most that much too high",
+        pl.col("pods") > 1,
+    ),
+    Check(
+        "a Job whose pods are gone",
+        "warning",
+        "its own times were taken: queueing delays are too short and GPU-hours may be too high",
+        pl.col("told_by") == "Job",
+    ),
+    Check(
+        "sent back to the queue before",
+        "warning",
+        "only the last admission is in the source: GPU-hours of the earlier ones are missing",
+        pl.col("evictions") > 0,
+    ),
+    Check(
+        "GPUs shared with other pods",
+        "info",
+        "each counts with its share of the GPU",
+        pl.col("gpus") % 1 != 0,
+    ),
+)
+
+
+def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
+    """Read dumps of Kubernetes objects.
+
+    The more kinds a dump holds, the more is known: ``kubectl get pods,jobs,nodes -A -o json``, with Kueue
+    also ``workloads,clusterqueues,localqueues,resourceflavors``, with DRA also
+    ``resourceclaims,resourceclaimtemplates,resourceslices``. A job is, in this order, a Workload of Kueue
+    (from its admission), the pods of one owner that ran together (from their binding to nodes), a pod by
+    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, or else the namespace.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON, plain or gzip: lists, JSON lines, or objects in a row.
+
+    Returns
+    -------
+    Trace
+        With the inventory where every node tells its GPUs, and the quotas where there are queues.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, or no job with GPUs is left.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> pod = {
+    ...     "apiVersion": "v1",
+    ...     "kind": "Pod",
+    ...     "metadata": {"name": "train", "namespace": "ads", "creationTimestamp": "2025-09-01T08:00:00Z"},
+    ...     "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+    ...     "status": {
+    ...         "phase": "Succeeded",
+    ...         "startTime": "2025-09-01T09:00:00Z",
+    ...         "containerStatuses": [{"state": {"terminated": {"finishedAt": "2025-09-01T12:00:00Z"}}}],
+    ...     },
+    ... }
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "dump.json"
+    ...     _ = path.write_text(json.dumps({"kind": "List", "items": [pod]}))
+    ...     read_kubernetes([path]).summary()["gpu_hours"]
+    6.0
+    """
+    if not paths:
+        text = message("kubernetes", "at least one file", "none", "Give the path of a file.")
+        raise TraceFormatError(text)
+    dump = read_dump(paths)
+    rows = _with_attempts(job_rows(dump))
+    inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
+    namespaces: dict[str, list[str]] = defaultdict(list)
+    for (namespace, _), queue in dump.queues.items():
+        namespaces[queue].append(namespace)
+    boards = {flavor: board for flavor, (board, _) in dump.boards.items() if board}
+    beats = [node.seen for node in dump.nodes.values() if node.seen]
+    trace = assemble(
+        rows,
+        source="kubernetes",
+        last_seen=pl.lit(max(beats, default=None), pl.Datetime("us", "UTC")),
+        checks=CHECKS,
+        notes=_notes(dump, unknown),
+        harmless=HARMLESS,
+        inventory=inventory,
+    )
+    return replace(trace, quotas=quota_table(chain.from_iterable(dump.quotas.values()), boards, namespaces))
+
+
+def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
+    notes = [LEFT_OUT]
+    if unknown:
+        notes.append(f"no inventory: the number of GPUs does not follow for nodes {examples(unknown)}")
+    changing = sorted(
+        f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state
+    )
+    if changing:
+        notes.append(f"nodes whose MIG configuration is not done: {examples(changing)}")
+    if not any(node.seen for node in dump.nodes.values()):
+        notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
+    return notes
+
+
+def _with_attempts(rows: Rows) -> Rows:
+    """Number the rows of each job by time; evictions that Kueue counted come before the row."""
+    order = pl.coalesce("start_time", "submit_time")
+    evictions = pl.col("evictions").fill_null(0)
+    frame = rows.good.sort(order, "file", "line", maintain_order=True)
+    tries = (1 + evictions).cum_sum().over("job_id")
+    return replace(rows, good=frame.with_columns(attempt=tries).sort("file", "line", maintain_order=True))

@@ -1,0 +1,228 @@
+"""Alibaba PAI: tasks of machine learning jobs with GPU shares, 2020 (Weng et al., USENIX NSDI 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.fields import Dialect, Field
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.job_rows import assemble
+from gpuplanner.inbox.core.origin_clock import Clock
+from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
+from gpuplanner.inbox.core.trace import Trace
+from gpuplanner.inbox.public.helios import with_states
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+
+TABLES = {
+    "job": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
+    "task": (
+        *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+        *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+    ),
+    "instance": (
+        *("job_name", "task_name", "inst_name", "worker_name", "inst_id"),
+        *("status", "start_time", "end_time", "machine"),
+    ),
+}
+"""Columns of the three tables, whose files have no header line; each has another number of them."""
+
+JOB_COLUMNS = {
+    "job_name": Field("job_name"),
+    "user": Field("user", nullable=True),
+    "start_time": Field("submit_s", "number", nullable=True, high=MAX_SECONDS),
+}
+TASK_COLUMNS = {
+    "job_name": Field("job_name"),
+    "task_name": Field("task_name"),
+    "inst_num": Field("instances", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "status": Field("state"),
+    "start_time": Field("start_s", "number", nullable=True, high=MAX_SECONDS),
+    "end_time": Field("end_s", "number", nullable=True, high=MAX_SECONDS),
+    "plan_gpu": Field("percent", "number", nullable=True, high=100.0 * MAX_GPUS_PER_JOB),
+    "gpu_type": Field("gpu_model", nullable=True),
+}
+INSTANCE_COLUMNS = {
+    "job_name": Field("job_name"),
+    "task_name": Field("task_name"),
+    "machine": Field("machine", nullable=True),
+}
+"""Times in seconds; `plan_gpu`: % of one GPU that each instance asks for; `start_time` of a job: submission."""
+
+STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
+
+CHECKS = (
+    Check(
+        "submission not in the files",
+        "info",
+        "the start was taken for the submission: give pai_job_table too to know queueing delays",
+        pl.col("no_submission"),
+    ),
+    Check(
+        "a share of a GPU",
+        "info",
+        "GPU-hours count the share asked for, not the whole GPU",
+        pl.col("gpus") != pl.col("gpus").floor(),
+    ),
+)
+
+
+def table_of(lines: Sequence[str]) -> str | None:
+    """Which of the three tables a file is, from its first lines; None if it is none.
+
+    Examples
+    --------
+    >>> table_of(["4f05,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC"])
+    'task'
+    """
+    for name, columns in TABLES.items():
+        fields = lines[0].split(",") if lines else []
+        status = columns.index("status")
+        if len(fields) == len(columns) and (fields[status] in STATES or tuple(fields) == columns):
+            return name
+    return None
+
+
+def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+    r"""Read PAI tables: the task table, and better with the job table and the instance table.
+
+    A task is a row of the trace, named job/task, since each has GPUs, times and a state of its own. The job
+    table gives the user and the submission, the instance table the machines.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, plain or gzip, with or without a header line, in any order.
+    origin : datetime or str, optional
+        Instant of second 0. The default, 1970-01-01, keeps hours and weekdays true in UTC+8.
+
+    Returns
+    -------
+    Trace
+        One row per task; the tenant is the user, else ``pai``.
+
+    Raises
+    ------
+    TraceFormatError
+        If no task table is among the files, one cannot be read as this source, or no row is left.
+
+    References
+    ----------
+    .. [1] alibaba/clusterdata, cluster-trace-gpu-v2020, README: data files in the trace.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "pai_task_table.csv"
+    ...     _ = path.write_text("4f05,worker,4.0,Terminated,3600.0,7200.0,600.0,29.3,50.0,T4\n")
+    ...     read_pai([path]).jobs["job_id", "gpus", "gpu_model"].row(0)
+    ('4f05/worker', 2.0, 'T4')
+    """
+    clock = Clock.of(origin, known=FIRST_INSTANT)
+    shifted = Check(
+        "dates shifted by the source",
+        "info",
+        "time of day and day of the week hold in UTC+8; months and years mean nothing",
+        pl.lit(origin is None),
+    )
+    parts = _by_table(paths)
+    rows = with_states(_read("task", parts["task"], TASK_COLUMNS), STATES)
+    side = {
+        "job": _read("job", parts["job"], JOB_COLUMNS) if parts["job"] else None,
+        "instance": _read("instance", parts["instance"], INSTANCE_COLUMNS) if parts["instance"] else None,
+    }
+    tasks = _placed(_submitted(rows.good, side["job"]), side["instance"])
+    rows = replace(rows, good=tasks)
+    rows = rows.reject({"start_time: missing, and the submission is not known": pl.col("submit_s").is_null()})
+    share = pl.col("percent") / 100
+    jobs = rows.good.with_columns(
+        job_id=pl.concat_str("job_name", "task_name", separator="/"),
+        attempt=pl.lit(1),
+        tenant=pl.col("user").fill_null("pai"),
+        gpus=pl.when(pl.col("gpu_model") == "CPU").then(share.fill_null(0.0)).otherwise(share)
+        * pl.col("instances"),
+        submit_time=clock.at("submit_s"),
+        start_time=clock.at("start_s"),
+        end_time=clock.at("end_s"),
+    )
+    return assemble(
+        replace(rows, good=jobs),
+        source="pai",
+        origin=clock.zero,
+        checks=[*CHECKS, shifted],
+        notes=_side_notes(side),
+        more_files=[file for each in side.values() if each is not None for file in each.files],
+    )
+
+
+def _by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
+    parts: dict[str, list[str | Path]] = {name: [] for name in TABLES}
+    for path in paths:
+        lines = head(path)
+        parts[table_of(lines) or "task"].append(path)
+    if not parts["task"]:
+        text = message(
+            "pai",
+            "pai_task_table, which holds the GPUs",
+            examples([str(path) for path in paths]) or "no files",
+            "Give it with the other tables.",
+        )
+        raise TraceFormatError(text)
+    return parts
+
+
+def _read(table: str, paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
+    names = TABLES[table]
+    headless = Dialect(
+        names=lambda lines: None if lines[0].split(",")[0] == names[0] else names,
+        hint=f"The columns are those of pai_{table}_table: {', '.join(names)}.",
+    )
+    return read_rows(paths, columns, source=f"pai_{table}_table", dialect=headless)
+
+
+def _submitted(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
+    """Tasks with the user and submission of their job; the start, where the job is not known."""
+    if jobs is None:
+        known = tasks.with_columns(user=pl.lit(None, pl.String), submit_s=pl.lit(None, pl.Float64))
+    else:
+        first = jobs.good.unique("job_name", keep="first", maintain_order=True)
+        known = tasks.join(
+            first.select("job_name", "user", "submit_s"), on="job_name", how="left", maintain_order="left"
+        )
+    return known.with_columns(
+        no_submission=pl.col("submit_s").is_null(), submit_s=pl.coalesce("submit_s", "start_s")
+    )
+
+
+def _placed(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
+    """Tasks with the machines that their instances ran on."""
+    if instances is None:
+        return tasks
+    machines = (
+        instances.good.drop_nulls("machine")
+        .group_by("job_name", "task_name")
+        .agg(pl.col("machine").unique().sort())
+        .select(
+            "job_name",
+            "task_name",
+            nodes=pl.col("machine").list.len(),
+            node_list=pl.col("machine").list.join(","),
+        )
+    )
+    return tasks.join(machines, on=["job_name", "task_name"], how="left", maintain_order="left")
+
+
+def _side_notes(side: Mapping[str, Rows | None]) -> list[str]:
+    return [
+        f"pai_{name}_table: {rows.count} rows, {rows.rejects.height} of them unreadable"
+        for name, rows in side.items()
+        if rows is not None
+    ]

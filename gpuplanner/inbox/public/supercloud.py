@@ -1,0 +1,192 @@
+"""MIT Supercloud, 2021: the accounting table of Slurm itself, with numbers for states and resources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.inbox.core.derived_ids import plain, told_apart
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.job_rows import assemble
+from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
+from gpuplanner.inbox.core.trace import Trace
+from gpuplanner.inbox.slurm.accounting_rows import with_resources
+from gpuplanner.inbox.slurm.words import UNSET, slurm_state
+
+LAST_SECOND = LAST_INSTANT.timestamp()
+
+COLUMN_MAP = {
+    "id_job": Field("id_job", "number"),
+    "id_array_task": Field("array_task", "number", nullable=True, optional=True),
+    "id_user": Field("id_user", "number", nullable=True, optional=True),
+    "nodelist": Field("node_list", nullable=True, optional=True),
+    "partition": Field("tier", nullable=True, optional=True),
+    "state": Field("state_number", "number"),
+    "timelimit": Field("limit_min", "number", nullable=True, optional=True),
+    "time_submit": Field("submit_s", "number", high=LAST_SECOND),
+    "time_start": Field("start_s", "number", nullable=True, high=LAST_SECOND),
+    "time_end": Field("end_s", "number", nullable=True, high=LAST_SECOND),
+    "time_suspended": Field("suspended_s", "number", nullable=True, optional=True),
+    "tres_alloc": Field("alloc_tres", nullable=True),
+    "tres_req": Field("req_tres", nullable=True, optional=True),
+}
+"""Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
+MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
+
+STATES = {
+    0: "PENDING",
+    1: "RUNNING",
+    2: "SUSPENDED",
+    3: "COMPLETED",
+    4: "CANCELLED",
+    5: "FAILED",
+    6: "TIMEOUT",
+    7: "NODE_FAIL",
+    8: "PREEMPTED",
+    9: "BOOT_FAIL",
+    10: "DEADLINE",
+    11: "OUT_OF_MEMORY",
+}
+"""Number of a state → its word, as in ``enum job_states`` of slurm.h."""
+
+TRES_CODES = {
+    "1": "cpu",
+    "2": "mem",
+    "3": "energy",
+    "4": "node",
+    "5": "billing",
+    "6": "fs/disk",
+    "7": "vmem",
+    "8": "pages",
+    "1001": "gres/gpu:tesla",
+    "1002": "gres/gpu:volta",
+}
+"""Code of a resource → its name. Below 1000 Slurm's own, from there those of this cluster."""
+
+CHECKS = (
+    Check(
+        "the same job id, user and second of submission on several rows",
+        "warning",
+        "told apart by their number alone: a later export cannot say which of them it means",
+        pl.col("twin") > 0,
+    ),
+    Check(
+        "the user id was rounded",
+        "info",
+        "tenants may be several users each: figures by tenant are too coarse",
+        pl.col("id_user").is_not_null(),
+    ),
+    Check(
+        "suspended for some time",
+        "warning",
+        "GPU-hours are counted from start to end: too high",
+        pl.col("suspended_s") > 0,
+    ),
+)
+
+
+def read_supercloud(paths: Sequence[str | Path]) -> Trace:
+    r"""Read job tables of MIT Supercloud.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, plain or gzip; see :data:`COLUMN_MAP`.
+
+    Returns
+    -------
+    Trace
+        One row per job. The ids of the source were rounded and collide: a job is named after its id, task of an
+        array, user and submission [epoch s], none of which change while it lives.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, or no row is left.
+
+    References
+    ----------
+    Samsi et al., *The MIT Supercloud Dataset*, HPEC 2021.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> header = "id_job,state,time_submit,time_start,time_end,tres_alloc"
+    >>> row = '8.0e12,3,1609535912,1609535920,1609543120,"1=20,2=170000,4=1,5=20,1002=2"'
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "slurm-log.csv"
+    ...     _ = path.write_text(f"{header}\n{row}\n{row}\n")
+    ...     trace = read_supercloud([path])
+    >>> trace.jobs["job_id", "gpus", "gpu_model"].rows()
+    [('8000000000000-1609535912', 2.0, 'volta'), ('8000000000000-1609535912#2', 2.0, 'volta')]
+    >>> trace.summary()["gpu_hours"]
+    8.0
+    """
+    rows = read_rows(paths, COLUMN_MAP, source="supercloud")
+    words = {float(number): slurm_state(word) for number, word in STATES.items()}
+    number = pl.col("state_number")
+    rows = rows.reject({"state: not a number of a state of Slurm": ~number.is_in(list(words))})
+    rows = _with_names_of_resources(rows)
+    user = _whole("id_user")
+    jobs = rows.good.with_columns(
+        job_id=pl.concat_str(
+            _whole("id_job"),
+            "_" + _whole("array_task"),
+            "-" + user,
+            "-" + plain("submit_s"),
+            ignore_nulls=True,
+        ),
+        attempt=pl.lit(1),
+        account=user,
+        user=user,
+        node_list=pl.col("node_list").str.replace_all(r"[\[\]' ]", ""),
+        state=number.replace_strict(words, return_dtype=pl.String),
+        limit_min=_whole("limit_min"),
+        limit=pl.lit(None, pl.String),
+        **{f"{name}_time": _instant(f"{name}_s") for name in ("submit", "start", "end")},
+    )
+    rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
+    rows = with_resources(rows)
+    return assemble(replace(rows, good=told_apart(rows.good)), source="supercloud", checks=CHECKS)
+
+
+def _with_names_of_resources(rows: Rows) -> Rows:
+    """Resources as sacct prints them: 1=20,1002=2 → cpu=20,gres/gpu:volta=2. Each text is read once."""
+    names = ("alloc_tres", "req_tres")
+    texts = pl.concat([rows.good[name] for name in names]).drop_nulls().unique().to_list()
+    named = {text: _named(text) for text in texts}
+    faulty = [text for text, words in named.items() if words is None]
+    rows = rows.reject(
+        {"tres: not a list of code=count with known codes": pl.any_horizontal(pl.col(names).is_in(faulty))}
+    )
+    return replace(
+        rows, good=rows.good.with_columns(pl.col(names).replace_strict(named, return_dtype=pl.String))
+    )
+
+
+def _named(text: str) -> str | None:
+    """One TRES text with names for its codes; None if it is none, or has a code that may be a GPU."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    if any(code not in TRES_CODES or not (count.isascii() and count.isdigit()) for code, _, count in pairs):
+        return None
+    return ",".join(f"{TRES_CODES[code]}={count}" for code, _, count in pairs)
+
+
+def _whole(name: str) -> pl.Expr:
+    """Text of a whole number; null where Slurm's number for "not set" or "without limit" stands."""
+    value = pl.col(name)
+    return (
+        pl.when(~value.is_in([float(mark) for mark in UNSET]))
+        .then(value.cast(pl.Int64, strict=False))
+        .cast(pl.String)
+    )
+
+
+def _instant(name: str) -> pl.Expr:
+    """Epoch seconds; 0 stands for no time."""
+    return (pl.when(pl.col(name) > 0).then(pl.col(name) * 1e6)).cast(pl.Int64).cast(INSTANT)

@@ -1,0 +1,162 @@
+"""Steps from the fields of Slurm accounting to the columns of jobs, whatever form the fields came in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.rows import OUT_OF_TIME, Rows, out_of_time
+from gpuplanner.inbox.core.times import INSTANT, seconds, to_utc
+from gpuplanner.inbox.slurm.words import NO_VALUE, Tres, duration_s, parse_tres, slurm_state
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+
+SEEN_AGAIN = "the same job and submission again: the row that knows more was kept"
+TIMES = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
+NAIVE = "%Y-%m-%dT%H:%M:%S"
+TRES_SCHEMA = {
+    "tres": pl.String,
+    "gpus": pl.Float64,
+    "types": pl.Int64,
+    "typed": pl.Float64,
+    "gpu_model": pl.String,
+    "profile_requested": pl.String,
+    "nodes": pl.Int64,
+}
+
+
+def with_times(rows: Rows, zone: str | None) -> Rows:
+    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``).
+
+    Raises
+    ------
+    TraceFormatError
+        If there are naive times and no zone.
+    """
+    names = [f"{text}_time" for text in TIMES]
+    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in TIMES)
+    naive = frame.with_columns(
+        pl.col(list(TIMES)).str.to_datetime(NAIVE, time_unit="us", strict=False).name.suffix("_time")
+    )
+    zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
+    if zone is None and zoneless.height:
+        shown = zoneless.select(pl.coalesce(*TIMES)).item(0, 0)
+        text = message(
+            f"slurm: times of {zoneless.height} rows",
+            "a stated time zone",
+            f"times without an offset, such as {shown!r}",
+            "Say in which zone sacct ran: --tz Europe/Oslo or --tz UTC.",
+        )
+        raise TraceFormatError(text)
+    read = to_utc(naive, names, zone or "UTC").with_columns(
+        pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in TIMES
+    )
+    skipped = f", or one that the clocks of {zone} skip" if zone else ""
+    faults = {}
+    for text, label in TIMES.items():
+        instant = pl.col(f"{text}_time")
+        faults[f"{label}: not a time{skipped}"] = pl.col(text).is_not_null() & instant.is_null()
+        faults[f"{label}: {OUT_OF_TIME}"] = out_of_time(instant)
+    return replace(rows, good=read).reject(faults)
+
+
+def _absolute(text: pl.Expr) -> pl.Expr:
+    """Instants that need no zone: with an offset, or epoch seconds."""
+    offset = text.str.to_datetime(f"{NAIVE}%z", time_unit="us", strict=False)
+    epoch = text.str.extract(r"^(\d{9,10})$").cast(pl.Int64) * 1_000_000
+    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(INSTANT))
+
+
+def with_states(rows: Rows) -> Rows:
+    """Our states; a job that waits, or never had a node, has no start."""
+    words = rows.good["slurm_state"].unique().to_list()
+    states = {word: slurm_state(word) for word in words}
+    unknown = sorted(word for word, state in states.items() if state is None)
+    rows = rows.reject({"State: not a state of Slurm": pl.col("slurm_state").is_in(unknown)})
+    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
+    placed = (state != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
+    nodes = pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list")
+    good = rows.good.with_columns(state=state, start_time=pl.when(placed).then("start_time"), node_list=nodes)
+    return replace(rows, good=good)
+
+
+def with_derived_times(rows: Rows, absent: Collection[str]) -> tuple[Rows, list[Check]]:
+    """Derive the times that a field list leaves out from those that it has.
+
+    Parameters
+    ----------
+    rows : Rows
+        With instants, states and ``elapsed_s``.
+    absent : collection of str
+        Which of Submit, Start and End no file has.
+
+    Returns
+    -------
+    rows : Rows
+        Rows that still have no submission are rejected.
+    checks : list of Check
+        What was derived, for the quality report.
+    """
+    submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
+    elapsed, checks = seconds(pl.col("elapsed_s")), []
+    good = rows.good
+    if "End" in absent:
+        over = ~pl.col("state").is_in(["RUNNING", "PENDING"])
+        good = good.with_columns(end_time=pl.when(over).then(start + elapsed))
+        effect = "it was taken from the start and the elapsed time: too early for jobs that were suspended"
+        checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
+    if "Start" in absent:
+        good = good.with_columns(start_time=pl.when(pl.col("elapsed_s") > 0).then(end - elapsed))
+        effect = "it was taken from the end and the elapsed time: too late for jobs that were suspended"
+        checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
+    if "Submit" in absent:
+        good = good.with_columns(submit_time=pl.coalesce("eligible_time", start, end))
+        effect = "the first time known was taken instead: queueing delays are too short"
+        checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
+    return replace(rows, good=good).reject({"Submit: missing": submit.is_null()}), checks
+
+
+def with_resources(rows: Rows) -> Rows:
+    """GPUs, board, profile, nodes and time limit. Each different TRES text is parsed once."""
+    text = pl.coalesce("alloc_tres", "req_tres")
+    parsed: dict[str, Tres] = {}
+    faulty = []
+    for tres in rows.good.select(text).to_series().drop_nulls().unique().to_list():
+        try:
+            parsed[tres] = parse_tres(tres)
+        except ValueError:
+            faulty.append(tres)
+    rows = rows.reject({"TRES: not a list of name=value": text.is_in(faulty)})
+    facts = [(tres, *vars(facts).values()) for tres, facts in parsed.items()]
+    table = pl.DataFrame(facts, schema=TRES_SCHEMA, orient="row")
+    minutes = pl.col("limit_min").cast(pl.Float64, strict=False) * 60
+    good = (
+        rows.good.with_columns(tres=text)
+        .join(table, on="tres", how="left", maintain_order="left")
+        .with_columns(
+            tenant=pl.col("account").fill_null("unknown"),
+            time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
+        )
+    )
+    return replace(rows, good=good).reject(
+        {f"GPUs: above {MAX_GPUS_PER_JOB}": pl.col("gpus") > MAX_GPUS_PER_JOB}
+    )
+
+
+def with_attempts(rows: Rows) -> Rows:
+    """Number the submissions of each job; of the same submission seen twice keep what knows most.
+
+    Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
+    """
+    if rows.good["job_id"].n_unique() == rows.good.height:
+        return replace(rows, good=rows.good.with_columns(attempt=pl.lit(1)))
+    knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
+    key = ["job_id", "submit_time"]
+    rank = knows.rank("ordinal", descending=True).over(key)
+    rows = rows.reject({SEEN_AGAIN: rank > 1})
+    return replace(
+        rows, good=rows.good.with_columns(attempt=pl.col("submit_time").rank("dense").over("job_id"))
+    )

@@ -1,0 +1,62 @@
+"""Node lists as a source of their own, without jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.reading import Reading, assemble_reading
+from gpuplanner.inbox.slurm.inventory import columns_of_nodes, inventory_rows
+from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes
+
+CPU_ONLY = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
+
+
+def looks_like_nodes(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like a node list."""
+    return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
+
+
+def read_nodes(paths: Sequence[str | Path]) -> Reading:
+    r"""Read node lists.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        As :func:`gpuplanner.inbox.slurm.inventory.read_inventory`, of one kind; each node once.
+
+    Returns
+    -------
+    Reading
+        Table ``schemas.TABLES["inventory"]``.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`gpuplanner.inbox.slurm.inventory.read_inventory`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "node_info_df.csv"
+    ...     _ = path.write_text("gpu_model,gpu_capacity_num,cpu_num,node_name\nA10,4,192,0\n")
+    ...     read_nodes([path]).summary()["gpus"]
+    4
+    """
+    return assemble_reading(
+        inventory_rows(paths),
+        "inventory",
+        source="nodes",
+        order=["node"],
+        what="node",
+        checks=[CPU_ONLY],
+        totals={
+            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
+            "models": pl.col("gpu_model").drop_nulls().n_unique(),
+        },
+        span=(),
+    )

@@ -1,0 +1,208 @@
+"""Slurm accounting: text of ``sacct --parsable2``, with or without a header line, or ``sacct --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.fields import Dialect, Field
+from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, MIG_AS_GPUS, RUN_S, Check
+from gpuplanner.inbox.core.job_rows import assemble
+from gpuplanner.inbox.core.json_items import is_json
+from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
+from gpuplanner.inbox.core.trace import Trace
+from gpuplanner.inbox.slurm.accounting_rows import (
+    with_attempts,
+    with_derived_times,
+    with_resources,
+    with_states,
+    with_times,
+)
+from gpuplanner.inbox.slurm.inventory import read_inventory
+from gpuplanner.inbox.slurm.sacct_json import REPAIRED, read_slurm_json
+from gpuplanner.inbox.slurm.words import duration_s, known_fields
+
+COLUMN_MAP = {
+    "JobID": Field("job_id", nullable=True, optional=True),
+    "JobIDRaw": Field("job_id_raw", nullable=True, optional=True),
+    "State": Field("slurm_state"),
+    "Submit": Field("submit", nullable=True, optional=True),
+    "Eligible": Field("eligible", nullable=True, optional=True),
+    "Start": Field("start", nullable=True, optional=True),
+    "End": Field("end", nullable=True, optional=True),
+    "AllocTRES": Field("alloc_tres", nullable=True, optional=True),
+    "ReqTRES": Field("req_tres", nullable=True, optional=True),
+    "Account": Field("account", nullable=True, optional=True),
+    "User": Field("user", nullable=True, optional=True),
+    "QOS": Field("tier", nullable=True, optional=True),
+    "JobName": Field("job_name", nullable=True, optional=True),
+    "Partition": Field("partition", nullable=True, optional=True),
+    "NodeList": Field("node_list", nullable=True, optional=True),
+    "ElapsedRaw": Field("elapsed_s", "number", nullable=True, optional=True, high=MAX_SECONDS),
+    "Elapsed": Field("elapsed", nullable=True, optional=True),
+    "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
+    "Timelimit": Field("limit", nullable=True, optional=True),
+    REPAIRED: Field("repaired", nullable=True, optional=True),
+}
+"""Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
+
+NEEDED = (
+    ("JobID", "JobIDRaw"),
+    ("Submit", "Eligible", "Start"),
+    ("Start", "End"),
+    ("End", "ElapsedRaw", "Elapsed"),
+    ("AllocTRES", "ReqTRES"),
+)
+"""Of each group, a field list has at least one: what is left out must follow from the rest."""
+
+SACCT = Dialect(
+    separator="|",
+    quotes=False,
+    names=known_fields,
+    free_tail=frozenset({"jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline"}),
+    any_of=NEEDED,
+    hint="Let sacct print its header line, and ask for these fields with --format.",
+)
+
+STEP = "step of a job: its GPUs are counted on the job row"
+
+CHECKS = (
+    AMBIGUOUS_TIME,
+    Check(
+        "the stated start is the time at which the job became eligible",
+        "warning",
+        "a fault of Slurm's JSON up to 23.02: the start was taken from the elapsed time",
+        pl.col("repaired").is_not_null(),
+    ),
+    Check(
+        "typed and untyped GPUs of a job both given",
+        "info",
+        "none: the untyped count was taken, they were not added",
+        (pl.col("types") > 0) & pl.col("alloc_tres").str.contains(r"(?:^|,)gres/gpu="),
+    ),
+    Check(
+        "typed and untyped GPUs of a job differ",
+        "warning",
+        "GPU-hours follow the untyped count",
+        (pl.col("types") > 0) & (pl.col("typed") != pl.col("gpus")),
+    ),
+    Check(
+        "several GPU types in one job",
+        "warning",
+        "the boards are joined by '|'; figures per board leave such jobs out",
+        pl.col("types") > 1,
+    ),
+    MIG_AS_GPUS,
+    Check(
+        "array of waiting tasks on one row",
+        "warning",
+        "the row counts as one job: waiting demand is too low",
+        pl.col("job_id").str.contains("[", literal=True),
+    ),
+    Check(
+        "no account",
+        "warning",
+        "put on tenant 'unknown'",
+        pl.col("account").is_null(),
+    ),
+    Check(
+        "elapsed time is not end - start",
+        "warning",
+        "the job was suspended or the time zone is wrong: GPU-hours follow start and end",
+        (RUN_S - pl.col("elapsed_s")).abs() > 1.0,
+    ),
+)
+
+
+def read_slurm(
+    paths: Sequence[str | Path],
+    *,
+    tz: str | None = None,
+    nodes: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> Trace:
+    r"""Read sacct output, as text or JSON.
+
+    Any list of fields will do from which a job's id, state, times and GPUs follow, in any order (see
+    :data:`NEEDED`). Put JobName last: it may contain the separator. Steps of jobs go to the reject table. A
+    requeued job has one row per submission; these become its attempts.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files of one form, plain or gzip: text with a header line or not, ``sacct --json``, or JSON of Sonar.
+    tz : str, optional
+        Zone of the times. Needed unless they carry an offset or are epoch seconds, as in JSON or with
+        ``SLURM_TIME_FORMAT=%s``.
+    nodes : str or Path, optional
+        Node list, see :func:`gpuplanner.inbox.slurm.inventory.read_inventory`.
+    columns : sequence of str, optional
+        Names of the fields of text without a header line. The lists of Sonar and Open XDMoD are known.
+
+    Returns
+    -------
+    Trace
+        One row per job and attempt.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read as this source, the zone is needed and not given, or no row is left.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "sacct.txt"
+    ...     _ = path.write_text(
+    ...         "JobID|State|Submit|Start|End|AllocTRES\n"
+    ...         "7|COMPLETED|2025-09-01T08:00:00|2025-09-01T09:00:00|2025-09-01T11:30:00|gres/gpu=2\n"
+    ...         "7.batch|COMPLETED|2025-09-01T09:00:00|2025-09-01T09:00:00|2025-09-01T11:30:00|gres/gpu=2\n"
+    ...     )
+    ...     trace = read_slurm([path], tz="Europe/Oslo")
+    >>> trace.jobs.height, trace.rejects.height, trace.provenance["gpu_hours"]
+    (1, 1, 5.0)
+    """
+    zone = None if tz is None else known_zone(tz)
+    rows = _read(paths, columns)
+    absent = [name for name in ("Submit", "Start", "End") if rows.good[COLUMN_MAP[name].name].is_null().all()]
+    rows = replace(rows, good=rows.good.with_columns(job_id=pl.coalesce("job_id", "job_id_raw")))
+    rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
+    rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
+    elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
+    rows = with_times(replace(rows, good=rows.good.with_columns(elapsed_s=elapsed)), zone)
+    rows, derived = with_derived_times(with_states(rows), absent)
+    rows = with_attempts(with_resources(rows))
+    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
+    return assemble(
+        rows,
+        source="slurm",
+        time_zone=zone,
+        last_seen=pl.when(pl.col("end_time").is_null()).then(
+            pl.col("start_time") + seconds(pl.col("elapsed_s"))
+        ),
+        checks=[*CHECKS, *derived],
+        harmless=[STEP],
+        inventory=inventory,
+        more_files=[] if node_file is None else [node_file],
+    )
+
+
+def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
+    """The fields of sacct, from files that are all JSON or all text."""
+    forms: Mapping[bool, list[str]] = {True: [], False: []}
+    for path in paths:
+        forms[is_json(head(path))].append(str(path))
+    if forms[True] and forms[False]:
+        got = f"JSON in {examples(forms[True])} and text in {examples(forms[False])}"
+        raise TraceFormatError(message("slurm", "files of one form", got, "Read each form on its own."))
+    if forms[True]:
+        return read_slurm_json(paths, COLUMN_MAP)
+    dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
+    return read_rows(paths, COLUMN_MAP, source="slurm", dialect=dialect)

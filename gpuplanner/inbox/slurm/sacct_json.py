@@ -1,0 +1,231 @@
+"""Slurm accounting as JSON: what ``sacct --json`` prints (21.08 and later), and what Sonar makes of sacct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.json_items import read_items
+from gpuplanner.inbox.core.records import Record, Records
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.slurm.words import UNSET
+
+LISTS = ("jobs", "data", "attributes", "slurm_jobs")
+REPAIRED = "start repaired"
+"""Column that marks jobs whose stated start is the time at which they became eligible."""
+
+NOT_A_JOB = "not a job: no object with a job_id"
+
+
+def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
+    """Read JSON into the fields that the text form of sacct has.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON files, plain or gzip.
+    columns : mapping of str to Field
+        Fields of sacct to read; ``start repaired`` is filled too.
+
+    Returns
+    -------
+    Rows
+        One row per job, and one per step where a file lists steps beside the jobs; the place of a row is
+        the number of its item. Epoch seconds are handed on as they are: they need no zone.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, or lists no jobs.
+    """
+    records, files = Records(columns), []
+    for number, path in enumerate(paths):
+        file, items = read_items(path, LISTS)
+        files.append(file)
+        listed = 0
+        for item in items:
+            listed += 1
+            job = item.value
+            if item.fault or not isinstance(job, dict) or "job_id" not in job:
+                records.reject(number, item.place, item.raw, item.fault or NOT_A_JOB)
+                continue
+            try:
+                record = _sonar(job) if "job_state" in job else _sacct(job)
+            except ValueError as error:
+                records.reject(number, item.place, item.raw, str(error))
+            else:
+                records.add(number, item.place, item.raw, record)
+        if not listed:
+            raise TraceFormatError(message(str(path), "a list of jobs", "none", "Is this the right file?"))
+    return records.rows(files)
+
+
+def _sacct(job: Mapping[str, Any]) -> Record:
+    """Fields of a job as data_parser and the older openapi plugins of slurmdbd print it.
+
+    References
+    ----------
+    SchedMD/slurm: src/plugins/openapi/dbv0.0.37/parse.c (``parse_job``) and src/plugins/data_parser.
+    """
+    time = _part(job, "time")
+    tres = _part(job, "tres")
+    start, repaired = _start(job, time)
+    limit = _number(time.get("limit"), "time.limit")
+    return {
+        "JobID": _job_id(job),
+        "State": _state(
+            _part(job, "state").get("current") if isinstance(job.get("state"), dict) else job.get("state")
+        ),
+        "Submit": _epoch(time.get("submission"), "time.submission"),
+        "Eligible": _epoch(time.get("eligible"), "time.eligible"),
+        "Start": start,
+        "End": _epoch(time.get("end"), "time.end"),
+        "AllocTRES": _tres(tres.get("allocated"), "tres.allocated"),
+        "ReqTRES": _tres(tres.get("requested"), "tres.requested"),
+        "Account": _text(job.get("account")),
+        "User": _text(job.get("user")),
+        "QOS": _text(job.get("qos")),
+        "JobName": _text(job.get("name")),
+        "Partition": _text(job.get("partition")),
+        "NodeList": _text(job.get("nodes")),
+        "ElapsedRaw": _plain(_number(time.get("elapsed"), "time.elapsed")),
+        "TimelimitRaw": _plain(limit),
+        REPAIRED: repaired,
+    }
+
+
+def _sonar(job: Mapping[str, Any]) -> Record:
+    """Fields of a job as NordicHPC Sonar writes it: limits in s, plus 2 (0: not set, 1: without limit)."""
+    sacct = _part(job, "sacct")
+    limit = _number(job.get("time_limit"), "time_limit")
+    nodes = job.get("nodes") or []
+    if not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
+        reason = "nodes: not a list of names"
+        raise ValueError(reason)
+    step = _text(job.get("job_step"))
+    return {
+        "JobID": _job_id(job) + (f".{step}" if step else ""),
+        "State": _state(job.get("job_state")),
+        "Submit": _text(job.get("submit_time")),
+        "Start": _text(job.get("start_time")),
+        "End": _text(job.get("end_time")),
+        "AllocTRES": _text(sacct.get("AllocTRES")) or _text(job.get("allocated_resources")),
+        "ReqTRES": _text(job.get("requested_resources")),
+        "Account": _text(job.get("account")),
+        "User": _text(job.get("user_name")),
+        "JobName": _text(job.get("job_name")),
+        "Partition": _text(job.get("partition")),
+        "NodeList": ",".join(nodes),
+        "ElapsedRaw": _plain(_number(sacct.get("ElapsedRaw"), "sacct.ElapsedRaw")),
+        "TimelimitRaw": None if limit is None or limit < 2 else repr((limit - 2) / 60),
+    }
+
+
+def _job_id(job: Mapping[str, Any]) -> str:
+    """The id that sacct prints as text: 7, 7_3 for a task of an array, 7_[3-9] for waiting ones, 7+1."""
+    array, het = _part(job, "array"), _part(job, "het")
+    own = _number(job.get("job_id"), "job_id")
+    if own is None:
+        reason = "job_id: missing"
+        raise ValueError(reason)
+    group = _number(array.get("job_id", job.get("array_job_id")), "array.job_id")
+    task = _number(array.get("task_id", job.get("array_task_id")), "array.task_id")
+    waiting = _text(array.get("task"))
+    if group and task is not None:
+        return f"{group}_{task}"
+    if group and waiting:
+        return f"{group}_[{waiting}]"
+    leader = _number(het.get("job_id", job.get("het_job_id")), "het.job_id")
+    offset = _number(het.get("job_offset", job.get("het_job_offset")), "het.job_offset")
+    return f"{leader}+{offset or 0}" if leader else str(own)
+
+
+def _start(job: Mapping[str, Any], time: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """When the job started, and a mark if the stated start was not that.
+
+    The plugins up to dbv0.0.39 print the time at which a job became eligible as its start. Where the two
+    are equal and the elapsed time tells otherwise, the elapsed time is right: it leaves out only the time
+    suspended. For a job that still runs, its running steps tell when sacct was run.
+    """
+    names = ("start", "eligible", "end", "elapsed", "suspended")
+    start, eligible, end, elapsed, suspended = (_number(time.get(name), f"time.{name}") for name in names)
+    if start is None or start != eligible or elapsed is None:
+        return _plain(start or None), None
+    seen = end or _seen(job)
+    told = None if seen is None else seen - elapsed - (suspended or 0)
+    if told is None or told <= start + 1:
+        return _plain(start or None), None
+    return _plain(told), "yes"
+
+
+def _seen(job: Mapping[str, Any]) -> int | None:
+    """When a job that still runs was observed, from its first running step."""
+    steps = job.get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        time = _part(step, "time") if isinstance(step, dict) else {}
+        names = ("start", "elapsed", "suspended", "end")
+        start, elapsed, suspended, end = (_number(time.get(name), f"steps.time.{name}") for name in names)
+        if start and elapsed is not None and not end:
+            return start + elapsed + (suspended or 0)
+    return None
+
+
+def _tres(listed: object, where: str) -> str | None:
+    """GPUs and nodes of a TRES list as sacct's text: ``gres/gpu:a100=2,node=1``; None if there is no list."""
+    if listed is None or listed == []:
+        return None
+    if not (isinstance(listed, list) and all(isinstance(item, dict) for item in listed)):
+        reason = f"{where}: not a list of objects"
+        raise ValueError(reason)
+    items = []
+    for item in listed:
+        kind, name = _text(item.get("type")), _text(item.get("name"))
+        count = _number(item.get("count"), f"{where}.count")
+        if kind is None or count is None or "," in (name or ""):
+            continue
+        items.append(f"{kind}/{name}={count}" if name else f"{kind}={count}")
+    return ",".join(items) or None
+
+
+def _state(stated: object) -> str | None:
+    """The base state: newer versions print a list of it and its flags."""
+    if isinstance(stated, list):
+        stated = stated[0] if stated else None
+    return _text(stated)
+
+
+def _number(value: object, where: str) -> int | None:
+    """A whole number, plain or as ``{"set": true, "infinite": false, "number": 5}``; None if it is not set."""
+    if isinstance(value, dict):
+        if not value.get("set", True) or value.get("infinite", False):
+            return None
+        value = value.get("number")
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        reason = f"{where}: not a whole number"
+        raise ValueError(reason)
+    return None if value in UNSET else value
+
+
+def _epoch(value: object, where: str) -> str | None:
+    """Seconds since 1970; 0 stands for no time."""
+    return _plain(_number(value, where) or None)
+
+
+def _plain(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _part(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = job.get(name)
+    return part if isinstance(part, dict) else {}

@@ -1,0 +1,169 @@
+"""Energy of boards: from the driver's counter where there is one, else from the power between samples.
+
+The counter adds up inside the board, so it also tells what was drawn while nobody looked; the power is known at the
+instants of the samples alone. Both are the board's, also where an exporter repeats them on every MIG instance [1]_.
+
+References
+----------
+.. [1] NVIDIA/dcgm-exporter, issue 317: one counter, told by each of four instances of an A30.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.inbox.telemetry.columns import columns_of
+from gpuplanner.inbox.telemetry.coverage import GAP_FACTOR
+from gpuplanner.inbox.telemetry.limits import POWER_MARGIN, board_limits
+from gpuplanner.units import SECONDS_PER_HOUR
+
+BOARD = ("node", "gpu")
+READ = ("time", *BOARD, "instance", "power_w", "energy_counter_j")
+"""Columns of samples that tell the energy of a board."""
+J_PER_KWH = 3.6e6
+COUNTER, POWER, BOTH = "counter", "power", "counter and power"
+LAG_S = 1.0
+"""The driver renews the counter in steps: what it tells may be up to this old."""
+
+
+def board_readings(samples: pl.DataFrame) -> pl.DataFrame:
+    """Power and energy counter of each board at each instant, once.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        ``time``, ``node``, ``gpu``, ``instance``, ``job_id``, ``power_w`` and ``energy_counter_j`` of table
+        ``schemas.Samples``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``time``, ``node``, ``gpu``, ``job_id`` (of the whole GPU; null where only instances were sampled),
+        ``power_w`` and ``energy_counter_j``, sorted by time. Readings of the whole GPU go before those that its
+        instances repeat. Between two readings of the counter, those without it are left out: it has counted on.
+
+    Examples
+    --------
+    >>> told = {"time": [0, 0, 1, 2], "node": "n1", "gpu": 0, "instance": [1, 2, 1, 1], "job_id": None}
+    >>> told |= {"power_w": None, "energy_counter_j": [5.0, 5.0, None, 9.0]}
+    >>> board_readings(pl.DataFrame(told))["time", "energy_counter_j"].rows()
+    [(0, 5.0), (2, 9.0)]
+    """
+    columns = ("time", *BOARD, "job_id", "power_w", "energy_counter_j")
+    whole = pl.col("instance").is_null()
+    readings = samples.sort("time", maintain_order=True).select(*columns, "instance")
+    if readings["instance"].null_count() < readings.height:
+        readings = (
+            readings.sort("time", "instance", nulls_last=False, maintain_order=True)
+            .group_by("time", *BOARD, maintain_order=True)
+            .agg(
+                pl.col("job_id").filter(whole).first(),
+                pl.col("power_w", "energy_counter_j").drop_nulls().first(),
+            )
+        )
+    readings = readings.select(columns)
+    if readings["energy_counter_j"].null_count() in (0, readings.height):
+        return readings
+    counted = pl.col("energy_counter_j").is_not_null()
+    place = pl.int_range(pl.len()).over(BOARD)
+    between = place.is_between(
+        place.filter(counted).min().over(BOARD), place.filter(counted).max().over(BOARD)
+    )
+    return readings.filter(counted | ~between.fill_null(False))
+
+
+def board_steps(readings: pl.DataFrame, gap_s: float | None = None) -> pl.DataFrame:
+    """Energy between successive readings of each board.
+
+    Parameters
+    ----------
+    readings : polars.DataFrame
+        From :func:`board_readings`.
+    gap_s : float, optional
+        Longest step that is no gap [s]. Default: 2.5 times the median step of the board; at most an hour.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of `readings` at the begin of the step; ``end``, ``power_end``, ``counter_end``, ``job_end``;
+        ``step_s``, ``gap``; ``counted_j``, the difference of the counter (null where it makes no sense);
+        ``integrated_j``, the trapezoid under the power (null over a gap); ``since_reset_j``, the counter after it had
+        started anew (what was drawn at least; else null); and ``energy_j``, the first of these that there is. A
+        restart in a gap so long that the counter has passed its old value cannot be seen: energy is too low then.
+
+    Examples
+    --------
+    A driver that is loaded anew between the second and the third reading, and a gap after the fourth:
+
+    >>> from datetime import UTC, datetime, timedelta
+    >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    >>> read = {"time": [noon + timedelta(seconds=s) for s in (0, 10, 20, 30, 930)], "node": "n1", "gpu": 0}
+    >>> read |= {"job_id": None, "power_w": 100.0, "energy_counter_j": [7000.0, 8000.0, 500.0, 1500.0, 91500.0]}
+    >>> board_steps(pl.DataFrame(read)).select("counted_j", "energy_j", "gap").rows()
+    [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False), (90000.0, 90000.0, True)]
+    """
+    counter, later = pl.col("energy_counter_j"), pl.col("counter_end")
+    most = POWER_MARGIN * board_limits(None)[0] * (pl.col("step_s") + LAG_S)
+    limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(BOARD)
+    ahead = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
+    return (
+        readings.with_columns(pl.col(name).shift(-1).over(BOARD).alias(end) for end, name in ahead.items())
+        .drop_nulls("end")
+        .with_columns(step_s=(pl.col("end") - pl.col("time")).dt.total_microseconds() / 1e6)
+        .with_columns(gap=pl.col("step_s") > pl.min_horizontal(limit, pl.lit(SECONDS_PER_HOUR)))
+        .with_columns(
+            counted_j=pl.when((later - counter).is_between(0, most)).then(later - counter),
+            integrated_j=pl.when(~pl.col("gap")).then(
+                (pl.col("power_w") + pl.col("power_end")) / 2 * pl.col("step_s")
+            ),
+            since_reset_j=pl.when((later < counter) & (later <= most)).then(later),
+        )
+        .with_columns(energy_j=pl.coalesce("counted_j", "integrated_j", "since_reset_j"))
+    )
+
+
+def board_energy(samples: pl.DataFrame) -> pl.DataFrame:
+    """Energy of each board from its first to its last reading, by the counter and by the power.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Columns :data:`READ`; those that may be null may be absent.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``gpu``, ``energy_kwh`` (null where neither was read) of which ``gap_kwh`` over gaps; over the
+        steps for which there are both, ``counted_kwh`` and ``integrated_kwh``; and ``restarts``, steps over which
+        the counter makes no sense; sorted by board.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    >>> read = {"time": [noon + timedelta(hours=h) for h in range(3)], "node": "n1", "gpu": 0, "instance": None}
+    >>> read |= {"power_w": 500.0, "energy_counter_j": [1.0, 1800001.0, 3600001.0]}
+    >>> board_energy(pl.DataFrame(read)).select("energy_kwh", "counted_kwh", "integrated_kwh").row(0)
+    (1.0, 1.0, 1.0)
+    """
+    told = columns_of(samples.lazy(), READ).collect()
+    both = pl.col("counted_j").is_not_null() & pl.col("integrated_j").is_not_null()
+    kwh = pl.col("energy_j", "gap_j", "counted_j", "integrated_j") / J_PER_KWH
+    return (
+        board_steps(board_readings(told.with_columns(job_id=pl.lit(None, pl.String))))
+        .group_by(BOARD)
+        .agg(
+            pl.when(pl.col("energy_j").count() > 0).then(pl.col("energy_j").sum()),
+            gap_j=pl.col("energy_j").filter("gap").sum(),
+            counted_j=pl.col("counted_j").filter(both).sum(),
+            integrated_j=pl.col("integrated_j").filter(both).sum(),
+            restarts=(
+                pl.col("counted_j").is_null()
+                & (pl.col("energy_counter_j") + pl.col("counter_end")).is_not_null()
+            )
+            .sum()
+            .cast(pl.Int64),
+        )
+        .sort(BOARD)
+        .select(*BOARD, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")
+    )

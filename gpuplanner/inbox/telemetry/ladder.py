@@ -1,0 +1,203 @@
+"""The metric ladder: which counter a sample's activity comes from, and what it can therefore say.
+
+SM activity, else engine activity, else - on a whole GPU that is not cut - the legacy counter, else nothing.
+A device stands on one rung throughout: where a better counter fails for a moment the sample is missing, since
+a worse one would put a spike in its place. The legacy counter is the share of time in which any kernel ran:
+it reads 99 % while a tenth of the tensor cores work, and 100 % on a job that hangs.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
+from gpuplanner.inbox.telemetry.metrics import QUANTITIES
+from gpuplanner.schemas import Samples, conform
+
+PROFILING, ENGINE, LEGACY, NONE = "profiling", "engine", "legacy", "none"
+RUNGS = (PROFILING, ENGINE, LEGACY, NONE)
+"""Values of ``activity_source``, best first."""
+
+EFFECTIVE_FROM = 0.8
+"""SM activity that effective use of a GPU needs, although it does not prove it [1]_.
+
+References
+----------
+.. [1] NVIDIA, DCGM User Guide, Feature Overview, Profiling Metrics: SM activity.
+"""
+
+PROFILED = ("tensor_active", "dram_active")
+ORDER = ("time", *DEVICE_KEY)
+"""Order of samples, of which this is the key."""
+
+
+def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
+    """Climb down the ladder for every sample.
+
+    Parameters
+    ----------
+    wide : polars.DataFrame
+        One row per device and time: ``time``, ``node``, ``gpu``, ``instance``, ``profile``, ``job_id``, the
+        quantities of :data:`gpuplanner.inbox.telemetry.metrics.QUANTITIES` in our units, and optionally
+        ``mig_enabled``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Samples``, sorted by time and device. ``sm_activity`` holds what the rung in
+        ``activity_source`` gives. Where tensor or memory activity alone was measured, the rung is
+        ``profiling`` and ``sm_activity`` is null. Traffic is null unless both directions were read.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "instance": None}
+    >>> row |= dict.fromkeys(["profile", "job_id", *QUANTITIES]) | {"gpu_util": 0.99}
+    >>> to_samples(pl.DataFrame([row, row | {"gpu": 1, "tensor_active": 0.11}]))["activity_source"].to_list()
+    ['legacy', 'profiling']
+    """
+    wide = wide.with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
+    cut = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in wide.columns else pl.lit(False)
+    rung = (
+        pl.when(pl.col("sm_active").is_not_null())
+        .then(pl.lit(PROFILING))
+        .when(pl.col("engine_active").is_not_null())
+        .then(pl.lit(ENGINE))
+        .when(pl.any_horizontal(pl.col(*PROFILED).is_not_null()))
+        .then(pl.lit(PROFILING))
+        .when(pl.col("gpu_util").is_not_null() & ~cut)
+        .then(pl.lit(LEGACY))
+        .otherwise(pl.lit(NONE))
+    )
+    activity = (
+        pl.when(rung == PROFILING)
+        .then("sm_active")
+        .when(rung == ENGINE)
+        .then("engine_active")
+        .when(rung == LEGACY)
+        .then("gpu_util")
+    )
+    samples = wide.select(
+        "time",
+        "node",
+        "gpu",
+        "instance",
+        "profile",
+        "job_id",
+        sm_activity=activity.clip(upper_bound=1.0),
+        tensor_activity=pl.col("tensor_active").clip(upper_bound=1.0),
+        dram_activity=pl.col("dram_active").clip(upper_bound=1.0),
+        sm_occupancy=pl.col("sm_occupancy").clip(upper_bound=1.0),
+        nvlink_gb_s=pl.col("nvlink_tx") + pl.col("nvlink_rx"),
+        pcie_gb_s=pl.col("pcie_tx") + pl.col("pcie_rx"),
+        memory_used_gib="memory_used",
+        power_w="power",
+        energy_counter_j="energy_counter",
+        xid="xid",
+        activity_source=rung,
+    )
+    ordered = conform(samples.sort(ORDER, maintain_order=True), Samples, where="telemetry")
+    return on_one_rung(ordered, rungs(ordered))
+
+
+def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    """What each device was ever read by.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame or polars.LazyFrame
+        Table ``schemas.Samples``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``gpu``, ``instance``, ``has_sm`` (its SM activity was read) and ``has_better`` (something better
+        than the legacy counter was). Those of several tables, one below the other, are as good as those of all.
+    """
+    source = pl.col("activity_source")
+    return (
+        samples.lazy()
+        .group_by(DEVICE_KEY)
+        .agg(
+            has_sm=((source == PROFILING) & pl.col("sm_activity").is_not_null()).any(),
+            has_better=source.is_in([PROFILING, ENGINE]).any(),
+        )
+        .sort(DEVICE_KEY)
+        .collect(engine="streaming")
+    )
+
+
+def best_rungs(ever: pl.DataFrame) -> pl.DataFrame:
+    """What :func:`rungs` tell of each device, with whether its GPU is ``cut``: has instances.
+
+    Examples
+    --------
+    >>> told = {"node": "n1", "gpu": 0, "instance": [None, None, 7], "has_sm": [False, True, False], "has_better": True}
+    >>> best_rungs(pl.DataFrame(told)).select("instance", "has_sm", "cut").rows()
+    [(None, True, True), (7, False, True)]
+    """
+    return (
+        ever.group_by(DEVICE_KEY)
+        .agg(pl.col("has_sm", "has_better").any())
+        .with_columns(cut=pl.col("instance").is_not_null().any().over("node", "gpu"))
+        .sort(DEVICE_KEY)
+    )
+
+
+def on_one_rung(samples: pl.DataFrame, ever: pl.DataFrame) -> pl.DataFrame:
+    """Take away activity that comes from a worse counter than the best that the device was ever read by.
+
+    What is told of a device later can only take more away, so doing it again changes nothing.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    ever : polars.DataFrame
+        From :func:`rungs`, of at least these samples.
+
+    Returns
+    -------
+    polars.DataFrame
+        The same rows; where the activity is gone, the rung is ``profiling`` if tensor or memory activity is left,
+        else ``none``.
+
+    Examples
+    --------
+    >>> row = {"node": "n1", "gpu": 0, "instance": None, "tensor_activity": None, "dram_activity": None}
+    >>> read = {"sm_activity": [0.99, 0.3], "activity_source": ["legacy", "profiling"]}
+    >>> samples = pl.DataFrame(read).with_columns(pl.lit(value).alias(name) for name, value in row.items())
+    >>> on_one_rung(samples, rungs(samples))["sm_activity"].to_list()
+    [None, 0.3]
+    """
+    source = pl.col("activity_source")
+    stays = pl.col("sm_activity").is_not_null() & (
+        (source == PROFILING)
+        | ((source == ENGINE) & ~pl.col("has_sm"))
+        | ((source == LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
+    )
+    left = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
+    return (
+        samples.join(best_rungs(ever), on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(
+            sm_activity=pl.when(stays).then("sm_activity"),
+            activity_source=pl.when(stays)
+            .then(source)
+            .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NONE))),
+        )
+        .select(samples.columns)
+    )
+
+
+def effective_compute() -> pl.Expr:
+    """Whether a sample can have computed effectively; null where its rung cannot tell.
+
+    Only SM activity can: engine activity and the legacy counter are high as soon as one small kernel runs.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"sm_activity": [0.9, 0.45, 0.99], "activity_source": [*["profiling"] * 2, "legacy"]})
+    >>> frame.select(effective_compute()).to_series().to_list()
+    [True, False, None]
+    """
+    return pl.when(pl.col("activity_source") == PROFILING).then(pl.col("sm_activity") >= EFFECTIVE_FROM)

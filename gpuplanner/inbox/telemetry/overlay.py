@@ -1,0 +1,215 @@
+"""New telemetry laid over a folder of it: what stands in the folder counts, the rest is added or accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner._version import __version__
+from gpuplanner.inbox.core.findings import Finding, combined, report
+from gpuplanner.inbox.core.folder import Folder
+from gpuplanner.inbox.core.times import iso
+from gpuplanner.inbox.core.trace import REJECTS
+from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
+from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, DEVICE_KEY
+from gpuplanner.inbox.telemetry.ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
+from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
+from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected
+from gpuplanner.inbox.telemetry.store import by_month, months, open_whole, scan_months
+from gpuplanner.schemas import Samples
+
+FACTS = ("profile", "job_id")
+ACTIVITY = ("sm_activity", "activity_source")
+QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY))
+NEW = " of the new"
+"""Ending of the columns of new samples beside those of old ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """What a folder holds once new telemetry is in it.
+
+    Attributes
+    ----------
+    tables : mapping of str to polars.DataFrame or None
+        As :func:`gpuplanner.inbox.telemetry.store.tables_of` gives them.
+    quality : polars.DataFrame
+        Quality report.
+    provenance : mapping
+        Ready for JSON.
+    months : mapping of str to polars.DataFrame
+        Folder of a month → its samples, for the months that change.
+    """
+
+    tables: Mapping[str, pl.DataFrame | None]
+    quality: pl.DataFrame
+    provenance: Mapping[str, Any]
+    months: Mapping[str, pl.DataFrame]
+
+
+def grow(directory: Path, new: Telemetry, *, by_metric: bool) -> Grown:
+    """Lay new telemetry over a folder of the same source; nothing is written.
+
+    Months are read one by one, those without new samples only if a device in them was read by a better counter now.
+
+    Parameters
+    ----------
+    directory : Path
+        Folder of telemetry.
+    new : Telemetry
+        As just read.
+    by_metric : bool
+        As for :func:`overlay`.
+
+    Returns
+    -------
+    Grown
+        Coverage and findings on samples are made anew from all samples; other findings are summed.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is damaged.
+    """
+    old, there = open_whole(directory), months(directory)
+    assert new.told is not None, "as every reader gives it"
+    coming = by_month(pl.concat([new.samples, new.told], how="horizontal"))
+    known = rungs(scan_months(list(there.values())))
+    ever = pl.concat([known, rungs(new.samples)])
+    unsettled = not best_rungs(known).equals(
+        best_rungs(ever).join(known, on=DEVICE_KEY, how="semi", nulls_equal=True)
+    )
+    changed: dict[str, pl.DataFrame] = {}
+    refused = [new.rejects]
+    for month in sorted({*there, *coming} if unsettled else coming):
+        stored = scan_months([there[month]] if month in there else []).collect()
+        samples = on_one_rung(stored, ever)
+        if month in coming:
+            samples, again = overlay(samples, on_one_rung(coming[month], ever), by_metric=by_metric)
+            samples = on_one_rung(samples, ever)
+            refused += [again] if new.processes is None else []
+        if not samples.equals(stored):
+            changed[month] = samples
+    parts = [
+        changed[month].lazy() if month in changed else scan_months([there[month]])
+        for month in sorted({*there, *changed})
+    ]
+    seen = pl.concat([part.select(JUDGED_BY) for part in parts]).collect()
+    rejects = pl.concat([old.rejects, *refused]).sort("file", "row", maintain_order=True)
+    days = coverage(seen)
+    provenance = _provenance(old.provenance, new.provenance, seen, rejects.height)
+    before = (Finding(*row) for table in (old.quality, new.quality) for row in table.iter_rows())
+    lasting = combined(each for each in before if not is_of_samples(each.check))
+    found = [*rejected(rejects, provenance["rows_in"]), *of_samples(seen, days), *lasting]
+    tables = {"rejects": rejects, "coverage": days, "processes": _processes(old, new)}
+    return Grown(tables, report(found), provenance, changed)
+
+
+def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Samples of a span with those that were read later; each device and instant counts once.
+
+    What was read first counts. Of a source whose rows are samples, an old sample stays as it is; of one whose rows
+    are readings of single metrics, each quantity that the old sample lacks is taken from the new one, and activity
+    from the better rung. Either way the order in which files come decides only between rows that contradict one
+    another, and laying over in several steps gives what laying over in one does.
+
+    Parameters
+    ----------
+    old, new : polars.DataFrame
+        Table ``schemas.Samples``, each with one row per device and time; `new` also with ``file``, ``row`` and
+        ``raw``, where each was read.
+    by_metric : bool
+        Rows of the source are readings of single metrics.
+
+    Returns
+    -------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``, sorted by time and device.
+    again : polars.DataFrame
+        ``file``, ``row``, ``reason``, ``raw`` of new samples that contradict, or that were there and add nothing.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.schemas import Samples, conform
+    >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "activity_source": "none"}
+    >>> first, second = (
+    ...     conform(pl.DataFrame([row | read]), Samples, where="example")
+    ...     for read in ({"power_w": 400.0}, {"power_w": 410.0, "memory_used_gib": 8.0})
+    ... )
+    >>> place = {"file": pl.lit("b.prom"), "row": pl.lit(1, pl.Int64), "raw": pl.lit("...")}
+    >>> samples, again = overlay(first, second.with_columns(**place), by_metric=True)
+    >>> samples["power_w", "memory_used_gib"].row(0), again["reason"].to_list()
+    ((400.0, 8.0), ['another value for the same device and time as an earlier row'])
+    """
+    columns = old.columns
+    both = old.join(new, on=ORDER, how="inner", suffix=NEW, nulls_equal=True, maintain_order="left")
+    only_new = new.join(both, on=ORDER, how="anti", nulls_equal=True).select(columns)
+    if not by_metric:
+        same = pl.all_horizontal(
+            pl.col(name).eq_missing(pl.col(name + NEW)) for name in (*QUANTITIES, *ACTIVITY)
+        )
+        reason = pl.when(same).then(pl.lit(AGAIN)).otherwise(pl.lit(CONTRADICTION))
+        return pl.concat([old, only_new]).sort(ORDER), _refused(both, reason)
+    better, equal = _rung(NEW) < _rung(""), _rung(NEW) == _rung("")
+    differs = [pl.col(name) != pl.col(name + NEW) for name in QUANTITIES]
+    adds = [pl.col(name).is_null() & pl.col(name + NEW).is_not_null() for name in QUANTITIES]
+    contradicts = pl.any_horizontal(*differs, equal & (pl.col("sm_activity") != pl.col("sm_activity" + NEW)))
+    reason = (
+        pl.when(contradicts.fill_null(False))
+        .then(pl.lit(CONTRADICTION))
+        .when(~pl.any_horizontal(*adds, better))
+        .then(pl.lit(AGAIN))
+    )
+    filled = both.with_columns(
+        *(pl.coalesce(name, name + NEW) for name in (*QUANTITIES, *FACTS)),
+        *(pl.when(better).then(pl.col(name + NEW)).otherwise(pl.col(name)).alias(name) for name in ACTIVITY),
+    )
+    only_old = old.join(both, on=ORDER, how="anti", nulls_equal=True)
+    return pl.concat([only_old, filled.select(columns), only_new]).sort(ORDER), _refused(both, reason)
+
+
+def _rung(suffix: str) -> pl.Expr:
+    """Place on the ladder of what a sample's activity comes from; below all rungs where there is none."""
+    place = pl.col("activity_source" + suffix).replace_strict(
+        dict(zip(RUNGS, range(len(RUNGS)), strict=True))
+    )
+    return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(place).otherwise(len(RUNGS))
+
+
+def _refused(both: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
+    """New samples that were there already, as rows for the reject table; those without a reason are not refused."""
+    table = both.select("file", "row", reason.alias("reason"), "raw")
+    return table.filter(pl.col("reason").is_not_null()).cast(REJECTS)
+
+
+def _processes(old: Folder, new: Telemetry) -> pl.DataFrame | None:
+    """Processes of both, each once."""
+    tables = [
+        table for table in (old.table_if_there("processes", PROCESSES), new.processes) if table is not None
+    ]
+    return pl.concat(tables).unique(maintain_order=True) if tables else None
+
+
+def _provenance(
+    old: Mapping[str, Any], new: Mapping[str, Any], seen: pl.DataFrame, rejected_rows: int
+) -> dict[str, Any]:
+    rows_in = old["rows_in"] + new["rows_in"]
+    return {
+        **new,
+        "files": [*old["files"], *new["files"]],
+        "rows_in": rows_in,
+        "rows_kept": rows_in - rejected_rows,
+        "rows_rejected": rejected_rows,
+        "samples": seen.height,
+        "span_start": iso(seen["time"].min()),  # type: ignore[arg-type]
+        "span_end": iso(seen["time"].max()),  # type: ignore[arg-type]
+        "gpu_hours": observed_gpu_hours(seen),
+        "boards": sorted({*old["boards"], *new["boards"]}),
+        "notes": list(dict.fromkeys([*old["notes"], *new["notes"]])),
+        "gpuplanner": __version__,
+    }

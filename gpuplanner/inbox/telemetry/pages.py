@@ -1,0 +1,163 @@
+"""Files of telemetry to rows, and the same last step for all: numbered, counted, none of them lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
+from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
+from gpuplanner.inbox.core.trace import REJECTS
+
+Parse = Callable[[Rows], Rows]
+"""Turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
+
+NO_TIME = "Give the instant of the first row as origin, for example 2026-01-31T12:00:00Z."
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a file of telemetry may leave out, stated by who asks for it to be read.
+
+    Attributes
+    ----------
+    tz : str, optional
+        Zone of times without an offset.
+    origin : datetime or str, optional
+        Instant of the first row, for files without times.
+    interval_s : float, optional
+        Seconds between samples, for files without times.
+    node : str, optional
+        Node of files that do not name it; otherwise the file name up to its first dot.
+    gpu : int, optional
+        Number of the one GPU of files that do not say which.
+    columns : tuple of str
+        Fields of a file without a header, as they were asked for.
+    """
+
+    tz: str | None = None
+    origin: datetime | str | None = None
+    interval_s: float | None = None
+    node: str | None = None
+    gpu: int | None = None
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.interval_s is not None and not 0 < self.interval_s < 86400:
+            text = message(
+                "interval_s", "seconds between 0 and a day", f"{self.interval_s!r}", "Give a plain number."
+            )
+            raise TraceFormatError(text)
+        if self.gpu is not None and self.gpu < 0:
+            raise TraceFormatError(message("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0."))
+
+    def node_of(self, path: Path) -> str:
+        """Node of a file that does not name it.
+
+        Examples
+        --------
+        >>> Hints().node_of(Path("n07.dmon.txt"))
+        'n07'
+        """
+        return self.node or path.name.split(".")[0]
+
+    def nth_instant(self, number: pl.Expr, where: str, default_s: float | None = None) -> pl.Expr:
+        """Instants of samples that carry no time, by their 0-based number.
+
+        Raises
+        ------
+        TraceFormatError
+            If the origin is not stated, or the interval is neither stated nor known.
+        """
+        if self.origin is None:
+            raise TraceFormatError(message(where, "times in the file, or an origin", "neither", NO_TIME))
+        step = default_s if self.interval_s is None else self.interval_s
+        if step is None:
+            todo = "Give interval_s, as it was set when the file was made."
+            raise TraceFormatError(message(where, "times in the file, or an interval", "neither", todo))
+        return pl.lit(known_origin(self.origin), INSTANT) + seconds(number * step)
+
+
+def read_pages(
+    paths: Sequence[str | Path], parse: Parse, *, source: str, twins: bool = False, empty: bool = False
+) -> Rows:
+    """Read files and let each be parsed.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        At least one; rows follow each other in this order.
+    parse : callable
+        Gets the lines of one file that are not blank.
+    source : str
+        Name of the source, for messages.
+    twins : bool
+        The same bytes may come twice: pages of an exporter do when nothing has changed.
+    empty : bool
+        A file may hold no lines.
+
+    Returns
+    -------
+    Rows
+        Of all files.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, is empty, or is given twice.
+    """
+    if not paths:
+        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+    files = tuple(read_text_file(path) for path in paths)
+    seen: dict[str, Path] = {}
+    for file in files:
+        if not twins and seen.setdefault(file.sha256, file.path) is not file.path:
+            got = f"{seen[file.sha256]} and {file.path}, which are equal"
+            raise TraceFormatError(message(source, "different files", got, "Give one of them."))
+    parts = []
+    for number, file in enumerate(files):
+        body = file.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
+        if body.is_empty() and not empty:
+            what = message(str(file.path), f"rows of {source}", "an empty file", "Is this the right file?")
+            raise TraceFormatError(what)
+        page = Rows(
+            files=files,
+            count=body.height,
+            good=body.with_columns(pl.lit(number, pl.UInt32).alias("file")),
+            rejects=pl.DataFrame(schema=REJECTS),
+            blank=file.lines.height - body.height,
+        )
+        part = parse(page)
+        if file.has_controls:
+            part = part.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
+        parts.append(part)
+    return together(files, parts)
+
+
+def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
+    """Rows of several files, or of several parts of one, below each other."""
+    return Rows(
+        files=files,
+        count=sum(part.count for part in parts),
+        good=pl.concat([part.good for part in parts], how="diagonal"),
+        rejects=pl.concat([part.rejects for part in parts]),
+        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
+        blank=sum(part.blank for part in parts),
+    )
+
+
+def path_of(page: Rows) -> Path:
+    """Path of the one file that a page comes from."""
+    return page.files[int(page.good["file"][0])].path
+
+
+def data_only(page: Rows, is_data: pl.Expr) -> Rows:
+    """Leave out lines that are no rows: comments and headers. They are not counted."""
+    data = page.good.filter(is_data)
+    return replace(page, good=data, count=page.count - (page.good.height - data.height))

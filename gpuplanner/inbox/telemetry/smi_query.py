@@ -1,0 +1,192 @@
+"""Output of ``nvidia-smi --query-gpu``, with or without header and units, once or in a loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
+from gpuplanner.inbox.telemetry.csv_logs import node_finding
+from gpuplanner.inbox.telemetry.instants import with_instants
+from gpuplanner.inbox.telemetry.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
+from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
+from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages
+from gpuplanner.inbox.telemetry.result import Telemetry
+from gpuplanner.inbox.telemetry.sample_rows import from_table
+
+TITLE = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
+"""A field of the query, and its unit where the header states one."""
+
+FACTS = {
+    "timestamp": "timestamp",
+    "index": "index",
+    "gpu": "gpu_text",
+    "name": "board",
+    "hostname": "host",
+    "mig.mode.current": "mig",
+}
+BLANKS = ' \t"'
+SOURCE = "nvidia-smi"
+
+
+def read_smi_query(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+    r"""Read the CSV of ``nvidia-smi --query-gpu``.
+
+    Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
+    A column ``gpu``, which some scripts add, is believed before ``index``, which is 0 in every container.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, plain or gzip, all with the same fields.
+    hints : Hints, optional
+        Zone of the times; fields of files without header (``noheader``); origin and interval of files
+        without times; number of the GPU in files that do not say which.
+
+    Returns
+    -------
+    Telemetry
+        One sample per row. The activity is the legacy counter, the only one that nvidia-smi has.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, holds no quantity, or leaves open its times, zone or GPU.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "n1.csv"
+    ...     _ = path.write_text("timestamp, index, power.draw [W]\n2026/07/14 09:00:26.5, 0, [N/A]\n")
+    ...     read_smi_query([path], Hints(tz="UTC")).samples["node", "power_w"].row(0)
+    ('n1', None)
+    """
+    hints = hints or Hints()
+    rows = read_pages(paths, lambda page: parse_query(page, hints), source=SOURCE)
+    return query_telemetry(rows, SOURCE, hints)
+
+
+def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Telemetry:
+    """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
+    more = [*assumed, *([] if rows.good["named"].all() else node_finding(rows, hints))]
+    counted = int(rows.good["counted"].sum())
+    if counted:
+        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
+        more.append(Finding("times made from a count", "warning", counted, effect, ""))
+    return from_table(rows, source=source, time_zone=hints.tz, more=more)
+
+
+def parse_query(page: Rows, hints: Hints) -> Rows:
+    """Rows of one output: time, node, GPU and quantities.
+
+    Parameters
+    ----------
+    page : Rows
+        Lines of one file, or of a part of one.
+    hints : Hints
+        See :func:`read_smi_query`.
+
+    Returns
+    -------
+    Rows
+        Also ``named`` (the output names its node) and ``counted`` (the time was made from a count).
+    """
+    path = path_of(page)
+    header = None if hints.columns else page.good["raw"][0]
+    titles = [title.strip(BLANKS) for title in (hints.columns or page.good["raw"][0].split(","))]
+    metrics = _metrics(titles, str(path))
+    if header is not None:
+        page = replace(page, good=page.good.slice(1), count=page.count - 1)
+    fields = pl.col("raw").str.split(",")
+    page = page.reject(
+        {
+            HEADER_AGAIN: pl.lit(False) if header is None else pl.col("raw") == header,
+            "fewer fields than columns": fields.list.len() < len(titles),
+            "more fields than columns": fields.list.len() > len(titles),
+        }
+    )
+    places = {_base(title): place for place, title in enumerate(titles)}
+    wanted = {FACTS[base]: places[base] for base in FACTS if base in places}
+    wanted |= {title: titles.index(title) for title in metrics}
+    cells = {name: fields.list.get(place).str.strip_chars(BLANKS) for name, place in wanted.items()}
+    page = replace(page, good=page.good.with_columns(**cells))
+    page = read_wide(_located(page, wanted, hints, path), metrics)
+    mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
+    board = (
+        pl.when(~is_blank(pl.col("board"))).then("board") if "board" in wanted else pl.lit(None, pl.String)
+    )
+    kept = page.good.select(
+        "file",
+        "line",
+        "raw",
+        "time",
+        "node",
+        "gpu",
+        "named",
+        "counted",
+        *QUANTITIES,
+        mig_enabled=mig,
+        board=board,
+    )
+    unused = tuple(title for title in titles if title not in metrics and _base(title) not in FACTS)
+    return replace(page, good=kept, unused=unused)
+
+
+def _base(title: str) -> str:
+    """Name of a field, without its unit."""
+    match = TITLE.match(title)
+    return match[1] if match else title
+
+
+def _metrics(titles: Sequence[str], where: str) -> dict[str, Metric]:
+    """Titles that are quantities. One that differs from a known name in punctuation alone was renamed."""
+    metrics = {}
+    for title in titles:
+        match = TITLE.match(title)
+        if match and match[1] in SMI_QUERY:
+            metric = SMI_QUERY[match[1]]
+            unit = {None: metric.unit, "bytes": "B"}.get(match[2], match[2])
+            metrics[title] = known_unit(metric, unit, f"{where}, column {title!r}")
+    letters = {re.sub("[^a-z]", "", name): name for name in SMI_QUERY}
+    renamed = {
+        title: letters[plain]
+        for title in titles
+        if (plain := re.sub("[^a-z]", "", _base(title).casefold())) in letters and title not in metrics
+    }
+    if renamed or not metrics:
+        expected = f"columns {', '.join(map(repr, renamed.values() or SMI_QUERY))}"
+        got = f"columns {examples(list(renamed) or [title[:40] for title in titles])}"
+        todo = "Was a column renamed? Without a header, give the fields of the query as columns."
+        raise TraceFormatError(message(where, expected, got, todo))
+    return metrics
+
+
+def _located(page: Rows, wanted: Collection[str], hints: Hints, path: Path) -> Rows:
+    """Time, node and GPU number of each row."""
+    node = pl.lit(hints.node_of(path))
+    named = pl.lit(False)
+    if "host" in wanted and hints.node is None:
+        named = ~is_blank(pl.col("host"))
+        node = pl.when(named).then("host").otherwise(node)
+    number = next((name for name in ("gpu_text", "index") if name in wanted), None)
+    if number is not None:
+        gpu = pl.col(number).cast(pl.Int32, strict=False)
+    elif hints.gpu is not None:
+        gpu = pl.lit(hints.gpu, pl.Int32)
+    else:
+        expected, todo = "a column 'index' or 'gpu'", "If all rows are of one GPU, give its number as gpu."
+        raise TraceFormatError(message(str(path), expected, "neither", todo))
+    counted = "timestamp" not in wanted
+    columns = {"node": node, "named": named, "gpu": gpu, "counted": pl.lit(counted)}
+    page = replace(page, good=page.good.with_columns(**columns))
+    if not counted:
+        return with_instants(page, "timestamp", hints.tz, str(path))
+    turn = pl.int_range(pl.len()).over("node", "gpu")
+    return replace(page, good=page.good.with_columns(time=hints.nth_instant(turn, str(path))))

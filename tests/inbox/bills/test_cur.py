@@ -1,0 +1,162 @@
+"""AWS Cost and Usage Reports: the legacy columns and those of CUR 2.0."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import detect
+from gpuplanner.inbox.bills.cur import COLUMN_MAP, cur2_name, read_cur
+
+File = Callable[..., Path]
+
+# A month of one p5.48xlarge node pool, as the report's columns tell it: on demand, under a reservation, under a
+# savings plan (with its negation), the fees of both, spot, tax, credit and refund.
+LINES: list[dict[str, str]] = [
+    {"type": "Usage", "amount": "10", "cost": "550.40", "list": "983.2"},
+    {
+        "type": "DiscountedUsage",
+        "amount": "20",
+        "cost": "0",
+        "reserved": "500.1",
+        "arn": "ri-1",
+        "list": "1966.4",
+    },
+    {"type": "RIFee", "amount": "720", "cost": "900", "upfront": "30.5", "recurring": "9.5", "arn": "ri-1"},
+    {"type": "Fee", "amount": "1", "cost": "4000", "arn": "ri-1"},
+    {"type": "SavingsPlanCoveredUsage", "amount": "5", "cost": "275.2", "planned": "150.25", "plan": "sp-1"},
+    {"type": "SavingsPlanNegation", "amount": "5", "cost": "-275.2", "plan": "sp-1"},
+    {"type": "SavingsPlanRecurringFee", "cost": "200", "committed": "200", "used": "150.25", "plan": "sp-1"},
+    {"type": "Usage", "amount": "3", "cost": "30.03", "usage": "USE1-SpotUsage:p5.48xlarge"},
+    {"type": "Tax", "cost": "123.4567890123", "usage": ""},
+    {"type": "Credit", "cost": "-100", "usage": ""},
+    {"type": "Refund", "cost": "-0.0000000001", "usage": ""},
+    {"type": "Usage", "amount": "8", "cost": "0.8", "usage": "USE1-BoxUsage:m5.large", "currency": "CNY"},
+]
+BILLED_USD = Decimal("550.40") + 900 + 4000 + 200 + Decimal("30.03") + Decimal("123.4567890122") - 100
+EFFECTIVE_USD = sum(
+    map(Decimal, ("550.40", "500.1", "40", "0", "150.25", "0", "49.75", "30.03", "123.4567890122", "-100"))
+)
+
+
+def report(lines: list[dict[str, str]], *, legacy: bool) -> str:
+    names = list(COLUMN_MAP)
+    tags = ["resourceTags/user:team", "resourceTags/aws:createdBy"] if legacy else ["resource_tags"]
+    header = [name if legacy else cur2_name(name) for name in names] + tags
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    for line in lines:
+        values = {
+            "bill/BillingPeriodStartDate": "2025-09-01T00:00:00.000Z",
+            "bill/BillingPeriodEndDate": "2025-10-01T00:00:00.000Z",
+            "bill/PayerAccountId": "111122223333",
+            "lineItem/UsageAccountId": "444455556666",
+            "lineItem/LineItemType": line["type"],
+            "lineItem/UsageStartDate": "2025-09-03T00:00:00.000Z",
+            "lineItem/UsageEndDate": "2025-09-04T00:00:00.000Z",
+            "lineItem/ProductCode": "AmazonEC2",
+            "lineItem/UsageType": line.get("usage", "USE1-BoxUsage:p5.48xlarge"),
+            "lineItem/UsageAmount": line.get("amount", ""),
+            "lineItem/CurrencyCode": line.get("currency", "USD"),
+            "lineItem/UnblendedCost": line["cost"],
+            "pricing/publicOnDemandCost": line.get("list", ""),
+            "reservation/ReservationARN": line.get("arn", ""),
+            "reservation/EffectiveCost": line.get("reserved", ""),
+            "reservation/UnusedAmortizedUpfrontFeeForBillingPeriod": line.get("upfront", ""),
+            "reservation/UnusedRecurringFee": line.get("recurring", ""),
+            "savingsPlan/SavingsPlanARN": line.get("plan", ""),
+            "savingsPlan/SavingsPlanEffectiveCost": line.get("planned", ""),
+            "savingsPlan/TotalCommitmentToDate": line.get("committed", ""),
+            "savingsPlan/UsedCommitment": line.get("used", ""),
+        }
+        team = line.get("team", "vision")
+        tagged = [team, "root"] if legacy else [json.dumps({"user_team": team, "aws:createdBy": "root"})]
+        writer.writerow([values.get(name, "") for name in names] + tagged)
+    return out.getvalue()
+
+
+@pytest.fixture(params=[True, False], ids=["legacy", "CUR 2.0"])
+def legacy(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+def test_a_month_by_hand(file: File, legacy: bool):
+    path = file(report(LINES, legacy=legacy))
+    reading = read_cur([path])
+    facts = reading.summary()
+    assert detect(path) == "cur"
+    assert (facts["rows_in"], facts["rows_kept"]) == (12, 12)
+    assert Decimal(facts["BilledCost_USD"]) == BILLED_USD == Decimal("5703.8867890122")
+    assert Decimal(facts["EffectiveCost_USD"]) == EFFECTIVE_USD == Decimal("1343.9867890122")
+    assert facts["BilledCost_CNY"] == "0.8"
+    assert reading.provenance["notes"][0] == ("legacy report" if legacy else "CUR 2.0")
+
+
+def test_both_reports_give_the_same_charges(file: File):
+    tables = [read_cur([file(report(LINES, legacy=each), f"{each}.csv")]).table for each in (True, False)]
+    assert tables[0].equals(tables[1])
+    assert json.loads(tables[0]["Tags"][0]) == {"team": "vision", "aws:createdBy": "root"}
+
+
+def test_lines_become_focus_charges(file: File, legacy: bool):
+    table = read_cur([file(report(LINES, legacy=legacy))]).table
+    columns = ["ChargeCategory", "PricingCategory", "CommitmentDiscountStatus", "CommitmentDiscountId"]
+    assert table.select(columns).rows() == [
+        ("Usage", "Standard", None, None),
+        ("Usage", "Committed", "Used", "ri-1"),
+        ("Purchase", None, None, "ri-1"),
+        ("Purchase", None, None, "ri-1"),
+        ("Usage", "Committed", "Used", "sp-1"),
+        ("Usage", None, None, "sp-1"),
+        ("Purchase", None, None, "sp-1"),
+        ("Usage", "Dynamic", None, None),
+        ("Tax", None, None, None),
+        ("Credit", None, None, None),
+        ("Adjustment", None, None, None),
+        ("Usage", "Standard", None, None),
+    ]
+    assert table["ChargeClass"].to_list().count("Correction") == 1
+    assert table["PricingQuantity"][5] is None  # a negation takes back money, not hours
+    assert table["x_InstanceType"].drop_nulls().unique().sort().to_list() == ["m5.large", "p5.48xlarge"]
+
+
+def test_covered_usage_without_its_effective_cost_is_reported(file: File, legacy: bool):
+    line = {"type": "DiscountedUsage", "amount": "20", "cost": "7"}
+    reading = read_cur([file(report([line], legacy=legacy))])
+    assert reading.summary()["EffectiveCost_USD"] == "7"
+    assert "covered usage without its effective cost" in reading.quality["check"].to_list()
+
+
+def test_an_unknown_type_of_line_is_rejected_not_guessed(file: File, legacy: bool):
+    reading = read_cur([file(report([*LINES[:1], {"type": "Mystery", "cost": "5"}], legacy=legacy))])
+    (reason,) = reading.rejects["reason"]
+    assert reason.startswith("LineItemType: not one of Usage, DiscountedUsage")
+    assert reading.summary()["BilledCost_USD"] == "550.4"
+
+
+def test_tags_of_cur2_that_are_no_object_reject_their_line(file: File):
+    text = report(LINES[:2], legacy=False).replace(
+        '"{""user_team"": ""vision"", ""aws:createdBy"": ""root""}"', "x", 1
+    )
+    reading = read_cur([file(text)])
+    assert reading.rejects["reason"].to_list() == ["Tags: not pairs of a name and a text, each name once"]
+
+
+def test_a_report_without_costs_is_refused(file: File, legacy: bool):
+    name = "lineItem/UnblendedCost" if legacy else "line_item_unblended_cost"
+    with pytest.raises(TraceFormatError, match=f"columns '{name}' of cur"):
+        read_cur([file(report(LINES, legacy=legacy).replace(name, "other"))])
+
+
+def test_two_kinds_of_report_are_not_mixed(file: File):
+    paths = [file(report(LINES, legacy=each), f"{each}.csv") for each in (True, False)]
+    with pytest.raises(TraceFormatError):
+        read_cur(paths)

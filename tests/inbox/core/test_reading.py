@@ -1,0 +1,168 @@
+"""Laws that hold for every source: nothing is lost, nothing foreign is raised, nothing depends on the day."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import Trace, read_itp
+from gpuplanner.schemas import Jobs, check
+
+Read = Callable[[Sequence[str | Path]], Trace]
+Good = tuple[str, Read]
+File = Callable[..., Path]
+
+
+def test_kept_and_rejected_rows_make_up_the_file(good: Good, file: File):
+    text, read = good
+    trace = read([file(text)])
+    assert trace.summary()["rows_in"] == len(text.splitlines()) - 1
+    assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
+    assert list(trace.summary()) == [
+        "source",
+        "rows_in",
+        "rows_kept",
+        "rows_rejected",
+        "span_start",
+        "span_end",
+        "gpu_hours",
+    ]
+
+
+def test_line_ends_compression_and_byte_order_mark_change_nothing(good: Good, file: File):
+    text, read = good
+    plain = read([file(text)])
+    for content in (
+        text.replace("\n", "\r\n"),
+        "\ufeff" + text,
+        text.rstrip("\n"),
+        text + "\n\n",
+        gzip.compress(text.encode()),
+    ):
+        other = read([file(content)])
+        assert other.jobs.equals(plain.jobs)
+        assert other.rejects.equals(plain.rejects)
+        assert other.summary() == plain.summary()
+
+
+def test_reading_twice_gives_the_same_trace(good: Good, file: File):
+    text, read = good
+    path = file(text)
+    first, second = read([path]), read([path])
+    assert first.jobs.equals(second.jobs)
+    assert first.rejects.equals(second.rejects)
+    assert first.quality.equals(second.quality)
+    assert first.provenance == second.provenance
+
+
+def test_the_provenance_names_the_bytes_but_no_folder(good: Good, file: File):
+    text, read = good
+    path = file(text, "log.txt")
+    trace = read([path])
+    (entry,) = trace.provenance["files"]
+    assert entry["name"] == "log.txt"
+    assert entry["bytes"] == len(text.encode())
+    assert str(path.parent) not in str(trace.provenance)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n\n", "\ufeff"])
+def test_an_empty_file_is_an_error(good: Good, file: File, content: str):
+    with pytest.raises(TraceFormatError, match="got an empty file"):
+        good[1]([file(content)])
+
+
+def test_a_header_alone_is_an_error(good: Good, file: File):
+    text, read = good
+    with pytest.raises(TraceFormatError, match="no rows below the header"):
+        read([file(text.splitlines()[0] + "\n")])
+
+
+def test_only_faulty_rows_are_an_error_that_gives_the_reasons(good: Good, file: File):
+    text, read = good
+    with pytest.raises(
+        TraceFormatError, match=r"2 rows and none of them: fewer fields than columns in 2 row"
+    ):
+        read([file(text.splitlines()[0] + "\n?\n!\n")])
+
+
+def test_a_column_given_twice_is_an_error(good: Good, file: File):
+    text, read = good
+    separator = "|" if "|" in text.splitlines()[0] else ","
+    header, row = text.splitlines()[:2]
+    first_name, first_value = header.split(separator)[0], row.split(separator)[0]
+    doubled = f"{first_name}{separator}{header}\n{first_value}{separator}{row}\n"
+    with pytest.raises(TraceFormatError, match="expected each column once"):
+        read([file(doubled)])
+
+
+def test_a_cut_last_line_is_reported(good: Good, file: File):
+    text, read = good
+    trace = read([file(text.rstrip("\n"))])
+    assert "last line without a line end" in trace.quality["check"].to_list()
+
+
+def test_quoted_fields_are_read_where_the_source_is_csv(file: File):
+    plain = "job_id,submission_time,duration,num_gpu\na,60,600,1\n"
+    quoted = '"job_id","submission_time",duration,"num_gpu"\n"a","60","600",1\n'
+    assert read_itp([file(quoted)]).jobs.equals(read_itp([file(plain)]).jobs)
+
+
+NASTY = [
+    *b"nan inf -1 1e999 99999999999999999999 0 Unknown None 9999-12-31T23:59:59 0001-01-01T00:00:00".split(),
+    *b"2017-02-30T00:00:00 2025-10-26T02:30:00 2025-03-30T02:30:00 1756713600 -2025-01-01T00:00:00".split(),
+    *b"gres/gpu=-3 gres/gpu:=1 node=99999999999 gres/gpu:a_1g.5gb.me=1,gres/gpu:b=2 RUNNING C+ 123.4".split(),
+    *(b"2017-03-12 02:30:00", b"", b" ", b"=", b",", b"|", b'"', b'""', b"+5", b"0x10", b"^a$", b"x\x01"),
+    *(b"\xe9", b"\xc3\xa9", b"\xff\xfe", b"\xef\xbb\xbf", b"\xd9\xa1"),
+    *(b"\0", b"\x1f", b"\r", b"\n", b"\r\n", b"\n\n"),
+]
+
+mutations = st.lists(
+    st.tuples(
+        st.floats(0, 1),
+        st.sampled_from([0, 1, 4, 40]),
+        st.one_of(st.sampled_from(NASTY), st.binary(max_size=8)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _lawful(read: Read, content: bytes) -> None:
+    """An error of ours, or a trace that accounts for every line that is not blank."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        path.write_bytes(content)
+        try:
+            trace = read([path])
+        except TraceFormatError:
+            return
+    text = content.decode().removeprefix("\ufeff").removesuffix("\r")  # half a CR LF, at the very end
+    lines = text.replace("\r\n", "\n").split("\n")
+    assert trace.summary()["rows_in"] == sum(line != "" for line in lines) - 1
+    assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
+    check(trace.jobs, Jobs, where="jobs")
+    for number, raw in trace.rejects["row", "raw"].iter_rows():
+        assert lines[number - 1] == raw
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=mutations)
+def test_a_damaged_file_gives_an_error_or_a_full_account(good: Good, changes: list[tuple[float, int, bytes]]):
+    content = good[0].encode()
+    for place, length, new in changes:
+        start = int(place * len(content))
+        content = content[:start] + new + content[start + length :]
+    _lawful(good[1], content)
+
+
+@settings(max_examples=30, deadline=None)
+@given(content=st.binary(max_size=300))
+def test_arbitrary_bytes_give_an_error_or_a_full_account(good: Good, content: bytes):
+    _lawful(good[1], content)

@@ -1,0 +1,142 @@
+"""A trace as a folder: what goes in comes out, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import OutputError, TraceFormatError
+from gpuplanner.inbox import Trace, open_trace, write_trace
+from gpuplanner.schemas import Inventory, Samples, empty
+
+Good = tuple[str, Callable[[Sequence[str | Path]], Trace]]
+File = Callable[..., Path]
+
+
+@pytest.fixture
+def trace(good: Good, file: File) -> Trace:
+    return good[1]([file(good[0])])
+
+
+def same(first: Trace, second: Trace) -> bool:
+    def tables(trace: Trace) -> list[pl.DataFrame | None]:
+        return [trace.jobs, trace.rejects, trace.quality, trace.inventory, trace.samples]
+
+    pairs = zip(tables(first), tables(second), strict=True)
+    equal = all(a.equals(b) if a is not None and b is not None else a is b for a, b in pairs)
+    return equal and first.provenance == second.provenance
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_was_written_is_opened(trace: Trace, tmp_path: Path):
+    assert same(open_trace(write_trace(trace, tmp_path / "a")), trace)
+
+
+def test_inventory_and_samples_go_with_it(trace: Trace, tmp_path: Path):
+    nodes = pl.DataFrame({"node": ["n1"], "gpus": [8]})
+    inventory = pl.concat([empty(Inventory), nodes.cast({"gpus": pl.Int32})], how="diagonal")
+    whole = replace(trace, inventory=inventory, samples=empty(Samples))
+    opened = open_trace(write_trace(whole, tmp_path / "a"))
+    assert same(opened, whole)
+    assert opened.inventory is not None
+
+
+def test_the_same_trace_gives_the_same_bytes(trace: Trace, good: Good, file: File, tmp_path: Path):
+    first = contents(write_trace(trace, tmp_path / "a"))
+    again = contents(write_trace(good[1]([file(good[0])]), tmp_path / "b"))
+    assert first == again
+    assert sorted(first) == ["jobs.parquet", "provenance.json", "quality.json", "rejects.parquet"]
+
+
+def test_an_older_trace_is_replaced_whole(trace: Trace, tmp_path: Path):
+    folder = write_trace(replace(trace, samples=empty(Samples)), tmp_path / "a")
+    write_trace(trace, folder)
+    assert not (folder / "samples.parquet").exists()
+    assert same(open_trace(folder), trace)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "provenance.json"])
+def test_a_folder_with_other_things_is_never_replaced(trace: Trace, tmp_path: Path, name: str):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / name).write_text("{}")
+    with pytest.raises(OutputError, match="a folder with other things in it"):
+        write_trace(trace, folder)
+    assert contents(folder) == {name: b"{}"}
+
+
+def test_a_file_is_never_replaced(trace: Trace, tmp_path: Path):
+    path = tmp_path / "a"
+    path.write_text("mine")
+    with pytest.raises(OutputError, match="got a file"):
+        write_trace(trace, path)
+    assert path.read_text() == "mine"
+
+
+def test_an_empty_folder_may_be_filled(trace: Trace, tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    assert same(open_trace(write_trace(trace, tmp_path / "a")), trace)
+
+
+def test_json_can_be_read_by_anything(trace: Trace, tmp_path: Path):
+    folder = write_trace(trace, tmp_path / "a")
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert {key: provenance[key] for key in trace.summary()} == trace.summary()
+    findings = json.loads((folder / "quality.json").read_text())
+    assert [finding["check"] for finding in findings] == trace.quality["check"].to_list()
+
+
+def _forget(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "got nothing there"),
+        (_forget("provenance.json"), "got a folder without a provenance.json"),
+        (_write("provenance.json", b"{"), "provenance.json: expected a JSON file"),
+        (_write("provenance.json", b"\xff"), "provenance.json: expected a JSON file"),
+        (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
+        (_write("provenance.json", b"[]"), "of another format"),
+        (_write("provenance.json", b'{"format": "other"}'), "of another format"),
+        (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "expected the rows its provenance"),
+        (_forget("jobs.parquet"), "jobs.parquet: expected a table"),
+        (_write("jobs.parquet", b"PAR1PAR1"), "jobs.parquet: expected a table"),
+        (lambda folder: shutil.copy(folder / "rejects.parquet", folder / "jobs.parquet"), "jobs.parquet"),
+        (lambda folder: shutil.copy(folder / "jobs.parquet", folder / "rejects.parquet"), "rejects.parquet"),
+        (_forget("quality.json"), "quality.json: expected a JSON file"),
+        (_write("quality.json", b'[{"check": 5, "rows": "x"}]'), "quality.json: expected a list of findings"),
+        (_write("inventory.parquet", b""), "inventory.parquet: expected a table"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_named(trace: Trace, tmp_path: Path, damage, message: str):
+    folder = write_trace(trace, tmp_path / "a")
+    damage(folder)
+    with pytest.raises(TraceFormatError, match=message):
+        open_trace(folder)
+
+
+def test_rows_that_went_missing_are_noticed(trace: Trace, tmp_path: Path):
+    folder = write_trace(trace, tmp_path / "a")
+    trace.jobs.head(1).write_parquet(folder / "jobs.parquet")
+    with pytest.raises(TraceFormatError, match=r"expected the rows its provenance\.json states"):
+        open_trace(folder)
+
+
+def test_a_file_is_no_trace(file: File):
+    with pytest.raises(TraceFormatError, match="expected a folder that holds a trace; got a file"):
+        open_trace(file("x"))

@@ -1,0 +1,254 @@
+"""Laws of the sources that are no lines of a table: damaged files give an error or a full account."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import Trace, detect, read, read_inventory, read_kubernetes, read_slurm
+from gpuplanner.inbox.core.queue_quotas import Quotas
+from gpuplanner.schemas import Inventory, Jobs, check
+
+T0 = 1_756_706_400
+DAY = "2025-09-01T"
+
+SLURM: dict[str, Any] = {
+    "meta": {"Slurm": {"release": "23.11.4"}},
+    "jobs": [
+        {
+            "job_id": 7 + number,
+            "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
+            "account": "bio",
+            "user": "ann",
+            "nodes": "n1",
+            "state": {"current": [state], "reason": "None"},
+            "time": {
+                "elapsed": 3600, "eligible": T0, "start": T0, "end": T0 + 7200, "submission": T0, "suspended": 0,
+                "limit": {"set": True, "infinite": False, "number": 60},
+            },
+            "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}], "requested": []},
+            "steps": [{"time": {"start": T0 + 60, "elapsed": 60, "end": 0}}],
+        }
+        for number, state in enumerate(("COMPLETED", "RUNNING"))
+    ],
+}  # fmt: skip
+
+
+def kube(kind: str, name: str, spec: Any, status: Any = None, **about: Any) -> dict[str, Any]:
+    stamp = {"creationTimestamp": f"{DAY}08:00:00Z", "uid": f"uid-{name}", "namespace": "ads", "name": name}
+    return {"apiVersion": "v1", "kind": kind, "metadata": stamp | about, "spec": spec, "status": status or {}}
+
+
+GPUS = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}], "nodeName": "n1"}
+ADMITTED = {"type": "Admitted", "status": "True", "lastTransitionTime": f"{DAY}09:00:00Z"}
+KUBERNETES: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        kube("Pod", "a", GPUS | {"resourceClaims": [{"name": "g", "resourceClaimName": "c"}]}, {
+            "phase": "Succeeded", "startTime": f"{DAY}09:00:00Z",
+            "containerStatuses": [{"state": {"terminated": {"finishedAt": f"{DAY}11:00:00Z"}}}],
+        }, ownerReferences=[{"kind": "Job", "name": "j", "uid": "uid-j", "controller": True}]),
+        kube("Job", "old", {"parallelism": 2, "template": {"spec": GPUS}},
+             {"startTime": f"{DAY}09:00:00Z", "active": 2}),
+        kube("Workload", "w", {
+            "queueName": "q", "podSets": [{"name": "main", "count": 2, "template": {"spec": GPUS}}],
+        }, {
+            "conditions": [ADMITTED],
+            "admission": {"clusterQueue": "cq", "podSetAssignments": [
+                {"name": "main", "flavors": {"nvidia.com/gpu": "f"}, "resourceUsage": {"nvidia.com/gpu": "4"}}]},
+        }),
+        kube("Node", "n1", {}, {"capacity": {"nvidia.com/gpu": "8"}, "conditions": [
+            {"type": "Ready", "status": "True", "lastHeartbeatTime": f"{DAY}12:00:00Z"}]},
+            labels={"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "1"}),
+        kube("ClusterQueue", "cq", {"cohort": "x", "resourceGroups": [{"flavors": [
+            {"name": "f", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "8"}]}]}]}),
+        kube("LocalQueue", "q", {"clusterQueue": "cq"}),
+        kube("ResourceFlavor", "f", {"nodeLabels": {"nvidia.com/gpu.product": "H100"}}),
+        kube("ResourceClaim", "c", {"devices": {"requests": [
+            {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}]}}),
+        kube("ResourceSlice", "s", {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1"}, "devices": [
+            {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-0"}}}]}),
+    ],
+}  # fmt: skip
+
+SCONTROL = "NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:4(S:0-1)\n\nNodeName=n2\n   Gres=gpu:2,mps:1\n"
+SINFO = "NODELIST GRES\nn1 gpu:a100:4(S:0-1)\nn2 (null)\n"
+
+NASTY: list[Any] = [
+    None, True, "", " ", "x", -1, 0, 1, 1.5, 1e308, 10**18, 10**30, [], {}, [[]], [{}], {"a": 1}, "\0", "\x1b[2J",
+    "\ud800", "9" * 400, "1e99", "-1", "NaN", "2025-09-01T08:00:00", "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59-23:59", "2025-09-01T08:00:00.123456Z", {"set": True, "infinite": False, "number": -1},
+    {"set": False}, "nvidia.com/gpu", "8Gi", "1k", "RUNNING", "Failed", "Node", "Pod", "=", ",", "é",
+]  # fmt: skip
+
+
+def spots(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from spots(each, (*path, key))
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The document with something else at one place."""
+    if not path:
+        return value
+    document = copy.deepcopy(document)
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return document
+
+
+def lawful(content: bytes, reader: Callable[[list[Path]], Trace]) -> None:
+    """An error of ours, or a trace whose tables are whole and whose rows add up."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "dump.json"
+        path.write_bytes(content)
+        try:
+            trace = reader([path])
+        except TraceFormatError:
+            return
+    check(trace.jobs, Jobs, where="jobs")
+    assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
+    assert math.isfinite(trace.provenance["gpu_hours"])
+    assert trace.provenance["gpu_hours"] >= 0
+    if trace.inventory is not None:
+        check(trace.inventory, Inventory, where="inventory")
+    if trace.quotas is not None:
+        check(trace.quotas, Quotas, where="quotas")
+    json.dumps(trace.provenance).encode()
+
+
+JSON_READERS = {"slurm": (SLURM, read_slurm), "kubernetes": (KUBERNETES, read_kubernetes)}
+
+
+@pytest.mark.parametrize("source", sorted(JSON_READERS))
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
+    source: str, data: st.DataObject
+):
+    document, reader = JSON_READERS[source]
+    places = list(spots(document))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(places))
+        try:
+            document = changed(document, place, data.draw(st.sampled_from(NASTY)))
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took that place away
+    lawful(json.dumps(document).encode(), reader)
+
+
+@pytest.mark.parametrize("source", sorted(JSON_READERS))
+def test_a_list_wherever_something_else_should_stand_is_never_a_foreign_error(source: str):
+    document, reader = JSON_READERS[source]
+    for place in spots(document):
+        lawful(json.dumps(changed(document, place, [])).encode(), reader)
+
+
+@pytest.mark.parametrize("source", sorted(JSON_READERS))
+@settings(max_examples=60, deadline=None)
+@given(cut=st.floats(0, 1), length=st.integers(0, 9), new=st.binary(max_size=6), lines=st.booleans())
+def test_damaged_bytes_give_an_error_or_a_full_account(
+    source: str, cut: float, length: int, new: bytes, lines: bool
+):
+    document, reader = JSON_READERS[source]
+    items = next(value for value in document.values() if isinstance(value, list))
+    text = "\n".join(map(json.dumps, items)) if lines else json.dumps(document)
+    content = text.encode()
+    start = int(cut * len(content))
+    lawful(content[:start] + new + content[start + length :], reader)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.sampled_from([SCONTROL, SINFO]),
+    cut=st.floats(0, 1),
+    length=st.integers(0, 9),
+    new=st.sampled_from(
+        [
+            "",
+            "\0",
+            "\n",
+            "gpu:",
+            "=",
+            "(",
+            "[1-4]",
+            "-5",
+            "99999999",
+            " ",
+            ",",
+            "é",
+            "a100_1g.5gb",
+            "NodeName=",
+        ]
+    ),
+)
+def test_a_damaged_list_of_nodes_gives_an_error_or_whole_nodes(text: str, cut: float, length: int, new: str):
+    start = int(cut * len(text))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "nodes.txt"
+        path.write_text(text[:start] + new + text[start + length :])
+        try:
+            inventory, _ = read_inventory(path)
+        except TraceFormatError:
+            return
+    check(inventory, Inventory, where="inventory")
+    assert inventory["node"].is_unique().all()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        gzip.compress(json.dumps(KUBERNETES).encode())[:-20],
+        json.dumps(KUBERNETES).encode() + b"\xe9",
+        json.dumps(KUBERNETES).encode("utf-16"),
+        b'{"items": [{"kind": "Pod"\0}]}',
+        b"",
+    ],
+    ids=["half a gzip", "not UTF-8", "UTF-16", "NUL", "empty"],
+)
+def test_what_is_no_text_is_an_error_of_ours(tmp_path: Path, content: bytes):
+    path = tmp_path / "dump.json"
+    path.write_bytes(content)
+    for reader in (read_kubernetes, read_slurm):
+        with pytest.raises(TraceFormatError):
+            reader([path])
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (json.dumps(SLURM), "slurm"),
+        (json.dumps(SLURM, indent=2), "slurm"),
+        (json.dumps(KUBERNETES), "kubernetes"),
+        (json.dumps(KUBERNETES, indent=4), "kubernetes"),
+        ("\n".join(map(json.dumps, KUBERNETES["items"])), "kubernetes"),
+        ("JobIDRaw|State|Start|End|AllocTRES\n", "slurm"),
+    ],
+)
+def test_forms_are_told_apart(tmp_path: Path, text: str, source: str):
+    path = tmp_path / "dump"
+    path.write_text(text)
+    assert detect(path) == source
+
+
+def test_auto_and_aliases_read_the_same(tmp_path: Path):
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(KUBERNETES))
+    assert read("auto", path).summary() == read("kubectl", path).summary() == read("kubern", path).summary()

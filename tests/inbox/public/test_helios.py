@@ -1,0 +1,59 @@
+"""Helios job tables, whole and damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.inbox.public.helios import read_helios
+
+File = Callable[..., Path]
+
+HEADER = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+# The first three rows are the examples of the source's README.
+ROWS = """\
+1425511,uXBbc,vcJkd,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0
+1425512,uVMrF,vchbv,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0
+1425513,uzqls,vcpDC,1,1,1,CANCELLED,2020-06-09 18:41:28,2020-06-09 18:41:28,2020-06-17 14:15:21,675233,0
+4,u,vc,8,1,1,SUSPENDED,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3599,10
+5,u,vc,8,1,1,EXPLODED,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3600,10
+6,u,vc,8,1,1,TIMEOUT,2020-06-09 18:41:28,2020-06-09 18:40:00,2020-06-09 19:41:38,3600,10
+7,u,vc,0,1,1,CANCELLED,2020-06-09 18:41:28,,2020-06-09 18:50:00,0,
+4,u,vc,8,1,1,FAILED,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3600,10
+8,u,vc,8,1,1,NODE_FAIL,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3600,99
+"""
+
+
+def test_each_row_is_kept_or_rejected_with_its_reason(file: File):
+    trace = read_helios([file(HEADER + ROWS)])
+    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
+        6: "state: not one of COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, RUNNING, PENDING, SUSPENDED",
+        7: "start before submission",
+        9: "the same job and attempt as an earlier row",
+    }
+    assert trace.summary()["rows_in"] == 9
+    # 1 GPU x 36848 s + 4 x 249 + 1 x 675233 + 8 x 3600 + 8 x 3600; job 7 never started
+    assert trace.provenance["gpu_hours"] == pytest.approx((36848 + 996 + 675233 + 2 * 28800) / 3600)
+    assert trace.jobs["submit_time"][0] == datetime(2020, 6, 9, 10, 41, 1, tzinfo=UTC)
+    assert dict(trace.jobs["job_id", "state"].iter_rows())["4"] == "UNKNOWN"
+
+
+def test_columns_that_contradict_the_times_are_reported_and_not_used(file: File):
+    quality = dict(read_helios([file(HEADER + ROWS)]).quality["check", "rows"].iter_rows())
+    assert quality["queue is not start - submission"] == 1  # job 8
+    assert "duration is not end - start" not in quality  # a second off is rounding
+    wrong = ROWS.replace(",249,0", ",500,0")
+    quality = dict(read_helios([file(HEADER + wrong)]).quality["check", "rows"].iter_rows())
+    assert quality["duration is not end - start"] == 1
+
+
+def test_the_zone_is_stated_in_the_provenance_and_can_be_given(file: File):
+    path = file(HEADER + ROWS)
+    assumed, given = read_helios([path]), read_helios([path], tz="UTC")
+    assert assumed.provenance["time_zone"] == "Asia/Shanghai"
+    assert any("names no zone" in note for note in assumed.provenance["notes"])
+    assert not any("names no zone" in note for note in given.provenance["notes"])
+    assert (given.jobs["submit_time"][0] - assumed.jobs["submit_time"][0]).total_seconds() == 8 * 3600

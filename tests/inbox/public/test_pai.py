@@ -1,0 +1,104 @@
+"""PAI tables: tasks with shares of GPUs, joined to their jobs and instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.public.pai import TABLES, read_pai
+
+File = Callable[..., Path]
+
+TASKS = """\
+j1,worker,4.0,Terminated,7200.0,10800.0,600.0,29.296875,50.0,T4
+j1,ps,1.0,Terminated,7200.0,10800.0,600.0,29.296875,,CPU
+j2,tensorflow,1.0,Failed,9000.0,12600.0,600.0,29.3,100.0,MISC
+j3,worker,2.0,Running,12000.0,,600.0,29.3,100.0,V100
+j4,worker,2.0,Waiting,,,600.0,29.3,100.0,
+j5,worker,2.0,Waiting,,,600.0,29.3,100.0,
+j6,worker,2.0,Lost,9000.0,,600.0,29.3,100.0,
+j2,tensorflow,1.0,Failed,9000.0,12600.0,600.0,29.3,100.0,MISC
+j7,worker,,Terminated,9000.0,9600.0,600.0,29.3,100.0,P100
+j8,worker,1.0,Terminated,9000.0,9600.0,600.0,29.3,,P100
+"""
+JOBS = """\
+j1,i1,u1,Terminated,3600.0,10800.0
+j2,i2,u2,Failed,9000.0,12600.0
+j3,i3,u1,Running,12000.0,
+j4,i4,u3,Waiting,12000.0,
+bad
+"""
+INSTANCES = """\
+j1,worker,a,w1,i1,Terminated,7200.0,10800.0,m2
+j1,worker,b,w2,i1,Terminated,7200.0,10800.0,m1
+j1,worker,c,w3,i1,Terminated,7200.0,10800.0,m2
+j1,ps,d,w4,i1,Terminated,7200.0,10800.0,m9
+"""
+
+
+def three(file: File) -> list[Path]:
+    return [
+        file(text, f"pai_{name}_table.csv")
+        for name, text in zip(TABLES, (JOBS, TASKS, INSTANCES), strict=True)
+    ]
+
+
+def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):
+    trace = read_pai(three(file))
+    rows = {row["job_id"]: row for row in trace.jobs.iter_rows(named=True)}
+    worker = rows["j1/worker"]
+    assert (worker["gpus"], worker["tenant"], worker["nodes"], worker["node_list"]) == (2.0, "u1", 2, "m1,m2")
+    assert worker["submit_time"] == datetime(1970, 1, 1, 1, tzinfo=UTC)
+    assert worker["start_time"] == datetime(1970, 1, 1, 2, tzinfo=UTC)
+    assert rows["j1/ps"]["gpus"] == 0.0  # of type CPU
+    assert rows["j8/worker"]["gpus"] is None  # missing is not zero
+    assert rows["j7/worker"]["gpus"] is None
+    assert (rows["j4/worker"]["state"], rows["j4/worker"]["tenant"]) == ("PENDING", "u3")
+    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
+        6: "start_time: missing, and the submission is not known",
+        7: "state: not one of Terminated, Failed, Running, Waiting",
+        8: "the same job and attempt as an earlier row",
+    }
+    assert trace.summary()["rows_in"] == 10
+    # j1: 2 GPUs for 1 h; j2: 1 for 1 h; j3: 2 from 12000 to the last instant, 12600
+    assert trace.provenance["gpu_hours"] == pytest.approx(2 + 1 + 2 * 600 / 3600)
+
+
+def test_the_other_tables_are_accounted_for(file: File):
+    notes = read_pai(three(file)).provenance["notes"]
+    assert "pai_job_table: 5 rows, 1 of them unreadable" in notes
+    assert "pai_instance_table: 4 rows, 0 of them unreadable" in notes
+    assert len(read_pai(three(file)).provenance["files"]) == 3
+
+
+def test_the_shifted_clock_is_named_unless_an_origin_is_given(file: File):
+    check, path = "dates shifted by the source", file(TASKS)
+    assert check in read_pai([path]).quality["check"].to_list()
+    assert check not in read_pai([path], origin="2020-07-01T00:00:00+08:00").quality["check"].to_list()
+
+
+def test_tasks_alone_have_no_queue(file: File):
+    trace = read_pai([file(TASKS)])
+    assert trace.jobs["tenant"].unique().to_list() == ["pai"]
+    assert (trace.jobs["start_time"] - trace.jobs["submit_time"]).drop_nulls().dt.total_seconds().max() == 0
+    assert "submission not in the files" in trace.quality["check"].to_list()
+
+
+def test_a_header_line_changes_nothing(file: File):
+    headed = file(",".join(TABLES["task"]) + "\n" + TASKS, "headed.csv")
+    assert read_pai([headed]).jobs.equals(read_pai([file(TASKS)]).jobs)
+    assert detect(headed) == "pai"
+
+
+def test_the_tables_are_found_in_any_order(file: File):
+    paths = three(file)
+    assert all(detect(path) == "pai" for path in paths)
+    whole = read("auto", paths)
+    assert whole.summary() == read("auto", paths[::-1]).summary()
+    with pytest.raises(TraceFormatError, match="expected pai_task_table, which holds the GPUs"):
+        read_pai([paths[0]])

@@ -1,0 +1,404 @@
+"""Slurm accounting: public dumps compared job by job, and everything that sacct prints besides."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import Trace, read, read_slurm
+from gpuplanner.inbox.slurm.accounting_rows import SEEN_AGAIN
+from gpuplanner.inbox.slurm.sacct import STEP
+from gpuplanner.inbox.slurm.words import duration_s, parse_tres, slurm_state
+
+File = Callable[..., Path]
+
+HEADER = "JobID|Account|State|Submit|Start|End|NodeList|AllocTRES|JobName"
+DAY = "2025-09-01T"
+FAULTY = f"""\
+{HEADER}
+1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100=2,gres/gpu=2,node=1|one|with|bars
+1.batch|bio|COMPLETED|{DAY}09:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100=2,gres/gpu=2|batch
+1.extern|bio|COMPLETED|{DAY}09:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100=2,gres/gpu=2|extern
+1.0|bio|COMPLETED|{DAY}09:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100=2,gres/gpu=2|python
+2|bio|LOST|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+3|bio|COMPLETED|yesterday|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+4|bio|COMPLETED|Unknown|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+5|bio|COMPLETED|{DAY}08:00:00|{DAY}25:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+6|bio|COMPLETED|{DAY}10:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+7|bio|COMPLETED|{DAY}08:00:00|{DAY}11:00:00|{DAY}09:00:00|n1|gres/gpu=1|x
+8|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=many|x
+9|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|billing=32,cp|x
+10|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00
+{HEADER}
+11|bio|COMPLETED|2025-03-30T02:30:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+12|bio|COMPLETED|1025-03-30T02:30:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x
+13|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=100001|x
+1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100=2,gres/gpu=2|again
+14|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|bell\a
+"""
+
+
+def table(file: File, *rows: str, header: str = HEADER, tz: str | None = "UTC", name: str = "a.txt") -> Trace:
+    return read_slurm([file("\n".join([header, *rows]) + "\n", name)], tz=tz)
+
+
+def test_each_row_that_is_no_readable_job_is_rejected_with_its_line_and_reason(file: File):
+    trace = read_slurm([file(FAULTY)], tz="Europe/Oslo")
+    skip = "not a time, or one that the clocks of Europe/Oslo skip"
+    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
+        **dict.fromkeys((3, 4, 5), STEP),
+        6: "State: not a state of Slurm",
+        7: f"Submit: {skip}",
+        8: "Submit: missing",
+        9: f"Start: {skip}",
+        10: "start before submission",
+        11: "end before start",
+        12: "TRES: not a list of name=value",
+        13: "TRES: not a list of name=value",
+        14: "fewer fields than columns",
+        15: "the header line again",
+        16: f"Submit: {skip}",
+        17: "Submit: not between 1970 and 2100",
+        18: "GPUs: above 100000",
+        19: SEEN_AGAIN,
+        20: "a control character",
+    }
+    assert trace.jobs["job_id"].to_list() == ["1"]
+    assert trace.provenance["gpu_hours"] == 4.0
+    steps = trace.quality.filter(check=f"rejected: {STEP}")
+    assert steps["severity", "rows"].row(0) == ("info", 3)
+
+
+def test_times_need_a_zone_unless_they_carry_one(file: File):
+    row = f"1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu=1|x"
+    with pytest.raises(TraceFormatError, match=r"expected a stated time zone.*--tz Europe/Oslo or --tz UTC"):
+        table(file, row, tz=None)
+    offset = table(file, row.replace(":00|", ":00+02:00|"), tz=None)
+    epoch = table(file, "1|bio|COMPLETED|1756706400|1756710000|1756717200|n1|gres/gpu=1|x", tz=None, name="b")
+    oslo = table(file, row, tz="Europe/Oslo", name="c")
+    assert offset.jobs.equals(oslo.jobs)
+    assert epoch.jobs.equals(oslo.jobs)
+    assert oslo.summary()["span_start"] == "2025-09-01T06:00:00Z"
+
+
+def test_fields_in_any_order_and_case_and_with_open_line_ends(file: File):
+    row = f"gres/gpu=3|{DAY}11:00:00|1|{DAY}08:00:00|{DAY}09:00:00|COMPLETED|"
+    trace = table(file, row, header="reqtres|end|JOBID|submit|start|state|")  # as sacct --parsable ends lines
+    assert trace.provenance["gpu_hours"] == 6.0
+    assert trace.jobs["tenant"].to_list() == ["unknown"]
+    assert "no account" in trace.quality["check"].to_list()
+
+
+T0 = 1756706400
+FULL = {"JobID": "7", "State": "COMPLETED", "Submit": T0, "Eligible": T0 + 60, "Start": T0 + 600, "End": T0 + 7800,
+        "ElapsedRaw": 7200, "Elapsed": "02:00:00", "AllocTRES": "gres/gpu=2"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("left_out", "check"),
+    [
+        ([], None),
+        (["End"], "end not in the source"),
+        (["End", "ElapsedRaw"], "end not in the source"),
+        (["Start"], "start not in the source"),
+        (["Submit"], "submission not in the source"),
+        (["Submit", "Eligible"], "submission not in the source"),
+    ],
+)
+def test_times_that_a_field_list_leaves_out_follow_from_the_others(
+    file: File, left_out: list[str], check: str | None
+):
+    fields = {name: str(value) for name, value in FULL.items() if name not in left_out}
+    trace = table(file, "|".join(fields.values()), header="|".join(fields), tz=None)
+    row = trace.jobs.row(0, named=True)
+    assert (row["start_time"].timestamp(), row["end_time"].timestamp()) == (T0 + 600, T0 + 7800)
+    submit = T0 if "Submit" not in left_out else T0 + 60 if "Eligible" not in left_out else T0 + 600
+    assert row["submit_time"].timestamp() == submit
+    assert trace.provenance["gpu_hours"] == 4.0
+    assert [name for name in trace.quality["check"] if "not in the source" in name] == (
+        [check] if check else []
+    )
+
+
+def test_a_derived_end_is_left_open_for_jobs_that_run_or_wait(file: File):
+    header = "JobIDRaw|State|Submit|Start|ElapsedRaw|AllocTRES"
+    trace = table(
+        file,
+        f"1|RUNNING|{T0}|{T0}|3600|gres/gpu=1",
+        f"2|PENDING|{T0}|Unknown|0|gres/gpu=1",
+        f"3|CANCELLED by 5|{T0}|None|0|gres/gpu=1",
+        header=header,
+        tz=None,
+    )
+    assert trace.jobs["job_id"].to_list() == ["1", "2", "3"]
+    assert trace.jobs["end_time"].null_count() == 3
+    assert trace.provenance["gpu_hours"] == 1.0
+
+
+def test_a_field_list_without_a_header_can_be_named(file: File):
+    rows = "".join(f"{number}|COMPLETED|{T0}|{T0}|{T0 + 3600}|gres/gpu={number}|a|b\n" for number in (1, 2))
+    names = ["JobID", "State", "Submit", "Start", "End", "AllocTRES", "JobName"]
+    trace = read("slurm", file(rows), columns=names)
+    assert trace.summary()["rows_in"] == trace.jobs.height == 2
+    assert trace.summary()["gpu_hours"] == 3.0
+
+
+def test_a_renamed_column_is_named_with_its_nearest(file: File):
+    with pytest.raises(TraceFormatError, match=r"'AllocTRES' may be 'AllocTRESs' here"):
+        table(file, "", header="JobID|State|Submit|Start|End|AllocTRESs")
+
+
+def test_missing_fields_are_all_named(file: File):
+    with pytest.raises(
+        TraceFormatError,
+        match=r"'Submit' or 'Eligible' or 'Start', 'Start' or 'End', .*'AllocTRES' or 'ReqTRES' of slurm",
+    ):
+        table(file, "1|x|COMPLETED", header="JobID|JobName|State")
+
+
+def test_a_bar_inside_a_name_that_is_not_last_is_rejected_not_misread(file: File):
+    header = "JobID|JobName|State|Submit|Start|End|AllocTRES"
+    good = f"1|x|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|gres/gpu=1"
+    trace = table(file, good, good.replace("1|x", "2|x|y"), header=header)
+    assert trace.jobs["job_id"].to_list() == ["1"]
+    assert trace.rejects["reason"].to_list() == ["more fields than columns"]
+
+
+def test_what_only_the_table_forbids_is_rejected_too(file: File):
+    header = HEADER.replace("JobName", "TimelimitRaw")
+    times = f"{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00"
+    limits = ["60", "-5", "UNLIMITED", "nan", "-5"]
+    rows = [f"{n}|bio|COMPLETED|{times}|n1|gres/gpu=1|{limit}" for n, limit in enumerate(limits)]
+    trace = table(file, *rows, header=header)
+    assert trace.jobs["job_id", "time_limit_s"].rows() == [("0", 3600.0), ("2", None)]
+    assert trace.rejects["row", "reason"].rows() == [
+        (3, "time_limit_s below 0.0"),
+        (5, "time_limit_s not a number"),
+        (6, "time_limit_s below 0.0"),
+    ]
+
+
+def test_arrays_and_requeued_jobs_keep_their_attempts_apart(file: File):
+    trace = table(
+        file,
+        f"5_1|bio|COMPLETED|{DAY}08:00:00|{DAY}08:10:00|{DAY}09:00:00|n1|gres/gpu=1|x",
+        f"5_2|bio|NODE_FAIL|{DAY}08:00:00|{DAY}08:10:00|{DAY}08:20:00|n1|gres/gpu=1|x",
+        f"5_2|bio|COMPLETED|{DAY}08:20:00|{DAY}08:30:00|{DAY}09:00:00|n2|gres/gpu=1|x",
+        f"5_[3-9]|bio|PENDING|{DAY}08:00:00|Unknown|Unknown|None assigned||x",
+    )
+    assert trace.jobs.sort("job_id", "attempt")["job_id", "attempt"].rows() == [
+        ("5_1", 1),
+        ("5_2", 1),
+        ("5_2", 2),
+        ("5_[3-9]", 1),
+    ]
+    assert "array of waiting tasks on one row" in trace.quality["check"].to_list()
+
+
+def test_of_two_dumps_of_a_job_the_one_that_knows_its_end_counts(file: File):
+    running = f"1|bio|RUNNING|{DAY}08:00:00|{DAY}09:00:00|Unknown|n1|gres/gpu=1|x"
+    waiting = f"1|bio|PENDING|{DAY}08:00:00|Unknown|Unknown|None assigned||x"
+    ended = f"1|bio|FAILED|{DAY}08:00:00|{DAY}09:00:00|{DAY}10:00:00|n1|gres/gpu=1|x"
+    months = [
+        file(f"{HEADER}\n{row}\n", name) for name, row in (("a", waiting), ("b", running), ("c", ended))
+    ]
+    trace = read_slurm(months, tz="UTC")
+    assert trace.jobs["state"].to_list() == ["FAILED"]
+    assert trace.rejects["file", "reason"].rows() == [("a", SEEN_AGAIN), ("b", SEEN_AGAIN)]
+
+
+def test_a_running_job_counts_up_to_the_moment_sacct_ran(file: File):
+    header = HEADER.replace("JobName", "ElapsedRaw")
+    trace = table(
+        file,
+        f"1|bio|RUNNING|{DAY}08:00:00|{DAY}09:00:00|Unknown|n1|gres/gpu=2|7200",
+        f"2|bio|SUSPENDED|{DAY}08:00:00|{DAY}10:00:00|Unknown|n1|gres/gpu=1|3600",
+        header=header,
+    )
+    assert trace.summary()["span_end"] == "2025-09-01T11:00:00Z"
+    assert trace.provenance["gpu_hours"] == 2 * 2 + 1
+    assert trace.jobs["state"].to_list() == ["RUNNING", "RUNNING"]
+
+
+def test_a_job_that_never_had_a_node_has_no_start(file: File):
+    # Older versions print the time of the cancellation as the start.
+    trace = table(
+        file, f"1|bio|CANCELLED by 5|{DAY}08:00:00|{DAY}09:00:00|{DAY}09:00:00|None assigned|gres/gpu=1|x"
+    )
+    assert trace.jobs["start_time", "node_list"].row(0) == (None, None)
+    assert trace.quality.filter(check="ended without ever starting").height == 1
+
+
+def test_elapsed_time_that_contradicts_the_clock_is_reported(file: File):
+    header = HEADER.replace("JobName", "Elapsed")
+    row = "1|bio|COMPLETED|2025-10-26T00:00:00|2025-10-26T01:00:00|2025-10-26T04:00:00|n1|gres/gpu=1|04:00:00"
+    name = "elapsed time is not end - start"
+    assert name not in table(file, row, header=header, tz="Europe/Oslo").quality["check"].to_list()
+    assert name in table(file, row, header=header, tz="UTC", name="b").quality["check"].to_list()
+
+
+def test_mig_instances_are_named_and_warned_about(file: File):
+    trace = table(
+        file, f"1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100_3g.20gb=1|x"
+    )
+    assert trace.jobs["gpus", "gpu_model", "profile_requested"].row(0) == (1.0, "a100", "3g.20gb")
+    assert "MIG instances counted as GPUs" in trace.quality["check"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "model", "profile", "nodes"),
+    [
+        ("billing=32,cpu=32,gres/gpu:a100=4,gres/gpu=4,mem=128G,node=1", 4, "a100", None, 1),
+        ("cpu=32,gres/gpu:a100=4", 4, "a100", None, None),
+        ("gres/gpu:a100=2,gres/gpu:v100=1", 3, "a100|v100", None, None),
+        ("cpu=8,mem=24000M,node=12", 0, None, None, 12),
+        ("gres/gpu=2,gres/gpumem=40G,gres/gpuutil=80", 2, None, None, None),
+        ("gres/gpu:nvidia_a100_1g.5gb=3", 3, "nvidia_a100", "1g.5gb", None),
+        ("gres/gpu:h100_1g.10gb.me=1", 1, "h100", "1g.10gb+me", None),
+        ("gres/gpu:3g.20gb=1", 1, None, "3g.20gb", None),
+        ("gres/gpu:a100_3g.20gb=1,gres/gpu:a100_1g.5gb=1", 2, "a100", None, None),
+        ("gres/gpu:a100_80=4,gres/gpu=4", 4, "a100_80", None, None),
+    ],
+)
+def test_gpus_of_a_tres_text(text: str, gpus: int, model: str | None, profile: str | None, nodes: int | None):
+    tres = parse_tres(text)
+    assert (tres.gpus, tres.model, tres.profile, tres.nodes) == (gpus, model, profile, nodes)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu", "cpu=", "=8", "gres/gpu=-1", "gres/gpu=1.5", "node=9999999999", "a,b=1"]
+)
+def test_what_is_no_tres_text_is_refused(text: str):
+    with pytest.raises(ValueError):
+        parse_tres(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("CANCELLED by 380693", "CANCELLED"),
+        ("CANCELLED+", "CANCELLED"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+        ("DEADLINE", "TIMEOUT"),
+        ("BOOT_FAIL", "NODE_FAIL"),
+        ("SUSPENDED", "RUNNING"),
+        ("COMPLETING", "RUNNING"),
+        ("REQUEUED", "PREEMPTED"),
+        ("REQUEUE+", None),
+        ("C+", None),
+        ("completed", None),
+    ],
+)
+def test_states(text: str, state: str | None):
+    assert slurm_state(text) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("00:00:24", 24.0),
+        ("10-13:27:06", 912_426.0),
+        ("37-14:00:00", 3_247_200.0),
+        ("01:30", 90.0),
+        ("00:01.413", 1.413),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("", None),
+    ],
+)
+def test_durations(text: str, value: float | None):
+    assert pl.select(duration_s(pl.lit(text))).item() == value
+
+
+def instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
+
+
+@pytest.mark.data
+def test_the_fox_dump_equals_what_was_checked_by_hand_upstream(public_data: Path):
+    trace = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
+    assert trace.summary()["rows_in"] == 301
+    assert trace.jobs.height == 122
+    assert trace.rejects["reason"].to_list() == [STEP] * 179
+    text = (public_data / "slurm" / "sonar_fox_2025.json").read_text()
+    expected = {
+        str(job["job_id"]): job
+        for job in json.loads(text)["data"]["attributes"]["slurm_jobs"]
+        if "job_step" not in job
+    }
+    assert set(trace.jobs["job_id"]) == expected.keys()
+    snapshot = datetime.fromisoformat(trace.summary()["span_end"])
+    hours = 0.0
+    for job in trace.jobs.iter_rows(named=True):
+        want = expected[job["job_id"]]
+        assert job["state"] == want["job_state"].split()[0]
+        assert job["submit_time"] == instant(want["submit_time"])
+        assert job["start_time"] == instant(want.get("start_time"))
+        assert job["end_time"] == instant(want.get("end_time"))
+        assert (job["user"], job["tenant"]) == (want["user_name"], want["account"])
+        # The JSON adds 2 to numbers: there, 0 is "not set" and 1 "without limit".
+        assert job["time_limit_s"] == want["time_limit"] - 2
+        assert job["node_list"] == ",".join(want.get("nodes", [])) or job["node_list"] is None
+        resources = dict(item.split("=") for item in want.get("allocated_resources", "").split(",") if item)
+        assert job["gpus"] == (float(resources.get("gres/gpu", 0)) if resources else None)
+        models = [name.split(":")[1] for name in resources if name.startswith("gres/gpu:")]
+        assert job["gpu_model"] == (models[0] if models else None)
+        if job["start_time"] is not None:
+            held = ((job["end_time"] or snapshot) - job["start_time"]).total_seconds()
+            # sacct filled in ElapsedRaw row by row, within a second of the snapshot.
+            assert abs(held - want["sacct"]["ElapsedRaw"]) <= 1
+            hours += (job["gpus"] or 0) * held / 3600
+    assert trace.provenance["gpu_hours"] == pytest.approx(hours)
+    assert trace.summary()["span_start"] == "2025-09-07T20:16:06Z"  # 22:16:06, UTC+2
+
+
+@pytest.mark.data
+def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
+    path = public_data / "slurm" / "sacct_phillips_2016.log.gz"
+    trace = read_slurm([path], tz="UTC")
+    with gzip.open(path, "rt") as stream:
+        rows = [line.rstrip("\n").split("|", 25) for line in stream]
+    assert trace.summary()["rows_in"] == len(rows) == trace.jobs.height == 4285
+    gpu_rows = [row for row in rows if "gres/gpu=" in row[22]]
+    assert len(gpu_rows) == 2
+    assert trace.jobs.filter(pl.col("gpus") > 0)["job_id"].to_list() == [row[0] for row in gpu_rows]
+    hours = sum(
+        int(row[22].split("gres/gpu=")[1].split(",")[0])
+        * (datetime.fromisoformat(row[13]) - datetime.fromisoformat(row[12])).total_seconds()
+        for row in gpu_rows
+    )
+    assert trace.provenance["gpu_hours"] == pytest.approx(hours / 3600)
+    first = trace.jobs.row(0, named=True)
+    assert (first["tier"], first["tenant"], first["user"], first["nodes"]) == (
+        "chestnut",
+        "chaff",
+        "noror",
+        1,
+    )
+    assert first["time_limit_s"] == 37 * 86400 + 14 * 3600
+    never = sum(row[24] == "None assigned" for row in rows)
+    assert trace.jobs["start_time"].null_count() == never
+
+
+@pytest.mark.data
+def test_a_dump_without_times_is_a_listing_of_states(public_data: Path):
+    """269 rows, of which 163 are steps; the figures were counted with awk."""
+    path = public_data / "slurm" / "sacct_short_ood.txt"
+    found = read("auto", path)
+    facts = found.summary()
+    assert (facts["rows_in"], found.table.height, found.rejects.height) == (269, 106, 163)
+    assert (facts["jobs_completed"], facts["jobs_pending"], facts["jobs_timeout"]) == (44, 31, 10)
+    assert found.table["cpus"].sum() == 19_436
+
+
+@pytest.mark.data
+def test_a_dump_without_times_is_refused_naming_them(public_data: Path):
+    with pytest.raises(TraceFormatError, match=r"'Submit' or .*'AllocTRES' or 'ReqTRES'"):
+        read_slurm([public_data / "slurm" / "sacct_short_ood.txt"], tz="America/New_York")

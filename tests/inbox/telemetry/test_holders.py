@@ -1,0 +1,185 @@
+"""Which job held a device: by name, by allocation, or because no other job can have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox.telemetry import expand_node_list, match_jobs
+from gpuplanner.schemas import Jobs, Samples, conform
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def hour(number: float) -> datetime:
+    """Instant so many hours after the start."""
+    return START + timedelta(hours=number)
+
+
+def samples(*rows: dict[str, Any]) -> pl.DataFrame:
+    """Samples of GPU 0 on n1 unless they say otherwise."""
+    common = {"time": START, "node": "n1", "gpu": 0, "instance": None, "profile": None, "job_id": None}
+    table = pl.DataFrame(
+        [common | {"activity_source": "none"} | row for row in rows], infer_schema_length=None
+    )
+    return conform(table, Samples, where="test")
+
+
+def jobs(*rows: tuple[str, float, float | None, str | None, float | None, str | None]) -> pl.DataFrame:
+    """Jobs by id, start and end in hours, node list, GPUs and profile."""
+    table = pl.DataFrame(
+        [
+            {
+                "job_id": name,
+                "attempt": 1,
+                "tenant": "t",
+                "submit_time": START,
+                "start_time": hour(start),
+                "end_time": None if end is None else hour(end),
+                "state": "RUNNING" if end is None else "COMPLETED",
+                "gpus": gpus,
+                "node_list": nodes,
+                "profile_requested": profile,
+            }
+            for name, start, end, nodes, gpus, profile in rows
+        ],
+        infer_schema_length=None,
+    )
+    return conform(table, Jobs, where="test")
+
+
+def held(table: pl.DataFrame, *rows: Any, allocations: pl.DataFrame | None = None) -> Sequence[str | None]:
+    """Jobs of the samples, in the order in which they were given."""
+    found, _ = match_jobs(table, jobs(*rows), allocations)
+    assert found.drop("job_id").equals(table.drop("job_id"))
+    return found["job_id"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("gpu-[08-10,15],cpu7", ["gpu-08", "gpu-09", "gpu-10", "gpu-15", "cpu7"]),
+        ("a[1-2]b, c", ["a1b", "a2b", "c"]),
+    ],
+)
+def test_node_lists_of_slurm(text: str, names: list[str]):
+    assert expand_node_list(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n[1-9999999]", "n]", "n[3-]x", "a b"])
+def test_what_is_no_node_list_is_refused(text: str):
+    with pytest.raises(TraceFormatError, match="node list"):
+        expand_node_list(text)
+
+
+def test_one_job_that_held_the_whole_node():
+    table = samples(*({"time": hour(at), "gpu": gpu} for at in (0, 1, 2, 3) for gpu in (0, 1)))
+    assert held(table, ("a", 1, 2, "n1", 2, None), ("b", 2, None, "n[1-2]", 4, None)) == [
+        *(None, None, "a", "a", "b", "b", "b", "b")
+    ]
+
+
+def test_a_job_on_a_part_of_the_node_is_not_guessed():
+    table = samples({"gpu": 0}, {"gpu": 1})
+    assert held(table, ("a", 0, 1, "n1", 1, None)) == [None, None]
+    assert held(table, ("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n1", 1, None)) == [None, None]
+    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    assert [(found.check, found.severity, found.rows) for found in findings] == [
+        ("job not known", "warning", 2)
+    ]
+
+
+def test_allocations_say_which_part():
+    table = samples({"gpu": 0}, {"gpu": 1}, {"gpu": 1, "time": hour(5)})
+    given_out = pl.DataFrame(
+        {"job_id": ["a", "b"], "node": "n1", "gpu": [0, 1], "instance": [None, None]},
+        schema_overrides={"instance": pl.Int32},
+    )
+    both = ("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n1", 1, None)
+    assert held(table, *both, allocations=given_out) == ["a", "b", None]
+
+
+def test_a_name_from_the_source_counts_most():
+    assert held(samples({"job_id": "77"}), ("a", 0, 1, "n1", 1, None)) == ["77"]
+
+
+def test_instances_are_matched_by_their_profile():
+    table = samples(
+        {"instance": 1, "profile": "3g.40gb"},
+        {"instance": 9, "profile": "1g.10gb"},
+        {"instance": 10, "profile": "1g.10gb"},
+        {},
+    )
+    assert held(
+        table,
+        ("big", 0, 1, "n1", 1, "3g.40gb"),
+        ("small", 0, 1, "n1", 1, "1g.10gb"),
+        ("whole", 0, 1, "n1", 8, None),
+    ) == ["big", None, None, None]
+
+
+def test_jobs_seen_outside_their_time_show_that_clocks_differ():
+    table = samples(*({"time": hour(at), "job_id": "a"} for at in (0, 0.01, 0.02, 0.03)))
+    _, findings = match_jobs(table, jobs(("a", 0.5, 1, "n1", 1, None)))
+    (skew,) = [found for found in findings if found.check.startswith("clock skew")]
+    assert (skew.severity, skew.rows, skew.example) == ("warning", 1, "job a on n1: by 1800 s")
+    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    assert [found.check for found in findings] == ["job named by the source"]
+
+
+def test_only_free_devices_at_work_have_activity_without_a_job():
+    table = samples(
+        *(
+            {"time": hour(at), "sm_activity": busy}
+            for at, busy in ((0, 0.9), (2, 0.049), (3, None), (4, 0.05))
+        )
+    )
+    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    told = [(found.check, found.severity, found.rows, found.example) for found in findings]
+    assert told == [
+        ("job found by node and time", "info", 1, ""),
+        ("no job on the node then", "info", 3, ""),
+        ("activity without a job", "warning", 1, "n1 GPU 0 at 2026-01-01 04:00:00 UTC"),
+    ]
+
+
+def test_no_jobs_and_no_samples():
+    none = jobs(("a", 0, 1, None, 1, None))
+    assert match_jobs(samples({}), none)[0]["job_id"].to_list() == [None]
+    assert match_jobs(samples({}).clear(), none)[0].is_empty()
+
+
+SPANS = st.lists(
+    st.tuples(
+        st.integers(0, 20), st.integers(1, 8), st.sampled_from(["n1", "n2", "n[1-2]"]), st.integers(1, 4)
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SPANS, st.lists(st.tuples(st.integers(0, 25), st.sampled_from(["n1", "n2"])), min_size=1, max_size=15))
+def test_matches_are_those_of_brute_force(spans: Any, seen: Any):
+    rows = [
+        (str(number), start, start + length, nodes, float(gpus), None)
+        for number, (start, length, nodes, gpus) in enumerate(spans)
+    ]
+    if not rows:
+        return
+    table = samples(*({"time": hour(at), "node": node} for at, node in sorted(set(seen))))
+    expected = []
+    for at, node in table.select("time", "node").iter_rows():
+        on = [row for row in rows if node in expand_node_list(row[3]) and hour(row[1]) <= at < hour(row[2])]
+        # one GPU is seen on each node
+        sure = len(on) == 1 and on[0][4] / len(expand_node_list(on[0][3])) >= 1
+        expected.append(on[0][0] if sure else None)
+    assert held(table, *rows) == expected
