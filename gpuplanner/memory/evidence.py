@@ -27,7 +27,7 @@ def add_own_needs(
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs`` with ``row``, ``profile``, ``sizable`` and ``asked_sms``.
+        Table ``schemas.Jobs`` with ``row``, ``profile``, ``sizable``, ``asked_sms`` and ``cut``: it held instances.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     board : GpuModel
@@ -45,9 +45,11 @@ def add_own_needs(
     """
     seen = pl.col("minutes") >= minimum_minutes
     whole = float(board.sms_of(WHOLE_GPU))
-    # A job that names a slice may yet hold a whole GPU; it held the slice if its GPUs are a part or unknown.
+    # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
     held = (
-        pl.when(pl.col("gpus") >= 1)
+        pl.when("cut")
+        .then("asked_sms")
+        .when(pl.col("gpus") >= 1)
         .then(whole)
         .when(pl.col("profile_requested").is_null() & pl.col("gpus").is_not_null())
         .then(pl.col("gpus") * whole)

@@ -77,7 +77,8 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Add what each job asks for in terms of one board.
 
     - A profile that is named and on the board is taken, under the name of this board; as many instances as
-      GPUs, at least one.
+      the job holds, and where it holds whole GPUs as many as these, at least one.
+    - A profile that the board does not have is sized by the share of a GPU that each instance is.
     - A fraction of a GPU is the smallest slice whose share of the board's SMs and of its memory slices both
       reach the fraction. Instances do not add up to a whole board (three 2g of an H100 hold 96 of 132 SMs),
       so half a GPU can need a whole one; above what any slice reaches, it is one GPU.
@@ -99,7 +100,7 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     Warns
     -----
     GpuPlannerWarning
-        If profiles are named that the board does not have; those jobs are mapped by their number of GPUs.
+        If profiles are named that the board does not have; those jobs are mapped by their share of a GPU.
         :func:`unknown_profiles` lists them.
 
     Examples
@@ -121,23 +122,24 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     if unknown.height:
         text = (
             f"{unknown['jobs'].sum()} jobs name a profile that {known.name} does not have "
-            f"({examples(unknown['profile_requested'].to_list())}); they are sized by their number of GPUs"
+            f"({examples(unknown['profile_requested'].to_list())}); they are sized by their share of a GPU"
         )
         warnings.warn(text, GpuPlannerWarning, stacklevel=2)
     table = conform(jobs, Jobs, where="jobs")
     names = canonical_names(table["profile_requested"], known)
     gpus, named = pl.col("gpus"), pl.col("profile_requested").replace_strict(names, default=None)
-    whole = pl.max_horizontal(gpus.ceil(), 1).cast(pl.Int32)
+    number = pl.coalesce("instances", pl.max_horizontal(gpus.ceil(), 1).cast(pl.Int32))
+    each = gpus / pl.coalesce("instances", 1)
     requests = table.select(
         profile=pl.when(gpus == 0)
         .then(None)
-        .otherwise(pl.coalesce(named, _profile_of_fraction(gpus, known))),
+        .otherwise(pl.coalesce(named, _profile_of_fraction(each, known))),
         instances=pl.when(gpus == 0)
         .then(0)
         .when(named.is_not_null())
-        .then(whole.fill_null(1))
+        .then(number.fill_null(1))
         .when(gpus.is_not_null())
-        .then(whole),
+        .then(number),
     )
     return jobs.with_columns(requests["profile"].cast(pl.String), requests["instances"].cast(pl.Int32))
 

@@ -111,7 +111,8 @@ def rightsize(
         )
         raise SchemaError(text)
     known = as_board(board)
-    asked = _asked(resolve_requests(conform(jobs, Jobs, where="rightsize: jobs"), known), known)
+    table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
+    asked = _asked(resolve_requests(table, known), known)
     observed = add_own_needs(asked, samples, known, headroom=headroom, minimum_minutes=minimum_evidence)
     needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
         sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),

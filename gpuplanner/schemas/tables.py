@@ -35,13 +35,25 @@ class Jobs(dy.Schema):
     end_time = _time("when it gave them back; null if it still runs or waits", nullable=True)
     state = dy.Enum(JOB_STATES, nullable=False, metadata=_meaning("state at the end of the observation"))
     gpus = _number(
-        "GPUs held, or asked for if it never started; a fraction where the source shares GPUs; "
-        "null where the source does not say",
+        "GPUs held, or asked for if it never started, in whole boards: a MIG instance counts its compute slices "
+        "over those of its board, a shared GPU the share; null where it is not known",
         "GPU",
         nullable=True,
         high=MAX_GPUS_PER_JOB,
     )
-    gpu_model = _text("board, in the words of the source", nullable=True)
+    gpus_by_memory = _number(
+        "the same by memory: a MIG instance counts its memory slices over those of its board; null where it is "
+        "not known",
+        "GPU",
+        nullable=True,
+        high=MAX_GPUS_PER_JOB,
+    )
+    instances = _count(
+        "MIG instances held, or asked for if it never started; null if it holds whole GPUs", nullable=True
+    )
+    gpu_model = _text(
+        "board, as the catalogue names it; in the words of the source where it is not known", nullable=True
+    )
     profile_requested = _text("MIG profile asked for; null if none was named", nullable=True)
     nodes = _count("number of nodes", nullable=True)
     node_list = _text("names of the nodes, as the source writes them", nullable=True)
@@ -96,7 +108,9 @@ class Inventory(dy.Schema):
     """One node a row."""
 
     node = _text("node name")
-    gpu_model = _text("board, in the words of the source", nullable=True)
+    gpu_model = _text(
+        "board, as the catalogue names it; in the words of the source where it is not known", nullable=True
+    )
     gpus = _count("GPUs installed")
     rack = _text("rack name", nullable=True)
     nvlink_domain = _text("GPUs that reach each other over NVLink", nullable=True)
@@ -178,7 +192,7 @@ class Ledger(dy.Schema):
     """Installed GPU-time of one tenant, board and hour in one bucket. Tenant '-' is nobody."""
 
     tenant = _text("who held the GPUs; '-' where nobody did")
-    gpu_model = _text("board, in the words of the source", nullable=True)
+    gpu_model = _text("board, as jobs and inventory name it", nullable=True)
     hour = _time("start of the hour")
     bucket = dy.Enum(BUCKETS, nullable=False, metadata=_meaning("where the time went"))
     gpu_hours = _number("GPU-hours", "GPU h")

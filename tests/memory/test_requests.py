@@ -69,7 +69,7 @@ def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):
 
 def test_other_columns_are_kept(make_jobs):
     jobs = make_jobs({}).with_columns(run_s=60.0)
-    assert resolve_requests(jobs, "A100-80GB").columns == [*jobs.columns, "profile", "instances"]
+    assert resolve_requests(jobs, "A100-80GB").columns == [*jobs.columns, "profile"]
 
 
 def test_a_board_whose_sms_no_source_states_has_no_slices_to_map_to(make_jobs):

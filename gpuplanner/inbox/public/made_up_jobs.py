@@ -231,7 +231,9 @@ def as_jobs(requests: pl.DataFrame, placed: pl.DataFrame, *, start: datetime, en
             nodes=pl.when(begun).then("nodes"),
             node_list=pl.when(begun).then("node_list"),
         )
-        .with_columns(start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD))
+        .with_columns(
+            start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD), gpus_by_memory="gpus"
+        )
     )
     return check(jobs.sort("submit_time", "job_id"), Jobs, where="synthetic jobs")
 

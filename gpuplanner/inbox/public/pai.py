@@ -42,7 +42,7 @@ JOB_COLUMNS = {
 TASK_COLUMNS = {
     "job_name": Field("job_name"),
     "task_name": Field("task_name"),
-    "inst_num": Field("instances", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "inst_num": Field("workers", "number", nullable=True, high=MAX_GPUS_PER_JOB),
     "status": Field("state"),
     "start_time": Field("start_s", "number", nullable=True, high=MAX_SECONDS),
     "end_time": Field("end_s", "number", nullable=True, high=MAX_SECONDS),
@@ -148,7 +148,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
         attempt=pl.lit(1),
         tenant=pl.col("user").fill_null("pai"),
         gpus=pl.when(pl.col("gpu_model") == "CPU").then(share.fill_null(0.0)).otherwise(share)
-        * pl.col("instances"),
+        * pl.col("workers"),
         submit_time=clock.at("submit_s"),
         start_time=clock.at("start_s"),
         end_time=clock.at("end_s"),
