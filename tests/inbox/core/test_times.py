@@ -103,3 +103,10 @@ def test_absurd_dates_take_the_slow_road_and_stay_right():
         "9000-07-01T00:00:00Z",
         "1000-07-01T00:00:00Z",
     ]
+
+
+def test_jobs_that_wait_for_nothing_stay_in_the_first_of_two_hours():
+    """Submitted and started at the same time shown twice: equal instants are in order, no hour goes by."""
+    read, marked = utc(*(datetime(2025, 10, 26, 2, minute) for minute in (30, 30, 40)))
+    assert read == ["2025-10-26T00:30:00Z", "2025-10-26T00:30:00Z", "2025-10-26T00:40:00Z"]
+    assert marked
