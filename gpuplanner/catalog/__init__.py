@@ -1,5 +1,6 @@
 """Facts about boards, prices and carbon: data with a source, never constants in code."""
 
+from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type, slurm_type_of
 from gpuplanner.catalog.loader import (
     FACT_TABLES,
     Parameter,
@@ -15,11 +16,16 @@ from gpuplanner.catalog.loader import (
 __all__ = [
     "FACT_TABLES",
     "Parameter",
+    "all_boards",
     "board_names",
     "board_spec",
+    "boards_called",
     "carbon_intensity",
     "facts",
     "find_board",
     "gpu_price",
+    "names_of",
     "parameter",
+    "slurm_type",
+    "slurm_type_of",
 ]

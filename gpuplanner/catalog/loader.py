@@ -47,6 +47,7 @@ FACT_TABLES: dict[str, dict[str, Any]] = {
         "price_per_instance_hour": pl.Float64,
         "price_per_gpu_hour": pl.Float64,
     },
+    "board_names": {},
     "carbon_intensity": {"gco2e_per_kwh": pl.Float64, "carbon_free_fraction": pl.Float64},
     "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
 }
@@ -74,7 +75,8 @@ def facts(name: str) -> pl.DataFrame:
     Parameters
     ----------
     name : str
-        ``"mig_profiles"``, ``"gpu_specs"``, ``"gpu_prices"``, ``"carbon_intensity"`` or ``"parameters"``.
+        ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"`` or
+        ``"parameters"``.
 
     Returns
     -------

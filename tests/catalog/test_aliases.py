@@ -1,0 +1,101 @@
+"""Boards are found under every name that a scheduler, a driver or a cloud gives them."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpuplanner.catalog import (
+    all_boards,
+    board_names,
+    boards_called,
+    facts,
+    names_of,
+    slurm_type_of,
+)
+from gpuplanner.catalog.aliases import KINDS
+from gpuplanner.errors import GeometryError
+
+AMBIGUOUS = {
+    "a100", "gh200", "h100", "h100_80gb", "h20", "NVIDIA H100", "NVIDIA-H100", "P100", "v100", "V100M32", "v100_pcie",
+    "volta",
+}  # fmt: skip
+"""Names that several boards share; every other name belongs to one."""
+
+
+def test_every_board_of_the_catalogue_has_its_names():
+    with_sheet = facts("gpu_specs").select(pl.coalesce("mig_model", "gpu_model")).to_series()
+    amd = set(facts("gpu_specs").filter(vendor="AMD")["gpu_model"])
+    assert {*board_names(), *with_sheet} <= set(all_boards())
+    assert {board for board in all_boards() if not names_of(board, "nvml")} == amd
+    assert all(names_of(board, "gres_type") for board in all_boards())
+
+
+def test_rows_are_complete_and_a_name_stands_once_for_a_board():
+    table = facts("board_names")
+    assert set(table["kind"]) == set(KINDS)
+    assert not table.null_count().sum_horizontal()[0]
+    assert table.select("board", "kind", "name").is_duplicated().sum() == 0
+    assert table["date"].str.to_date().is_between(pl.date(2020, 1, 1), pl.date(2027, 1, 1)).all()
+
+
+def test_only_declared_names_are_shared():
+    owners = facts("board_names").group_by("kind", "name").agg(pl.col("board").n_unique())
+    assert set(owners.filter(pl.col("board") > 1)["name"]) == AMBIGUOUS
+
+
+def test_every_name_leads_to_its_board_in_any_writing():
+    for board, name in facts("board_names").select("board", "name").iter_rows():
+        for text in (name, name.upper(), name.replace(" ", "_"), name.replace("-", " ").lower()):
+            assert board in boards_called(text), (board, text)
+    for variant, board in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
+        assert boards_called(variant) == (board or variant,)
+
+
+def test_product_labels_are_nvml_names_with_dashes():
+    # gpu-feature-discovery replaces blanks, since a label may hold none.
+    for board in all_boards():
+        assert names_of(board, "product_label") == tuple(
+            name.replace(" ", "-") for name in names_of(board, "nvml")
+        )
+
+
+@pytest.mark.parametrize(
+    ("word", "boards"),
+    [
+        ("NVIDIA-A100-SXM4-80GB", ("A100-80GB",)),  # label of a node
+        ("A100-SXM4-80GB", ("A100-80GB",)),  # drivers before 470 leave the maker out
+        ("nvidia_a100", ("A100-40GB", "A100-80GB")),  # slurmd cuts at the first dash
+        ("nvidia_h100_80gb_hbm3", ("H100-80GB-SXM5",)),
+        ("nvidia-tesla-a100", ("A100-40GB",)),  # label of GKE, not the ambiguous word
+        ("h100", ("H100-80GB-SXM5", "H100-80GB-PCIe", "H100-94GB", "H100-64GB-SXM5")),
+        ("Tesla-P100-PCIE-16GB", ("P100-16GB-PCIe",)),
+        ("G2", ()),  # code names of OpenB that no source explains
+        ("tesla", ()),
+        ("", ()),
+    ],
+)
+def test_words_of_real_sources(word, boards):
+    assert boards_called(word) == boards
+
+
+def test_names_of_other_kinds_can_be_left_out():
+    assert boards_called("nvidia-h100-mega-80gb", {"nvml"}) == ()
+    assert boards_called("a100_80", {"gres_type"}) == ("A100-80GB",)
+
+
+def test_slurm_types_are_those_of_the_usual_variant():
+    # Cut by hand from the names that nvidia-smi prints.
+    seen = {
+        "A30-24GB": "nvidia_a30",
+        "A100-40GB": "nvidia_a100",
+        "A100-80GB": "nvidia_a100",
+        "H100-80GB-SXM5": "nvidia_h100_80gb_hbm3",
+        "H100-80GB-PCIe": "nvidia_h100_pcie",
+        "H100-94GB": "nvidia_h100_nvl",
+        "H200-141GB": "nvidia_h200",
+        "V100-16GB-SXM2": "tesla_v100",
+    }
+    assert {board: slurm_type_of(board) for board in seen} == seen
+    with pytest.raises(GeometryError, match="slurmd finds"):
+        slurm_type_of("MI300X")
