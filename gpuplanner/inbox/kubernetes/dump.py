@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from gpuplanner.inbox.core.json_items import read_items
 from gpuplanner.inbox.core.queue_quotas import quota_rows
 from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, Place, owner_of, read_job, read_pod
@@ -18,6 +19,7 @@ from gpuplanner.inbox.kubernetes.words import Object, part, text
 
 SEEN_AGAIN = "the same object again: the one that knows more was kept"
 OTHER_KIND = "of a kind that is not read"
+RESERVES = "holds a GPU for the pods that share it, which count"
 NO_OBJECT = "not an object of Kubernetes: no kind or no metadata"
 
 MAX_OWNERS = 10
@@ -84,7 +86,9 @@ class Dump:
             self.parents[uid] = owner
         name = (text(about.get("namespace")) or "default", text(about.get("name")) or "")
         spec, status = part(thing, "spec"), part(thing, "status")
-        if kind == "Pod":
+        if kind == "Pod" and holds_for_others(about):
+            self.rejects.append((place, RESERVES))
+        elif kind == "Pod":
             self._keep(self.pods, read_pod(thing, place))
         elif kind == "Job":
             self._keep(self.jobs, read_job(thing, place))

@@ -13,6 +13,7 @@ from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
+from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, MEMORY_MIB
 from gpuplanner.inbox.kubernetes.kueue import Workload
 from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
@@ -37,6 +38,7 @@ COLUMN_MAP = {
     "evictions": Field("evictions", "number", nullable=True),
     "pods": Field("pods", "number", nullable=True),
     "told by": Field("told_by"),
+    "memory of": Field("memory_of", nullable=True),
 }
 """What is made of pods, Jobs and Workloads."""
 
@@ -51,6 +53,8 @@ class _Grip:
     gpus: Fraction | None = Fraction(0)
     profiles: set[str | None] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
+    memory_of: str | None = None
+    """Boards whose memory would have to be known to say the share."""
 
     def add(self, gpus: Fraction | int | None, profile: str | None, model: str | None) -> None:
         """Add devices of one kind."""
@@ -65,6 +69,7 @@ class _Grip:
             "gpus": None if self.gpus is None else str(float(self.gpus)),
             "profile": next(iter(self.profiles)) if len(self.profiles) == 1 else None,
             "board": "|".join(sorted(self.models)) or None,
+            "memory of": self.memory_of,
         }
 
 
@@ -212,7 +217,7 @@ class _Jobs:
         self,
         grip: _Grip,
         name: str,
-        number: int,
+        number: Fraction,
         kinds: Sequence[tuple[str | None, str | None]],
         nodes: Sequence[Node],
     ) -> None:
@@ -220,14 +225,26 @@ class _Jobs:
 
         `kinds` are the boards that the units may be on, each with its profile under that strategy.
         """
+        model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
+        if name in (BOARDS, MEMORY_MIB):
+            whole = Fraction(1) if name == BOARDS else self._memory_mib(nodes)
+            if whole is None:
+                grip.memory_of = model or "a board that is not named"
+            grip.add(None if whole is None else number / whole, None, model)
+            return
         resource = gpu_resource(name)
         if resource is None:
             return
-        model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
         shares = {node.replicas.get(resource.plain, 1) for node in nodes} or {0 if resource.shared else 1}
         share = shares.pop() if len(shares) == 1 else 0
         known = share > 1 or (share == 1 and not resource.shared)
-        grip.add(Fraction(number, share) if known else None, resource.profile or single, model)
+        grip.add(number / share if known else None, resource.profile or single, model)
+
+    def _memory_mib(self, nodes: Sequence[Node]) -> Fraction | None:
+        """Memory of one board [MiB] of the nodes, or of all in the dump; None if they differ or do not tell."""
+        sizes = {node.memory_mib for node in nodes or self.dump.nodes.values() if node.gpus != 0}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return None if size is None else Fraction(size)
 
     def _wants_gpus(self, thing: Holding) -> bool:
         return bool(thing.asks) or any(claim.gpus != 0 for _, claim in self._claims(thing))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from fractions import Fraction
 
+from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
 from gpuplanner.inbox.kubernetes.pods import Place, owner_of
 from gpuplanner.inbox.kubernetes.words import (
     Object,
@@ -15,7 +17,6 @@ from gpuplanner.inbox.kubernetes.words import (
     instant,
     part,
     parts,
-    pod_gpus,
     text,
 )
 
@@ -46,8 +47,8 @@ class Workload:
         Creation, admission, end.
     state : str, optional
         Ours; None if it finished and its job must tell how.
-    asks : mapping of str to int
-        GPU resource → number, for all its pods together.
+    asks : mapping of str to Fraction
+        GPU resource → number, for all its pods together, and their shares of boards.
     flavors : frozenset of str
         ResourceFlavors of its GPUs.
     evictions : int
@@ -72,7 +73,7 @@ class Workload:
     start: datetime | None
     end: datetime | None
     state: str | None
-    asks: Mapping[str, int]
+    asks: Mapping[str, Fraction]
     flavors: frozenset[str]
     evictions: int
     lost_s: int
@@ -146,23 +147,27 @@ def _history(spec: Object, status: Object) -> tuple[datetime | None, datetime | 
     return None, None, "PENDING"
 
 
-def _asks(spec: Object, status: Object) -> tuple[dict[str, int], frozenset[str]]:
-    """GPUs of all pods: as admitted, else as asked for; and the flavors that they were given."""
-    total: dict[str, int] = {}
+def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[str]]:
+    """GPUs of all pods: as admitted, else as asked for; and the flavors that they were given.
+
+    Shares of boards are those that were asked for: what Kueue adds up is the part of each board, over the pods.
+    """
+    total: dict[str, Fraction] = {}
     flavors: set[str] = set()
     given = {text(each.get("name")): each for each in parts(part(status, "admission"), "podSetAssignments")}
     for pod_set in parts(spec, "podSets"):
         assignment = given.get(text(pod_set.get("name")) or "main", {})
-        usage = part(assignment, "resourceUsage")
-        if usage:
-            gpus = {name: count(value, name) for name, value in usage.items() if gpu_resource(name)}
+        usage, pod = part(assignment, "resourceUsage"), part(pod_set, "template")
+        gpus = pod_gpus(part(pod, "spec"), part(part(pod, "metadata"), "annotations"))
+        if usage and not asks_for_parts(gpus):
+            gpus = {name: Fraction(count(value, name)) for name, value in usage.items() if gpu_resource(name)}
         else:
-            pods = count(pod_set.get("count", 1), "podSets.count")
-            template = part(part(pod_set, "template"), "spec")
-            gpus = {name: pods * each for name, each in pod_gpus(template).items()}
+            pods = count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
+            gpus = {name: pods * each for name, each in gpus.items()}
         for name, number in gpus.items():
             if number:
-                total[name] = total.get(name, 0) + number
-                flavor = text(part(assignment, "flavors").get(name))
-                flavors |= {flavor} if flavor else set()
+                total[name] = total.get(name, Fraction(0)) + number
+        chosen = part(assignment, "flavors")
+        shared = [words.number for words in SHARE_WORDS] if asks_for_parts(gpus) else []
+        flavors |= {flavor for name in [*gpus, *shared] if (flavor := text(chosen.get(name)))}
     return total, frozenset(flavors)

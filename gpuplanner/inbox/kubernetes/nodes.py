@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,10 +10,21 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog import boards_called, facts
 from gpuplanner.inbox.kubernetes.resource_claims import Device
-from gpuplanner.inbox.kubernetes.words import Object, count, gpu_resource, instant, part, parts, text
+from gpuplanner.inbox.kubernetes.words import (
+    MAX_MEMORY_MIB,
+    Object,
+    count,
+    gpu_resource,
+    instant,
+    part,
+    parts,
+    text,
+    within,
+)
 from gpuplanner.schemas import Inventory, conform
+from gpuplanner.units import MIB_PER_GIB
 
 PRODUCT = "nvidia.com/gpu.product"
 PRODUCTS = (PRODUCT, "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
@@ -22,8 +34,18 @@ COUNT = "nvidia.com/gpu.count"
 CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
 CLIQUE = "nvidia.com/gpu.clique"
+MEMORY = "nvidia.com/gpu.memory"
 REPLICAS = ".replicas"
+SHARED_SUFFIX = "-SHARED"
 MIG_SUFFIX = re.compile(r"-MIG-([^-]+(?:-me)?)$")
+
+REGISTERS = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")
+"""Annotations in which the device plugins of HAMi and Volcano list the boards of a node."""
+
+HANDSHAKES = ("hami.io/node-handshake", "volcano.sh/node-vgpu-handshake")
+"""Beginnings of the names of the annotations with which these plugins show that they live."""
+
+MAX_BOARDS = 1024
 
 OWNERSHIP = {
     ("karpenter.sh/capacity-type", "spot"): "spot",
@@ -51,8 +73,13 @@ class Node:
         GPUs installed; None if it does not follow from what the node tells.
     profile : str, optional
         Profile of the instances that ``nvidia.com/gpu`` stands for (MIG strategy single).
+    memory_mib : int, optional
+        Memory of one board [MiB], as shares of it are counted; None if the node does not tell.
     replicas : mapping of str to int
-        Resource → pods that share one unit of it, where more than one does.
+        Resource → pods that share one unit of it, where more than one does; 0 if it is shared by a number that
+        is not told.
+    parted : bool
+        Its device plugin hands out parts of boards, so that it offers more units than it has boards.
     mig : bool
         MIG mode is on.
     config_state : str, optional
@@ -67,7 +94,9 @@ class Node:
     model: str | None
     gpus: int | None
     profile: str | None
+    memory_mib: int | None
     replicas: Mapping[str, int]
+    parted: bool
     mig: bool
     config_state: str | None
     domain: str | None
@@ -88,6 +117,8 @@ def read_node(node: Object) -> Node:
     ----------
     NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery: under the MIG strategy ``single`` the labels count
     instances, and the product carries the profile; else they count GPUs, those in MIG mode too.
+    Project-HAMi/HAMi, docs/develop/protocol.md@12b5870b: the annotation lists the boards, while the capacity is
+    that number times ``deviceSplitCount``.
 
     Examples
     --------
@@ -97,7 +128,7 @@ def read_node(node: Object) -> Node:
     (8, 'NVIDIA-H100-80GB-HBM3')
     """
     about, status = part(node, "metadata"), part(node, "status")
-    labels, capacity = part(about, "labels"), part(status, "capacity")
+    labels, notes, capacity = part(about, "labels"), part(about, "annotations"), part(status, "capacity")
     name = text(about.get("name"))
     if name is None:
         reason = "metadata.name: missing"
@@ -113,13 +144,20 @@ def read_node(node: Object) -> Node:
         for key, value in labels.items()
         if key.endswith(REPLICAS) and (number := count(value, key)) > 1
     }
+    if (product or "").endswith(SHARED_SUFFIX) and not replicas:
+        replicas = dict.fromkeys(resources, 0)
+    registered = registered_boards(notes)
+    parted = any(key.startswith((*REGISTERS, *HANDSHAKES)) for key in notes)
+    installed = _installed(labels, resources, replicas, sliced, model, profile, config)
     beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
     return Node(
         name=name,
         model=model,
-        gpus=_installed(labels, resources, replicas, sliced, model, profile, config),
+        gpus=registered[0] if registered else None if parted and COUNT not in labels else installed,
         profile=None if profile == "INVALID" else profile,
+        memory_mib=(registered and registered[1]) or _memory_mib(labels, model, profile),
         replicas=replicas,
+        parted=parted,
         mig=sliced or profile is not None,
         config_state=state if config and state != "success" else None,
         domain=text(labels.get(CLIQUE)),
@@ -139,9 +177,59 @@ def board_and_profile(product: str | None) -> tuple[str | None, str | None]:
     """
     if product is None:
         return None, None
-    plain = product.removesuffix("-SHARED")
+    plain = product.removesuffix(SHARED_SUFFIX)
     match = MIG_SUFFIX.search(plain)
     return (plain[: match.start()], match[1].replace(".me", "+me")) if match else (plain, None)
+
+
+def registered_boards(annotations: Object) -> tuple[int, int | None] | None:
+    """Boards that the device plugin of HAMi or Volcano lists, and the memory of one [MiB] if all have the same.
+
+    Returns
+    -------
+    tuple of int and int, or None
+        None if there is no such list, or none that can be read.
+
+    References
+    ----------
+    Project-HAMi/HAMi, docs/develop/protocol.md@12b5870b (fields joined by commas, boards by colons); Project-HAMi
+    website pull request 835 (JSON since). The memory is that of the board times ``deviceMemoryScaling``, of which
+    requests are parts.
+
+    Examples
+    --------
+    >>> registered_boards({REGISTERS[0]: "GPU-1,10,32768,100,NVIDIA-V100,0,true,0,hami-core:GPU-2,10,32768,100:"})
+    (2, 32768)
+    >>> registered_boards({REGISTERS[0]: '[{"id": "GPU-1", "count": 10, "devmem": 81559}]'})
+    (1, 81559)
+    """
+    found = next((words for name in REGISTERS if (words := text(annotations.get(name)))), None)
+    if found is None:
+        return None
+    try:
+        if found.startswith("["):
+            boards = {str(each["id"]): int(each["devmem"]) for each in json.loads(found)}
+        else:
+            fields = [each.split(",") for each in found.strip(":").split(":")]
+            boards = {each[0]: int(each[2]) for each in fields}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    memory = set(boards.values())
+    if not 0 < len(boards) <= MAX_BOARDS or not all(0 < each <= MAX_MEMORY_MIB for each in memory):
+        return None
+    return len(boards), memory.pop() if len(memory) == 1 else None
+
+
+def _memory_mib(labels: Object, model: str | None, profile: str | None) -> int | None:
+    """Memory of a board [MiB] by its label, else by the catalogue; under the strategy single of an instance: None."""
+    if profile is not None:
+        return None
+    stated = int(within(labels, MEMORY, MAX_MEMORY_MIB))
+    boards = [] if stated or model is None else boards_called(model)
+    known = facts("mig_profiles").select(board="gpu_model", gib="memory_gib_total")
+    known = known.vstack(facts("gpu_specs").select(board="gpu_model", gib="memory_gb"))
+    sizes = known.filter(pl.col("board").is_in(boards))["gib"].unique().to_list()
+    return stated or (int(sizes[0] * MIB_PER_GIB) if len(sizes) == 1 else None)
 
 
 def _installed(
@@ -167,7 +255,7 @@ def _installed(
     total = 0
     for name, number in resources.items():
         share = replicas.get(name.removesuffix(".shared"), 1)
-        if number % share or (name.endswith(".shared") and share == 1):
+        if share == 0 or number % share or (name.endswith(".shared") and share == 1):
             return None
         total += number // share
     return total

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
-from gpuplanner.inbox.kubernetes.words import Object, condition, instant, part, parts, pod_gpus, text
+from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
+from gpuplanner.inbox.kubernetes.words import Object, condition, instant, part, parts, text
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""
@@ -75,8 +77,8 @@ class Holding:
         Node that it is on.
     copies : int
         Pods that a Job runs at once; 1 for a pod.
-    asks : mapping of str to int
-        GPU resource → number, for one pod.
+    asks : mapping of str to Fraction
+        GPU resource → number, for one pod, and its shares of boards.
     claims : tuple of str
         Names of the ResourceClaims that one pod uses.
     templates : tuple of str
@@ -99,7 +101,7 @@ class Holding:
     state: str
     node: str | None
     copies: int
-    asks: Mapping[str, int]
+    asks: Mapping[str, Fraction]
     claims: tuple[str, ...]
     templates: tuple[str, ...]
     tier: str | None
@@ -128,7 +130,7 @@ def read_pod(pod: Object, place: Place) -> Holding:
         state=_state(status, phase, start is not None),
         node=node,
         copies=1,
-        asks=pod_gpus(spec),
+        asks=pod_gpus(spec, part(part(pod, "metadata"), "annotations")),
         **_claims(spec, status),
         tier=text(spec.get("priorityClassName")),
         limit_s=spec.get("activeDeadlineSeconds"),
@@ -157,7 +159,8 @@ def read_job(job: Object, place: Place) -> Holding:
         state = "COMPLETED"
     else:
         state = "RUNNING" if start and status.get("active") and not spec.get("suspend") else "PENDING"
-    template = part(part(spec, "template"), "spec")
+    pod = part(spec, "template")
+    template = part(pod, "spec")
     return Holding(
         place=place,
         **_identity(job),
@@ -166,7 +169,7 @@ def read_job(job: Object, place: Place) -> Holding:
         state=state,
         node=None,
         copies=together,
-        asks=pod_gpus(template),
+        asks=pod_gpus(template, part(part(pod, "metadata"), "annotations")),
         **_claims(template, {}),
         tier=text(template.get("priorityClassName")),
         limit_s=spec.get("activeDeadlineSeconds"),

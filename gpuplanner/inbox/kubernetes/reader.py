@@ -16,11 +16,11 @@ from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.queue_quotas import quota_table
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.trace import Trace
-from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN, Dump, read_dump
+from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
 
-HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN)
+HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
 LEFT_OUT = (
     "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
@@ -114,7 +114,7 @@ def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
         rows,
         source="kubernetes",
         last_seen=pl.lit(max(beats, default=None), pl.Datetime("us", "UTC")),
-        checks=CHECKS,
+        checks=(*CHECKS, *_memory_checks(rows)),
         notes=_notes(dump, unknown),
         harmless=HARMLESS,
         inventory=inventory,
@@ -134,6 +134,16 @@ def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
     if not any(node.seen for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
     return notes
+
+
+def _memory_checks(rows: Rows) -> list[Check]:
+    """A line of the report for the boards whose memory is not known but was asked for in parts."""
+    boards = rows.good["memory_of"].drop_nulls().unique().sort().to_list()
+    if not boards:
+        return []
+    what = f"part of the memory of a board whose memory is not known: {examples(boards)}"
+    todo = "their GPU-hours are not counted: dump the nodes too, with their labels"
+    return [Check(what, "warning", todo, pl.col("memory_of").is_not_null())]
 
 
 def _with_attempts(rows: Rows) -> Rows:

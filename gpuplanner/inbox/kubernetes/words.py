@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
@@ -23,6 +24,8 @@ SUFFIXES = {
 QUANTITY = re.compile(r"([+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?)([a-zA-Z]{0,2})")
 MIG_RESOURCE = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
 SHARED = ".shared"
+MAX_MEMORY_MIB = 10_000_000
+"""More than any board has, and less than bytes that were taken for MiB."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ def gpu_resource(name: str) -> GpuResource | None:
     return GpuResource(plain, match[1] + extra, plain != name)
 
 
-def quantity(value: object) -> Decimal:
-    """Read a quantity of the API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``.
+def quantity(value: object, where: str = "") -> Decimal:
+    """Read a quantity of the API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``; `where` names it in the fault.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def quantity(value: object) -> Decimal:
     text = value if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
     match = QUANTITY.fullmatch(text)
     if match is None or match[2] not in SUFFIXES:
-        reason = f"{str(value)[:40]!r} is no quantity"
+        reason = f"{where}{where and ': '}{str(value)[:40]!r} is no quantity"
         raise ValueError(reason)
     return Decimal(match[1]) * SUFFIXES[match[2]]
 
@@ -94,60 +97,33 @@ def count(value: object, where: str) -> int:
     ValueError
         If it is none, or more than any machine has.
     """
-    number = quantity(value)
+    number = quantity(value, where)
     if number != number.to_integral_value() or not 0 <= number <= MAX_GPUS_PER_JOB:
         reason = f"{where}: {str(value)[:40]!r} is no number of GPUs"
         raise ValueError(reason)
     return int(number)
 
 
-def pod_gpus(spec: Object) -> dict[str, int]:
-    """GPU resources that a pod holds: the larger of what its containers and its start-up need.
-
-    Init containers run one after another, each beside the sidecars (init containers with
-    ``restartPolicy: Always``) that stand before it; sidecars run on beside the containers.
+def within(owner: Object, name: str, most: int) -> Fraction:
+    """Read a figure between 0 and `most`; 0 where it is absent.
 
     Raises
     ------
     ValueError
-        If a request is no number of GPUs.
-
-    References
-    ----------
-    Kubernetes, *Sidecar Containers*, "Resource sharing within containers".
+        If it is none, or outside.
 
     Examples
     --------
-    >>> ask = lambda gpus: {"resources": {"limits": {"nvidia.com/gpu": gpus}}}
-    >>> pod_gpus({"initContainers": [ask(4)], "containers": [ask(1), ask("1")]})
-    {'nvidia.com/gpu': 4}
+    >>> within({"nvidia.com/gpucores": "30"}, "nvidia.com/gpucores", 100)
+    Fraction(30, 1)
     """
-    running: dict[str, int] = {}
-    starting: dict[str, int] = {}
-    for container in parts(spec, "initContainers"):
-        own = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            running = _summed(running, own)
-            own = {}
-        starting = _largest(starting, _summed(running, own))
-    for container in parts(spec, "containers"):
-        running = _summed(running, _requests(container))
-    return {name: number for name, number in _largest(starting, running).items() if number}
-
-
-def _requests(container: Object) -> dict[str, int]:
-    """GPU resources of one container; for extended resources a limit is a request."""
-    resources = part(container, "resources")
-    both = {**part(resources, "limits"), **part(resources, "requests")}
-    return {name: count(value, name) for name, value in both.items() if gpu_resource(name)}
-
-
-def _summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
-
-
-def _largest(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+    if name not in owner:
+        return Fraction(0)
+    number = quantity(owner[name], name)
+    if not 0 <= number <= most:
+        reason = f"{name}: {str(owner[name])[:40]!r} is not between 0 and {most}"
+        raise ValueError(reason)
+    return Fraction(number)
 
 
 def condition(status: Object, kind: str) -> tuple[bool, str, datetime | None]:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Trace, open_trace, read_kubernetes, write_trace
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
+from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
 from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, Place, gangs, read_pod
-from gpuplanner.inbox.kubernetes.words import count, gpu_resource, pod_gpus, quantity
+from gpuplanner.inbox.kubernetes.words import count, gpu_resource, quantity
 from gpuplanner.planner.limits import Limits, Quota
 
 File = Callable[..., Path]

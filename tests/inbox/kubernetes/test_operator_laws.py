@@ -60,6 +60,13 @@ KUBERNETES: dict[str, Any] = {
             "phase": "Succeeded", "startTime": f"{DAY}09:00:00Z",
             "containerStatuses": [{"state": {"terminated": {"finishedAt": f"{DAY}11:00:00Z"}}}],
         }, ownerReferences=[{"kind": "Job", "name": "j", "uid": "uid-j", "controller": True}]),
+        kube("Pod", "hami", {"nodeName": "n2", "containers": [{"resources": {"limits": {
+            "nvidia.com/gpu": "1", "nvidia.com/gpumem": "10240", "nvidia.com/gpucores": 30}}}]}),
+        kube("Pod", "kai", {"nodeName": "n2", "containers": [{}]},
+             annotations={"gpu-memory": "2000", "gpu-fraction-num-devices": "2"}),
+        kube("Node", "n2", {}, {"capacity": {"nvidia.com/gpu": "10"}},
+             labels={"nvidia.com/gpu.memory": "81559"},
+             annotations={"hami.io/node-nvidia-register": "GPU-0,10,81559,100,NVIDIA-NVIDIA H100,0,true,0,hami-core:"}),
         kube("Job", "old", {"parallelism": 2, "template": {"spec": GPUS}},
              {"startTime": f"{DAY}09:00:00Z", "active": 2}),
         kube("Workload", "w", {
