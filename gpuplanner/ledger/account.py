@@ -34,10 +34,10 @@ def gpu_time_ledger(
 
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
     ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A minute without a
-    sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` as far
-    as jobs wait and none of them could use it, else ``free``. A free GPU is of use to a waiting job if as many
-    as it needs are free on one node, or on each of its nodes; while it is not known on which nodes GPUs are
-    held, nothing that is left is. Of a reservation, what its tenant does not hold is
+    sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` while a
+    job waits that asks for no more than is left, and nodes have it only in pieces too small; ``unexplained`` as far
+    as jobs wait that would have fitted by all that is known, on the nodes or, while it is not known on which nodes
+    GPUs are held, by count; else ``free``. Of a reservation, what its tenant does not hold is
     ``reserved``. Where the inventory says that nodes are in MIG mode, a job on them that names a profile holds
     that instance's share of the compute slices for each GPU it counts.
 
@@ -89,12 +89,12 @@ def gpu_time_ledger(
     >>> nodes = pl.DataFrame({"node": ["n1"], "gpus": [4]})
     >>> ledger = gpu_time_ledger(jobs, nodes, start=nine, end=nine + timedelta(hours=1))
     >>> ledger.select("tenant", "bucket", "gpu_hours").rows()
-    [('-', 'free', 2.0), ('-', 'fragmented', 1.0), ('vision', 'unobserved', 1.0)]
+    [('-', 'free', 2.5), ('-', 'unexplained', 0.5), ('vision', 'unobserved', 1.0)]
     """
     window = Window(start, end)
     asking, nodes = with_boards(*_tables(jobs, inventory, window))
     started = asking.filter(pl.col("start_time").is_not_null())
-    queued = asking.with_columns(left_queue=pl.coalesce("start_time", "end_time"), one=1.0)
+    queued = asking.with_columns(left_queue=pl.coalesce("start_time", "end_time"))
     out = withheld(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
@@ -105,7 +105,8 @@ def gpu_time_ledger(
         pool = _pool(started.filter(here), queued.filter(here), nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
             raise SchemaError(_excess(pool, board, window))
-        parts += [_row(NOBODY, board, "free", pool.free), _row(NOBODY, board, "fragmented", pool.fragmented)]
+        nobody = {"free": pool.free, "fragmented": pool.fragmented, "unexplained": pool.unexplained}
+        parts += [_row(NOBODY, board, kind, hours) for kind, hours in nobody.items()]
         parts += [_row(tenant, board, "reserved", hours) for tenant, hours in pool.reserved.items()]
         for kind in ("reconfiguring", "down"):
             gone = window.spans(out.filter(here, bucket=kind), "start_time", "end_time", "gpus")
@@ -172,8 +173,8 @@ def assumptions(
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
         found.append(
-            f"{unplaced} jobs do not name their nodes: while they run, all that is free while another waits "
-            "counts as fragmented."
+            f"{unplaced} jobs do not name their nodes: while they run, nothing is said to be fragmented, and what "
+            "waiting jobs ask for and is free by count is unexplained."
         )
     return found
 
@@ -198,7 +199,7 @@ def _pool(
     return sweep_pool(
         installed=window.spans(nodes, "installed", "retired", "gpus"),
         taken=window.spans(started, "start_time", "end_time", "gpus").joined(gone),
-        waiting=window.spans(queued, "submit_time", "left_queue", "one"),
+        waiting=window.spans(queued, "submit_time", "left_queue", "gpus"),
         reservations={
             tenant: Reservation(
                 window.spans(kept.filter(tenant=tenant), "start_time", "end_time", "gpus"),
@@ -206,7 +207,7 @@ def _pool(
             )
             for tenant in kept["tenant"].unique().sort()
         },
-        stranded=by_node.stranded if by_node is not None else None,
+        pieces=by_node,
         hours=window.hours,
     )
 

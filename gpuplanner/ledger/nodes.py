@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.telemetry import expand_node_list
 from gpuplanner.ledger.pools import Window, gpu_jobs
-from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
+from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans, fitting
 from gpuplanner.schemas import Inventory, Jobs, conform
 
 
@@ -75,28 +75,42 @@ class NodePool:
     nodes: np.ndarray
     unplaced: Spans
 
-    def stranded(self, edges: np.ndarray) -> np.ndarray:
-        """Free GPUs on nodes where none of the jobs that wait would fit; infinite where none fits anywhere.
+    def idle(self, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """GPUs that are free in pieces, and GPUs asked for by jobs that fit, between each edge and the next.
 
-        A job that needs g GPUs on each of k nodes fits if k nodes have g GPUs free. All nodes with g GPUs free
-        are then of use to it, the others are not. Nor is any while it is not known which node has what free:
-        something is held on a node not known, or more on a node than it has.
+        A job that needs g GPUs on each of k nodes fits by count if k x g GPUs are left, and fits if k nodes have g
+        GPUs free; all nodes with g GPUs free are then of use to it. Where a job fits by count and does not fit, what
+        is of use to no waiting job is in pieces. While it is not known which node has what free, because
+        something is held on a node not known, or more on a node than it has, nothing is said to be in pieces, and
+        what fits by count fits.
+
+        Parameters
+        ----------
+        edges, left : numpy.ndarray
+            GPUs left in the pool between each edge and the next.
         """
         place = np.searchsorted(edges, self.tick)
-        anybody = Spans(self.waiting.begin, self.waiting.end, np.ones(len(self.nodes))).level(edges)
-        useless = np.where(anybody > 0.5, np.inf, 0.0)
-        for need in np.unique(self.waiting.gpus)[::-1]:
+        asked = Spans(self.waiting.begin, self.waiting.end, self.waiting.gpus * self.nodes)
+        queued = self.waiting.end > self.waiting.begin
+        useless, wanted = left, np.zeros_like(left)
+        too_small = np.zeros(len(left), dtype=bool)
+        for need in np.unique(self.waiting.gpus[queued])[::-1]:
             fits, fitted = (free >= need - TOLERANCE_GPUS for free in (self.free, self.before))
             able = _running_sum(place, fits.astype(float) - fitted, edges)
             unable = _running_sum(place, self.free * ~fits - self.before * ~fitted, edges)
-            for nodes in np.unique(self.nodes[self.waiting.gpus == need]):
-                same = (self.waiting.gpus == need) & (self.nodes == nodes)
-                wanted = self.waiting.where(same).level(edges) > TOLERANCE_GPUS
-                useless = np.where(wanted & (able >= nodes - 0.5), unable, useless)
+            for nodes in np.unique(self.nodes[queued & (self.waiting.gpus == need)]):
+                same = queued & (self.waiting.gpus == need) & (self.nodes == nodes)
+                level = asked.where(same).level(edges)
+                enough = (level > TOLERANCE_GPUS) & (left >= need * nodes - TOLERANCE_GPUS)
+                there = enough & (able >= nodes - 0.5)
+                wanted += np.where(there, level, 0.0)
+                useless = np.where(there, unable, useless)
+                too_small |= enough & ~there
+        in_pieces = np.where(too_small, useless, 0.0)
         over, was_over = (free < -TOLERANCE_GPUS for free in (self.free, self.before))
         unclear = self.unplaced.level(edges) > TOLERANCE_GPUS
         unclear |= _running_sum(place, over.astype(float) - was_over, edges) > 0.5
-        return np.where(unclear & (anybody > 0.5), np.inf, useless)
+        return np.where(unclear, 0.0, in_pieces), np.where(unclear, fitting(asked, edges, left), wanted)
 
 
 def node_pool(

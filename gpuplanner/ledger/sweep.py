@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -58,8 +59,11 @@ class Spans:
         return float(self.level(_edges([self], length, length)).max())
 
 
-Stranded = Callable[[np.ndarray], np.ndarray]
-"""Edges → free GPUs between each edge and the next that none of the waiting jobs could use."""
+class Pieces(Protocol):
+    """What is known of the nodes: which free GPUs are in pieces, and which waiting jobs would have fitted."""
+
+    def idle(self, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """GPUs that are free in pieces, and GPUs asked for by jobs that fit, between each edge and the next."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class PoolHours:
 
     free: np.ndarray
     fragmented: np.ndarray
+    unexplained: np.ndarray
     reserved: dict[str, np.ndarray]
     excess_gpus: float
     excess_tick: int
@@ -87,7 +92,7 @@ def sweep_pool(
     taken: Spans,
     waiting: Spans,
     reservations: Mapping[str, Reservation],
-    stranded: Stranded | None,
+    pieces: Pieces | None,
     hours: int,
 ) -> PoolHours:
     """Walk through every event of a pool, once.
@@ -97,20 +102,20 @@ def sweep_pool(
     installed, taken : Spans
         GPUs there, and GPUs held or out of service.
     waiting : Spans
-        GPUs asked for by jobs in the queue.
+        Jobs in the queue, with the GPUs that each asks for.
     reservations : mapping of str to Reservation
         By tenant. What the tenant does not hold of its reservation is reserved, as far as anything is left.
-    stranded : callable, optional
-        None: while a job waits, all that is left is stranded.
+    pieces : Pieces, optional
+        None: it is not known on which nodes GPUs are held.
     hours : int
         Length of the ledger.
 
     Returns
     -------
     PoolHours
-        What is left of the installed GPUs: ``reserved`` by tenant; of the rest ``fragmented`` as far as it is
-        stranded, else ``free``. ``excess_gpus`` is the most by which `taken` is above `installed` (0 where it
-        never is) and ``excess_tick`` when that begins.
+        What is left of the installed GPUs: ``reserved`` by tenant; of the rest ``fragmented`` as far as it is in
+        pieces, ``unexplained`` as far as waiting jobs that fit asked for it, else ``free``. ``excess_gpus`` is the
+        most by which `taken` is above `installed` (0 where it never is) and ``excess_tick`` when that begins.
     """
     spans = [installed, taken, waiting, *(each.kept for each in reservations.values())]
     spans += [each.held for each in reservations.values()]
@@ -125,22 +130,49 @@ def sweep_pool(
     asked = np.sum(list(unused.values()), axis=0) if unused else np.zeros_like(left)
     share = np.divide(np.minimum(asked, left), asked, out=np.zeros_like(left), where=asked > 0)
     left_over = left - np.minimum(asked, left)
-    if stranded is None:
-        useless = np.where(waiting.level(edges) > TOLERANCE_GPUS, left_over, 0.0)
+    if pieces is None:
+        in_pieces, asked_for = np.zeros_like(left), fitting(waiting, edges, left_over)
     else:
-        useless = np.minimum(stranded(edges), left_over)
+        in_pieces, asked_for = pieces.idle(edges, left_over)
+    fragmented = np.minimum(in_pieces, left_over)
+    unexplained = np.minimum(asked_for, left_over - fragmented)
     hour, length = edges[:-1] // HOUR_TICKS, np.diff(edges) / HOUR_TICKS
 
     def by_hour(level: np.ndarray) -> np.ndarray:
         return np.bincount(hour, level * length, minlength=hours)
 
     return PoolHours(
-        free=by_hour(left_over - useless),
-        fragmented=by_hour(useless),
+        free=by_hour(left_over - fragmented - unexplained),
+        fragmented=by_hour(fragmented),
+        unexplained=by_hour(unexplained),
         reserved={tenant: by_hour(level * share) for tenant, level in unused.items()},
         excess_gpus=float(excess.max()),
         excess_tick=int(edges[:-1][excess > 0].min(initial=edges[-1])),
     )
+
+
+def fitting(waiting: Spans, edges: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """GPUs asked for by those of the waiting jobs that each ask for no more than is left.
+
+    Parameters
+    ----------
+    waiting : Spans
+        Jobs in the queue, with the GPUs that each asks for.
+    edges, left : numpy.ndarray
+        GPUs left between each edge and the next.
+
+    Examples
+    --------
+    >>> two_and_eight = Spans(np.array([0, 0]), np.array([10, 10]), np.array([2.0, 8.0]))
+    >>> fitting(two_and_eight, np.array([0, 10]), np.array([4.0]))
+    array([2.])
+    """
+    queued = waiting.where(waiting.end > waiting.begin)
+    total = np.zeros_like(left)
+    for need in np.unique(queued.gpus):
+        level = queued.where(queued.gpus == need).level(edges)
+        total += np.where(left >= need - TOLERANCE_GPUS, level, 0.0)
+    return total
 
 
 def _edges(spans: list[Spans], length: int, step: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import polars as pl
 
 from gpuplanner.schemas import BUCKETS, Ledger, conform
 
-DARK_BUCKETS = ("held_idle", "free", "fragmented", "reserved", "reconfiguring", "down")
+DARK_BUCKETS = ("held_idle", "free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
 """Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
 HELD_BUCKETS = ("used", "unobserved", "held_idle")
 
@@ -53,7 +53,7 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    polars.DataFrame, shape (8, 3)
+    polars.DataFrame, shape (9, 3)
         ``bucket``, ``gpu_hours`` [GPU h], ``share`` [0-1] (0 for an empty ledger).
 
     Examples

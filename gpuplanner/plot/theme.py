@@ -39,6 +39,7 @@ _BUCKETS = {
     "held_idle": "#e69f00",
     "free": "#d5dbe1",
     "fragmented": "#d55e00",
+    "unexplained": "#663311",
     "reserved": "#cc79a7",
     "reconfiguring": "#f0e442",
     "down": "#3e4c59",

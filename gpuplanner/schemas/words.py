@@ -31,6 +31,7 @@ BUCKETS = (
     "held_idle",
     "free",
     "fragmented",
+    "unexplained",
     "reserved",
     "reconfiguring",
     "down",
@@ -44,10 +45,14 @@ unobserved
 held_idle
     Allocated, and the device was seen not to work.
 free
-    Not allocated, while no job waited or one that waited could have used it.
+    Not allocated, and no job waited for it: none waited at all, or those that did asked for more than was left.
 fragmented
-    Not allocated although jobs waited, and of no use to any of them. Where the nodes of jobs are not known, all
-    that is left while a job waits.
+    Not allocated although a job waited that asked for no more than was left, and in pieces: on no node, or on too
+    few, as much was free as it needed there. Claimed only while it is known which node holds what.
+unexplained
+    Not allocated although a job waited that would have fitted, by all that is known of the fleet: as many GPUs as
+    such jobs asked for. Limits, priorities, holds, wanted nodes or a fleet that is larger or smaller than stated may
+    be the reason.
 reserved
     Kept out of the pool for somebody, and not held by them.
 reconfiguring

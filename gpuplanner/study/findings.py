@@ -41,7 +41,12 @@ def _where_time_went(tables: Mapping[str, pl.DataFrame]) -> str:
             f"({top['held_idle']:,.0f} GPU-hours)"
         )
     if share.get("fragmented", 0.0) > 0:
-        text += f". {share['fragmented']:.1%} stood free while jobs waited"
+        text += f". {share['fragmented']:.1%} stood free in pieces too small for a job that waited"
+    if share.get("unexplained", 0.0) > 0:
+        text += (
+            f". {share['unexplained']:.1%} stood free although waiting jobs asked for it and would have fitted: the "
+            "fleet does not explain why they waited"
+        )
     return text + "."
 
 

@@ -26,7 +26,7 @@ def ledger(window):
 def test_buckets_stand_in_order_and_sum_to_one(ledger):
     table = by_bucket(ledger)
     assert table["bucket"].to_list() == list(BUCKETS)
-    assert table["gpu_hours"].to_list() == [5.0, 6.0, 1.0, 6.0, 2.0, 0.0, 0.0, 0.0]
+    assert table["gpu_hours"].to_list() == [5.0, 6.0, 1.0, 6.0, 2.0, 0.0, 0.0, 0.0, 0.0]
     assert table["share"].sum() == pytest.approx(1.0)
 
 
