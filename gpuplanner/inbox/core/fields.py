@@ -124,12 +124,44 @@ def column_places(
     return places
 
 
-def unquoted(separator: str) -> pl.Expr:
-    """Lines with quoted fields, with a separator that no field contains; null if a quote is not closed."""
-    raw = pl.col("raw")
-    plain = raw.str.replace_all(separator, UNIT_SEPARATOR, literal=True)
-    parsed = raw.map_elements(lambda line: _unquote(line, separator), return_dtype=pl.String)
-    return pl.when(raw.str.contains('"', literal=True)).then(parsed).otherwise(plain)
+def unquoted(lines: pl.Series, separator: str) -> pl.Series:
+    r"""Lines with quoted fields, with a separator that no field contains; null if a quote is not closed.
+
+    Examples
+    --------
+    >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', "a,b", '"a,b'])
+    >>> unquoted(lines, ",").to_list()
+    ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
+    """
+    plain = pl.col("line").str.replace_all(separator, UNIT_SEPARATOR, literal=True)
+    quoted = lines.str.contains('"', literal=True)
+    text = pl.select(line=lines).select(plain).to_series()
+    places = quoted.arg_true()
+    if places.is_empty():
+        return text
+    some = lines.gather(places)
+    read = _all_quoted(some, separator)
+    slow = read.is_null().arg_true()
+    by_one = [_unquote(line, separator) for line in some.gather(slow).to_list()]
+    return text.scatter(places, read.scatter(slow, pl.Series(by_one, dtype=pl.String)))
+
+
+def _all_quoted(lines: pl.Series, separator: str) -> pl.Series:
+    """Lines each of whose fields stands in quotation marks; null for those that may be anything else."""
+    cut = pl.col("line").str.strip_prefix('"').str.strip_suffix('"')
+    cut = cut.str.replace_all(f'"{separator}"', UNIT_SEPARATOR, literal=True)
+    ends = pl.col("line").str.starts_with('"') & pl.col("line").str.ends_with('"')
+    sound = (
+        ends
+        & ~pl.col("line").str.contains(UNIT_SEPARATOR, literal=True)
+        & (pl.col("line").str.len_bytes() > 1)
+    )
+    frame = lines.to_frame("line").with_columns(cut=cut, sound=sound)
+    # A mark that is left without its twin shows that the line was cut in the wrong places.
+    twins = ~pl.col("cut").str.replace_all('""', "", literal=True).str.contains('"', literal=True)
+    return frame.select(
+        pl.when(pl.col("sound") & twins).then(pl.col("cut").str.replace_all('""', '"', literal=True))
+    ).to_series()
 
 
 def _unquote(line: str, separator: str) -> str | None:

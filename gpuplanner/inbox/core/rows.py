@@ -175,20 +175,21 @@ def _cut(
         if names[-1:] == [""] and separator != ",":  # sacct --parsable ends each line with its separator
             names, text = names[:-1], text.str.strip_suffix(separator)
     places = column_places(names, columns, file.path, source, dialect)
+    body = body.with_columns(text=text)
     if dialect.quotes and file.has_quotes:
-        text, separator = unquoted(separator), UNIT_SEPARATOR
-        faults["a quotation mark that is not closed"] = text.is_null()
+        body = body.with_columns(text=unquoted(body["raw"], separator))
+        separator = UNIT_SEPARATOR
+        faults["a quotation mark that is not closed"] = pl.col("fields").is_null()
     if file.has_controls:
         faults["a control character"] = pl.col("raw").str.contains(CONTROL_PATTERN)
-    # One field more than there are names shows lines that are too long; a free last field takes it all.
+    cut = body.select(
+        "line", "raw", fields=pl.col("text").str.split(separator), file=pl.lit(number, pl.UInt32)
+    )
+    fields, count = pl.col("fields"), pl.col("fields").list.len()
     free = names[-1].casefold() in dialect.free_tail
-    labels = [str(position) for position in range(len(names) + (not free))]
-    fields = text.str.splitn(separator, len(labels)).struct.rename_fields(labels).struct.unnest()
-    cut = body.with_columns(fields, file=pl.lit(number, pl.UInt32))
-    last = pl.col(labels[len(names) - 1])
-    faults["fewer fields than columns"] = last.is_null() & pl.col(labels[0]).is_not_null()
-    if not free:
-        faults["more fields than columns"] = pl.col(labels[-1]).is_not_null()
+    faults["fewer fields than columns"] = count < len(names)
+    if not free:  # such a last field takes whatever follows
+        faults["more fields than columns"] = count > len(names)
     rows = Rows(
         files=files,
         count=body.height,
@@ -197,11 +198,15 @@ def _cut(
         unused=tuple(name for position, name in enumerate(names) if position not in places.values()),
         blank=blank,
     ).reject(faults)
-    found = [
-        (pl.col(labels[places[name]]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+    found = {
+        RAW + name: pl.lit(None, pl.String)
+        if name not in places
+        else fields.list.slice(places[name]).list.join(separator)
+        if free and places[name] == len(names) - 1
+        else fields.list.get(places[name], null_on_oob=True)
         for name in columns
-    ]
-    return replace(rows, good=_without_words(rows.good.select(*PLACE, *found), dialect))
+    }
+    return replace(rows, good=_without_words(rows.good.select(*PLACE, **found), dialect))
 
 
 def _picked(

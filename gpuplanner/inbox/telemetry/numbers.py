@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -52,30 +53,77 @@ def read_wide(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
         With a column of numbers per quantity, in our units, null where nothing was given; all quantities
         are there. Rows with a text that is no number, or with a foreign unit, are rejected.
     """
-    values: dict[str, list[pl.Expr]] = {quantity: [] for quantity in QUANTITIES}
-    faults = {}
+    values: dict[str, list[pl.Series]] = {quantity: [] for quantity in QUANTITIES}
+    faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
-        value, fault = _cell(pl.col(column), metric)
+        value, fault = read_cells(rows.good[column], metric)
         values[metric.quantity].append(value)
-        faults[f"{column}: {NOT_A_NUMBER}"] = fault
-    rows = rows.reject(faults)
-    numbers = [
-        pl.coalesce(found).alias(quantity) if found else pl.lit(None, pl.Float64).alias(quantity)
-        for quantity, found in values.items()
-    ]
-    return replace(rows, good=rows.good.with_columns(numbers))
+        if fault.any():
+            faults[f"{column}: {NOT_A_NUMBER}"] = pl.lit(fault)
+    filled = rows.good.with_columns(
+        _first_given(found, len(rows.good)).alias(quantity) for quantity, found in values.items()
+    )
+    rows = replace(rows, good=filled)
+    return rows.reject(faults) if faults else rows
 
 
-def _cell(column: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
+def _first_given(found: list[pl.Series], rows: int) -> pl.Series:
+    """Values of the first of several columns that has one."""
+    if not found:
+        return pl.Series([None], dtype=pl.Float64).new_from_index(0, rows)
+    return found[0] if len(found) == 1 else pl.select(pl.coalesce(found)).to_series()
+
+
+def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
+    """Values of cells in our unit, and which cells are neither a value nor a blank.
+
+    Most cells of a column look alike: those that are a number and the unit of the first are cast as they stand,
+    and only the others are taken apart.
+
+    Examples
+    --------
+    >>> value, fault = read_cells(pl.Series(["400 W", "[N/A]", "0.5 kW", "2000 mW"]), Metric("power", "W"))
+    >>> value.to_list(), fault.to_list()
+    ([400.0, None, None, 2.0], [False, False, True, False])
+    """
+    text = cells.str.strip_chars()
+    wide = QUANTITIES[metric.quantity] in WIDE
+    number, divisor = _quickly(text, metric)
+    read = number.is_finite().fill_null(False)
+    value = pl.select(without_blanks(pl.lit(number), wide=wide) / divisor).to_series()
+    if read.all():
+        return value, ~read
+    rest = (~read & text.is_not_null()).arg_true()
+    others = text.gather(rest)
+    slow = others.unique().to_frame("text").with_columns(_taken_apart(pl.col("text"), metric))
+    found = others.to_frame("text").join(slow, on="text", how="left", maintain_order="left")
+    value = pl.select(pl.when(pl.lit(read)).then(pl.lit(value))).to_series()
+    fault = pl.Series([False]).new_from_index(0, len(text))
+    return value.scatter(rest, found["value"]), fault.scatter(rest, found["fault"])
+
+
+def _quickly(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
+    """Numbers of cells that state the unit of the first such cell, and what they are divided by."""
+    first = re.fullmatch(CELL[1:-1], text[text.is_not_null().arg_max() or 0] or "") if len(text) else None
+    if first is None or first[2] is None or first[2] not in metric.units:
+        return text.cast(pl.Float64, strict=False), metric.divisor
+    unit = first[0][first.end(1) :]
+    bare = text.str.strip_suffix(unit)
+    divisor = metric.units[first[2]]
+    if divisor != metric.divisor:  # where no unit is stated, another counts
+        bare = pl.select(pl.when(pl.lit(text).str.ends_with(unit)).then(pl.lit(bare))).to_series()
+    return bare.cast(pl.Float64, strict=False), divisor
+
+
+def _taken_apart(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
     """Value of a cell in our unit, and whether it is neither a value nor a blank."""
-    text = column.str.strip_chars()
     parts = text.str.extract_groups(CELL)
     unit = parts.struct[1].fill_null(metric.unit)
     divisor = unit.replace_strict(metric.units, default=None, return_dtype=pl.Float64)
     number = parts.struct[0].cast(pl.Float64, strict=False)
     wide = QUANTITIES[metric.quantity] in WIDE
     fault = ~is_blank(text) & ~(number / divisor).is_finite().fill_null(False)
-    return without_blanks(number, wide=wide) / divisor, fault.fill_null(False)
+    return (without_blanks(number, wide=wide) / divisor).alias("value"), fault.fill_null(False).alias("fault")
 
 
 def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:

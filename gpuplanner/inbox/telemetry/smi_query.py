@@ -104,7 +104,8 @@ def parse_query(page: Rows, hints: Hints) -> Rows:
     metrics = _metrics(titles, str(path))
     if header is not None:
         page = replace(page, good=page.good.slice(1), count=page.count - 1)
-    fields = pl.col("raw").str.split(",")
+    fields = pl.col("fields")
+    page = replace(page, good=page.good.with_columns(fields=pl.col("raw").str.split(",")))
     page = page.reject(
         {
             HEADER_AGAIN: pl.lit(False) if header is None else pl.col("raw") == header,
@@ -116,7 +117,7 @@ def parse_query(page: Rows, hints: Hints) -> Rows:
     wanted = {FACTS[base]: places[base] for base in FACTS if base in places}
     wanted |= {title: titles.index(title) for title in metrics}
     cells = {name: fields.list.get(place).str.strip_chars(BLANKS) for name, place in wanted.items()}
-    page = replace(page, good=page.good.with_columns(**cells))
+    page = replace(page, good=page.good.with_columns(**cells).drop("fields"))
     page = read_wide(_located(page, wanted, hints, path), metrics)
     mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
     board = (

@@ -1,0 +1,106 @@
+"""What is read quickly, since a column's cells look alike, is what each cell by itself would give."""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.inbox.core.fields import UNIT_SEPARATOR, unquoted
+from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.trace import REJECTS
+from gpuplanner.inbox.telemetry.instants import with_instants
+from gpuplanner.inbox.telemetry.metrics import Metric
+from gpuplanner.inbox.telemetry.numbers import read_cells
+
+EXAMPLES = settings(max_examples=60, deadline=None)
+NUMBER = st.sampled_from(
+    ["400", "400.5", "-3", "+1e3", "1.", ".5", "1e999", "nan", "inf", "٣", "1_0", "", "N/A", "7FF"]
+)
+UNIT = st.sampled_from(["", " W", "W", "  W", " mW", " kW", " %", "\tW", " [W]"])
+METRICS = [Metric("power", "W"), Metric("power", "mW"), Metric("energy_counter", "mJ")]
+
+
+@EXAMPLES
+@given(
+    cells=st.lists(st.none() | st.builds("".join, st.tuples(NUMBER, UNIT)), max_size=6),
+    metric=st.sampled_from(METRICS),
+)
+def test_cells_are_read_as_if_alone(cells: list[str | None], metric: Metric):
+    value, fault = read_cells(pl.Series(cells, dtype=pl.String), metric)
+    alone = [read_cells(pl.Series([None, cell], dtype=pl.String), metric) for cell in cells]
+    assert value.to_list() == [one[1] for one, _ in alone]
+    assert fault.to_list() == [one[1] for _, one in alone]
+
+
+def test_units_of_cells():
+    value, fault = read_cells(
+        pl.Series(["400 W", "2000 mW", "3", "4 kW", "[N/A]", "5  W"]), Metric("power", "mW")
+    )
+    assert value.to_list() == [400.0, 2.0, 0.003, None, None, 5.0]
+    assert fault.to_list() == [False, False, False, True, False, False]
+
+
+def instants_of(texts: list[str]) -> dict[int, datetime]:
+    """Line → instant, of the rows that are kept."""
+    good = pl.DataFrame(
+        {
+            "file": pl.Series([0] * len(texts), dtype=pl.UInt32),
+            "line": range(len(texts)),
+            "raw": texts,
+            "at": texts,
+        },
+        schema_overrides={"line": pl.UInt32, "raw": pl.String, "at": pl.String},
+    )
+    file = TextFile(Path("n1.csv"), "", 0, pl.DataFrame(), False, False, False)
+    rows = with_instants(
+        Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test"
+    )
+    return dict(rows.good.select("line", "time").iter_rows())
+
+
+DAY = st.sampled_from(
+    ["2026/10/25", "2026-10-25", "2026/3/29", "2026/03/29", "2026-13-01", "1775016266", "x", ""]
+)
+CLOCK = st.sampled_from(
+    [" 02:30:00", "T02:30:00.5", " 12:00:00.123456789", " 12:00:00.", " 24:00:00", " 23:59:60", "", "\u0663"]
+)
+ZONE = st.sampled_from(["", "Z", "+08:00", "+0800", " "])
+
+
+@EXAMPLES
+@given(texts=st.lists(st.builds("".join, st.tuples(DAY, CLOCK, ZONE)), max_size=6))
+def test_times_are_read_as_if_alone(texts: list[str]):
+    alone = {line: instants_of([text]) for line, text in enumerate(texts)}
+    assert instants_of(texts) == {line: found[0] for line, found in alone.items() if found}
+
+
+def test_times_of_several_forms():
+    told = instants_of(
+        ["2026/01/31 23:00:00.5", "1769900400.5", "2026-01-31 22:00:00.5Z", "2026-10-25T02:30:00"]
+    )
+    noon = datetime(2026, 1, 31, 22, 0, 0, 500_000, tzinfo=UTC)
+    assert told == {0: noon, 1: noon.replace(hour=23), 2: noon}
+
+
+@EXAMPLES
+@given(
+    lines=st.lists(
+        st.lists(st.sampled_from(['"', '""', ",", "a", '","', "é"]), max_size=8).map("".join), max_size=6
+    )
+)
+def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
+    def one(line: str) -> str | None:
+        if '"' not in line:
+            return line.replace(",", UNIT_SEPARATOR)
+        try:
+            return UNIT_SEPARATOR.join(next(csv.reader([line], strict=True)))
+        except csv.Error:
+            return None
+
+    assert unquoted(pl.Series(lines, dtype=pl.String), ",").to_list() == [one(line) for line in lines]
