@@ -108,7 +108,7 @@ def slurm_type_of(board: str) -> str:
             f"Slurm type of {board}",
             "a board whose NVML name is in board_names.csv",
             "none",
-            "Name the type that slurmd finds (slurmd -G).",
+            "Name the type that slurmd finds ('slurmd -G') with --gres-type.",
         )
         raise GeometryError(text)
     return slurm_type(found[0])

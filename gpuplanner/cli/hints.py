@@ -85,6 +85,14 @@ def hints(
     form: Annotated[
         str | None, typer.Option("--format", help="Print lines to paste: sbatch, pod or dra.")
     ] = None,
+    gres_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gres-type",
+            metavar="[BOARD=]TYPE",
+            help="Slurm's type of a whole GPU in slurm.conf, where it is not what slurmd finds; may be repeated.",
+        ),
+    ] = None,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -103,6 +111,7 @@ def hints(
     if smallest_group and job is not None:
         text = "--job goes without --smallest-group: a job is one person's"
         raise typer.BadParameter(text)
+    types = _gres_types(gres_type)
     trace = grouped(load_trace(folder), smallest_group)
     jobs = _with_classes(trace.jobs)
     if smallest_group:
@@ -120,7 +129,7 @@ def hints(
             )
             raise ScenarioError(text)
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
-    lines = [] if form is None else [_lines(row, form) for row in groups.iter_rows(named=True)]
+    lines = [] if form is None else [_lines(row, form, types) for row in groups.iter_rows(named=True)]
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
@@ -151,7 +160,22 @@ def _boards(given: list[str] | None) -> dict[str | None, str]:
     return boards
 
 
-def _lines(row: dict[str, Any], form: str) -> str | None:
+def _gres_types(given: list[str] | None) -> dict[str | None, str]:
+    """Slurm types by board of the catalogue; None: of every other board."""
+    from gpuplanner.catalog import find_board
+    from gpuplanner.memory import is_gres_type
+
+    types: dict[str | None, str] = {}
+    for text in given or []:
+        board, equals, word = text.rpartition("=")
+        if not is_gres_type(word):
+            text_out = f"--gres-type: letters, digits, '_', '.' and '-', not {word!r}"
+            raise typer.BadParameter(text_out)
+        types[find_board(board) if equals else None] = word
+    return types
+
+
+def _lines(row: dict[str, Any], form: str, types: dict[str | None, str]) -> str | None:
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.errors import GpuPlannerError
     from gpuplanner.hardware import load_gpu_model
@@ -166,20 +190,22 @@ def _lines(row: dict[str, Any], form: str) -> str | None:
     note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = Request(profile, count, row["limit_hint_s"], -(-count // of_node), known)
-        return request_lines(request, form, gres_type=_gres_type(row, profile), note=note)
+        return request_lines(request, form, gres_type=_gres_type(row, profile, types), note=note)
     except GpuPlannerError as error:
         say(f"no lines for {note!a}: {error}")
         return None
 
 
-def _gres_type(row: dict[str, Any], profile: str) -> str | None:
-    """Slurm's type: the site's own word if it can be one, else that of the board; none where none was asked for."""
-    from gpuplanner.export.slurm import board_type
-    from gpuplanner.hardware import load_gpu_model
+def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
+    """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
+    from gpuplanner.catalog import slurm_type_of
     from gpuplanner.memory import is_gres_type
     from gpuplanner.schemas import WHOLE_GPU
 
     word, board = row["gpu_model"], row["board"]
+    named = given.get(board) or given.get(None)
+    if named is not None and (word is not None or profile != WHOLE_GPU):
+        return named
     if board is not None and (word == board or (word is None and profile != WHOLE_GPU)):
-        return board_type(load_gpu_model(board))
+        return slurm_type_of(board)
     return word if word is not None and is_gres_type(word) else None

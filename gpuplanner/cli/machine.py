@@ -117,6 +117,14 @@ def export(
     at: Annotated[
         str | None, typer.Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
     ] = None,
+    gres_type: Annotated[
+        str | None,
+        typer.Option(
+            "--gres-type",
+            metavar="TYPE",
+            help="Slurm's type of a whole GPU, where it is not what slurmd finds.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
@@ -126,6 +134,7 @@ def export(
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    for path in export_plan(plan, out, formats=resolve(to, FORMATS, what="format"), at=instant):
+    formats = resolve(to, FORMATS, what="format")
+    for path in export_plan(plan, out, formats=formats, at=instant, gres_type=gres_type):
         if not quiet:
             say(f"written: {path}")

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from importlib import resources
 
 import polars as pl
 
+from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at, switch_times
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
-GRES_CONF = "AutoDetect=nvml\n"
-"""Contents of gres.conf on every node: slurmd asks the driver what slices there are."""
+GRES_CONF = """\
+# On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some
+# packages leave out, Debian's among them: use what static-gres.sh prints on the node then.
+AutoDetect=nvml
+"""
+"""Contents of gres.conf on every node."""
+STATIC_GRES = "static-gres.sh"
+"""Script that prints gres.conf on a node whose Slurm has no NVML."""
 
-_TYPE = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def to_slurm_files(
@@ -30,7 +38,8 @@ def to_slurm_files(
     Returns
     -------
     dict of str to str
-        Text by file name: ``gres.conf``, then ``slurm-<time>.conf`` in the order of time.
+        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, then
+        ``slurm-<time>.conf`` in the order of time.
 
     Raises
     ------
@@ -43,7 +52,8 @@ def to_slurm_files(
     lines = {
         f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in switch_times(frame)
     }
-    return {"gres.conf": GRES_CONF} | lines
+    static = (resources.files("gpuplanner.export") / STATIC_GRES).read_text(encoding="utf-8")
+    return {"gres.conf": GRES_CONF, STATIC_GRES: static} | lines
 
 
 def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
@@ -58,22 +68,23 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     at : datetime
         With its zone.
     gres_type : str, optional
-        Type of a whole GPU; slices are ``<type>_<profile>``. Slurm wants it to be part of the name that
-        slurmd detects, for example ``nvidia_h100_80gb_hbm3``. By default the board's family, ``h100``.
+        Type of a whole GPU; slices are ``<type>_<profile>``. Slurm drains a node whose types are not part of those
+        that slurmd finds. By default what slurmd finds for the usual variant of the board
+        (:func:`~gpuplanner.catalog.slurm_type`), ``nvidia_h100_80gb_hbm3``.
 
     Returns
     -------
     str
-        ``GresTypes``, ``AccountingStorageTRES`` with the types of the whole plan, and one ``NodeName`` line
-        per node. Comments state the layout of each GPU, so that the file can be proved again. GPUs that are
-        not needed are left out of the counts.
+        ``GresTypes`` and one ``NodeName`` line per node. ``AccountingStorageTRES`` with the types of the whole plan
+        is a comment, since slurmctld stops at it where there is no slurmdbd. Comments state the layout of each GPU,
+        so that the file can be proved again. GPUs that are not needed are left out of the counts.
 
     Raises
     ------
     SchemaError
         If the table is not a layout plan, or it says nothing about the time.
     GeometryError
-        If a layout cannot be placed on the board, or the type is no Slurm type.
+        If a layout cannot be placed on the board, or the type is no Slurm type or is needed.
 
     Examples
     --------
@@ -84,22 +95,10 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     ...     "layout": ["1g.10gb:7", "gpu"], "changed": True,
     ... })
     >>> print(to_slurm(plan, "H100-80GB-SXM5", start).splitlines()[-1])
-    NodeName=n1 Gres=gpu:h100:1,gpu:h100_1g.10gb:7
+    NodeName=n1 Gres=gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7
     """
     board = as_board(board)
     return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
-
-
-def board_type(board: GpuModel) -> str:
-    """Slurm type of a board: its family in lower case.
-
-    Examples
-    --------
-    >>> board_type(as_board("H100-80GB-SXM5")), board_type(as_board("RTX-PRO-6000"))
-    ('h100', 'rtx_pro_6000_blackwell')
-    """
-    family = re.split(r"-\d+GB", board.name)[0]
-    return family.lower().replace("-", "_")
 
 
 def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
@@ -109,11 +108,13 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
     types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
     lines = [
         f"# slurm.conf from {stamp(at)}, board {board.name}.",
-        "# Cut the GPUs first, then merge these lines into yours; restart slurmctld and the changed slurmd.",
-        "# A type must be part of the 'MIG Profile' that slurmd prints at debug2; else it drains.",
-        "# gres.conf: AutoDetect=nvml",
+        "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into",
+        "# yours, 'scontrol reconfigure', resume. A node that has fewer devices than declared is drained by Slurm.",
+        *_type_notes(board, whole),
+        "# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.",
         "GresTypes=gpu",
-        f"AccountingStorageTRES={','.join(['gres/gpu', *types])}",
+        "# With slurmdbd only; without, slurmctld does not start:",
+        f"# AccountingStorageTRES={','.join(['gres/gpu', *types])}",
     ]
     for node, state in states.items():
         lines += [f"# {node} gpu {gpu}: {layout}" for gpu, layout in state.gpus]
@@ -122,11 +123,25 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
     return "\n".join(lines) + "\n"
 
 
+def _type_notes(board: GpuModel, whole: str) -> list[str]:
+    """Comments: for which product the types are those that slurmd finds, and the types of the others."""
+    types = {name: slurm_type(name) for name in names_of(board.name, "nvml")}
+    # Before the profile, the type must be the end of the one found.
+    fit = [name for name, found in types.items() if found.endswith(whole.lower())]
+    others = [f"{name}: {found}" for name, found in types.items() if name not in fit]
+    return [
+        f"# Types as slurmd finds them for {' and '.join(fit)}."
+        if fit
+        else "# Types as given by --gres-type.",
+        *([f"# Other boards of this kind need --gres-type: {'; '.join(others)}."] if others else []),
+    ]
+
+
 def _checked_type(board: GpuModel, gres_type: str | None) -> str:
-    whole = gres_type if gres_type is not None else board_type(board)
+    whole = gres_type if gres_type is not None else slurm_type_of(board.name)
     if not _TYPE.fullmatch(whole):
-        allowed = "lower-case letters, digits, '_', '.' and '-'"
-        text = message("Slurm GRES type", allowed, repr(whole), "Take it from what slurmd detects.")
+        allowed = "letters, digits, '_', '.' and '-'"
+        text = message("Slurm GRES type", allowed, repr(whole), "Take it from what 'slurmd -G' prints.")
         raise GeometryError(text)
     return whole
 

@@ -79,7 +79,7 @@ def request_lines(request: Request, form: str, *, gres_type: str | None = None, 
         Options for the head of a batch script; the part of a Pod's ``spec`` that asks for GPUs, with the time
         limit as ``activeDeadlineSeconds``; or a ResourceClaimTemplate, which knows no time limit.
     gres_type : str, optional
-        Slurm's type of a whole GPU, ``h100``; a slice has its profile behind it. Without it the line names none
+        Slurm's type of a whole GPU, ``nvidia_a100``; a slice has its profile behind it. Without it the line names none
         and gets any GPU; a slice cannot be asked for then.
     note : str
         Comment for the first line. It may be any text: it is printed escaped, between quotation marks.

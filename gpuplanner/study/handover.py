@@ -123,7 +123,12 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
 
 
 def export_plan(
-    path: str | Path, out: str | Path, *, formats: str = "all", at: datetime | None = None
+    path: str | Path,
+    out: str | Path,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
 ) -> list[Path]:
     """Write a plan as the files that operators apply.
 
@@ -137,6 +142,8 @@ def export_plan(
         One of :data:`FORMATS`.
     at : datetime, optional
         Only the layouts in force at that instant; default: the whole calendar.
+    gres_type : str, optional
+        Slurm's type of a whole GPU; default: what slurmd finds for the board.
 
     Returns
     -------
@@ -149,7 +156,7 @@ def export_plan(
         If a file does not hold when it is read back, or cannot be written.
     """
     plan, problem = read_plan(path)
-    files = export_files(plan, problem, formats=formats, at=at)
+    files = export_files(plan, problem, formats=formats, at=at, gres_type=gres_type)
     with replaced_directory(out, mark=MARK) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +168,12 @@ def export_plan(
 
 
 def export_files(
-    plan: Plan, problem: PlanProblem, *, formats: str = "all", at: datetime | None = None
+    plan: Plan,
+    problem: PlanProblem,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
 ) -> dict[str, str]:
     """Text of each export by file name."""
     layouts = assign(plan.require(), problem)
@@ -175,7 +187,10 @@ def export_files(
     if "runbook" in wanted:
         files |= {f"runbook/{name}": text for name, text in to_change_scripts(layouts, board).items()}
     if "slurm" in wanted:
-        lines = to_slurm_files(layouts, board) if at is None else {"slurm.conf": to_slurm(layouts, board, at)}
+        if at is None:
+            lines = to_slurm_files(layouts, board, gres_type=gres_type)
+        else:
+            lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
         files |= {f"slurm/{name}": text for name, text in lines.items()}
     return files
 

@@ -54,10 +54,19 @@ def test_hints_that_are_shared_name_nobody(command):
 
 
 def test_lines_to_paste(command):
-    lines = command("hints", "sample", "--tenant", "search", "--format", "sbatch")[1].splitlines()
-    assert any(line.startswith("#SBATCH --gres=gpu:h100_") for line in lines)
-    shape = r"#SBATCH --(gres=gpu:h100(_\dg\.\d\dgb)?:\d|time=\d+-\d\d:\d\d:\d\d)|# '[^\n]*'|"
-    assert all(re.fullmatch(shape, line) for line in lines)
+    arguments = ("hints", "sample", "--tenant", "search", "--format", "sbatch")
+    lines = command(*arguments)[1].splitlines()
+    # What slurmd finds for NVIDIA H100 80GB HBM3: lower case, blanks become underscores.
+    assert any(line.startswith("#SBATCH --gres=gpu:nvidia_h100_80gb_hbm3_") for line in lines)
+    shape = r"#SBATCH --(gres=gpu:TYPE(_\dg\.\d\dgb)?:\d|time=\d+-\d\d:\d\d:\d\d)|# '[^\n]*'|"
+    assert all(re.fullmatch(shape.replace("TYPE", "nvidia_h100_80gb_hbm3"), line) for line in lines)
+    for given in ("h100", "H100-80GB-SXM5=h100"):
+        site = command(*arguments, "--gres-type", given)[1].splitlines()
+        assert site == [line.replace("nvidia_h100_80gb_hbm3", "h100") for line in lines]
+    assert command(*arguments, "--gres-type", "A30=a30")[1].splitlines() == lines
+
+
+def test_claims_to_paste(command):
     told = json.loads(command("hints", "sample", "--tenant", "search", "--format", "dra", "--json")[1])
     given = [row for row in told["groups"] if row["lines"]]
     assert given
@@ -72,6 +81,8 @@ def test_lines_to_paste(command):
         (["--job", "nothing"], 3, "job 'nothing'"),
         (["--format", "csv"], 2, "sbatch, pod, dra"),
         (["--board", "l40s"], 0, ""),
+        (["--gres-type", "a b"], 2, "--gres-type: letters"),
+        (["--gres-type", "X9=a"], 3, "board 'X9' is unknown"),
         (["--board", "H100-80GB-SXM5=X9"], 3, "board 'X9' is unknown"),
     ],
 )

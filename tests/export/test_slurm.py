@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,23 +15,28 @@ import pytest
 from gpuplanner.errors import GeometryError, SchemaError
 from gpuplanner.export import to_slurm, to_slurm_files
 
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
 BOARD = "H100-80GB-SXM5"
 NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=UTC)
 
 BY_DAY = """\
 # slurm.conf from 2026-11-02T08:00:00Z, board H100-80GB-SXM5.
-# Cut the GPUs first, then merge these lines into yours; restart slurmctld and the changed slurmd.
-# A type must be part of the 'MIG Profile' that slurmd prints at debug2; else it drains.
-# gres.conf: AutoDetect=nvml
+# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into
+# yours, 'scontrol reconfigure', resume. A node that has fewer devices than declared is drained by Slurm.
+# Types as slurmd finds them for NVIDIA H100 80GB HBM3.
+# Other boards of this kind need --gres-type: NVIDIA H800: nvidia_h800.
+# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.
 GresTypes=gpu
-AccountingStorageTRES=gres/gpu,gres/gpu:h100,gres/gpu:h100_3g.40gb,gres/gpu:h100_2g.20gb,gres/gpu:h100_1g.10gb
+# With slurmdbd only; without, slurmctld does not start:
+# AccountingStorageTRES=gres/gpu,gres/gpu:TYPE,gres/gpu:TYPE_3g.40gb,gres/gpu:TYPE_2g.20gb,gres/gpu:TYPE_1g.10gb
 # n1 gpu 0: gpu
 # n1 gpu 1: 3g.40gb:1,2g.20gb:1,1g.10gb:2
-NodeName=n1 Gres=gpu:h100:1,gpu:h100_3g.40gb:1,gpu:h100_2g.20gb:1,gpu:h100_1g.10gb:2
+NodeName=n1 Gres=gpu:TYPE:1,gpu:TYPE_3g.40gb:1,gpu:TYPE_2g.20gb:1,gpu:TYPE_1g.10gb:2
 # n2 gpu 0: 1g.10gb:7
 # n2 gpu 1: off
-NodeName=n2 Gres=gpu:h100_1g.10gb:7
-"""
+NodeName=n2 Gres=gpu:TYPE_1g.10gb:7
+""".replace("TYPE", "nvidia_h100_80gb_hbm3")
 
 
 def test_lines_of_one_time(plan: pl.DataFrame) -> None:
@@ -36,18 +45,70 @@ def test_lines_of_one_time(plan: pl.DataFrame) -> None:
 
 def test_files_of_the_whole_calendar(plan: pl.DataFrame) -> None:
     files = to_slurm_files(plan, BOARD)
-    assert list(files) == ["gres.conf", "slurm-20261102T000000Z.conf", "slurm-20261102T080000Z.conf"]
-    assert files["gres.conf"] == "AutoDetect=nvml\n"
+    assert list(files) == [
+        "gres.conf",
+        "static-gres.sh",
+        "slurm-20261102T000000Z.conf",
+        "slurm-20261102T080000Z.conf",
+    ]
+    assert files["gres.conf"].splitlines()[-1] == "AutoDetect=nvml"
     assert files["slurm-20261102T080000Z.conf"] == BY_DAY
-    assert "NodeName=n2 Gres=gpu:h100:2\n" in files["slurm-20261102T000000Z.conf"]
+    assert "NodeName=n2 Gres=gpu:nvidia_h100_80gb_hbm3:2\n" in files["slurm-20261102T000000Z.conf"]
 
 
-def test_type_as_slurmd_detects_it(plan: pl.DataFrame) -> None:
-    text = to_slurm(plan, BOARD, DAY, gres_type="nvidia_h100_80gb_hbm3")
-    assert "gpu:nvidia_h100_80gb_hbm3_1g.10gb:7" in text
+def found_by_slurmd(product: str, profile: str) -> str:
+    """What slurmd 22.05 and later log as "MIG Profile" for an instance, and as type of a whole GPU."""
+    name = product.lower().replace(" ", "_")
+    return name if profile == "gpu" else f"{name.split('-')[0]}_{profile}"
 
 
-@pytest.mark.parametrize("gres_type", ["", "H100", "h100:2", "h100 State=DOWN", "h100\n"])
+@pytest.mark.parametrize(
+    ("board", "product", "layout"),
+    [
+        ("H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "3g.40gb:1,1g.10gb+me:1,1g.10gb:3"),
+        ("H100-80GB-PCIe", "NVIDIA H100 PCIe", "3g.40gb:2"),
+        ("H100-94GB", "NVIDIA H100 NVL", "1g.12gb:7"),
+        ("A100-40GB", "NVIDIA A100-SXM4-40GB", "3g.20gb:1,1g.5gb:4"),
+        ("A100-40GB", "NVIDIA A100-PCIE-40GB", "1g.5gb:7"),
+        ("A100-80GB", "NVIDIA A100-SXM4-80GB", "3g.40gb:2"),
+        ("A30-24GB", "NVIDIA A30", "2g.12gb:2"),
+        ("H200-141GB", "NVIDIA H200", "3g.71gb:1,1g.18gb+me:1"),
+        ("B200-180GB", "NVIDIA B200", "3g.90gb:2"),
+        ("RTX-PRO-6000-Blackwell-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "1g.24gb:4"),
+    ],
+)
+def test_types_are_part_of_what_slurmd_finds(
+    make_plan: Callable[..., pl.DataFrame], board: str, product: str, layout: str
+) -> None:
+    plan = make_plan([("n1", 0, 0, 1, layout, True), ("n1", 1, 0, 1, "gpu", False)])
+    (line,) = (line for line in to_slurm(plan, board, NIGHT).splitlines() if line.startswith("NodeName"))
+    profiles = ["gpu", *(part.split(":")[0] for part in layout.split(","))]
+    types = [part.split(":")[1] for part in line.partition("Gres=")[2].split(",")]
+    # Slurm pairs the longest names first, so each type may be part of only one of what is left.
+    assert len(types) == len(profiles)
+    left = sorted((found_by_slurmd(product, profile) for profile in profiles), key=len, reverse=True)
+    for kind in sorted(types, key=len, reverse=True):
+        left.remove(next(name for name in left if kind in name))
+
+
+def test_variants_that_slurmd_calls_otherwise_are_named(make_plan: Callable[..., pl.DataFrame]) -> None:
+    plan = make_plan([("n1", 0, 0, 1, "3g.40gb:2", True)])
+    text = to_slurm(plan, "A100-80GB", NIGHT)
+    assert "# Types as slurmd finds them for NVIDIA A100-SXM4-80GB.\n" in text
+    assert "NVIDIA A100 80GB PCIe: nvidia_a100_80gb_pcie;" in text
+    site = to_slurm(plan, "A100-80GB", NIGHT, gres_type="nvidia_a100_80gb_pcie")
+    assert "# Types as slurmd finds them for NVIDIA A100 80GB PCIe" in site
+    assert "gpu:nvidia_a100_80gb_pcie_3g.40gb:2" in site
+
+
+def test_accounting_is_left_to_those_who_have_a_database(plan: pl.DataFrame) -> None:
+    """Slurmctld 22.05 ends at AccountingStorageTRES=gres/gpu where there is no slurmdbd."""
+    assert not any(
+        line.startswith("AccountingStorageTRES") for line in to_slurm(plan, BOARD, DAY).splitlines()
+    )
+
+
+@pytest.mark.parametrize("gres_type", ["", "h100:2", "h100 State=DOWN", "h100\n", "-h100"])
 def test_types_that_slurm_could_mistake(plan: pl.DataFrame, gres_type: str) -> None:
     with pytest.raises(GeometryError, match="Slurm GRES type"):
         to_slurm(plan, BOARD, DAY, gres_type=gres_type)
@@ -58,6 +119,63 @@ def test_node_without_any_gpu_needed(make_plan: Callable[..., pl.DataFrame]) -> 
     assert to_slurm(plan, BOARD, NIGHT).endswith(
         "AccountingStorageTRES=gres/gpu\n# n1 gpu 0: off\nNodeName=n1\n"
     )
+
+
+NVIDIA_SMI = r"""#!/usr/bin/env bash
+case "$*" in
+  --query-gpu=*) printf '0, Enabled\n1, Disabled\n2, [N/A]\n' ;;
+  "mig -lgi") cat <<'END'
++-------------------------------------------------------+
+| GPU instances:                                        |
+| GPU   Name             Profile  Instance   Placement  |
+|                          ID       ID       Start:Size |
+|=======================================================|
+|   0  MIG 1g.10gb+me      20       13          6:1     |
++-------------------------------------------------------+
+|   0  MIG 3g.40gb          9        1          0:4     |
++-------------------------------------------------------+
+END
+  ;;
+  -q*) echo "    Minor Number                          : $((3 - $3))" ;;
+esac
+"""
+MINORS = (
+    "config 1\ngpu3/gi1/access 12\ngpu3/gi1/ci0/access 13\ngpu3/gi13/access 120\ngpu3/gi13/ci0/access 121\n"
+)
+
+
+@needs_bash
+def test_gres_conf_without_nvml_lists_the_files_of_each_instance(plan: pl.DataFrame, tmp_path: Path) -> None:
+    """Index and minor number of a GPU need not agree; the files go by the minor number."""
+    (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    (tmp_path / "minors").write_text(MINORS)
+    script = tmp_path / "static-gres.sh"
+    script.write_text(to_slurm_files(plan, BOARD)["static-gres.sh"])
+
+    def run(word: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "MIG_MINORS": str(tmp_path / "minors"),
+        }
+        command = ["bash", str(script), word]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    assert run("t").stdout.splitlines() == [
+        "Name=gpu Type=t_1g.10gb+me "
+        "MultipleFiles=/dev/nvidia3,/dev/nvidia-caps/nvidia-cap120,/dev/nvidia-caps/nvidia-cap121",
+        "Name=gpu Type=t_3g.40gb "
+        "MultipleFiles=/dev/nvidia3,/dev/nvidia-caps/nvidia-cap12,/dev/nvidia-caps/nvidia-cap13",
+        "Name=gpu Type=t File=/dev/nvidia2",
+        "Name=gpu Type=t File=/dev/nvidia1",
+    ]
+    assert run("t Count=9").returncode == 2
+    (tmp_path / "minors").write_text(MINORS.replace("gi13", "gi14"))
+    failed = run("t")
+    assert failed.returncode == 1
+    assert "gpu3/gi13/access: not in" in failed.stderr
 
 
 def test_time_outside_the_plan(plan: pl.DataFrame) -> None:

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.catalog import slurm_type_of
 from gpuplanner.errors import GeometryError, SchemaError
 from gpuplanner.export.kubernetes import allocatable
 from gpuplanner.export.reread_slurm import check_slurm
-from gpuplanner.export.slurm import board_type
 from gpuplanner.export.states import NodeState
 from gpuplanner.hardware import as_board
 from gpuplanner.inbox import read_kubernetes
@@ -31,12 +31,16 @@ BOARD = "H100-80GB-SXM5"
 def test_sbatch_lines_are_read_back_as_asked(profile, count):
     board = as_board(BOARD)
     text = request_lines(
-        Request(profile, count, 93_600.0, board=board), "sbatch", gres_type=board_type(board)
+        Request(profile, count, 93_600.0, board=board), "sbatch", gres_type=slurm_type_of(BOARD)
     )
     gres, time = (line.partition("=")[2] for line in text.splitlines())
     kind, _, number = gres.rpartition(":")
     tres = parse_tres(f"gres/{kind}={number}")
-    assert (tres.model, tres.profile or "gpu", tres.gpus) == ("h100", profile, count)
+    assert (tres.model, tres.profile or "gpu", tres.gpus) == (
+        "nvidia_h100_80gb_hbm3",
+        profile,
+        count,
+    )
     assert pl.select(duration_s(pl.lit(time))).item() == 93_600.0
     faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", board, 8)
     assert faults == []
