@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 from gpuplanner.inbox.core.json_items import read_items
 from gpuplanner.inbox.core.queue_quotas import quota_rows
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.text_file import TextFile, head
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, Place, owner_of, read_job, read_pod
 from gpuplanner.inbox.kubernetes.resource_claims import Claim, Device, read_claim, read_slice
 from gpuplanner.inbox.kubernetes.words import Object, part, text
+from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items
 
 SEEN_AGAIN = "the same object again: the one that knows more was kept"
 OTHER_KIND = "of a kind that is not read"
@@ -132,7 +133,7 @@ class Dump:
 
 
 def read_dump(paths: Sequence[str | Path]) -> Dump:
-    """Read all objects of some files of ``kubectl get -o json``: lists, JSON lines, or objects in a row.
+    """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row.
 
     Raises
     ------
@@ -141,7 +142,8 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
     """
     dump = Dump()
     for number, path in enumerate(paths):
-        file, items = read_items(path, ("items",))
+        read = read_yaml_items if is_kubernetes_yaml(head(path)) else read_items
+        file, items = read(path, ("items",))
         dump.files.append(file)
         for item in items:
             thing = item.value if isinstance(item.value, dict) else {}

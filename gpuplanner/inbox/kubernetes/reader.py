@@ -67,7 +67,7 @@ def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
     Parameters
     ----------
     paths : sequence of str or Path
-        JSON, plain or gzip: lists, JSON lines, or objects in a row.
+        JSON, plain or gzip: lists, JSON lines, or objects in a row. Or YAML (``-o yaml``): a list, or documents.
 
     Returns
     -------

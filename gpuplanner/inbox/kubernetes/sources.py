@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpuplanner.inbox.core.json_items import is_json
 from gpuplanner.inbox.core.source import Source
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
+from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml
 
 KUBERNETES_JSON = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
 
@@ -17,16 +18,18 @@ def looks_like_kubernetes(lines: Sequence[str]) -> bool:
 
     Examples
     --------
-    >>> looks_like_kubernetes(['{"apiVersion": "v1", "items": ['])
-    True
+    >>> looks_like_kubernetes(['{"apiVersion": "v1", "items": [']), looks_like_kubernetes(["kind: List"])
+    (True, True)
     """
-    return is_json(lines) and KUBERNETES_JSON.search("\n".join(lines)) is not None
+    if is_json(lines):
+        return KUBERNETES_JSON.search("\n".join(lines)) is not None
+    return is_kubernetes_yaml(lines)
 
 
 KUBERNETES = (
     Source(
         "kubernetes",
-        "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json, with Kueue and DRA (alias: kubectl)",
+        "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
         read_kubernetes,
         looks_like_kubernetes,
         frozenset(),

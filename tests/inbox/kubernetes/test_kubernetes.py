@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -722,6 +724,68 @@ def test_lists_lines_and_several_files_are_the_same(file: File):
         other = read_kubernetes(paths)
         assert other.jobs.equals(listed.jobs)
         assert other.provenance["gpu_hours"] == listed.provenance["gpu_hours"]
+
+
+def in_yaml(thing: Json) -> str:
+    """As kubectl prints it: keys in order, block style, no anchors."""
+    return yaml.safe_dump(json.loads(json.dumps(thing)))
+
+
+def test_yaml_gives_the_same_rows_as_json(file: File):
+    things = [
+        pod("a", ended="10:00:00"),
+        pod("b"),
+        node(labels=H100),
+        pod("null"),
+        pod("1.5e+3"),
+        pod("0x1f"),
+    ]
+    things.append({**pod("job"), "kind": "ConfigMap", "data": {"conf": "kind: Pod\n# '*' & {\n"}})
+    listed = dump(file, *things)
+    whole = in_yaml({"apiVersion": "v1", "items": things, "kind": "List"})
+    documents = "".join(f"---\n{in_yaml(thing)}" for thing in things)
+    flow = yaml.safe_dump(json.loads(json.dumps(things)), default_flow_style=True)
+    commented = f"# kubectl get\n%YAML 1.1\n---\n{documents}...\n"
+    parted = "".join(f"{in_yaml({'kind': 'List', 'items': each})}---\n" for each in (things[:3], things[3:]))
+    packed = gzip.compress(whole.encode())
+    for number, text in enumerate(
+        (whole, documents, f"apiVersion: v1\nitems: {flow}", commented, parted, packed)
+    ):
+        other = read_kubernetes([file(text, f"{number}.yaml")])
+        assert other.jobs.equals(listed.jobs)
+        assert other.rejects["reason"].value_counts().equals(listed.rejects["reason"].value_counts())
+        assert other.provenance["gpu_hours"] == listed.provenance["gpu_hours"]
+
+
+def test_a_time_without_quotation_marks_is_the_same_time(file: File):
+    text = in_yaml({"items": [pod("a", ended="10:00:00")]}).replace("'", "")
+    assert re.search(r"creationTimestamp: 2025-09-01T08:00:00Z$", text, re.MULTILINE)
+    assert read_kubernetes([file(text, "a.yaml")]).provenance["gpu_hours"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kind: Pod\na: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", r"line 3, column \d+: .* an alias"),
+        ("kind: Pod\nmetadata: !!python/object/apply:os.system [true]\n", r"line 2, column \d+: .* a tag"),
+        (f"kind: Pod\nx: {'[' * 3000}", "nested more than 64 deep"),
+        (f"kind: Pod\nx: {'{a: ' * 3000}", "nested more than 64 deep"),
+        ("kind: List\nitems:\n- kind: Pod\n x: 1\n", r"line 4, column \d+: expected YAML"),
+        ("kind: Pod\n? [a]\n: b\n", "a key that is no word"),
+        ("kind: Pod\nx: \x01\n", "a character that YAML does not allow"),
+    ],
+    ids=["aliases", "tag", "deep lists", "deep objects", "indentation", "key", "control character"],
+)
+def test_yaml_that_is_no_plain_data_is_refused_with_its_line(file: File, text: str, fault: str):
+    with pytest.raises(TraceFormatError, match=fault):
+        read_kubernetes([file(text, "x.yaml")])
+
+
+def test_an_object_with_a_key_twice_is_rejected_and_the_others_are_read(file: File):
+    double = in_yaml(pod("b")).replace("kind: Pod", "kind: Pod\nkind: Node")
+    trace = read_kubernetes([file(f"{in_yaml(pod('a'))}---\n{double}---\n{in_yaml(pod('c'))}", "x.yaml")])
+    assert trace.jobs["job_id"].to_list() == ["ads/a", "ads/c"]
+    assert "the same key twice" in trace.rejects["reason"][0]
 
 
 def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):

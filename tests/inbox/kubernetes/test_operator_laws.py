@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,14 @@ def lawful(content: bytes, reader: Callable[[list[Path]], Trace]) -> None:
     json.dumps(trace.provenance).encode()
 
 
+YAML_MARKS = [b"&a ", b"*a ", b"<<: ", b"!!python/name:os.x ", b"? ", b"\n---\n", b"- ", b"\t"]
+
+
+def in_yaml(document: Any) -> str:
+    """As kubectl prints it: keys in order, block style, no anchors."""
+    return yaml.safe_dump(json.loads(json.dumps(document)), allow_unicode=True)
+
+
 JSON_READERS = {"slurm": (SLURM, read_slurm), "kubernetes": (KUBERNETES, read_kubernetes)}
 
 
@@ -159,6 +168,8 @@ def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took that place away
     lawful(json.dumps(document).encode(), reader)
+    if source == "kubernetes":
+        lawful(in_yaml(document).encode(), reader)
 
 
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
@@ -180,6 +191,21 @@ def test_damaged_bytes_give_an_error_or_a_full_account(
     content = text.encode()
     start = int(cut * len(content))
     lawful(content[:start] + new + content[start + length :], reader)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cut=st.floats(0, 1),
+    length=st.integers(0, 9),
+    new=st.binary(max_size=6)
+    | st.sampled_from([b"&a ", b"*a ", b"<<: ", b"!!python/name:os.x ", b"? ", b"\n---\n", b"- ", b"\t"]),
+    documents=st.booleans(),
+)
+def test_damaged_yaml_gives_an_error_or_a_full_account(cut: float, length: int, new: bytes, documents: bool):
+    text = "---\n".join(map(in_yaml, KUBERNETES["items"])) if documents else in_yaml(KUBERNETES)
+    content = text.encode()
+    start = int(cut * len(content))
+    lawful(content[:start] + new + content[start + length :], read_kubernetes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -246,6 +272,8 @@ def test_what_is_no_text_is_an_error_of_ours(tmp_path: Path, content: bytes):
         (json.dumps(KUBERNETES), "kubernetes"),
         (json.dumps(KUBERNETES, indent=4), "kubernetes"),
         ("\n".join(map(json.dumps, KUBERNETES["items"])), "kubernetes"),
+        (in_yaml(KUBERNETES), "kubernetes"),
+        ("---\n".join(map(in_yaml, KUBERNETES["items"])), "kubernetes"),
         ("JobIDRaw|State|Start|End|AllocTRES\n", "slurm"),
     ],
 )

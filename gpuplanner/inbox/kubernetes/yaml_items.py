@@ -1,0 +1,196 @@
+"""YAML of ``kubectl get -o yaml``, object by object: one list, several documents, or both; plain data only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.json_items import Item
+from gpuplanner.inbox.core.text_file import TextFile, read_document
+
+MAX_DEPTH = 64
+"""Objects inside one another; those of Kubernetes stay below 30."""
+
+MAX_RAW = 80
+"""Characters of a faulty object that the reject table keeps."""
+
+TWICE = "the same key twice"
+
+_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+_INTEGER = re.compile(r"[-+]?\d{1,30}")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_OBJECT_KEY = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
+
+
+def is_kubernetes_yaml(lines: Collection[str]) -> bool:
+    """True if the first lines of a file look like objects of Kubernetes in YAML.
+
+    Examples
+    --------
+    >>> is_kubernetes_yaml(["apiVersion: v1", "items:"]), is_kubernetes_yaml(["a,kind: x"])
+    (True, False)
+    """
+    return _OBJECT_KEY.search("\n".join(lines)) is not None
+
+
+def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
+    r"""Read the items of a YAML file: those of its lists, or its documents themselves.
+
+    As :func:`~gpuplanner.inbox.core.json_items.read_items` does for JSON, and to the same values: a plain word is
+    a number, true, false or null, or else text, also where it looks like a time. Items are put together one at a
+    time.
+
+    Parameters
+    ----------
+    path : str or Path
+        YAML, plain or gzip.
+    lists : collection of str
+        Keys at the top of a document under which its items stand.
+
+    Returns
+    -------
+    file : TextFile
+        The file, for the provenance.
+    items : iterator of Item
+        In their order. An object with a key that stands there twice gives an item with a `fault`.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file cannot be read; while iterating, if it is no YAML, is nested too deep, or has tags or aliases,
+        which kubectl never writes and which can make a short file very large. The line is named.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "pods.yaml"
+    ...     _ = path.write_text("items:\n- kind: Pod\n  at: 2025-09-01T08:00:00Z\n- {kind: Node, gpus: 8}\n")
+    ...     [item.value for item in read_yaml_items(path, {"items"})[1]]
+    [{'kind': 'Pod', 'at': '2025-09-01T08:00:00Z'}, {'kind': 'Node', 'gpus': 8}]
+    """
+    file, text = read_document(path)
+    return file, _items(text, lists, file.path)
+
+
+def _items(text: str, lists: Collection[str], path: Path) -> Iterator[Item]:
+    walk = _Walk(text, lists)
+    try:
+        for place, (start, value, around, fault) in enumerate(walk.documents(), 1):
+            raw = text[start : start + MAX_RAW].partition("\n")[0]
+            yield Item(place, None if fault else value, raw, around, fault)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+        fault = str(getattr(error, "problem", None) or "a character that YAML does not allow")
+        todo = "Was the file cut short? Write it again with kubectl get -o yaml."
+        raise TraceFormatError(message(where, "YAML of plain data", fault, todo)) from error
+    finally:
+        walk.close()
+
+
+_Event = Any
+"""An event of PyYAML, of either parser."""
+
+_Found = tuple[int, Any, dict[str, Any], str]
+"""Where an item begins in the text, its value, what stood before it in its document, and its fault."""
+
+
+class _Walk:
+    """Follows the events of a YAML parser, and puts together one item after the other."""
+
+    def __init__(self, text: str, lists: Collection[str]) -> None:
+        self._parser = _PARSER(text)
+        self._lists = lists
+        self._fault = ""
+
+    def close(self) -> None:
+        self._parser.dispose()
+
+    def documents(self) -> Iterator[_Found]:
+        while not isinstance(event := self._next(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.SequenceStartEvent):
+                yield from self._list({})
+            elif isinstance(event, yaml.MappingStartEvent):
+                yield from self._object(event)
+            elif isinstance(event, yaml.ScalarEvent) and (value := _plain(event)) is not None:
+                yield _mark(event).index, value, {}, ""
+
+    def _object(self, start: _Event) -> Iterator[_Found]:
+        """An object at the top: its items if it lists some, else itself."""
+        own: dict[str, Any] = {}
+        self._fault, listed = "", False
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key = self._key(event, own)
+            event = self._next()
+            if key in self._lists and isinstance(event, yaml.SequenceStartEvent):
+                listed = True
+                yield from self._list(dict(own))
+            else:
+                own[key] = self._value(event, 1)
+        if not listed:
+            yield _mark(start).index, own, {}, self._fault
+
+    def _list(self, around: dict[str, Any]) -> Iterator[_Found]:
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            self._fault = ""
+            value = self._value(event, 1)
+            yield _mark(event).index, value, around, self._fault
+
+    def _value(self, event: _Event, depth: int) -> Any:  # noqa: ANN401 - anything that JSON can hold
+        if isinstance(event, yaml.ScalarEvent):
+            return _plain(event)
+        if depth > MAX_DEPTH:
+            raise _fault(event, f"objects nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.SequenceStartEvent):
+            listed = []
+            while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+                listed.append(self._value(event, depth + 1))
+            return listed
+        found: dict[str, Any] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key = self._key(event, found)
+            found[key] = self._value(self._next(), depth + 1)
+        return found
+
+    def _key(self, event: _Event, found: dict[str, Any]) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _fault(event, "a key that is no word")
+        if event.value in found:
+            self._fault = f"line {_mark(event).line + 1}: {TWICE}"
+        return str(event.value)
+
+    def _next(self) -> _Event:
+        event = self._parser.get_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault(event, "an alias (*)")
+        if getattr(event, "tag", None) is not None:
+            raise _fault(event, "a tag (!)")
+        return event
+
+
+def _mark(event: _Event) -> Any:  # noqa: ANN401 - of either parser
+    """Where an event begins: index in the text, line and column from 0."""
+    return event.start_mark
+
+
+def _fault(event: _Event, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=_mark(event))
+
+
+def _plain(event: _Event) -> str | float | bool | None:
+    """Value of a scalar; what stands in quotation marks, or in a block, is text."""
+    text = str(event.value)
+    if event.style not in (None, ""):
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
