@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -129,6 +129,61 @@ def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.
             )
         table = table.with_columns(pl.col(column).replace_strict(given, default=None, return_dtype=pl.String))
     return table
+
+
+def rows_that_name(
+    table: pl.DataFrame, names: Collection[str], *, but: Collection[str] = ()
+) -> dict[str, int]:
+    """Rows of each column of text in which one of some names stands as a word, upper case or lower.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Any table.
+    names : collection of str
+        Names to look for. Those of one character, or without any letter, are left out: they stand everywhere.
+    but : collection of str
+        Columns not to look into.
+
+    Returns
+    -------
+    dict of str to int
+        Column → rows, for the columns with any.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_name": ["alice_bert", "malice", None], "user": ["u-1", "u-1", "u-2"]})
+    >>> rows_that_name(jobs, ["Alice"])
+    {'job_name': 1}
+    """
+    telling = [name for name in names if len(name) > 1 and any(each.isalpha() for each in name)]
+    found = {}
+    for column in table.select(pl.col(pl.String)).columns if telling else ():
+        if column in but:
+            continue
+        texts = table[column].drop_nulls().unique()
+        texts = texts.filter(texts.str.contains_any(telling, ascii_case_insensitive=True))
+        words = texts.str.extract_many(telling, ascii_case_insensitive=True, overlapping=True)
+        named = [
+            text
+            for text, inside in zip(texts, words, strict=True)
+            if any(_stands(word, text) for word in inside)
+        ]
+        if named:
+            found[column] = int(table[column].is_in(named).sum())
+    return found
+
+
+def _stands(word: str, text: str) -> bool:
+    """True if a word stands in a text with neither a letter nor a digit beside it; case does not matter."""
+    word, text = word.lower(), text.lower()
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        if not (text[:start][-1:].isalnum() or text[end : end + 1].isalnum()):
+            return True
+        start = text.find(word, start + 1)
+    return False
 
 
 def merge_small_groups(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gpuplanner.cli.app import main
 from gpuplanner.errors import PrivacyError
 from gpuplanner.inbox import open_trace
-from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key
+from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
 17|alice|vision|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T11:05:00|gres/gpu=4,node=1|1
@@ -66,6 +67,55 @@ def test_no_name_remains_and_no_figure_changes(monkeypatch, tmp_path, dump, key_
     private[-1] = tmp_path / "other.key"
     assert run(monkeypatch, *words, again, *private) == 0
     assert not set(open_trace(again).jobs["user"]) & set(nameless.jobs["user"])
+
+
+LEFT = """JobID|User|Account|Partition|JobName|State|Submit|Start|End|AllocTRES|NodeList
+17|alice|vision|vision|train_Alice-bert|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T11:05:00|gres/gpu=4|n1
+18|bob|vision|gpu|malice|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T10:05:00|gres/gpu=1|vision-n2
+"""
+
+
+def test_a_name_that_can_still_be_read_elsewhere_is_warned_of(monkeypatch, tmp_path, key_file):
+    """Who is told in the job name and whose group in partition and nodes is said, and no name is said with it."""
+    path = tmp_path / "jobs.txt"
+    path.write_text(LEFT)
+    words = [
+        "ingest",
+        "slurm",
+        path,
+        "--tz",
+        "UTC",
+        "--quiet",
+        "--key-file",
+        key_file,
+        "-o",
+        tmp_path / "out",
+    ]
+    assert run(monkeypatch, *words, "--pseudonyms", "user,tenant") == 0
+    quality = open_trace(tmp_path / "out").quality
+    told = quality.filter(pl.col("check").str.contains("replaced elsewhere")).sort("check")
+    assert told.select("check", "severity", "rows").rows() == [
+        ("job_name: holds a user that was replaced elsewhere", "warning", 1),
+        ("node_list: holds a tenant that was replaced elsewhere", "warning", 1),
+        ("partition: holds a tenant that was replaced elsewhere", "warning", 1),
+    ]
+    assert run(monkeypatch, *words, "--pseudonyms", "user,tenant,partition,job_name") == 0
+    trace = open_trace(tmp_path / "out")
+    assert trace.jobs["partition"].str.starts_with("partition-").all()
+    left = trace.quality.filter(pl.col("check").str.contains("replaced elsewhere"))["check"].to_list()
+    assert sorted(left) == [
+        f"node_list: holds a {who} that was replaced elsewhere" for who in ("partition", "tenant")
+    ]
+
+
+@given(
+    st.lists(st.text("abA_-1 ", max_size=8), max_size=8), st.lists(st.text("abA1", max_size=3), max_size=3)
+)
+def test_names_are_found_where_they_stand_as_words(texts: list[str], names: list[str]):
+    telling = [name.lower() for name in names if len(name) > 1 and not name.isdigit()]
+    expected = sum(any(name in re.split(r"[^a-z0-9]+", text.lower()) for name in telling) for text in texts)
+    table = pl.DataFrame({"text": texts, "kept": texts}, schema={"text": pl.String, "kept": pl.String})
+    assert rows_that_name(table, names, but=["kept"]) == ({"text": expected} if expected else {})
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import PrivacyError, examples, message
+from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.inbox.core.trace import Trace
-from gpuplanner.privacy import pseudonym, pseudonymise
+from gpuplanner.privacy import pseudonym, pseudonymise, rows_that_name
 
-NAMED = ("user", "tenant", "job_id", "job_name")
-"""Columns that may name people. Job ids do where they are names of pods, job names where people sign them."""
+NAMED = ("user", "tenant", "job_id", "job_name", "partition")
+"""Columns that may name people. Job ids do where they are names of pods, job names where people sign them, partitions
+where a group has its own."""
 WITHHELD = "(withheld)"
 WORD = re.compile(r"[\w.@-]+")
 
@@ -22,7 +24,8 @@ WORD = re.compile(r"[\w.@-]+")
 def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> Trace:
     """Replace names of a trace by pseudonyms, in every table that has them.
 
-    Lines of rejected rows and examples in the quality report are withheld, since they quote the source.
+    Lines of rejected rows and examples in the quality report are withheld, since they quote the source. The report
+    warns where a name that was replaced still stands in a column that was kept.
 
     Parameters
     ----------
@@ -30,7 +33,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
         As read.
     key : bytes
         From :func:`gpuplanner.privacy.read_key`.
-    columns : sequence of {"user", "tenant", "job_id", "job_name"}
+    columns : sequence of {"user", "tenant", "job_id", "job_name", "partition"}
         What to replace.
 
     Returns
@@ -47,7 +50,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1"], "user": ["alice"], "tenant": ["vision"]})
     >>> rejects = pl.DataFrame({"raw": ["alice|??"]})
-    >>> quality = pl.DataFrame({"example": ["job of alice"]})
+    >>> quality = report([Finding("no GPU", "info", 1, "none", "job of alice")])
     >>> trace = Trace(jobs, rejects, quality, {"notes": ["account of alice: vision"]})
     >>> private = without_names(trace, bytes(32), ["user"])
     >>> private.jobs["user"][0], private.rejects["raw"][0], private.provenance["notes"]
@@ -63,11 +66,17 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
             return None
         return pseudonymise(table, key, [name for name in columns if name in table.columns])
 
-    known = {
-        name: pseudonym(name, key, column)
+    names = {column: trace.jobs[column].drop_nulls().unique().sort() for column in columns}
+    known = {name: pseudonym(name, key, column) for column in columns for name in names[column]}
+    quality = trace.quality.with_columns(example=pl.lit(WITHHELD))
+    tables = [trace.jobs, trace.inventory, trace.samples, trace.quotas]
+    left = [
+        finding
+        for table in tables
+        if table is not None
         for column in columns
-        for name in trace.jobs[column].drop_nulls().unique().sort()
-    }
+        for finding in _left(table, column, names[column].to_list(), columns)
+    ]
     return replace(
         trace,
         jobs=pseudonymise(trace.jobs, key, columns),
@@ -75,9 +84,23 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
         samples=changed(trace.samples),
         quotas=changed(trace.quotas),
         rejects=trace.rejects.with_columns(raw=pl.lit(WITHHELD)),
-        quality=trace.quality.with_columns(example=pl.lit(WITHHELD)),
+        quality=report([*left, *(Finding(*row) for row in quality.iter_rows())]),
         provenance={**_scrubbed(trace.provenance, known), "pseudonyms": list(columns)},
     )
+
+
+def _left(table: pl.DataFrame, column: str, names: Sequence[str], replaced: Sequence[str]) -> list[Finding]:
+    """A warning for each column in which names of `column` can still be read."""
+    return [
+        Finding(
+            f"{kept}: holds a {column} that was replaced elsewhere",
+            "warning",
+            rows,
+            "who it is can be read there: replace that column too, or leave it out before it is shared",
+            WITHHELD,
+        )
+        for kept, rows in rows_that_name(table, names, but=replaced).items()
+    ]
 
 
 def _scrubbed(value: Any, known: Mapping[str, str]) -> Any:  # noqa: ANN401 - anything that JSON can hold
