@@ -83,7 +83,7 @@ def test_full_disk_is_explained_and_changes_nothing(tmp_path):
 
 def test_folder_that_cannot_be_made_is_explained(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="writable folder"):
+    with pytest.raises(OutputError, match="writable place"):
         write_atomically(tmp_path / "file" / "a.txt", lambda p: p.write_text("x"))
 
 
@@ -92,12 +92,12 @@ def filled(path: Path, text: str = "ours") -> None:
         (folder / "mark.txt").write_text(text)
 
 
-def test_directory_is_replaced_whole(tmp_path):
+def test_directory_is_replaced_and_what_others_put_into_it_stays(tmp_path):
     out = tmp_path / "out"
     filled(out)
-    (out / "extra.txt").write_text("left over")
+    (out / "extra.txt").write_text("mine")
     filled(out)
-    assert [p.name for p in out.iterdir()] == ["mark.txt"]
+    assert sorted(p.name for p in out.iterdir()) == ["extra.txt", "manifest.json", "mark.txt"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -113,15 +113,15 @@ def test_interrupted_directory_leaves_the_old_one(tmp_path, fault):
 
     with pytest.raises((KeyboardInterrupt, RuntimeError, OutputError)):
         interrupted()
-    assert [p.name for p in out.iterdir()] == ["mark.txt"]
+    assert sorted(p.name for p in out.iterdir()) == ["manifest.json", "mark.txt"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_foreign_folder_is_never_replaced(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(OutputError, match="other things in it"):
-        filled(tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+def test_what_stands_in_a_foreign_folder_stays(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    filled(tmp_path / "out")
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
 
 
 def test_json_refuses_what_is_not_a_number():

@@ -16,10 +16,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.files import put_back
+from gpuplanner.files import sole_writer
 from gpuplanner.inbox.core.folder import replace_folder
 from gpuplanner.inbox.core.growth import TERMS, files_before, linked, require_terms, terms_of
-from gpuplanner.inbox.core.lock import sole_writer
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED, merge
 from gpuplanner.inbox.core.store import MARK, open_trace, tables_of, write_trace
 from gpuplanner.inbox.core.text_file import fingerprint
@@ -114,7 +113,6 @@ def append(
     files = _by_name(paths)
     hashes = {name: fingerprint(path) for name, path in files.items()}
     with sole_writer(directory):
-        put_back(directory, mark=MARK)
         before, told = files_before(directory, MARK, "a trace")
         known = dict(before)
         fresh = [name for name, key in hashes.items() if not _is_known(name, key, known)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examples, message
-from gpuplanner.files import Mark, replaced_directory, sha256, to_json
+from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
 from gpuplanner.report.page import render_page
@@ -23,7 +23,11 @@ from gpuplanner.study.handover import export_files, notes, write_study_workbook
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
-MARK = Mark("manifest.json", "gpuplanner report 1")
+MARK = Mark(
+    MANIFEST,
+    "gpuplanner report 1",
+    names=("index.html", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb"),
+)
 
 
 def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None = None) -> Study:
@@ -77,7 +81,6 @@ def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None =
         for name, text in export_files(study.plan, study.problem).items():
             (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "export" / name).write_text(text, encoding="utf-8")
-        (folder / "manifest.json").write_text(to_json(_manifest(folder)), encoding="utf-8")
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     return study
 
@@ -192,11 +195,6 @@ def _subtitle(study: Study) -> str:
         f"{first} to {after} (UTC), plan from {figures['plan_from'][:16].replace('T', ' ')} UTC for "
         f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['board']}"
     )
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {"format": MARK.text, "files": {str(path.relative_to(folder)): sha256(path) for path in files}}
 
 
 def _keep(target: Path, keep: Path | None) -> str:

@@ -18,7 +18,7 @@ from gpuplanner.export import (
     verify_file,
 )
 from gpuplanner.export.workbook import write_workbook
-from gpuplanner.files import Mark, replaced_directory, sha256, to_json
+from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_services
 from gpuplanner.planner.service_file import is_service_plan, services_from_json
@@ -28,7 +28,7 @@ FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 CHECKED = (".yaml", ".conf")
 """Exports that ``verify`` can read back; shell scripts apply these and are no plans of their own."""
 
-MARK = Mark("manifest.json", "gpuplanner export 1")
+MARK = Mark(MANIFEST, "gpuplanner export 1")
 
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
@@ -157,13 +157,11 @@ def export_plan(
     """
     plan, problem = read_plan(path)
     files = export_files(plan, problem, formats=formats, at=at, gres_type=gres_type)
-    with replaced_directory(out, mark=MARK) as folder:
+    with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         _prove(folder, problem)
-        manifest = {"format": MARK.text, "files": {name: sha256(folder / name) for name in files}}
-        (folder / MARK.file).write_text(to_json(manifest), encoding="utf-8")
     return [Path(out) / name for name in sorted(files)]
 
 

@@ -178,8 +178,7 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
 
 def is_telemetry(folder: str) -> bool:
     """True if a folder bears the mark of telemetry."""
-    path = Path(folder)
-    return (path / TELEMETRY.file).exists() and TELEMETRY.may_be_replaced(path)
+    return TELEMETRY.stands_in(Path(folder))
 
 
 def describe_telemetry(folder: str) -> dict[str, Any]:

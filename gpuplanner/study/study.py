@@ -22,7 +22,8 @@ JSON_TABLES = (
     "weeks", "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
-MARK = Mark("study.json", '"plan_bound_gpu_hours"')
+OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
+MARK = Mark("study.json", "gpuplanner study 1", names=OLD_MARK.names, older=(OLD_MARK,))
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,7 +158,7 @@ def test_unwritable_folder_is_bad_input(command, itp, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = command("ingest", "itp", str(itp), "-o", str(tmp_path / "file" / "t"))
     assert code == 3
-    assert "writable folder" in err
+    assert "writable place" in err
 
 
 def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):

@@ -67,7 +67,7 @@ def test_bad_input(capsys, monkeypatch, tmp_path, file, arguments, code, said):
 def test_unwritable_output_leaves_nothing(capsys, monkeypatch, tmp_path, file):
     code, out, err = run(capsys, monkeypatch, str(file), "-o", str(file / "bins.csv"))
     assert (code, out) == (3, "")
-    assert "writable folder" in err
+    assert "writable place" in err
     assert file.read_text() == ITEMS
 
 

@@ -12,9 +12,8 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import SchemaError, TraceFormatError, message
-from gpuplanner.files import Mark, aside_of, replaced_directory, to_json
+from gpuplanner.files import Mark, kept_aside, replaced_directory, sole_writer, to_json
 from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
-from gpuplanner.inbox.core.lock import sole_writer
 from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.schemas import check
 
@@ -162,8 +161,8 @@ def open_folder(directory: str | Path, mark: Mark, what: str) -> Folder:
         got = "nothing there"
         if folder.exists():
             got = f"a folder without a {mark.file}" if folder.is_dir() else "a file"
-        elif mark.may_be_replaced(aside_of(folder)):
-            got = f"nothing there, since a run was stopped; what stood there is {aside_of(folder)}"
+        elif (aside := kept_aside(folder)) is not None:
+            got = f"nothing there, since a run was stopped; what stood there is {aside}"
         raise TraceFormatError(message(str(folder), f"a folder that holds {what}", got, REMEDY))
     provenance = _json(folder / mark.file)
     if not isinstance(provenance, dict) or provenance.pop("format", None) != mark.text:

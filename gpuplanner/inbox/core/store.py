@@ -16,9 +16,14 @@ from gpuplanner.schemas import LATER_COUNTERS, TABLES, Inventory, Jobs, Samples
 
 FORMAT = "gpuplanner trace 1"
 """Text in provenance.json by which a trace folder is known."""
-MARK = Mark("provenance.json", FORMAT)
+NAMES = ("provenance.json", "quality.json", "rejects.parquet")
+"""Files that every folder holds."""
+TABLE_NAMES = (*NAMES, "jobs.parquet", "inventory.parquet", "samples.parquet", "quotas.parquet")
+MARK = Mark("provenance.json", FORMAT, names=(*TABLE_NAMES, *(f"parts/*/{name}" for name in TABLE_NAMES)))
 
-READING_MARK = Mark("provenance.json", "gpuplanner reading 1")
+READING_MARK = Mark(
+    "provenance.json", "gpuplanner reading 1", names=(*NAMES, *(f"{name}.parquet" for name in TABLES))
+)
 """By which the folder of a reading is known."""
 
 
@@ -52,7 +57,7 @@ def write_trace(trace: Trace, directory: str | Path) -> Path:
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
     ...     written = write_trace(read_itp([path]), Path(folder) / "trace")
     ...     sorted(file.name for file in written.iterdir())
-    ['jobs.parquet', 'provenance.json', 'quality.json', 'rejects.parquet']
+    ['jobs.parquet', 'manifest.json', 'provenance.json', 'quality.json', 'rejects.parquet']
     """
     return write_folder(directory, MARK, tables_of(trace), trace.quality, trace.provenance)
 

@@ -11,10 +11,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.files import put_back
+from gpuplanner.files import sole_writer
 from gpuplanner.inbox.core.folder import replace_folder
 from gpuplanner.inbox.core.growth import TERMS, files_before, linked, require_terms, terms_of
-from gpuplanner.inbox.core.lock import sole_writer
 from gpuplanner.inbox.core.text_file import fingerprint
 from gpuplanner.inbox.core.trace import SUMMARY
 from gpuplanner.inbox.registry import AUTO, name_of
@@ -128,7 +127,6 @@ def append(
     """
     directory = Path(directory)
     with sole_writer(directory):
-        put_back(directory, mark=MARK)
         before, told = files_before(directory, MARK, "telemetry")
         hashes = {sha256 for _, sha256 in before}
         fresh = [path for path in paths if fingerprint(path) not in hashes]

@@ -12,7 +12,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark
 from gpuplanner.inbox.core.folder import REMEDY, Folder, open_folder, write_folder
-from gpuplanner.inbox.core.store import as_read
+from gpuplanner.inbox.core.store import NAMES, as_read
 from gpuplanner.inbox.core.trace import SUMMARY
 from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
 from gpuplanner.intervals import require_zone
@@ -20,7 +20,11 @@ from gpuplanner.schemas import Samples, check, empty
 
 FORMAT = "gpuplanner telemetry 2"
 """Text in provenance.json by which a folder of telemetry is known."""
-MARK = Mark("provenance.json", FORMAT)
+MARK = Mark(
+    "provenance.json",
+    FORMAT,
+    names=(*NAMES, "coverage.parquet", "processes.parquet", "samples/month=*/samples.parquet"),
+)
 
 COVERAGE = pl.Schema(
     {

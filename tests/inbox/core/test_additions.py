@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, TraceFormatError
+from gpuplanner.files import sole_writer
 from gpuplanner.inbox import append, open_trace, read, write_trace
-from gpuplanner.inbox.core.lock import sole_writer
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
@@ -311,7 +311,7 @@ def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(
 def test_the_lock_goes_with_its_holder(tmp_path: Path):
     for _ in range(2):
         with sole_writer(tmp_path / "a"), sole_writer(tmp_path / "b"):
-            assert {path.name for path in tmp_path.iterdir()} == {".a.lock", ".b.lock"}
+            assert {path.name for path in tmp_path.iterdir()} == {".a.gpuplanner-lock", ".b.gpuplanner-lock"}
         assert not list(tmp_path.iterdir())
 
 

@@ -180,7 +180,9 @@ def test_a_reading_and_a_trace_never_replace_or_open_as_each_other(file: File, t
     with pytest.raises(TraceFormatError, match="of another format"):
         open_trace(folder)
     trace = read("itp", file("job_id,submission_time,duration,num_gpu\na,0,7200,8\n"))
-    with pytest.raises(OutputError, match="a folder with other things in it"):
+    with pytest.raises(
+        OutputError, match="expected a 'gpuplanner trace 1' or another folder; got a 'gpuplanner reading 1'"
+    ):
         write(trace, folder)
     assert open_reading(folder).table.equals(reading.table)
 

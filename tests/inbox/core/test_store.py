@@ -54,7 +54,13 @@ def test_the_same_trace_gives_the_same_bytes(trace: Trace, good: Good, file: Fil
     first = contents(write_trace(trace, tmp_path / "a"))
     again = contents(write_trace(good[1]([file(good[0])]), tmp_path / "b"))
     assert first == again
-    assert sorted(first) == ["jobs.parquet", "provenance.json", "quality.json", "rejects.parquet"]
+    assert sorted(first) == [
+        "jobs.parquet",
+        "manifest.json",
+        "provenance.json",
+        "quality.json",
+        "rejects.parquet",
+    ]
 
 
 def test_an_older_trace_is_replaced_whole(trace: Trace, tmp_path: Path):
@@ -64,12 +70,20 @@ def test_an_older_trace_is_replaced_whole(trace: Trace, tmp_path: Path):
     assert same(open_trace(folder), trace)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "provenance.json"])
-def test_a_folder_with_other_things_is_never_replaced(trace: Trace, tmp_path: Path, name: str):
+def test_other_things_in_the_folder_stay(trace: Trace, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "notes.txt").write_text("mine")
+    folder = write_trace(trace, tmp_path / "home")
+    assert same(open_trace(folder), trace)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "manifest.json", "quotas.parquet"])
+def test_a_name_of_ours_that_is_taken_is_refused(trace: Trace, tmp_path: Path, name: str):
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / name).write_text("{}")
-    with pytest.raises(OutputError, match="a folder with other things in it"):
+    with pytest.raises(OutputError, match=f"'{name}', not written by gpuplanner"):
         write_trace(trace, folder)
     assert contents(folder) == {name: b"{}"}
 

@@ -44,19 +44,22 @@ def test_the_same_input_gives_the_same_bytes(file: File, good_text: Callable[[st
         for folder in folders
     )
     assert sorted(first) == [
-        *("coverage.parquet", "provenance.json", "quality.json", "rejects.parquet"),
+        *("coverage.parquet", "manifest.json", "provenance.json", "quality.json", "rejects.parquet"),
         "samples/month=2026-01/samples.parquet",
     ]
     assert first == second
 
 
-def test_a_folder_with_other_things_is_left_alone(
+def test_other_things_in_the_folder_are_left_alone(
     file: File, good_text: Callable[[str], str], tmp_path: Path
 ):
     telemetry = read("node-csv", file(good_text("node-csv")))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(OutputError, match="a folder with other things in it"):
+    write_telemetry(telemetry, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
+    (tmp_path / "mine" / "coverage.parquet").write_text("mine now")
+    with pytest.raises(OutputError, match=r"'coverage\.parquet', changed since"):
         write_telemetry(telemetry, tmp_path / "mine")
 
 

@@ -1,0 +1,127 @@
+"""One writer of a place at a time: a lock beside it, which ends with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from gpuplanner.errors import GpuPlannerWarning
+from gpuplanner.files.faults import cannot_write, explained
+from gpuplanner.files.leftovers import recover
+from gpuplanner.files.place import lock_of, place_of
+
+_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""Places that this thread writes: a block within another one on the same place is part of it."""
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+
+
+@contextmanager
+def sole_writer(path: str | Path) -> Iterator[Path]:
+    """Keep every other run from writing a folder or file while the block runs, and clear up after killed ones.
+
+    The lock is held by the system for this process (``flock``), so a run that was killed leaves none behind.
+    Nobody waits: the second run is told to come back, since what it read may be old by then. Put it around the
+    reading as well, so that nobody reads for an hour in vain. Within the block, writers of the same place, which
+    take the lock themselves, find it taken for them.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder or file, which need not exist yet. Missing folders above it are made, and taken away again if
+        nothing came to stand there.
+
+    Yields
+    ------
+    Path
+        The place itself: absolute, and without links.
+
+    Raises
+    ------
+    OutputError
+        If another run holds the lock, or there is no place for it.
+
+    Warns
+    -----
+    GpuPlannerWarning
+        If the file system knows no locks, or something had to be put back after a run that was killed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, sole_writer(Path(folder) / "trace") as place:
+    ...     place.name
+    'trace'
+    """
+    place = place_of(path)
+    if place in _HELD.get():
+        yield place
+        return
+    with explained(Path(path)):
+        made = _made_above(place)
+    try:
+        with _locked(path, place) as locked:
+            if locked:
+                with explained(Path(path)):
+                    recover(place)
+            token = _HELD.set(_HELD.get() | {place})
+            try:
+                yield place
+            finally:
+                _HELD.reset(token)
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+
+@contextmanager
+def _locked(path: str | Path, place: Path) -> Iterator[bool]:
+    lock = lock_of(place)
+    try:
+        handle = _open_locked(lock)
+    except BlockingIOError as error:
+        expected, todo = "to be the only run that writes it", "Wait for the other run, then start again."
+        raise cannot_write(path, "another run at it", expected=expected, todo=todo) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise cannot_write(path, error.strerror or str(error)) from error
+        text = f"{path}: this file system knows no locks; see to it that no other run writes it meanwhile"
+        warnings.warn(text, GpuPlannerWarning, stacklevel=4)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _open_locked(lock: Path) -> int:
+    """Open and lock the file; one that its last holder removed in between is opened anew."""
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:
+                return handle
+        except OSError as error:
+            os.close(handle)
+            if error.errno in _NO_LOCKS:
+                lock.unlink(missing_ok=True)
+            raise
+        os.close(handle)
+
+
+def _made_above(place: Path) -> list[Path]:
+    """Make the folders above a place; gives those that were missing, the lowest first."""
+    missing = [above for above in place.parents if not above.exists()]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return missing

@@ -1,0 +1,129 @@
+"""Where a result may stand, and the hidden names beside it that a run uses while it writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuplanner.files.faults import cannot_write, explained
+
+OWN_FOLDER = "a folder of its own"
+
+
+def place_of(path: str | Path) -> Path:
+    """The absolute place that a path means; a link stays, and what it points to is written.
+
+    Raises
+    ------
+    OutputError
+        If the path has no name of its own (the root), or its links turn in a circle.
+
+    Examples
+    --------
+    >>> place_of("/tmp/../out")
+    PosixPath('/out')
+    """
+    try:
+        place = Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        raise cannot_write(path, str(error)) from error
+    if not place.name:
+        raise cannot_write(place, "the root of the file system", expected=OWN_FOLDER)
+    return place
+
+
+def require_folder(path: str | Path) -> Path:
+    """The place of a folder that a run may put in place of what stands there.
+
+    Such a folder changes places with a new one, so it can be neither where someone stands nor a mount.
+
+    Raises
+    ------
+    OutputError
+        If it is the current folder or home, one above them, a mount, or a file.
+
+    Examples
+    --------
+    >>> require_folder(".")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.OutputError: cannot write .: expected a folder of its own; got the current folder. ...
+    """
+    place = place_of(path)
+    todo = "Name a new folder inside it with -o; nothing was changed."
+    for stands, what in ((Path.cwd(), "the current folder"), (Path.home(), "the home folder")):
+        stands = stands.resolve()
+        if place == stands or place in stands.parents:
+            got = what if place == stands else f"a folder that holds {what}"
+            raise cannot_write(path, got, expected=OWN_FOLDER, todo=todo)
+    if place.exists() and not place.is_dir():
+        todo = "Choose another name with -o; nothing was changed."
+        raise cannot_write(path, "a file", expected="a new folder or one that is there", todo=todo)
+    if os.path.ismount(place):
+        raise cannot_write(path, "a place where a disk is mounted", expected=OWN_FOLDER, todo=todo)
+    return place
+
+
+def require_file(path: str | Path) -> Path:
+    """The place of a file that a run may put in place of an older one.
+
+    Raises
+    ------
+    OutputError
+        If a folder, a device or a pipe stands there.
+
+    Examples
+    --------
+    >>> require_file("/dev/null")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.OutputError: cannot write /dev/null: expected the name of a file; got a device. Choose ...
+    """
+    todo = "Choose another name; nothing was changed."
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        return place_of(path)
+    except OSError as error:
+        raise cannot_write(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(mode):
+        got = "a folder" if stat.S_ISDIR(mode) else "a pipe or socket"
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            got = "a device"
+        raise cannot_write(path, got, expected="the name of a file", todo=todo)
+    return place_of(path)
+
+
+def lock_of(place: Path) -> Path:
+    """File by which runs that write one place keep apart."""
+    return place.with_name(f".{place.name}.gpuplanner-lock")
+
+
+def new_room(place: Path) -> Path:
+    """Make the hidden folder beside a place in which its next content is made."""
+    with explained(place):
+        return Path(tempfile.mkdtemp(dir=place.parent, prefix=_prefix(place)))
+
+
+def new_file(place: Path) -> Path:
+    """Make the hidden file beside a place that shall become it."""
+    with explained(place):
+        handle, name = tempfile.mkstemp(dir=place.parent, prefix=_prefix(place), suffix=place.suffix)
+        os.close(handle)
+        return Path(name)
+
+
+def left_beside(place: Path) -> Iterator[Path]:
+    """Hidden files and folders beside a place that an earlier run made and did not take away."""
+    pattern = re.compile(re.escape(_prefix(place)) + r"[a-z0-9_]{8}" + f"({re.escape(place.suffix)})?")
+    with os.scandir(place.parent) as entries:
+        names = sorted(entry.name for entry in entries if pattern.fullmatch(entry.name))
+    return (place.with_name(name) for name in names)
+
+
+def _prefix(place: Path) -> str:
+    return f".{place.name}.gpuplanner-"
