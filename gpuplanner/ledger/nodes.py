@@ -8,8 +8,7 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import expand_node_list
+from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.ledger.pools import Window, gpu_jobs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans, fitting
 from gpuplanner.schemas import Inventory, Jobs, conform
@@ -37,19 +36,12 @@ def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
     """
     lists = jobs["node_list"].drop_nulls().unique()
     names = pl.DataFrame(
-        {"node_list": lists, "node": [_names(text) for text in lists]},
+        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
         schema={"node_list": pl.String, "node": pl.List(pl.String)},
     )
     spread = jobs.join(names, on="node_list", how="left", maintain_order="left")
     many = pl.col("node").list.len().fill_null(1)
     return spread.with_columns(pl.col("gpus") / many).explode("node")
-
-
-def _names(text: str) -> list[str] | None:
-    try:
-        return expand_node_list(text) or None
-    except TraceFormatError:
-        return None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ class Jobs(dy.Schema):
     time_limit_s = _number("run-time limit", "s", nullable=True)
     sm_activity = _number("mean SM activity of the GPUs held", "0-1", nullable=True, high=1.0)
     memory_peak_gib = _number("peak memory on the fullest GPU held", "GiB", nullable=True)
+    quarantined = _text(
+        "rule by which the job cannot be true beside the others: it is left out of every figure; null if it is "
+        "believed",
+        nullable=True,
+    )
 
     @dy.rule()
     def start_not_before_submit(cls) -> pl.Expr:

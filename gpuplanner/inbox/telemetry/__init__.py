@@ -1,9 +1,10 @@
 """Telemetry: one reader per source, each giving samples, rejects, quality, coverage and provenance."""
 
+from gpuplanner.inbox.core.node_names import expand_node_list
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.growth import Appended, append
 from gpuplanner.inbox.telemetry.hourly import hourly
-from gpuplanner.inbox.telemetry.job_match import expand_node_list, match_jobs
+from gpuplanner.inbox.telemetry.job_match import match_jobs
 from gpuplanner.inbox.telemetry.ladder import RUNGS, effective_compute
 from gpuplanner.inbox.telemetry.live import read_live
 from gpuplanner.inbox.telemetry.pages import Hints

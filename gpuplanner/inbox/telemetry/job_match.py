@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.node_names import expand_node_list
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.coverage import GAP_FACTOR, steps
 from gpuplanner.schemas import USED_FROM, Jobs, Samples, check
 
-MAX_NODES = 100_000
-GROUP = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
 ALWAYS = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")
 
 STATED, MATCHED, FREE, AMBIGUOUS = "stated", "matched", "free", "ambiguous"
 OUTCOMES = (STATED, MATCHED, FREE, AMBIGUOUS)
 """The source named the job; exactly one can have held the device; none can; several can, or only some of the
 node's devices were held and the job table does not say which."""
-
-
-def expand_node_list(text: str) -> list[str]:
-    """Names in a node list of Slurm, or in a list with commas.
-
-    Raises
-    ------
-    TraceFormatError
-        If it cannot be read.
-
-    Examples
-    --------
-    >>> expand_node_list("n[01-03,7],login1")
-    ['n01', 'n02', 'n03', 'n7', 'login1']
-    """
-    names: list[str] = []
-    position = 0
-    while position < len(text):
-        match = GROUP.match(text, position)
-        if match is None or match.end() == position or len(names) > MAX_NODES:
-            todo = "Expand it: scontrol show hostnames."
-            raise TraceFormatError(message("node list", "names like n[01-03,7]", repr(text[:80]), todo))
-        head, numbers, tail = match.groups()
-        names += [f"{head}{number}{tail}" for number in (_numbers(numbers) if numbers else [""])]
-        position = match.end()
-    return names
-
-
-def _numbers(text: str) -> list[str]:
-    numbers: list[str] = []
-    for part in text.replace(" ", "").split(","):
-        first, dash, end = part.partition("-")
-        last = end if dash else first
-        if not (first.isdigit() and last.isdigit()) or int(last) - int(first) > MAX_NODES:
-            raise TraceFormatError(message("node list", "ranges like 01-03", repr(part), "Expand it."))
-        numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
-    return numbers
 
 
 def match_jobs(

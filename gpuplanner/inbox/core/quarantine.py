@@ -1,0 +1,297 @@
+"""Jobs that cannot be true beside all the others: kept in the table, and left out of every figure.
+
+A row that is a job by its form can still spoil every sum: a submission in another century stretches the
+observation, 100,000 GPUs raise the inferred fleet, two jobs on the same GPUs are more than was installed. Each is
+marked in column ``quarantined`` with the rule that it broke, and reported with its GPU-hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.node_names import known_nodes
+from gpuplanner.intervals import untimed
+from gpuplanner.units import SECONDS_PER_HOUR
+
+ALONE = timedelta(days=365)
+"""Time to all other jobs from which a few stand alone."""
+FEW, FEW_SHARE = 3, 0.01
+"""At most so many jobs, or that share of all, are a few; beyond, a gap is a gap of the record."""
+OTHERS = 10
+"""Fewer other jobs are no measure of what can be true."""
+HUGE_GPUS, HUGE_FACTOR = 1000.0, 10.0
+"""GPUs from which a job is looked at, and how many times what all others ever held at once it may ask for."""
+ROUNDING_GPUS = 1e-6
+CLOCKS_US = 60_000_000
+"""Jobs on one node that overlap by up to a minute were timed by clocks that differ."""
+
+FAR_AWAY = "more than a year away from all other jobs"
+UNBELIEVABLE = f"more than {HUGE_FACTOR:g} times the GPUs that all other jobs ever held at once"
+BEYOND_INVENTORY = "asks for more GPUs than the inventory has"
+FULL_NODE = "started on a node whose GPUs other jobs held"
+FULL_POOL = "started when the GPUs of the inventory were held by other jobs"
+RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
+"""Why a job is in quarantine; the first rule that it breaks is named. Of several jobs that hold the same GPUs,
+those that started last break the rule."""
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Mark the jobs that cannot be true beside the others.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``. Marks that it has are made anew.
+    inventory : polars.DataFrame, optional
+        Table ``schemas.Inventory``. Without it nothing is known of what jobs can hold together.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs in their order, with ``quarantined``: one of :data:`RULES`, or null.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> day = datetime(2026, 2, 2, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"gpus": [8.0, 8.0], "submit_time": day, "start_time": [day, day + timedelta(hours=1)],
+    ...     "end_time": day + timedelta(hours=2), "state": "COMPLETED", "gpu_model": None, "node_list": "n1"})
+    >>> nodes = {"node": ["n1"], "gpus": [8], "gpu_model": None, "installed": None, "retired": None}
+    >>> with_quarantine(jobs, pl.DataFrame(nodes))["quarantined"].to_list()
+    [None, 'started on a node whose GPUs other jobs held']
+    """
+    rule = pl.Series("quarantined", [None], pl.String).new_from_index(0, jobs.height)
+    for name, broken in _broken(jobs.with_row_index("row"), inventory):
+        rule = rule.scatter(broken, name) if len(broken) else rule
+    return jobs.with_columns(rule)
+
+
+def believed(jobs: pl.DataFrame) -> pl.DataFrame:
+    """The jobs that figures are made of: all that are not in quarantine.
+
+    Examples
+    --------
+    >>> believed(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
+    ['a']
+    """
+    return jobs.filter(pl.col("quarantined").is_null())
+
+
+def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
+    """Lines of the quality report on the jobs in quarantine, by rule, with the GPU-hours that they state.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs`` with its marks.
+    until : datetime
+        End of the observation.
+    """
+    marked = jobs.filter(pl.col("quarantined").is_not_null())
+    found = []
+    for name in RULES:
+        mine = marked.filter(quarantined=name)
+        if mine.height:
+            hours = stated_gpu_hours(mine, until)
+            effect = (
+                f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
+            )
+            found.append(
+                Finding(f"quarantined: {name}", "error", mine.height, effect, f"job {mine['job_id'][0]}")
+            )
+    return found
+
+
+def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
+    """GPU-hours that jobs state to have held; what runs counts up to `until`."""
+    still = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
+    held = pl.coalesce("end_time", still) - pl.col("start_time")
+    total = jobs.select((pl.col("gpus") * held.dt.total_microseconds()).sum() / 1e6).item()
+    return float(total) / SECONDS_PER_HOUR
+
+
+def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
+    """Rules with the rows that break them; a row that broke one is not looked at by the next."""
+    for name, rows in _unbelievable(jobs):
+        yield name, rows
+        jobs = _without(jobs, rows)
+    if inventory is None:
+        return
+    installed = int(inventory["gpus"].sum())
+    too_large = jobs.filter(pl.col("gpus") > installed + ROUNDING_GPUS)["row"]
+    yield BEYOND_INVENTORY, too_large
+    held = jobs.filter(
+        (pl.col("gpus") > 0) & pl.col("start_time").is_not_null() & ~untimed(),
+        pl.col("gpus") <= installed + ROUNDING_GPUS,
+    ).sort("start_time", "row")
+    for name, look in ((FULL_NODE, _on_full_nodes), (FULL_POOL, _beyond_boards)):
+        found = look(held, inventory)
+        yield name, found
+        held = _without(held, found)
+
+
+def _unbelievable(jobs: pl.DataFrame) -> Iterator[tuple[str, pl.Series]]:
+    far = _far_away(jobs)
+    yield FAR_AWAY, far
+    yield UNBELIEVABLE, _huge(_without(jobs, far))
+
+
+def _without(jobs: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    return jobs.filter(~pl.col("row").is_in(rows.implode())) if len(rows) else jobs
+
+
+def _far_away(jobs: pl.DataFrame) -> pl.Series:
+    """Few jobs whose every instant, or whose last one, is a year or more from all those of the others."""
+    rows = jobs["row"].clear()
+    for instant in (pl.col("submit_time"), pl.max_horizontal("submit_time", "start_time", "end_time")):
+        ordered = _without(jobs, rows).select("row", at=instant).sort("at")
+        group = (ordered["at"].diff() > ALONE).fill_null(value=False).cum_sum()
+        if group.is_empty() or group[-1] == 0:
+            continue
+        sizes = ordered.with_columns(group=group).with_columns(size=pl.len().over("group"))
+        most = int(sizes["size"].max())  # type: ignore[arg-type]
+        few = max(FEW, int(FEW_SHARE * jobs.height))
+        if most >= OTHERS:
+            rows = pl.concat([rows, sizes.filter(pl.col("size") <= few, pl.col("size") < most)["row"]])
+    return rows
+
+
+def _huge(jobs: pl.DataFrame) -> pl.Series:
+    """Jobs that ask for many times what all others ever held at once; the smaller ones are judged first."""
+    huge = jobs.filter(pl.col("gpus") > HUGE_GPUS).sort("gpus", "row")
+    if huge.is_empty():
+        return huge["row"]
+    known = (pl.col("gpus") > 0) & pl.col("start_time").is_not_null() & ~untimed()
+    held = jobs.filter(known, pl.col("gpus") <= HUGE_GPUS)
+    if held.height < OTHERS:
+        return huge["row"].clear()
+    most, broken = _peak(held), []
+    for row, gpus in huge.select("row", "gpus").iter_rows():
+        if gpus > HUGE_FACTOR * most:
+            broken.append(row)
+        else:
+            held = pl.concat([held, huge.filter(row=row).filter(known)])
+            most = max(most, _peak(held))
+    return pl.Series("row", broken, huge.schema["row"])
+
+
+def _on_full_nodes(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
+    """Jobs that started on a node of which others held too much, the first to come being believed.
+
+    Of a job over several nodes each is counted with what must be on it if the others are full; a job that is
+    larger than its nodes says nothing about them.
+    """
+    nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
+    lists = held["node_list"].drop_nulls().unique()
+    names = pl.DataFrame(
+        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
+        schema={"node_list": pl.String, "node": pl.List(pl.String)},
+    )
+    spread = (
+        held.select("row", "start_time", "end_time", "gpus", "node_list")
+        .join(names, on="node_list", maintain_order="left")
+        .explode("node", empty_as_null=False)
+        .join(nodes, on="node", how="left", maintain_order="left")
+        .with_columns(
+            all=pl.col("room").sum().over("row"), known=pl.col("room").is_not_null().all().over("row")
+        )
+        .with_columns(least=pl.col("gpus") - pl.col("all") + pl.col("room"))
+        .filter(pl.col("known") & (pl.col("gpus") <= pl.col("all") + ROUNDING_GPUS), pl.col("least") > 0)
+        .with_columns(until=_ticks("end_time") - CLOCKS_US, begin=_ticks("start_time"))
+        .filter(pl.col("until") > pl.col("begin"))
+    )
+    level = _levels(spread)
+    full = level.filter(pl.col("level") > pl.col("room") + ROUNDING_GPUS)["node"].unique()
+    over_full = spread.filter(pl.col("node").is_in(full.implode())).partition_by("node", maintain_order=True)
+    broken: set[int] = set()
+    for mine in over_full:
+        mine = mine.filter(~pl.col("row").is_in(list(broken)))
+        broken |= set(_last_to_come(mine, pl.Series([0]), mine["room"].head(1)))
+    return pl.Series("row", sorted(broken), held.schema["row"])
+
+
+def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
+    """Jobs that started when all GPUs of the board that they name, or all GPUs, were held."""
+    board = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
+    held = held.with_columns(least="gpus", begin=_ticks("start_time"), until=_ticks("end_time"), board=board)
+    nodes = inventory.with_columns(board=board, begin=_ticks("installed", 0), until=_ticks("retired"))
+    pools = [(held, nodes)]
+    if not nodes["board"].has_nulls():
+        boards = nodes["board"].unique().sort()
+        pools = [(held.filter(board=board), nodes.filter(board=board)) for board in boards] + pools
+    broken: list[int] = []
+    for jobs, there in pools:
+        jobs = jobs.filter(~pl.col("row").is_in(broken))
+        gpus = pl.col("gpus").cast(pl.Float64)
+        steps = pl.concat([there.select(at="begin", change=gpus), there.select(at="until", change=-gpus)])
+        steps = steps.group_by("at").agg(pl.col("change").sum()).sort("at")
+        broken += _last_to_come(jobs, steps["at"], steps["change"].cum_sum())
+    return pl.Series("row", sorted(broken), held.schema["row"])
+
+
+def _last_to_come(held: pl.DataFrame, at: pl.Series, room: pl.Series) -> list[int]:
+    """Rows to take away, the last to start first, so that what is held never exceeds a step function.
+
+    Ends come before starts, and both after a change of what there is.
+    """
+    start, until, gpus = (held[name].to_numpy() for name in ("begin", "until", "least"))
+    tick = np.concatenate([until, at.to_numpy(), start])
+    kind = np.repeat([0, 1, 2], [len(until), len(at), len(start)])
+    change = np.concatenate([-gpus, np.diff(room.to_numpy(), prepend=0.0), gpus])
+    order = np.lexsort((kind, tick))
+    over = np.cumsum(np.where(kind == 1, -change, change)[order]) > ROUNDING_GPUS
+    if not over[tick[order] < _NEVER].any():
+        return []
+    number = np.concatenate([np.arange(len(until)), np.zeros(len(at), int), np.arange(len(start))])
+    running: list[int] = []
+    ended = np.zeros(held.height, dtype=bool)
+    broken, held_now, room_now = [], 0.0, 0.0
+    for place in order:
+        job = number[place]
+        if tick[place] == _NEVER:
+            break
+        if kind[place] == 0:
+            if not ended[job]:
+                held_now, ended[job] = held_now - gpus[job], True
+            continue
+        if kind[place] == 1:
+            room_now += change[place]
+        else:
+            held_now += gpus[job]
+            running.append(job)
+        while running and held_now > room_now + ROUNDING_GPUS:
+            last = running.pop()
+            if not ended[last]:
+                held_now, ended[last] = held_now - gpus[last], True
+                broken.append(last)
+    return held["row"].gather(broken).to_list()
+
+
+def _peak(held: pl.DataFrame) -> float:
+    """Most GPUs held at once."""
+    one = held.with_columns(
+        node=pl.lit(0), room=0.0, least="gpus", begin=_ticks("start_time"), until=_ticks("end_time")
+    )
+    return float(_levels(one)["level"].max() or 0.0)  # type: ignore[arg-type]
+
+
+def _levels(held: pl.DataFrame) -> pl.DataFrame:
+    """What is held of each node after each instant at which that changes: ``node, room, level``."""
+    instants = [
+        held.select("node", "room", at="begin", change="least"),
+        held.select("node", "room", at="until", change=-pl.col("least")),
+    ]
+    changes = pl.concat(instants).group_by("node", "room", "at").agg(pl.col("change").sum())
+    return changes.sort("node", "at").select("node", "room", level=pl.col("change").cum_sum().over("node"))
+
+
+def _ticks(column: str, missing: int = _NEVER) -> pl.Expr:
+    """Microseconds since 1970; a job without an end holds what it holds."""
+    return pl.col(column).cast(pl.Datetime("us", "UTC")).dt.timestamp("us").fill_null(missing)
