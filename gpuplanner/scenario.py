@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from gpuplanner.catalog import find_board
+from gpuplanner.catalog import find_any_board
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml, to_yaml
 from gpuplanner.names import nearest
@@ -40,10 +40,12 @@ class Scenario:
         leaves the team. Job ids and nodes stay as they are: replace those at ``ingest`` (``--pseudonyms``).
     workload : {"all", "fractional"}
         All jobs, or only those that ask for less than one GPU.
-    board : str
-        Board to plan for; a unique prefix is enough.
+    board : str or None
+        Board to plan for; a unique prefix is enough. None: the data's own, of several the largest pool. Another
+        board than the data's is a what-if: every GPU installed counts as one of it.
     nodes, gpus_per_node : int
-        Fleet; ``nodes`` 0: from the inventory if its board is ``board``, else from the peak of whole GPUs.
+        Fleet; ``nodes`` 0: the GPUs that the inventory has installed, or the most that were held at once, see
+        :mod:`gpuplanner.study.fleet`. Nodes of the inventory keep their own size.
     history_days : int
         How much of the past forecasts and bootstraps use.
     slot_hours, horizon_slots
@@ -73,7 +75,7 @@ class Scenario:
     replications, seed : int
         Bootstrapped weeks and their seed.
     price_usd_per_gpu_hour : float
-        0: median list price of the board in the catalogue.
+        0: median list price of the board in the catalogue, where it has one.
     carbon_region : str
         Row of the carbon table, ``scope:region``.
     pue : float
@@ -97,7 +99,7 @@ class Scenario:
     tz: str = "UTC"
     smallest_group: int = 0
     workload: str = "all"
-    board: str = "H100-80GB-SXM5"
+    board: str | None = None
     nodes: int = 0
     gpus_per_node: int = 8
     history_days: int = 28
@@ -128,7 +130,8 @@ class Scenario:
         """Cast, resolve the board and check every value; all faults are reported at once."""
         faults = [fault for field in fields(self) if (fault := self._cast(field))]
         if not faults:
-            object.__setattr__(self, "board", find_board(self.board))
+            if self.board is not None:
+                object.__setattr__(self, "board", find_any_board(self.board))
             faults = [text for ok, text in self._rules() if not ok]
         if faults:
             text = message("scenario", "; ".join(faults), self._got(faults), "Change it.")

@@ -8,9 +8,12 @@ from gpuplanner.catalog.loader import (
     board_spec,
     carbon_intensity,
     facts,
+    find_any_board,
     find_board,
     gpu_price,
+    has_price,
     parameter,
+    whole_board_names,
 )
 
 __all__ = [
@@ -22,10 +25,13 @@ __all__ = [
     "boards_called",
     "carbon_intensity",
     "facts",
+    "find_any_board",
     "find_board",
     "gpu_price",
+    "has_price",
     "names_of",
     "parameter",
     "slurm_type",
     "slurm_type_of",
+    "whole_board_names",
 ]

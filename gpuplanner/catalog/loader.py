@@ -127,16 +127,50 @@ def find_board(text: str) -> str:
     return resolve(text, board_names(), what="board", error=GeometryError)
 
 
-def board_spec(board: str) -> dict[str, Any]:
-    """Data-sheet facts of the first variant of a MIG board.
+def whole_board_names() -> list[str]:
+    """Boards of the catalogue without a MIG geometry, sorted.
 
     Examples
     --------
-    >>> board_spec("H100-80GB-SXM5")["tdp_w"]
-    700.0
+    >>> whole_board_names()[:3]
+    ['A10', 'A10G', 'A16']
     """
-    name = find_board(board)
-    rows = facts("gpu_specs").filter(pl.col("mig_model") == name)
+    cut = set(board_names())
+    return [name for name in facts("board_names")["board"].unique().sort() if name not in cut]
+
+
+def find_any_board(text: str) -> str:
+    """Resolve the name of a board, with a MIG geometry or without; a unique prefix is enough.
+
+    Raises
+    ------
+    GeometryError
+        If no board, or more than one, begins with the text.
+
+    Examples
+    --------
+    >>> find_any_board("h200"), find_any_board("t4")
+    ('H200-141GB', 'T4')
+    """
+    return resolve(text, [*board_names(), *whole_board_names()], what="board", error=GeometryError)
+
+
+def board_spec(board: str) -> dict[str, Any]:
+    """Data-sheet facts of a board, of its first variant where there are several.
+
+    Raises
+    ------
+    GeometryError
+        If the board is unknown, or the catalogue has no data sheet of it.
+
+    Examples
+    --------
+    >>> board_spec("H100-80GB-SXM5")["tdp_w"], board_spec("T4")["tdp_w"]
+    (700.0, 70.0)
+    """
+    name = find_any_board(board)
+    sheets = facts("gpu_specs")
+    rows = sheets.filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
     if rows.is_empty():
         text = message(
             f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
@@ -166,7 +200,7 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
     Parameters
     ----------
     board : str
-        Board of ``mig_profiles.csv``.
+        Board of the catalogue, with a MIG geometry or without.
     term : {"on_demand", "spot"}
         Kind of purchase.
     cloud : str, optional
@@ -187,8 +221,8 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
     >>> gpu_price("H100-80GB-SXM5")["currency"]
     'USD'
     """
-    name = find_board(board)
-    rows = facts("gpu_prices").filter(gpu_model=name, term=term)
+    name = find_any_board(board)
+    rows = facts("gpu_prices").filter(_listed(name), term=term)
     if cloud is not None:
         rows = rows.filter(cloud=cloud)
     if rows.is_empty():
@@ -209,6 +243,22 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
         "source": "; ".join(rows["source"].unique().sort()),
         "date": rows["date"].max(),
     }
+
+
+def has_price(board: str, *, term: str = "on_demand") -> bool:
+    """Whether a price of a board is shipped.
+
+    Examples
+    --------
+    >>> has_price("H100-80GB-SXM5"), has_price("A30-24GB")
+    (True, False)
+    """
+    return facts("gpu_prices").filter(_listed(find_any_board(board)), term=term).height > 0
+
+
+def _listed(board: str) -> pl.Expr:
+    """Rows of a board; lists of prices name some without their form: V100-16GB for V100-16GB-SXM2."""
+    return (pl.col("gpu_model") == board) | pl.lit(board).str.starts_with(pl.format("{}-", "gpu_model"))
 
 
 def carbon_intensity(region: str) -> dict[str, Any]:

@@ -35,5 +35,6 @@ ScenarioPath = Annotated[
     ),
 ]
 Board = Annotated[
-    str | None, typer.Option("--board", help="Board of the catalogue; a unique prefix will do.")
+    str | None,
+    typer.Option("--board", help="Board of the catalogue, else the data's own; a unique prefix will do."),
 ]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from gpuplanner.hardware import GpuModel
 
-DEFAULT_BOARD = "H100-80GB-SXM5"
-
 
 @app.command()
 def phases(
@@ -37,20 +35,23 @@ def phases(
     quiet: Quiet = False,
 ) -> None:
     """Show phases, dips, bottlenecks and slice fit of jobs with telemetry, by class or of one job."""
-    from gpuplanner.hardware import as_board
     from gpuplanner.phases import measure_template, phases_of_jobs, spikes_of_jobs, template_to_yaml
     from gpuplanner.study import load_trace
+    from gpuplanner.study.explore import Inbox
 
     if job is not None and template is not None:
         text = "--job and --template ask for different things: give one of them"
         raise typer.BadParameter(text)
     trace = load_trace(data)
-    known = as_board(board or DEFAULT_BOARD)
+    fleet = Inbox(trace, board).fleet
     samples = _of_jobs(trace.samples, trace.jobs, job)
     found = phases_of_jobs(samples, trace.jobs)
     if template is not None:
         put(template_to_yaml(measure_template(found, template, spikes=spikes_of_jobs(samples))))
-    elif job is not None:
+        return
+    fleet.require_mig("phases")
+    known = fleet.board
+    if job is not None:
         _one_job(samples, found, trace.jobs, known, as_json=as_json)
     else:
         _all_jobs(samples, found, trace.jobs, known, effect, as_json=as_json)

@@ -129,6 +129,7 @@ def _simulate_jobs(
     """Schedule a job list and print its totals, with the CPU seconds of the event loop and with its tables."""
     import polars as pl
 
+    from gpuplanner.hardware import whole_board
     from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
     from gpuplanner.simulate.gangs import to_gangs
     from gpuplanner.simulate.schedule import checked_gangs, outcomes_of, run
@@ -140,7 +141,7 @@ def _simulate_jobs(
     if not quiet:
         for remark in remarks:
             say(f"{path.name}: {remark}")
-    fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
+    fleet = Fleet(whole_board("any"), nodes, per_node)
     prepare(rules)
     begin = time.process_time()
     table = checked_gangs(jobs, fleet, rules)

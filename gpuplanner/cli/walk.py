@@ -97,6 +97,7 @@ def plan(
     from gpuplanner.files import write_atomically
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, plan_to_json
+    from gpuplanner.study.history import history
     from gpuplanner.study.plans import plan_view
 
     files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
@@ -120,6 +121,8 @@ def plan(
             raise typer.BadParameter(text)
         raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
+    fleet = history(asked).fleet
+    fleet.require_board("plan")
     planned = plan_view(asked, "rightsized", **how)
     found = planned.plan
     if out is not None:
@@ -127,6 +130,8 @@ def plan(
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     show({key: getattr(found, key) for key in PLAN_KEYS}, as_json=as_json)
     if not quiet:
+        for remark in fleet.remarks():
+            say(remark)
         say(found.explanation)
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")

@@ -3,11 +3,12 @@
 from gpuplanner.cost.carbon import CarbonFactor, carbon_factor, carbon_kg
 from gpuplanner.cost.energy import PowerModel, facility_kwh, gpu_kwh, power_model
 from gpuplanner.cost.prices import Price, gpu_hour_price
-from gpuplanner.cost.savings import STEPS, savings_table
+from gpuplanner.cost.savings import STEPS, WHOLE_STEPS, savings_table
 from gpuplanner.cost.showback import showback
 
 __all__ = [
     "STEPS",
+    "WHOLE_STEPS",
     "CarbonFactor",
     "PowerModel",
     "Price",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuplanner.catalog import board_spec, find_board, parameter
+from gpuplanner.catalog import board_spec, find_any_board, parameter
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.units import kwh_from_watt_hours
 
@@ -59,7 +59,9 @@ def power_model(board: str) -> PowerModel:
     Raises
     ------
     ScenarioError
-        If the catalogue has no rating for the board.
+        If the data sheet of the board states no rating.
+    GeometryError
+        If the catalogue has no such board, or no data sheet of it.
 
     Examples
     --------
@@ -67,7 +69,7 @@ def power_model(board: str) -> PowerModel:
     >>> round(law.idle_w), round(law.busy_w(0.5))
     (70, 536)
     """
-    name = find_board(board)
+    name = find_any_board(board)
     spec = board_spec(name)
     tdp_w = spec["tdp_w"]
     if tdp_w is None:

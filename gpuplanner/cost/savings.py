@@ -17,11 +17,23 @@ STEPS = (
     ("dynamic_rightsized", "planned layouts, right-sized requests", "changing layouts over time"),
 )
 """Policy, what it is, and what the step to it from the one before does. The first is the frozen baseline."""
+WHOLE_STEPS = (
+    *STEPS[:2],
+    ("dynamic_rightsized", "whole GPUs, planned over time", "switching GPUs on and off"),
+)
+"""The same where boards cannot be cut: there are no layouts, and nothing is right-sized."""
 
 Interval = Callable[[Sequence[float]], tuple[float, float, float]]
 
 
-def savings_table(runs: pl.DataFrame, price: Price, *, interval: Interval, weeks: float) -> pl.DataFrame:
+def savings_table(
+    runs: pl.DataFrame,
+    price: Price | None,
+    *,
+    interval: Interval,
+    weeks: float,
+    steps: Sequence[tuple[str, str, str]] = STEPS,
+) -> pl.DataFrame:
     """Savings by step, each the mean over paired replications with its interval.
 
     Every policy serves the same jobs in each replication, so steps are differences within a replication and
@@ -31,29 +43,31 @@ def savings_table(runs: pl.DataFrame, price: Price, *, interval: Interval, weeks
     ----------
     runs : polars.DataFrame
         One row per policy and replication with ``gpu_hours`` [GPU h], ``energy_kwh`` [kWh] and
-        ``carbon_kg`` [kg CO2e] in the measured window.
-    price : Price
-        Of one GPU-hour.
+        ``carbon_kg`` [kg CO2e] in the measured window; the last two null if they are not known.
+    price : Price or None
+        Of one GPU-hour; None: no money is stated.
     interval : callable
         From the values of all replications to mean, low and high.
     weeks : float
         Length of the measured window, to give figures per week.
+    steps : sequence
+        :data:`STEPS`, or :data:`WHOLE_STEPS`.
 
     Returns
     -------
-    polars.DataFrame, shape (5, 14)
+    polars.DataFrame, shape (n_steps, 14)
         ``policy, meaning, lever``, mean ``gpu_hours`` per week, ``saved_gpu_hours`` of this step with
         ``_low`` and ``_high``, ``saved_total_gpu_hours`` against the baseline with ``_low`` and ``_high``,
         ``saved_total_fraction``, and ``saved_cost``, ``saved_energy_kwh``, ``saved_carbon_kg`` against the
-        baseline.
+        baseline, null where price or energy are not known.
 
     Raises
     ------
     SchemaError
-        If a policy of :data:`STEPS` has no run.
+        If a policy of the steps has no run.
     """
     present = set(runs["policy"])
-    missing = [policy for policy, _, _ in STEPS if policy not in present]
+    missing = [policy for policy, _, _ in steps if policy not in present]
     if missing:
         text = message(
             "savings", "runs of every policy", f"none of {examples(missing)}", "Simulate them all."
@@ -64,8 +78,8 @@ def savings_table(runs: pl.DataFrame, price: Price, *, interval: Interval, weeks
         return runs.filter(policy=policy).sort("replication")[column] / weeks
 
     rows = []
-    baseline = previous = STEPS[0][0]
-    for policy, meaning, lever in STEPS:
+    baseline = previous = steps[0][0]
+    for policy, meaning, lever in steps:
         step = interval((values(previous, "gpu_hours") - values(policy, "gpu_hours")).to_list())
         total = interval((values(baseline, "gpu_hours") - values(policy, "gpu_hours")).to_list())
         base_hours = float(values(baseline, "gpu_hours").mean())  # type: ignore[arg-type]
@@ -82,16 +96,18 @@ def savings_table(runs: pl.DataFrame, price: Price, *, interval: Interval, weeks
                 "saved_total_gpu_hours_low": total[1],
                 "saved_total_gpu_hours_high": total[2],
                 "saved_total_fraction": total[0] / base_hours if base_hours > 0 else 0.0,
-                "saved_cost": total[0] * price.value,
+                "saved_cost": None if price is None else total[0] * price.value,
                 "saved_energy_kwh": _mean_difference(values, baseline, policy, "energy_kwh"),
                 "saved_carbon_kg": _mean_difference(values, baseline, policy, "carbon_kg"),
             }
         )
         previous = policy
-    return pl.DataFrame(rows)
+    known = dict.fromkeys(("saved_cost", "saved_energy_kwh", "saved_carbon_kg"), pl.Float64)
+    return pl.DataFrame(rows, schema_overrides=known)
 
 
 def _mean_difference(
     values: Callable[[str, str], pl.Series], baseline: str, policy: str, column: str
-) -> float:
-    return float((values(baseline, column) - values(policy, column)).mean())  # type: ignore[arg-type]
+) -> float | None:
+    mean = (values(baseline, column) - values(policy, column)).mean()
+    return None if mean is None else float(mean)  # type: ignore[arg-type]

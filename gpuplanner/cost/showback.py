@@ -20,8 +20,8 @@ def showback(
     *,
     start: datetime,
     end: datetime,
-    energy_kwh: float,
-    carbon_kg: float,
+    energy_kwh: float | None,
+    carbon_kg: float | None,
 ) -> pl.DataFrame:
     """Charge lines whose sum is the price of the installed GPU-time, to the cent.
 
@@ -36,8 +36,9 @@ def showback(
         Of one GPU-hour.
     start, end : datetime
         Billing period.
-    energy_kwh, carbon_kg : float
-        Facility energy [kWh] and operational carbon [kg CO2e] of the period, split like the hours.
+    energy_kwh, carbon_kg : float or None
+        Facility energy [kWh] and operational carbon [kg CO2e] of the period, split like the hours; None where
+        the power of the board is not known.
 
     Returns
     -------
@@ -65,7 +66,7 @@ def showback(
     total_hours = float(hours.sum())
     costs = split_exactly(money(total_hours * price.value), hours.to_list())
     cost = pl.Series(costs, dtype=pl.Decimal(18, 2))
-    share = hours / total_hours if total_hours > 0 else hours
+    share = pl.col("PricingQuantity") / (total_hours if total_hours > 0 else 1.0)
     table = lines.with_columns(
         BillingPeriodStart=pl.lit(start),
         BillingPeriodEnd=pl.lit(end),
@@ -80,7 +81,7 @@ def showback(
         EffectiveCost=cost,
         BilledCost=cost,
         BillingCurrency=pl.lit(price.currency),
-        x_EnergyKwh=share * energy_kwh,
-        x_CarbonKg=share * carbon_kg,
+        x_EnergyKwh=share * pl.lit(energy_kwh, pl.Float64),
+        x_CarbonKg=share * pl.lit(carbon_kg, pl.Float64),
     )
     return check(table, Costs, where="showback")

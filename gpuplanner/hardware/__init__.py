@@ -18,6 +18,7 @@ from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_
 from gpuplanner.hardware.profile import MigProfile, ProfileName
 from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, reconfiguration_cost
 from gpuplanner.hardware.spread import spread
+from gpuplanner.hardware.whole_boards import any_board, whole_board
 
 __all__ = [
     "OFF",
@@ -29,6 +30,7 @@ __all__ = [
     "ProfileName",
     "Proof",
     "Reconfiguration",
+    "any_board",
     "as_board",
     "creation_order",
     "driver_starts",
@@ -47,4 +49,5 @@ __all__ = [
     "prove",
     "reconfiguration_cost",
     "spread",
+    "whole_board",
 ]

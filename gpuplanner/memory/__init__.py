@@ -4,7 +4,7 @@ from gpuplanner.memory.hints import hints
 from gpuplanner.memory.history import REQUEST, asked_and_used, boards_of
 from gpuplanner.memory.request_lines import FORMS, Request, is_gres_type, request_lines
 from gpuplanner.memory.requests import resolve_requests, slices, unknown_profiles
-from gpuplanner.memory.rightsize import EVIDENCE, rightsize, rightsize_summary
+from gpuplanner.memory.rightsize import EVIDENCE, keep_requests, rightsize, rightsize_summary
 
 __all__ = [
     "EVIDENCE",
@@ -15,6 +15,7 @@ __all__ = [
     "boards_of",
     "hints",
     "is_gres_type",
+    "keep_requests",
     "request_lines",
     "resolve_requests",
     "rightsize",

@@ -122,6 +122,48 @@ def rightsize(
     return _explained(_decided(needs, known), known).select(COLUMNS)
 
 
+def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+    """What :func:`rightsize` returns where nothing can be judged: every request stands.
+
+    For boards that cannot be cut, and for those of which no source states the SMs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    board : GpuModel or str
+        The board that requests are read for.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.hardware import whole_board
+    >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
+    >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
+    >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)
+    ('gpu', 'same', 'nothing to choose from')
+    """
+    known = as_board(board)
+    asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
+    names = asked["profile"].drop_nulls().unique().to_list()
+    share = pl.col("profile").replace_strict(
+        {name: known.share(name) for name in names}, default=None, return_dtype=pl.Float64
+    )
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    nothing = pl.lit(None, pl.Float64)
+    return asked.with_columns(
+        profile_requested="profile",
+        profile_needed="profile",
+        sms_needed=nothing,
+        memory_needed_gib=nothing,
+        change=pl.lit("same"),
+        evidence=pl.lit("request"),
+        reason=pl.lit("nothing to choose from"),
+        gpu_hours_requested=share * pl.col("instances") * hours,
+        gpu_hours_needed=share * pl.col("instances") * hours,
+    ).select(COLUMNS)
+
+
 def rightsize_summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over-requesting by tenant and class.
 

@@ -11,13 +11,19 @@ from gpuplanner.hardware.profile import RESOURCES
 
 
 def board_to_dict(board: GpuModel) -> dict[str, Any]:
-    """Name of a board of the catalogue; name and profile rows of any other.
+    """Name of a board of the catalogue; name and profile rows of any other; name and data of one without profiles.
 
     Examples
     --------
     >>> board_to_dict(load_gpu_model("A30"))
     {'name': 'A30-24GB'}
+    >>> from gpuplanner.hardware import whole_board
+    >>> board_to_dict(whole_board("T4"))
+    {'name': 'T4', 'whole': {'memory_gib': 16.0, 'sms': 40, 'architecture': 'Turing'}}
     """
+    if not board.profiles:
+        of_data_sheet = {name: getattr(board, name) for name in ("memory_gib", "sms", "architecture")}
+        return {"name": board.name, "whole": of_data_sheet}
     try:
         if load_gpu_model(board.name) == board:
             return {"name": board.name}
@@ -49,4 +55,6 @@ def board_to_dict(board: GpuModel) -> dict[str, Any]:
 
 def board_from_dict(values: Mapping[str, Any]) -> GpuModel:
     """Read what :func:`board_to_dict` wrote."""
+    if (whole := values.get("whole")) is not None:
+        return GpuModel(values["name"], memory_slices=1, compute_slices=1, profiles=(), **whole)
     return load_gpu_model(values["name"], rows=values.get("rows"))

@@ -20,6 +20,7 @@ from gpuplanner.study.explore import EVERYBODY, Inbox
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""
 _TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace."
+_BOARD = "The data do not name a board of the catalogue that can be cut: open them with one (board=)."
 
 
 def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
@@ -81,7 +82,7 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
     parts = [
         page.figure(
             plot.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
-            title=f"Instances wanted by profile ({box.board}), {tenant}",
+            title=f"Instances wanted by profile{_on(box)}, {tenant}",
             alt=f"{most}{shown}, as if nobody had queued. Look for the rhythm of the day and the week.",
             table=table,
         )
@@ -104,6 +105,8 @@ def phases(box: Inbox, job: str = "") -> Section:
     known = box.jobs_of()
     if not known:
         return Section(page.section(title, page.note(_TELEMETRY)))
+    if not box.fleet.can_be_cut:
+        return Section(page.section(title, page.note(_BOARD)))
     name = job or known[0]
     view = box.job(name)
     facts = box.sampled.filter(job_id=name).row(0, named=True)
@@ -150,7 +153,7 @@ def claim(box: Inbox) -> Section:
     """Do late phases need fewer GPUs? The verdict, and what classes of jobs wait for."""
     title = "Do late phases need fewer GPUs?"
     if box.claim is None or box.signatures is None:
-        return Section(page.section(title, page.note(_TELEMETRY)))
+        return Section(page.section(title, page.note(_TELEMETRY if box.phases is None else _BOARD)))
     first = box.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
     others = box.claim["verdict"].n_unique()
@@ -186,7 +189,7 @@ def provenance(box: Inbox) -> Section:
         "files": ", ".join(f"{each['name']} (sha256 {each['sha256']})" for each in kept.get("files", []))
         or "none",
         "notes": "; ".join(map(str, kept.get("notes", []))) or "none",
-        "board": box.board,
+        "board": box.fleet.name or "not named",
         "zone": box.tz,
         "read with": f"gpuplanner {kept.get('gpuplanner', 'of an unknown version')}",
         "shown with": f"gpuplanner {__version__}",
@@ -212,6 +215,10 @@ _LATE = "By thirds: the last of the run against the first. By phases: after the 
 def _folded(caption: str, table: pl.DataFrame) -> str:
     rows = tables.table(table, caption=caption)
     return f"<details><summary>{caption} as a table</summary>\n{rows}\n</details>"
+
+
+def _on(box: Inbox) -> str:
+    return f" ({box.fleet.name})" if box.fleet.name else ""
 
 
 def _idle_text(activity: pl.DataFrame) -> str:

@@ -78,7 +78,8 @@ def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None =
         (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)
-        for name, text in export_files(study.plan, study.problem).items():
+        files = export_files(study.plan, study.problem) if study.headline["board_has_mig"] else {}
+        for name, text in files.items():
             (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "export" / name).write_text(text, encoding="utf-8")
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
@@ -193,7 +194,8 @@ def _subtitle(study: Study) -> str:
     first, after = figures["observed_from"][:10], figures["observed_to"][:10]
     return (
         f"{first} to {after} (UTC), plan from {figures['plan_from'][:16].replace('T', ' ')} UTC for "
-        f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['board']}"
+        f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['fleet_gpus']:,} "
+        f"{'GPUs' if figures['board'] is None else '× ' + figures['board']}"
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import polars as pl
 
@@ -11,7 +13,7 @@ from gpuplanner import plot
 from gpuplanner.report import page, tables
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
-from gpuplanner.study.comparison import POLICY_NAMES, policy_frame, savings_steps
+from gpuplanner.study.comparison import policy_frame, policy_names, savings_steps
 
 WEEK_HEADINGS = {
     "mean_gpus_whole": "whole GPUs held, mean",
@@ -21,6 +23,13 @@ WEEK_HEADINGS = {
     "layouts_rightsized": "layouts, as needed",
     "saved_gpu_hours": "GPU-hours saved",
 }
+TOLD_STEPS = (
+    "right-sizing requests",
+    "changing layouts over time",
+    "sizing the fleet",
+    "switching GPUs on and off",
+)
+"""Steps that the words beside the chart name."""
 WEIGHED = ("mean_queueing_delay_s", "provisioned_gpu_hours")
 """Measures that a plan weighs against each other."""
 QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
@@ -35,18 +44,14 @@ def summary(study: Study) -> Section:
         page.Card(
             "Installed GPU-hours",
             f"{figures['installed_gpu_hours']:,.0f}",
-            f"plan: {figures['fleet_gpus']} GPUs, {figures['fleet_note']}",
+            f"{_fleet(figures)}, {figures['fleet_note']}",
         ),
         page.Card(
             "Allocated",
             f"{figures['allocated_gpu_hours'] / max(figures['installed_gpu_hours'], 1e-9):.1%}",
             f"{figures['allocated_gpu_hours']:,.0f} GPU-hours",
         ),
-        page.Card(
-            "Cost of the period",
-            f"{Decimal(figures['cost']):,.2f} {figures['currency']}",
-            f"at {figures['price_per_gpu_hour']:.2f} a GPU-hour",
-        ),
+        *_cost_card(figures),
         page.Card(
             "Could be set free",
             f"{last['saved_total_gpu_hours']:,.0f} GPU h",
@@ -150,10 +155,11 @@ def demand(study: Study) -> Section:
 
 def weeks(study: Study) -> Section:
     """What jobs of at most one GPU would have needed, week by week."""
-    table = study.tables["weeks"]
+    table, board = study.tables["weeks"], study.headline["board"]
+    if not study.headline["board_has_mig"]:
+        return Section("")
     if table.is_empty():
         return Section(page.section("Small jobs, week by week", page.paragraph("There are no small jobs.")))
-    board = study.scenario.board
     text = (
         f"Jobs that ask for at most one GPU, over the whole observation: GPUs needed to cover 95 % of the hours "
         f"of each week if every such job holds a whole {board}, if it gets the slice it asks for, and if it gets "
@@ -169,8 +175,10 @@ def weeks(study: Study) -> Section:
 
 
 def rightsizing(study: Study) -> Section:
-    """What people ask for and what they need."""
+    """What people ask for and what they need; nothing where the board cannot be cut."""
     table = study.tables["rightsizing"]
+    if not study.headline["board_has_mig"]:
+        return Section("")
     text = (
         "Needs are judged by telemetry, else by the job's accounting record, else by measured jobs of its class; "
         "without any of these the request stands. Jobs on several GPUs keep them."
@@ -196,7 +204,9 @@ def layouts(study: Study) -> Section:
     shown = [
         page.figure(
             plot.plot_layout_counts(study.tables["layout_counts"]),
-            title="GPUs by layout over the horizon",
+            title="GPUs by layout over the horizon"
+            if figures["board_has_mig"]
+            else "GPUs on over the horizon",
             alt=alt,
             table=_layout_hours(study),
         )
@@ -205,11 +215,14 @@ def layouts(study: Study) -> Section:
         shown.append(
             page.figure(
                 plot.plot_layout_calendar(calendar),
-                title="Layout calendar by numbered GPU",
-                alt="One row per GPU; a mark shows where it is cut anew. This is what the exports apply.",
+                title="Calendar by numbered GPU",
+                alt="One row per GPU; a mark shows where it is cut anew. This is what the exports apply."
+                if figures["board_has_mig"]
+                else "One row per GPU: on as a whole GPU, or off.",
             )
         )
-    return Section(page.section("The planned layouts", *shown, page.paragraph(study.plan.explanation)))
+    title = "The planned layouts" if figures["board_has_mig"] else "GPUs on, as planned"
+    return Section(page.section(title, *shown, page.paragraph(study.plan.explanation)))
 
 
 def comparison(study: Study) -> Section:
@@ -220,7 +233,10 @@ def comparison(study: Study) -> Section:
     meaning = (
         "Right-sized jobs hold fewer slices for the same work, so slices held fall while the SM activity of the "
         "GPUs that are on rises."
+        if study.headline["board_has_mig"]
+        else "Every job holds whole GPUs under every policy; they differ in how many GPUs are on, and when."
     )
+    names = policy_names(study)
     text = (
         f"The same jobs under every policy: {scenario.replications} times {scenario.horizon_slots} slots drawn from "
         f"past days (seed {scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of "
@@ -228,7 +244,7 @@ def comparison(study: Study) -> Section:
         "change; nothing that runs is ever stopped."
     )
     left = [
-        page.note(f"{POLICY_NAMES[row['policy']]}: on average {row['mean']:.1f} jobs never find room.")
+        page.note(f"{names[row['policy']]}: on average {row['mean']:.1f} jobs never find room.")
         for row in unservable.iter_rows(named=True)
     ]
     return Section(
@@ -252,16 +268,13 @@ def savings(study: Study) -> Section:
     table = study.tables["savings"]
     base = float(table["gpu_hours"][0])
     last = table.row(-1, named=True)
-    price = study.provenance["price"]
-    currency = study.headline["currency"]
-    text = (
-        f"Baseline, frozen: today's {study.headline['fleet_gpus']} GPUs as whole GPUs, all switched on. At "
-        f"{price['value']:.2f} {currency} a GPU-hour ({price['source']}; {price['date']}) the plan sets free "
-        f"{Decimal(study.headline['saved_cost_per_week']):,.2f} {currency} a week; at the lowest and highest price "
-        f"seen, {last['saved_total_gpu_hours_low'] * price['low']:,.0f} to "
-        f"{last['saved_total_gpu_hours_high'] * price['high']:,.0f}. It becomes money only where the GPU-hours are "
-        "lent, sold or not rented."
-    )
+    text = f"Baseline, frozen: today's {study.headline['fleet_gpus']:,} GPUs as whole GPUs, all switched on. "
+    text += _worth(study, last)
+    steps = [
+        f"{row['lever']} saves {row['saved_gpu_hours']:,.0f}"
+        for row in table.iter_rows(named=True)
+        if row["lever"] in TOLD_STEPS
+    ]
     return Section(
         page.section(
             "What it saves",
@@ -270,27 +283,28 @@ def savings(study: Study) -> Section:
                 plot.plot_savings(savings_steps(study)),
                 title="GPU-hours a week, step by step",
                 alt=(
-                    f"From {base:,.0f} to {last['gpu_hours']:,.0f} GPU-hours a week. Right-sizing requests saves "
-                    f"{_step(table, 'right-sizing requests'):,.0f}, changing layouts over time "
-                    f"{_step(table, 'changing layouts over time'):,.0f}."
+                    f"From {base:,.0f} to {last['gpu_hours']:,.0f} GPU-hours a week. Of this, {', '.join(steps)}."
                 ),
-                table=table,
+                table=table.select(col for col in table.columns if table[col].null_count() < table.height),
             ),
         )
     )
 
 
 def costs(study: Study) -> Section:
-    """Who pays for the period, energy and carbon."""
+    """Who pays for the period, energy and carbon; what is not known is said in its place."""
     table, figures = study.tables["costs"], study.headline
-    carbon = study.provenance["carbon"]
+    missing = [page.paragraph(sentence) for sentence in study.provenance["not_stated"]]
+    if figures["cost"] is None:
+        energy = [page.paragraph(_energy(study))] if figures["energy_kwh"] is not None else []
+        return Section(page.section("Cost, energy, carbon", *missing, *energy))
     bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
     text = (
         f"The lines sum to {Decimal(figures['cost']):,.2f} {figures['currency']}, the price of every installed "
-        f"GPU-hour. Energy {figures['energy_kwh']:,.0f} kWh at the building's meter (PUE "
-        f"{study.provenance['pue']:g}), {figures['carbon_kg']:,.0f} kg CO2e operational at "
-        f"{carbon['gco2e_per_kwh']:g} g/kWh ({carbon['region']}, {carbon['method']}, {carbon['year']})."
+        f"GPU-hour{_of_pool(figures)}."
     )
+    if figures["energy_kwh"] is not None:
+        text += f" {_energy(study)}"
     chosen = [
         "SubAccountName",
         "PricingQuantity",
@@ -303,11 +317,12 @@ def costs(study: Study) -> Section:
         page.section(
             "Cost, energy, carbon",
             page.paragraph(text),
+            *missing,
             page.figure(
                 plot.plot_costs(bars, unit=figures["currency"]),
                 title="Cost by tenant",
                 alt="What nobody held is a line of its own, not spread over tenants.",
-                table=table.select(chosen),
+                table=table.select(name for name in chosen if table[name].null_count() < table.height),
             ),
         )
     )
@@ -320,7 +335,7 @@ def method(study: Study) -> Section:
     )
     policies = pl.DataFrame(
         [
-            {"policy": POLICY_NAMES[name], "meaning": text}
+            {"policy": policy_names(study)[name], "meaning": text}
             for name, text in study.provenance["policies"].items()
         ]
     )
@@ -333,8 +348,46 @@ def method(study: Study) -> Section:
     )
 
 
-def _step(table: pl.DataFrame, lever: str) -> float:
-    return float(table.filter(pl.col("lever") == lever)["saved_gpu_hours"][0])
+def _fleet(figures: Mapping[str, Any]) -> str:
+    """The one fleet, and the part of it that is planned."""
+    board = f" × {figures['board']}" if figures["board"] else ""
+    if figures["fleet_gpus"] == figures["installed_gpus"]:
+        return f"{figures['fleet_gpus']:,}{board or ' GPUs'}"
+    return f"{figures['installed_gpus']:,} GPUs; planned: {figures['fleet_gpus']:,}{board}"
+
+
+def _of_pool(figures: Mapping[str, Any]) -> str:
+    return "" if figures["fleet_gpus"] == figures["installed_gpus"] else f" of {figures['board']}"
+
+
+def _cost_card(figures: Mapping[str, Any]) -> list[page.Card]:
+    if figures["cost"] is None:
+        return []
+    cost = f"{Decimal(figures['cost']):,.2f} {figures['currency']}"
+    return [page.Card("Cost of the period", cost, f"at {figures['price_per_gpu_hour']:.2f} a GPU-hour")]
+
+
+def _worth(study: Study, last: Mapping[str, Any]) -> str:
+    """What the GPU-hours set free are worth, if a price is known."""
+    price, currency = study.provenance["price"], study.headline["currency"]
+    if price is None:
+        return "What the GPU-hours set free are worth is not stated: no price is known."
+    return (
+        f"At {price['value']:.2f} {currency} a GPU-hour ({price['source']}; {price['date']}) the plan sets free "
+        f"{Decimal(study.headline['saved_cost_per_week']):,.2f} {currency} a week; at the lowest and highest price "
+        f"seen, {last['saved_total_gpu_hours_low'] * price['low']:,.0f} to "
+        f"{last['saved_total_gpu_hours_high'] * price['high']:,.0f}. It becomes money only where the GPU-hours are "
+        "lent, sold or not rented."
+    )
+
+
+def _energy(study: Study) -> str:
+    figures, carbon = study.headline, study.provenance["carbon"]
+    return (
+        f"Energy {figures['energy_kwh']:,.0f} kWh at the building's meter (PUE {study.provenance['pue']:g}), "
+        f"{figures['carbon_kg']:,.0f} kg CO2e operational at {carbon['gco2e_per_kwh']:g} g/kWh ({carbon['region']}, "
+        f"{carbon['method']}, {carbon['year']})."
+    )
 
 
 def _daily(history: pl.DataFrame) -> pl.DataFrame:

@@ -221,8 +221,8 @@ class Costs(dy.Schema):
     EffectiveCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what it costs", "BillingCurrency"))
     BilledCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what is billed", "BillingCurrency"))
     BillingCurrency = _text("ISO 4217 code")
-    x_EnergyKwh = _number("energy, facility included", "kWh")
-    x_CarbonKg = _number("operational carbon", "kg CO2e")
+    x_EnergyKwh = _number("energy, facility included; null if not known", "kWh", nullable=True)
+    x_CarbonKg = _number("operational carbon; null if not known", "kg CO2e", nullable=True)
 
 
 TABLES: dict[str, type[dy.Schema]] = {

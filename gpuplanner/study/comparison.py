@@ -17,6 +17,8 @@ POLICY_NAMES = {
     "dynamic_rightsized": "planned calendar, right-sized",
 }
 """Policies in the order in which they are shown: the baseline first, the plan last."""
+WHOLE_NAMES = {"dynamic_rightsized": "planned calendar of whole GPUs"}
+"""Names that differ where the board cannot be cut."""
 
 SHOWN = {
     "mean_queueing_delay_s": ("mean wait", "min", 60.0),
@@ -30,6 +32,12 @@ SHOWN = {
     "reconfigurations": ("layout changes", "count", 1.0),
 }
 """Measures that are shown: what they are called, their unit, and what they are divided by."""
+
+
+def policy_names(study: Study) -> dict[str, str]:
+    """Policies of a study and what they are called, in the order in which they are shown."""
+    names = POLICY_NAMES if study.headline["board_has_mig"] else POLICY_NAMES | WHOLE_NAMES
+    return {policy: name for policy, name in names.items() if policy in study.provenance["policies"]}
 
 
 def policy_frame(study: Study, measures: Iterable[str] = tuple(SHOWN)) -> pl.DataFrame:
@@ -48,7 +56,7 @@ def policy_frame(study: Study, measures: Iterable[str] = tuple(SHOWN)) -> pl.Dat
         ``policy, metric, unit, mean, low, high``, as :func:`gpuplanner.plot.plot_policies` reads it.
     """
     rows = []
-    for policy, name in POLICY_NAMES.items():
+    for policy, name in policy_names(study).items():
         mine = study.tables["policies"].filter(pl.col("policy") == policy)
         for measure in measures:
             metric, unit, divisor = SHOWN[measure]

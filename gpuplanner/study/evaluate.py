@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from gpuplanner._version import __version__
 from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
 from gpuplanner.files import sha256
-from gpuplanner.hardware import load_gpu_model
 from gpuplanner.ledger import assumptions, by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
@@ -23,7 +23,7 @@ from gpuplanner.study.money import Money, money
 from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
 from gpuplanner.study.plans import PLANS, Planned
-from gpuplanner.study.proof import POLICIES, compare, drawn_gpu_hours, proof
+from gpuplanner.study.proof import compare, drawn_gpu_hours, policies_of, proof
 from gpuplanner.study.study import Study, content_key, open_study
 from gpuplanner.units import money as to_cents
 
@@ -100,7 +100,7 @@ def _tables(
         "layout_plan": planned.layout_plan,
         "layout_counts": _layout_counts(planned),
         "runs": runs,
-        "policies": compare(runs),
+        "policies": compare(runs, policies_of(known)),
         "savings": priced.savings,
         "costs": priced.costs,
         "weeks": weeks(scenario),
@@ -131,16 +131,18 @@ def _headline(
         "plan_from": known.plan_start.isoformat(),
         "jobs": known.jobs.height,
         "tenants": known.jobs["tenant"].n_unique(),
-        "board": scenario.board,
-        "fleet_gpus": known.nodes * scenario.gpus_per_node,
-        "fleet_note": known.fleet_note,
+        "board": known.fleet.name,
+        "board_has_mig": known.fleet.can_be_cut,
+        "installed_gpus": known.fleet.installed.gpus,
+        "fleet_gpus": known.fleet.gpus,
+        "fleet_note": known.fleet.note,
         "installed_gpu_hours": sum(buckets.values()),
         "allocated_gpu_hours": float(tables["ledger_tenants"]["held_gpu_hours"].sum()),
         **{f"{name}_gpu_hours": hours for name, hours in buckets.items()},
-        **_small_jobs(known, scenario),
-        "cost": str(tables["costs"]["EffectiveCost"].sum()),
-        "currency": priced.price.currency,
-        "price_per_gpu_hour": priced.price.value,
+        **_small_jobs(known),
+        "cost": None if priced.price is None else str(tables["costs"]["EffectiveCost"].sum()),
+        "currency": None if priced.price is None else priced.price.currency,
+        "price_per_gpu_hour": None if priced.price is None else priced.price.value,
         "energy_kwh": priced.energy_kwh,
         "carbon_kg": priced.carbon_kg,
         "plan_status": plan.status,
@@ -152,14 +154,14 @@ def _headline(
         "plan_gpu_hours_on": plan.gpu_hours_on,
         "saved_gpu_hours_per_week": last["saved_total_gpu_hours"],
         "saved_fraction": last["saved_total_fraction"],
-        "saved_cost_per_week": str(to_cents(last["saved_cost"])),
+        "saved_cost_per_week": None if last["saved_cost"] is None else str(to_cents(last["saved_cost"])),
         "wait_minutes": _waits(tables["policies"]),
         "forecast_coverage_90": _mean_coverage(tables["choice"]),
     }
     return {name: _rounded(value) for name, value in figures.items()}
 
 
-def _small_jobs(known: History, scenario: Scenario) -> dict[str, Any]:
+def _small_jobs(known: History) -> dict[str, Any]:
     """Jobs that ask for one GPU or less: how many ask for too much, and what that means in GPUs."""
     whole, sizes = known.views["whole"], known.rightsizing
     small = whole["gpus"] <= 1
@@ -167,7 +169,7 @@ def _small_jobs(known: History, scenario: Scenario) -> dict[str, Any]:
     asked, needed = (known.views[view].filter(small) for view in ("requested", "rightsized"))
     lasting = known.views["rightsized"].filter(small).select("run_s")
     span_s = max((known.end - known.begin).total_seconds(), 1.0)
-    board = load_gpu_model(scenario.board)
+    board = known.fleet.board
 
     def gpus(view: pl.DataFrame) -> float:
         names = view["profile"].drop_nulls().unique()
@@ -206,16 +208,10 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - figures of several kinds
     return round(value, DECIMALS) if isinstance(value, float) else value
 
 
-def _cautions(scenario: Scenario, known: History, runs: pl.DataFrame) -> list[str]:
+def _cautions(scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame) -> list[str]:
     """What a reader must know before trusting a figure, in sentences."""
     texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
-    models = set() if known.trace.inventory is None else set(known.trace.inventory["gpu_model"].drop_nulls())
-    if models != {scenario.board}:
-        boards = ", ".join(sorted(models)) or "not named"
-        texts.append(
-            f"The source's boards ({boards}) are not {scenario.board}: cost and energy count each installed "
-            f"GPU-hour as one of {scenario.board}."
-        )
+    texts += [*known.fleet.remarks(), *priced.missing]
     expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
     if not 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
         texts.append(
@@ -230,14 +226,15 @@ def _provenance(
     scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame, inputs: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "cautions": _cautions(scenario, known, runs),
+        "cautions": _cautions(scenario, known, priced, runs),
+        "not_stated": list(priced.missing),
         "gpuplanner": __version__,
         "inputs": dict(inputs),
         "trace": dict(known.trace.provenance),
-        "price": {"value": priced.price.value, "low": priced.price.low, "high": priced.price.high,
-                  "currency": priced.price.currency, "source": priced.price.source, "date": priced.price.date},
-        "power": {"source": priced.power.source, "idle_w": priced.power.idle_w, "base_w": priced.power.base_w,
-                  "slope_w": priced.power.slope_w},
+        "price": None if priced.price is None else dataclasses.asdict(priced.price),
+        "power": None if priced.power is None else {
+            name: getattr(priced.power, name) for name in ("source", "idle_w", "base_w", "slope_w")
+        },
         "carbon": {"region": priced.carbon.region, "gco2e_per_kwh": priced.carbon.gco2e_per_kwh,
                    "method": priced.carbon.method, "source": priced.carbon.source, "year": priced.carbon.year},
         "pue": priced.pue,
@@ -247,7 +244,7 @@ def _provenance(
             for name in ASSUMPTIONS
             for found in [parameter(name)]
         },
-        "policies": {policy.name: policy.meaning for policy in POLICIES},
+        "policies": {policy.name: policy.meaning for policy in policies_of(known)},
     }  # fmt: skip
 
 

@@ -9,14 +9,16 @@ import polars as pl
 
 from gpuplanner.demand import demand_series
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware import GpuModel
 from gpuplanner.inbox import Trace
 from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
 from gpuplanner.memory import resolve_requests
 from gpuplanner.names import resolve
 from gpuplanner.phases import Spikes, claim_table, find_spikes, fit_phases, phases_of_jobs
-from gpuplanner.schemas import BUCKETS, WHOLE_GPU
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import BUCKETS
 from gpuplanner.signatures import signatures_by_class, signatures_of
+from gpuplanner.study.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.history import begin_of, end_of, grouped, load_trace
 from gpuplanner.study.past import trace_ledger
 from gpuplanner.study.public import public_traces, read_public
@@ -59,8 +61,8 @@ class Inbox:
     ----------
     trace : Trace
         As ingested.
-    board : str
-        Of the catalogue.
+    board : str or None
+        Board that requests are read for; None: the data's own, see :attr:`model`.
     tz : str
         IANA zone.
     smallest_group : int
@@ -68,12 +70,23 @@ class Inbox:
     """
 
     trace: Trace
-    board: str
+    board: str | None = None
     tz: str = "UTC"
     smallest_group: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trace", grouped(self.trace, self.smallest_group))
+
+    @cached_property
+    def fleet(self) -> PlannedFleet:
+        """The GPUs of the data, and which board requests are read for."""
+        asked = Scenario(board=self.board)
+        return planned_fleet(asked, self.trace, begin_of(self.trace), end_of(self.trace))
+
+    @property
+    def model(self) -> GpuModel:
+        """Board that requests are read for; one without profiles where the data do not name it."""
+        return self.fleet.board
 
     @cached_property
     def quality(self) -> DataQuality:
@@ -88,14 +101,13 @@ class Inbox:
     @cached_property
     def demand(self) -> pl.DataFrame:
         """Table ``schemas.Demand``: instances wanted by tenant and profile, as if nobody had queued."""
-        return demand_series(resolve_requests(self.trace.jobs, self.board), clock="wanted")
+        return demand_series(resolve_requests(self.trace.jobs, self.model), clock="wanted")
 
     @cached_property
     def demand_gpus(self) -> pl.DataFrame:
         """The demand with each instance counted as its share of the board, so that unlike ones can be added."""
-        board = load_gpu_model(self.board)
         names = self.demand["profile"].unique().to_list()
-        shares = {name: 1.0 if name == WHOLE_GPU else board.share(name) for name in names}
+        shares = {name: self.model.share(name) for name in names}
         share = pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
         return self.demand.with_columns(pl.col("y") * share)
 
@@ -129,18 +141,18 @@ class Inbox:
 
     @cached_property
     def signatures(self) -> pl.DataFrame | None:
-        """What the jobs of each class wait for, or None without telemetry."""
-        if self.trace.samples is None or self.sampled.is_empty():
+        """What the jobs of each class wait for, or None without telemetry or where the board is not known."""
+        if self.trace.samples is None or self.sampled.is_empty() or not self.fleet.in_catalogue:
             return None
         mine = self.trace.samples.drop_nulls("job_id")
-        return signatures_by_class(signatures_of(mine, self.board, jobs=self.trace.jobs), self.trace.jobs)
+        return signatures_by_class(signatures_of(mine, self.model, jobs=self.trace.jobs), self.trace.jobs)
 
     @cached_property
     def claim(self) -> pl.DataFrame | None:
-        """Verdicts on the claim that late phases need fewer GPUs, or None without telemetry."""
-        if self.phases is None or self.trace.samples is None:
+        """Verdicts on the claim that late phases need fewer GPUs; None without telemetry, or a board's memory."""
+        if self.phases is None or self.trace.samples is None or not self.model.memory_gib:
             return None
-        return claim_table(self.trace.samples, self.phases, self.board)
+        return claim_table(self.trace.samples, self.phases, self.model)
 
     @property
     def tenants(self) -> list[str]:
@@ -190,7 +202,8 @@ class Inbox:
         Raises
         ------
         ScenarioError
-            If the job has no telemetry; the message lists the nearest that have.
+            If the job has no telemetry; the message lists the nearest that have. Or if neither the data nor the
+            caller name a board with MIG.
 
         Examples
         --------
@@ -203,14 +216,15 @@ class Inbox:
             text = message("jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs.")
             raise ScenarioError(text)
         name = resolve(job_id, known, what="job with telemetry", error=ScenarioError)
+        self.fleet.require_mig("phases of a job")
         mine = self.trace.samples.filter(job_id=name)
-        phases = fit_phases(phases_of_jobs(mine, self.trace.jobs), self.board)
+        phases = fit_phases(phases_of_jobs(mine, self.trace.jobs), self.model)
         parted = mine.sort("time").join_asof(
             phases.select("phase", "start"), left_on="time", right_on="start", strategy="backward"
         )
         parted = parted.with_columns(pl.col("phase").fill_null(1)).drop("start")
-        each = signatures_of(parted, self.board, jobs=self.trace.jobs, by=("job_id", "phase"))
-        whole = signatures_of(mine, self.board, jobs=self.trace.jobs).row(0, named=True)
+        each = signatures_of(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
+        whole = signatures_of(mine, self.model, jobs=self.trace.jobs).row(0, named=True)
         return JobView(
             samples=mine,
             phases=phases.join(each.select("phase", "bound", "evidence"), on="phase", how="left").sort(
@@ -223,7 +237,7 @@ class Inbox:
 
 
 def open_inbox(
-    data: str | Trace, *, board: str = "H100-80GB-SXM5", tz: str = "UTC", smallest_group: int = 0
+    data: str | Trace, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> Inbox:
     """Open a trace to look into it.
 
@@ -232,8 +246,8 @@ def open_inbox(
     data : str or Trace
         Folder written by ``ingest``, ``"sample"``, the name of a public trace (see :func:`public_traces`), or a
         trace that is open already.
-    board : str
-        Board that requests are read for.
+    board : str, optional
+        Board that requests are read for; default: the data's own.
     tz : str
         Zone of days and months.
     smallest_group : int

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.hardware import whole_board
 from gpuplanner.metrics.agreement import agreement
 from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.study.observed import Observed, peak_gpus
@@ -40,10 +41,9 @@ def replay(observed: Observed, rules: Rules, *, nodes: int | None = None) -> pl.
     polars.Series
         Simulated waits [s], in the order of the jobs.
     """
-    # The board does not matter to whole GPUs.
     size, count = _node_size(observed), nodes or _node_count(observed)
     size, count = (size * observed.parts * count, 1) if observed.nodes == 1 else (size, count)
-    return schedule(observed.jobs, Fleet("H100-80GB-SXM5", count, size), rules, policy="replay")["wait_s"]
+    return schedule(observed.jobs, Fleet(whole_board("any"), count, size), rules, policy="replay")["wait_s"]
 
 
 def candidates(observed: Observed, used: Rules) -> pl.DataFrame:

@@ -173,9 +173,23 @@ def export_files(
     at: datetime | None = None,
     gres_type: str | None = None,
 ) -> dict[str, str]:
-    """Text of each export by file name."""
-    layouts = assign(plan.require(), problem)
+    """Text of each export by file name.
+
+    Raises
+    ------
+    ScenarioError
+        If the plan is one of whole GPUs on a board without MIG: there is nothing to apply.
+    """
     board = problem.board
+    if not board.profiles:
+        text = message(
+            f"export of a plan for {board.name}",
+            "a plan for a board with MIG",
+            "whole GPUs, switched on and off",
+            "Plan for a board with MIG: name it with --board.",
+        )
+        raise ScenarioError(text)
+    layouts = assign(plan.require(), problem)
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
     files: dict[str, str] = {}
     if "mig-parted" in wanted:
@@ -208,7 +222,11 @@ def notes(study: Study) -> Mapping[str, str]:
         "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
         "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
         "Baseline": study.provenance["policies"]["installed"],
-        "Price": f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",
+        "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or 'no named board'}, "
+        f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
+        "Price": "none"
+        if price is None
+        else f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",
         "Carbon": f"{study.provenance['carbon']['source']}; {study.provenance['carbon']['year']}",
         "Scenario": json.dumps(study.scenario.__dict__, sort_keys=True),
         "gpuplanner": str(study.provenance["gpuplanner"]),

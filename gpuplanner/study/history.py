@@ -12,12 +12,14 @@ import polars as pl
 
 from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import GpuModel
 from gpuplanner.inbox import Trace, open_trace
-from gpuplanner.memory import resolve_requests, rightsize
+from gpuplanner.memory import keep_requests, resolve_requests, rightsize
 from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.stage import stage
 
 VIEWS = ("whole", "requested", "rightsized")
@@ -45,10 +47,8 @@ class History:
     plan_start : datetime
         First instant of the plan, the full hour at or after ``end``. What runs at the end of the observation is
         taken to run until then.
-    nodes : int
-        Nodes of the fleet, and in ``fleet_note`` where the number comes from.
-    node_names : tuple of str or None
-        Names of the nodes where the fleet is that of the inventory.
+    fleet : PlannedFleet
+        Board and GPUs that are planned for.
     """
 
     trace: Trace
@@ -59,9 +59,7 @@ class History:
     end: datetime
     recent: datetime
     plan_start: datetime
-    nodes: int
-    fleet_note: str
-    node_names: tuple[str, ...] | None
+    fleet: PlannedFleet
 
 
 def load_trace(data: str) -> Trace:
@@ -132,7 +130,8 @@ def history(scenario: Scenario) -> History:
     trace = grouped(load_trace(scenario.data), scenario.smallest_group)
     begin, end = _window(scenario, trace)
     plan_start = _next_hour(end)
-    known = _of_workload(_as_known(trace.jobs, plan_start), scenario)
+    fleet = planned_fleet(scenario, trace, begin, end)
+    known = fleet.jobs_of(_of_workload(_as_known(trace.jobs, plan_start), scenario))
     jobs = impute_run_times(known, plan_start, seed=scenario.seed)
     if jobs.is_empty():
         text = message(
@@ -142,10 +141,15 @@ def history(scenario: Scenario) -> History:
             "Choose another month or workload.",
         )
         raise ScenarioError(text)
-    sizes = rightsize(jobs, scenario.board, samples=trace.samples, headroom=scenario.headroom)
-    views = _views(jobs, sizes, scenario)
+    # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
+    if fleet.can_be_cut and fleet.board.sms is not None:
+        sizes = rightsize(jobs, fleet.board, samples=trace.samples, headroom=scenario.headroom)
+    else:
+        sizes = keep_requests(jobs, fleet.board)
+    views = _views(jobs, sizes, scenario, fleet.board)
     recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
-    fleet = _fleet(scenario, trace, views["whole"], recent, plan_start)
+    if scenario.workload == "fractional" and scenario.nodes == 0:
+        fleet = _of_small_jobs(fleet, views["whole"], recent, plan_start)
     return History(
         trace=trace,
         jobs=jobs,
@@ -155,9 +159,7 @@ def history(scenario: Scenario) -> History:
         end=end,
         recent=recent,
         plan_start=plan_start,
-        nodes=fleet[0],
-        fleet_note=fleet[1],
-        node_names=fleet[2],
+        fleet=fleet,
     )
 
 
@@ -217,7 +219,9 @@ def _of_workload(jobs: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
     return holds
 
 
-def _views(jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario) -> dict[str, pl.DataFrame]:
+def _views(
+    jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, board: GpuModel
+) -> dict[str, pl.DataFrame]:
     # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
     # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
     used = (
@@ -227,7 +231,7 @@ def _views(jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario) -> dict[
         .then(pl.col("sms_needed") / (1 + scenario.headroom))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
-    asked = pl.concat([resolve_requests(jobs, scenario.board), needed], how="horizontal")
+    asked = pl.concat([resolve_requests(jobs, board), needed], how="horizontal")
     asked = _with_over_requests(asked, scenario)
     return {
         "whole": asked.with_columns(
@@ -254,23 +258,18 @@ def _with_over_requests(asked: pl.DataFrame, scenario: Scenario) -> pl.DataFrame
     )
 
 
-def _fleet(
-    scenario: Scenario, trace: Trace, whole: pl.DataFrame, recent: datetime, plan_start: datetime
-) -> tuple[int, str, tuple[str, ...] | None]:
-    """Number of nodes, where it comes from, and the names of the nodes if they are known."""
-    if scenario.nodes > 0:
-        return scenario.nodes, "as given in the scenario", None
-    if trace.inventory is not None and scenario.workload == "all":
-        fitting = (pl.col("gpu_model") == scenario.board) & (pl.col("gpus") == scenario.gpus_per_node)
-        if trace.inventory.height and trace.inventory.select(fitting.fill_null(False).all()).item():
-            names = tuple(trace.inventory["node"].sort())
-            return len(names), "from the inventory", names
+def _of_small_jobs(
+    fleet: PlannedFleet, whole: pl.DataFrame, recent: datetime, plan_start: datetime
+) -> PlannedFleet:
+    """The part of the fleet that the small jobs held when they held most, each on a GPU of its own."""
     held = pool(demand_series(whole, start=recent, end=plan_start, clock="held"))
     peak = max(held["y"].to_list(), default=0.0)
-    largest = max(whole["instances"].to_list(), default=1)
-    nodes = math.ceil(max(peak, largest, 1) / scenario.gpus_per_node)
-    note = f"inferred: the highest hour held {peak:.0f} whole GPUs; the largest job asks for {largest}"
-    return nodes, note, None
+    gpus = math.ceil(max(peak, *whole["instances"].drop_nulls(), 1))
+    note = f"the highest hour held {peak:.0f} whole GPUs"
+    return replace(
+        fleet, gpus=gpus, nodes=1, gpus_per_node=gpus, node_size=min(fleet.node_size, gpus),
+        node_names=None, note=note,
+    )  # fmt: skip
 
 
 def _floor_hour(time: datetime) -> datetime:

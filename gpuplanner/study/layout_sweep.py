@@ -39,6 +39,7 @@ def sweep_layouts(
     (True, 3)
     """
     known = history(scenario)
+    known.fleet.require_mig("sweep")
     past = past_jobs(known)
     fleet, rules = fleet_and_rules(scenario, known)
     drawn = [

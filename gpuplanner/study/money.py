@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog import has_price, parameter
 from gpuplanner.cost import (
+    STEPS,
+    WHOLE_STEPS,
     CarbonFactor,
     PowerModel,
     Price,
@@ -21,8 +23,11 @@ from gpuplanner.cost import (
     savings_table,
     showback,
 )
+from gpuplanner.errors import GeometryError, ScenarioError
 from gpuplanner.metrics import mean_interval
 from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import Costs, empty
+from gpuplanner.study.fleet import PlannedFleet
 from gpuplanner.study.history import history
 from gpuplanner.study.past import ledger
 from gpuplanner.study.proof import proof
@@ -35,37 +40,42 @@ WORKED = ("used", "unobserved", "held_idle")
 
 @dataclass(frozen=True, eq=False)
 class Money:
-    """Costs of the past and savings of the future, with what they rest on."""
+    """Costs of the past and savings of the future, with what they rest on; None where nothing is known.
 
-    price: Price
-    power: PowerModel
+    ``missing`` says in sentences what is not stated, and why.
+    """
+
+    price: Price | None
+    power: PowerModel | None
     carbon: CarbonFactor
     pue: float
     costs: pl.DataFrame
-    energy_kwh: float
-    carbon_kg: float
+    energy_kwh: float | None
+    carbon_kg: float | None
     savings: pl.DataFrame
+    missing: tuple[str, ...] = ()
 
 
 @stage("price_usd_per_gpu_hour", "carbon_region", "pue", "currency", after=(proof,))
 def money(scenario: Scenario) -> Money:
-    """Price the month behind and the plan ahead."""
+    """Price the month behind and the plan ahead, as far as price and power of the board are known."""
     known = history(scenario)
-    price = gpu_hour_price(scenario.board, own=scenario.price_usd_per_gpu_hour, currency=scenario.currency)
-    power = power_model(scenario.board)
+    price = _price(scenario, known.fleet)
+    power = _power(known.fleet)
     factor = carbon_factor(scenario.carbon_region)
     pue = scenario.pue or parameter("pue").value
-    booked = ledger(scenario)
-    month_kwh = _month_kwh(booked, known.jobs, power, pue)
-    month_kg = carbon_kg(month_kwh, factor)["operational_kg"]
+    booked = known.fleet.hours_of(ledger(scenario))
+    month_kwh = None if power is None else _month_kwh(booked, known.jobs, power, pue)
+    month_kg = None if month_kwh is None else carbon_kg(month_kwh, factor)["operational_kg"]
+    period = {"start": known.begin, "end": known.end}
     return Money(
         price=price,
         power=power,
         carbon=factor,
         pue=pue,
-        costs=showback(
-            booked, price, start=known.begin, end=known.end, energy_kwh=month_kwh, carbon_kg=month_kg
-        ),
+        costs=empty(Costs)
+        if price is None
+        else showback(booked, price, **period, energy_kwh=month_kwh, carbon_kg=month_kg),
         energy_kwh=month_kwh,
         carbon_kg=month_kg,
         savings=savings_table(
@@ -73,8 +83,42 @@ def money(scenario: Scenario) -> Money:
             price,
             interval=_interval,
             weeks=scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK,
+            steps=STEPS if known.fleet.can_be_cut else WHOLE_STEPS,
         ),
+        missing=_missing(known.fleet, price, power),
     )
+
+
+def _price(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
+    """The scenario's own price, else the list price of the board, if it has one."""
+    own = scenario.price_usd_per_gpu_hour
+    if own > 0:
+        return gpu_hour_price(fleet.board.name, own=own, currency=scenario.currency)
+    if fleet.name is None or not fleet.in_catalogue or not has_price(fleet.name):
+        return None
+    return gpu_hour_price(fleet.name, currency=scenario.currency)
+
+
+def _power(fleet: PlannedFleet) -> PowerModel | None:
+    if fleet.name is None or not fleet.in_catalogue:
+        return None
+    try:
+        return power_model(fleet.name)
+    except (GeometryError, ScenarioError):
+        return None
+
+
+def _missing(fleet: PlannedFleet, price: Price | None, power: PowerModel | None) -> tuple[str, ...]:
+    board = fleet.name if fleet.in_catalogue else "a board that is not known"
+    found = []
+    if price is None:
+        found.append(
+            f"No money is stated: the catalogue has no list price of {board}. Give your own with "
+            "--set price_usd_per_gpu_hour=…"
+        )
+    if power is None:
+        found.append(f"No energy and no carbon is stated: the catalogue has no power rating of {board}.")
+    return tuple(found)
 
 
 def _month_kwh(booked: pl.DataFrame, jobs: pl.DataFrame, power: PowerModel, pue: float) -> float:
@@ -92,7 +136,12 @@ def _month_kwh(booked: pl.DataFrame, jobs: pl.DataFrame, power: PowerModel, pue:
     return facility_kwh(gpu_energy, host_factor=parameter("host_factor").value, pue=pue)
 
 
-def _priced(runs: pl.DataFrame, power: PowerModel, factor: CarbonFactor, pue: float) -> pl.DataFrame:
+def _priced(runs: pl.DataFrame, power: PowerModel | None, factor: CarbonFactor, pue: float) -> pl.DataFrame:
+    """GPU-hours, energy and carbon of every run; the last two null without a law of power."""
+    hours = runs.select("policy", "replication", gpu_hours="provisioned_gpu_hours")
+    if power is None:
+        nothing = pl.lit(None, pl.Float64)
+        return hours.with_columns(energy_kwh=nothing, carbon_kg=nothing)
     host = parameter("host_factor").value
     energy = [
         facility_kwh(
@@ -105,10 +154,7 @@ def _priced(runs: pl.DataFrame, power: PowerModel, factor: CarbonFactor, pue: fl
         ).iter_rows()
     ]
     carbon = [carbon_kg(kwh, factor)["operational_kg"] for kwh in energy]
-    return runs.select(
-        "policy",
-        "replication",
-        gpu_hours="provisioned_gpu_hours",
+    return hours.with_columns(
         energy_kwh=pl.Series(energy, dtype=pl.Float64),
         carbon_kg=pl.Series(carbon, dtype=pl.Float64),
     )

@@ -10,9 +10,10 @@ import polars as pl
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.inbox import Trace
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.history import end_of
+from gpuplanner.study.fleet import in_service, installed
+from gpuplanner.study.history import begin_of, end_of
 
-PARTS = (1, 2, 4, 10, 20, 100, 1000)
+PARTS = (1, 2, 4, 7, 10, 14, 20, 28, 100, 1000)
 """Parts of a GPU that jobs may count in."""
 WAITED_S = 600.0
 """Who waited for longer counts in what stays unexplained [s]."""
@@ -51,7 +52,7 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
     """Take from a trace what can be replayed.
 
     Jobs that still ran at the end of the observation count as running until then. The fleet is `gpus`, else
-    the inventory, else the most GPUs that were ever held at once. Nodes count where the inventory has nodes
+    what :func:`gpuplanner.study.fleet.installed` finds. Nodes count where the inventory has nodes
     of one size and no job takes a part of a GPU.
 
     Parameters
@@ -94,7 +95,7 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
             "Use a source that records both; many job tables leave the start out.",
         )
         raise ScenarioError(text)
-    fleet, note, nodes = _fleet(trace, jobs, parts, gpus)
+    fleet, note, nodes = _fleet(trace, parts, gpus)
     per_node = fleet * parts // nodes
     needed = pl.when(pl.col("gpus") > per_node).then((pl.col("gpus") / per_node).ceil() * per_node)
     too_large = needed.otherwise("gpus") > fleet * parts
@@ -206,19 +207,16 @@ def _workload(jobs: pl.DataFrame, parts: int) -> pl.DataFrame:
     )
 
 
-def _fleet(trace: Trace, jobs: pl.DataFrame, parts: int, gpus: int | None) -> tuple[int, str, int]:
+def _fleet(trace: Trace, parts: int, gpus: int | None) -> tuple[int, str, int]:
     if gpus is not None:
         return gpus, "as given", 1
-    if trace.inventory is not None and int(trace.inventory["gpus"].sum()):
-        nodes = trace.inventory.filter(pl.col("gpus") > 0)
-        total = int(nodes["gpus"].sum())
-        alike = nodes["gpus"].n_unique() == 1 and parts == 1
-        if alike:
-            return total, f"from the inventory: {nodes.height} nodes of {nodes['gpus'][0]}", nodes.height
-        return total, "from the inventory, as one pool", 1
-    most = -(-peak_gpus(jobs) // parts)
-    largest = -(-int(jobs["gpus"].max()) // parts)  # type: ignore[arg-type]
-    return max(most, largest, 1), "inferred: the most GPUs ever held at once; the true fleet may be larger", 1
+    there = installed(trace, begin_of(trace), end_of(trace))
+    if there.inferred:
+        return max(there.gpus, 1), there.origin, 1
+    nodes = in_service(there.inventory, end_of(trace))
+    if nodes["gpus"].n_unique() == 1 and parts == 1:
+        return there.gpus, f"{there.origin}: {nodes.height} nodes of {nodes['gpus'][0]}", nodes.height
+    return there.gpus, f"{there.origin}, as one pool", 1
 
 
 def _held(jobs: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:

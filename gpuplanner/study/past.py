@@ -18,7 +18,8 @@ from gpuplanner.ledger import (
 )
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.history import VIEWS, begin_of, end_of, grouped, history, load_trace
+from gpuplanner.study.fleet import installed
+from gpuplanner.study.history import VIEWS, History, begin_of, end_of, grouped, history, load_trace
 from gpuplanner.study.stage import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
@@ -33,8 +34,9 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
 
 
 def trace_ledger(trace: Trace, begin: Any, end: Any) -> pl.DataFrame:  # noqa: ANN401 - datetimes
-    """Ledger of a trace between two instants."""
-    return gpu_time_ledger(trace.jobs, trace.inventory, start=begin, end=end, samples=trace.samples)
+    """Ledger of a trace between two instants, over the GPUs that :func:`gpuplanner.study.fleet.installed` finds."""
+    nodes = installed(trace, begin, end).inventory
+    return gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
 
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
@@ -85,7 +87,9 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
     rows = []
     for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
-        fewest = {view: _fewest_gpus(scenario, table.filter(week=week)) for view, table in summed.items()}
+        fewest = {
+            view: _fewest_gpus(scenario, known, table.filter(week=week)) for view, table in summed.items()
+        }
         whole = summed["whole"].filter(week=week)
         rows.append(
             {
@@ -102,14 +106,14 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _fewest_gpus(scenario: Scenario, wanted: pl.DataFrame) -> tuple[int, str]:
+def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tuple[int, str]:
     """Fewest GPUs for one demand vector, and their layouts in words."""
     wanted = wanted.filter(pl.col("quantile") > 0)
     if wanted.is_empty():
         return 0, "-"
     ceiling = int(wanted["quantile"].ceil().sum())
     problem = PlanProblem(
-        scenario.board, ceiling, scenario.gpus_per_node, wanted["week"][0], HOURS_PER_WEEK, ["all"],
+        known.fleet.board, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
         wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
     found = plan(problem, gap_target=0.0, time_limit_s=scenario.time_limit_s, seed=scenario.seed).require()

@@ -53,10 +53,11 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     )
     demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
     demand = _with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    fleet = known.fleet
     return PlanProblem(
-        scenario.board,
-        known.nodes * scenario.gpus_per_node,
-        scenario.gpus_per_node,
+        fleet.board,
+        fleet.gpus,
+        fleet.node_size,
         known.plan_start,
         scenario.slot_hours,
         tenants,
@@ -65,12 +66,12 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         tiers=_tiers(known.jobs, tenants),
         unmet_price=scenario.unmet_price,
         change_gpu_hours=scenario.change_gpu_hours,
-        whole_gpus_kept=min(scenario.whole_gpus_kept, known.nodes * scenario.gpus_per_node),
+        whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
         # The fleet begins as whole GPUs: what the plan cuts first is a change like any other.
-        initial={WHOLE_GPU: known.nodes * scenario.gpus_per_node},
-        nodes=known.node_names,
+        initial={WHOLE_GPU: fleet.gpus},
+        nodes=fleet.node_names,
         limits=Limits(
-            whole_nodes_kept=min(scenario.whole_nodes_kept, known.nodes),
+            whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
             switches_per_day=scenario.switches_per_day,
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet, Run, simulate
-from gpuplanner.study.history import history
+from gpuplanner.study.history import History, history
 from gpuplanner.study.plans import PLANS, Planned
 from gpuplanner.study.stage import stage
 from gpuplanner.study.workload import fleet_and_rules, past_jobs, replicate, workload
@@ -40,6 +41,18 @@ POLICIES = (
         "dynamic_rightsized", "rightsized", "dynamic_rightsized", "planned calendar, right-sized requests"
     ),
 )
+WHOLE_POLICIES = (
+    *POLICIES[:2],
+    Policy(
+        "dynamic_rightsized", "whole", "dynamic_rightsized", "whole GPUs as requested, on and off as planned"
+    ),
+)
+"""The policies of a board that cannot be cut: without layouts and right sizes the others would be copies."""
+
+
+def policies_of(known: History) -> tuple[Policy, ...]:
+    """The policies that differ on the boards that are planned for."""
+    return POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
 
 
 @stage(
@@ -59,12 +72,13 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     known = history(scenario)
     past = past_jobs(known)
     fleet, rules = fleet_and_rules(scenario, known)
-    calendars = {policy.name: _calendar(policy, scenario, fleet) for policy in POLICIES}
+    policies = policies_of(known)
+    calendars = {policy.name: _calendar(policy, scenario, fleet) for policy in policies}
     horizon_s = scenario.horizon_slots * scenario.slot_s
     rows = []
     for replication in range(scenario.replications):
         jobs = replicate(scenario, known, past, replication)
-        for policy in POLICIES:
+        for policy in policies:
             asked = workload(jobs, policy.view)
             run = simulate(
                 asked.drop("active_gpus"), fleet, calendars[policy.name], rules,
@@ -119,19 +133,19 @@ def _active_gpu_hours(run: Run, asked: pl.DataFrame, horizon_s: float) -> float:
     return float((held_s * activity).sum()) / 3600.0
 
 
-def compare(runs: pl.DataFrame) -> pl.DataFrame:
+def compare(runs: pl.DataFrame, policies: Sequence[Policy] = POLICIES) -> pl.DataFrame:
     """Every measure of every policy with the interval over replications.
 
     Returns
     -------
     polars.DataFrame
         ``policy, meaning, measure, mean, low, high``: Student's t interval at 95 %, in the order of
-        :data:`POLICIES` and of the measures; null where no replication has the measure (nobody waited,
+        the policies and of the measures; null where no replication has the measure (nobody waited,
         because nobody came).
     """
     measures = [name for name in runs.columns if name not in ("policy", "replication")]
     rows = []
-    for policy in POLICIES:
+    for policy in policies:
         mine = runs.filter(policy=policy.name)
         for name in measures:
             row: dict[str, Any] = {"policy": policy.name, "meaning": policy.meaning, "measure": name}

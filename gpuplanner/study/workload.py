@@ -17,7 +17,7 @@ LIMIT_FACTOR = 2.0
 
 def fleet_and_rules(scenario: Scenario, known: History) -> tuple[Fleet, Rules]:
     """What jobs of a scenario are served on, and how."""
-    fleet = Fleet(scenario.board, known.nodes, scenario.gpus_per_node)
+    fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
     return fleet, Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
 
 

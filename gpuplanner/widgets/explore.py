@@ -188,7 +188,8 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
         extra["phases"] = f", job={look.job!r}"
         first = next(iter(self._opened.values()))
         smallest = f", smallest_group={first.smallest_group}" if first.smallest_group else ""
-        box = f"open_inbox({look.data!r}, board={first.board!r}, tz={first.tz!r}{smallest})"
+        board = f", board={first.board!r}" if first.board else ""
+        box = f"open_inbox({look.data!r}{board}, tz={first.tz!r}{smallest})"
         box += ".quality" if look.view == "quality" else ""
         self.code.value = f"<code>inbox.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
 

@@ -93,7 +93,10 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     code, text, _ = command("describe", trace, "--json")
     assert code == 0
     assert json.loads(text)["facts"]["jobs"] == 400
-    code, text, _ = command("plan", trace, "--set", "horizon_slots=24", "-o", plan, "--json", "--quiet")
+    code, _, err = command("plan", trace, "--set", "horizon_slots=24", "-o", plan)
+    assert (code, "Name one with --board" in err) == (3, True)
+    options = ("--board", "H100-80GB-SXM5", "--set", "horizon_slots=24")
+    code, text, _ = command("plan", trace, *options, "-o", plan, "--json", "--quiet")
     assert code == 0
     assert set(json.loads(text)) == {
         "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes"

@@ -75,7 +75,7 @@ def test_what_was_seen_once_is_shown_again_without_drawing(panel, drawn):
 def test_the_code_line_asks_for_the_same(panel):
     panel.tenant.value = "search"
     panel.view.value = "ledger"
-    opened = "open_inbox('sample', board='H100-80GB-SXM5', tz='UTC')"
+    opened = "open_inbox('sample', tz='UTC')"
     assert unescape(panel.code.value) == f"<code>inbox.ledger({opened}, tenant='search')</code>"
     panel.view.value = "quality"
     assert unescape(panel.code.value) == f"<code>inbox.quality({opened}.quality)</code>"

@@ -1,0 +1,179 @@
+"""One fleet for ledger, plan, simulation and page: its board and its size, from what the data say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import Trace
+from gpuplanner.inbox import write as write_trace
+from gpuplanner.ledger import installed_gpu_hours
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import Inventory, Jobs, conform
+from gpuplanner.study import evaluate
+from gpuplanner.study.fleet import UNNAMED, installed, planned_fleet
+from gpuplanner.study.history import begin_of, end_of, history, load_trace
+from gpuplanner.study.observed import observe
+from gpuplanner.study.past import ledger
+from gpuplanner.study.workload import fleet_and_rules
+
+DAY = datetime(2026, 2, 2, tzinfo=UTC)
+DAYS = 3
+
+
+def made(jobs, inventory=None):
+    """A trace of jobs ``(board, GPUs, first hour, hours)``, every day again, each after ten minutes in the queue."""
+    rows = [
+        {
+            "job_id": f"{day}-{number}",
+            "attempt": 1,
+            "tenant": f"t{number % 2}",
+            "state": "COMPLETED",
+            "gpus": float(gpus),
+            "gpu_model": board,
+            "submit_time": DAY + timedelta(days=day, hours=first) - timedelta(minutes=10),
+            "start_time": DAY + timedelta(days=day, hours=first),
+            "end_time": DAY + timedelta(days=day, hours=first + hours),
+        }
+        for day in range(DAYS)
+        for number, (board, gpus, first, hours) in enumerate(jobs)
+    ]
+    table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, where="test")
+    span = {"span_start": DAY.isoformat(), "span_end": (DAY + timedelta(days=DAYS)).isoformat()}
+    kept = {"source": "test", "rows_in": len(rows), "rows_kept": len(rows), "rows_rejected": 0} | span
+    sample = load_trace("sample")
+    empty = sample.rejects.clear(), sample.quality.clear()
+    given = None if inventory is None else conform(inventory, Inventory, where="test")
+    return Trace(table, *empty, kept | {"gpu_hours": 0.0}, given)
+
+
+def nodes(*rows):
+    return pl.DataFrame(
+        [{"node": name, "gpu_model": board, "gpus": gpus} for name, board, gpus in rows],
+        schema={"node": pl.String, "gpu_model": pl.String, "gpus": pl.Int32},
+    )
+
+
+def chosen(trace, **fields):
+    return planned_fleet(Scenario(**fields), trace, begin_of(trace), end_of(trace))
+
+
+H200S = [("H200-141GB", 4, 8, 6), ("H200-141GB", 1, 9, 3)]
+MIXED = [("A100-40GB", 2, 8, 6), ("T4", 1, 9, 3), ("T4", 1, 10, 3)]
+TWO_BOARDS = nodes(("a1", "A100-40GB", 8), ("a2", "A100-40GB", 8), ("t1", "T4", 4))
+
+
+def test_the_board_is_the_data_s_own():
+    found = chosen(made(H200S))
+    assert (found.name, found.board.name, found.chosen) == ("H200-141GB", "H200-141GB", False)
+    assert (found.gpus, found.installed.gpus, found.nodes * found.gpus_per_node) == (5, 5, 5)
+    assert found.remarks() == []
+
+
+def test_of_several_boards_the_largest_pool_is_planned_and_the_rest_is_named():
+    found = chosen(made(MIXED, TWO_BOARDS))
+    assert (found.name, found.gpus, found.nodes, found.node_names) == ("A100-40GB", 16, 2, ("a1", "a2"))
+    assert found.installed.gpus == 20
+    assert "Of 20 GPUs, the plan is for the 16 × A100-40GB" in found.remarks()[0]
+    assert "4 × T4" in found.remarks()[0]
+    assert found.jobs_of(made(MIXED).jobs)["gpu_model"].unique().to_list() == ["A100-40GB"]
+    small = chosen(made(MIXED, TWO_BOARDS), board="T4")
+    assert (small.name, small.gpus, small.chosen, small.can_be_cut) == ("T4", 4, False, False)
+
+
+def test_another_board_is_a_what_if_for_the_whole_fleet():
+    found = chosen(made(MIXED, TWO_BOARDS), board="H100-80GB-SXM5")
+    assert (found.name, found.gpus, found.pool, found.chosen) == ("H100-80GB-SXM5", 20, None, True)
+    assert "What if" in found.remarks()[0]
+
+
+def test_boards_that_jobs_do_not_name_are_one_pool_of_whole_gpus():
+    found = chosen(made([(None, 2, 8, 6)], TWO_BOARDS))
+    assert (found.name, found.board.name, found.gpus, found.can_be_cut) == (None, UNNAMED, 20, False)
+    assert "A100-40GB, T4" in found.remarks()[0]
+    with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --board"):
+        found.require_board("plan")
+
+
+def test_one_board_of_an_inventory_serves_jobs_that_name_none():
+    found = chosen(made([(None, 2, 8, 6)], nodes(("n1", "H200-141GB", 8))))
+    assert (found.name, found.gpus) == ("H200-141GB", 8)
+
+
+@pytest.mark.parametrize("word", [None, "a word of the source"])
+def test_a_board_that_nobody_knows_asks_for_one_only_where_it_is_needed(word):
+    found = chosen(made([(word, 2, 8, 6)]))
+    assert (found.name, found.in_catalogue, found.can_be_cut, found.gpus) == (word, False, False, 2)
+    assert "--board" in found.remarks()[0]
+    with pytest.raises(ScenarioError, match="Name one with --board"):
+        found.require_mig("layouts")
+
+
+def test_nodes_in_service_at_the_end_are_the_fleet():
+    dates = nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 8), ("n3", "H200-141GB", 8)).with_columns(
+        installed=pl.Series([None, None, DAY + timedelta(days=1)], dtype=pl.Datetime("us", "UTC")),
+        retired=pl.Series([None, DAY + timedelta(days=2), None], dtype=pl.Datetime("us", "UTC")),
+    )
+    trace = made(H200S, dates)
+    assert installed(trace, begin_of(trace), end_of(trace)).gpus == 16
+    assert chosen(trace).node_names == ("n1", "n3")
+    assert installed_gpu_hours(dates, begin_of(trace), end_of(trace)) == 24 * (8 * 3 + 8 * 2 + 8 * 2)
+
+
+def test_nodes_of_unlike_sizes_are_all_counted():
+    found = chosen(made(H200S, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))))
+    assert (found.gpus, found.nodes, found.gpus_per_node, found.node_size) == (12, 1, 12, 8)
+
+
+@pytest.mark.parametrize("inventory", [None, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))])
+def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inventory):
+    trace = made(H200S, inventory)
+    write_trace(trace, tmp_path / "t")
+    scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
+    known = history(scenario)
+    hours = float(ledger(scenario)["gpu_hours"].sum())
+    gpus = hours / (24 * DAYS)
+    assert gpus == known.fleet.gpus == fleet_and_rules(scenario, known)[0].gpus == observe(trace).gpus
+    study = evaluate(scenario, cache=False)
+    assert gpus == study.headline["fleet_gpus"] == study.headline["installed_gpus"] == study.problem.gpus
+    runs = study.tables["runs"].filter(policy="installed")
+    assert runs["installed_gpu_hours"].to_list() == [gpus * 24] * 2
+
+
+def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
+    write_trace(made([(None, 2, 8, 6), (None, 1, 9, 3)]), tmp_path / "t")
+    scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
+    study = evaluate(scenario, cache=False)
+    assert study.headline["allocated_gpu_hours"] == DAYS * (2 * 6 + 1 * 3)
+    assert [study.headline[name] for name in ("board", "cost", "energy_kwh", "saved_cost_per_week")] == [
+        None
+    ] * 4
+    assert study.tables["costs"].is_empty()
+    assert study.tables["savings"]["saved_cost"].null_count() == study.tables["savings"].height == 3
+    assert set(study.provenance["policies"]) == {"installed", "whole_sized", "dynamic_rightsized"}
+    assert any("--board" in text for text in study.provenance["cautions"])
+    own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
+    assert float(own.headline["cost"]) == 2 * 3 * 24 * DAYS
+    assert own.headline["energy_kwh"] is None
+
+
+def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
+    write_trace(made([("V100-16GB-SXM2", 2, 8, 6), ("V100-16GB-SXM2", 0.5, 9, 3)]), tmp_path / "t")
+    study = evaluate(
+        Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2, quantile=0.5), cache=False
+    )
+    assert study.headline["price_per_gpu_hour"] == 3.06
+    assert study.headline["energy_kwh"] > 0
+    assert set(study.plan.layouts) == {"gpu"}
+    assert study.tables["rightsizing"]["profile_needed"].unique().to_list() == ["gpu"]
+
+
+def test_money_is_that_of_the_planned_pool(tmp_path):
+    write_trace(made(MIXED, TWO_BOARDS), tmp_path / "t")
+    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
+    assert study.headline["installed_gpu_hours"] == 20 * 24 * DAYS
+    assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(16 * 24 * DAYS)
+    assert study.headline["fleet_gpus"] == 16
