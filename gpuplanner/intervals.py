@@ -15,6 +15,8 @@ HOUR_TICKS = 3_600_000_000
 """Microseconds in an hour; all instants in here are whole microseconds, so nothing is rounded."""
 MINUTE_TICKS = HOUR_TICKS // 60
 QUARTER_HOUR_TICKS = HOUR_TICKS // 4
+BLOCK = 1 << 17
+"""Intervals that are summed at a time: what is worked out on the way stays in the cache."""
 
 
 def slot_sums(
@@ -58,18 +60,21 @@ def slot_sums(
     array([[10, 20, 10]])
     """
     exact = np.issubdtype(weight.dtype, np.integer)
-    weight = weight.astype(np.int64 if exact else np.float64)
-    begin = np.clip(begin, 0, slots * slot_ticks)
-    end = np.clip(end, begin, slots * slot_ticks)
+    weight = weight.astype(np.int64 if exact else np.float64, copy=False)
     # An end on the last edge falls into a slot behind the grid, and its whole slots begin one further.
     width = slots + 2
     part = np.zeros(groups * width, dtype=weight.dtype)
     whole = np.zeros(groups * width, dtype=weight.dtype)
-    for instant, sign in ((begin, 1), (end, -1)):
-        slot = instant // slot_ticks
-        cell = group * width + slot
-        np.add.at(part, cell, sign * weight * ((slot + 1) * slot_ticks - instant))
-        np.add.at(whole, cell + 1, sign * weight)
+    for sign in (1, -1):
+        for first in range(0, len(weight), BLOCK):
+            rows = slice(first, first + BLOCK)
+            instant = np.clip(begin[rows], 0, slots * slot_ticks)
+            if sign < 0:
+                instant = np.clip(end[rows], instant, slots * slot_ticks)
+            slot = instant // slot_ticks
+            cell = group[rows].astype(np.int64) * width + slot
+            np.add.at(part, cell, sign * weight[rows] * ((slot + 1) * slot_ticks - instant))
+            np.add.at(whole, cell + 1, sign * weight[rows])
     whole_slots = np.cumsum(whole.reshape(groups, width), axis=1) * slot_ticks
     sums: np.ndarray = part.reshape(groups, width) + whole_slots
     return sums[:, :slots]

@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import TICK, untimed
 from gpuplanner.ledger.activity import IDLE, held_hours
-from gpuplanner.ledger.nodes import node_pool
+from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.slices import with_shares
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
@@ -93,14 +93,15 @@ def gpu_time_ledger(
     """
     window = Window(start, end)
     asking, nodes = with_boards(*_tables(jobs, inventory, window))
-    started = asking.filter(pl.col("start_time").is_not_null())
-    queued = asking.with_columns(left_queue=pl.coalesce("start_time", "end_time"))
+    started = asking.lazy().filter(pl.col("start_time").is_not_null())
+    queued = asking.lazy().with_columns(left_queue=pl.coalesce("start_time", "end_time"))
     out = withheld(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
     held = held_hours(started, samples, window).group_by(keys, maintain_order=True)
     parts = [held.agg(pl.col("gpu_hours").sum())]
-    for board in pl.concat([nodes["board"], started["board"]]).unique().sort():
+    boards = started.select("board").unique().collect()["board"]
+    for board in pl.concat([nodes["board"], boards]).unique().sort():
         here = pl.col("board").eq_missing(board)
         pool = _pool(started.filter(here), queued.filter(here), nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
@@ -190,16 +191,17 @@ def _tables(
 
 
 def _pool(
-    started: pl.DataFrame, queued: pl.DataFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
+    started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
 ) -> PoolHours:
     """What is left of one pool."""
     kept = out.filter(bucket="reserved")
     gone = window.spans(out.filter(pl.col("bucket") != "reserved"), "start_time", "end_time", "gpus")
-    by_node = node_pool(started, queued, nodes, out, window)
+    taken = window.spans(started, "start_time", "end_time", "gpus")
+    waiting = window.spans(queued, "submit_time", "left_queue", "gpus")
     return sweep_pool(
         installed=window.spans(nodes, "installed", "retired", "gpus"),
-        taken=window.spans(started, "start_time", "end_time", "gpus").joined(gone),
-        waiting=window.spans(queued, "submit_time", "left_queue", "gpus"),
+        taken=taken.joined(gone),
+        waiting=waiting,
         reservations={
             tenant: Reservation(
                 window.spans(kept.filter(tenant=tenant), "start_time", "end_time", "gpus"),
@@ -207,7 +209,7 @@ def _pool(
             )
             for tenant in kept["tenant"].unique().sort()
         },
-        pieces=by_node,
+        pieces=node_pool(started, taken, queued, waiting, nodes, out, window),
         hours=window.hours,
     )
 

@@ -22,7 +22,9 @@ IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
 STATES = ("used", *IDLE, "unobserved")
 
 
-def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window) -> pl.DataFrame:
+def held_hours(
+    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: Window
+) -> pl.DataFrame:
     """Part the GPU-time that jobs held by what was seen of it.
 
     A minute of a job with samples is used or held idle as its devices were; the part of its GPUs without a
@@ -31,7 +33,7 @@ def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window)
 
     Parameters
     ----------
-    jobs : polars.DataFrame
+    jobs : polars.DataFrame or polars.LazyFrame
         Table ``schemas.Jobs`` with ``board``; jobs that started.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``, at least one a minute where anything is to be seen.
@@ -44,25 +46,29 @@ def held_hours(jobs: pl.DataFrame, samples: pl.DataFrame | None, window: Window)
         ``tenant``, ``board``, ``hour`` (number), ``state`` (one of :data:`STATES`), ``gpu_hours``.
     """
     keys = ["tenant", "board"]
-    owners = jobs.select(keys).unique().sort(keys).with_row_index("owner")
+    owners = jobs.lazy().select(keys).unique().sort(keys).with_row_index("owner").collect()
+    seen_by_id = samples is not None and samples.height > 0
     held = (
-        jobs.with_row_index("row")
+        jobs.lazy()
+        .with_row_index("row")
         .select(
-            "row",
-            "job_id",
+            *(["row", "job_id"] if seen_by_id else []),
             "gpus",
             *keys,
             begin="start_time",
             until=pl.col("end_time").fill_null(window.end),
             record=_state("sm_activity", "memory_peak_gib"),
         )
-        .join(owners, on=keys, nulls_equal=True, maintain_order="left")
+        .join(owners.lazy(), on=keys, how="left", nulls_equal=True, maintain_order="left")
+        .drop(keys)
+        .collect()
     )
-    seen = _seen_minutes(held, samples)
+    seen = _seen_minutes(held, samples) if seen_by_id else held.clear()
     parts = []
     for state in STATES:
         gpu_hours = _sums(held.filter(record=state), "gpus", owners.height, window)
-        gpu_hours -= _sums(seen.filter(record=state), "gpus_seen", owners.height, window)
+        if seen.height:
+            gpu_hours -= _sums(seen.filter(record=state), "gpus_seen", owners.height, window)
         if state in seen.columns:
             gpu_hours += _sums(seen, state, owners.height, window)
         owner, hour = np.nonzero(gpu_hours > 0)
@@ -119,16 +125,17 @@ def held_by_activity(
 
 def _state(activity: str, memory_gib: str) -> pl.Expr:
     """State by mean activity and most memory."""
+    named = {name: pl.lit(name, pl.Enum(STATES)) for name in STATES}
     return (
         pl.when(pl.col(activity).is_null())
-        .then(pl.lit("unobserved"))
+        .then(named["unobserved"])
         .when(pl.col(activity) >= USED_FROM)
-        .then(pl.lit("used"))
+        .then(named["used"])
         .when(pl.col(memory_gib) >= PROCESS_FROM_GIB)
-        .then(pl.lit("idle_with_process"))
+        .then(named["idle_with_process"])
         .when(pl.col(memory_gib).is_not_null())
-        .then(pl.lit("idle_without_process"))
-        .otherwise(pl.lit("idle_unclear"))
+        .then(named["idle_without_process"])
+        .otherwise(named["idle_unclear"])
     )
 
 

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, ticks, untimed
+from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, untimed
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.schemas import Inventory, Jobs, conform
 
@@ -62,12 +61,18 @@ class Window:
         last = pl.min_horizontal(pl.col(end).fill_null(self.end), pl.lit(self.end))
         return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)
 
-    def spans(self, table: pl.DataFrame, begin: str, end: str, weight: str) -> Spans:
+    def spans(self, table: pl.DataFrame | pl.LazyFrame, begin: str, end: str, weight: str) -> Spans:
         """Intervals of a table within the window; a null begin lies before it, a null end behind it."""
         first, last = ((instant - self.origin) // TICK for instant in (self.start, self.end))
-        begins = np.clip(ticks(table[begin].fill_null(self.start), self.origin), first, last)
-        ends = np.clip(ticks(table[end].fill_null(self.end), self.origin), begins, last)
-        return Spans(begins, ends, table[weight].to_numpy().astype(np.float64))
+        zero = (self.origin - EPOCH) // TICK
+
+        def clipped(name: str, missing: datetime) -> pl.Expr:
+            return (pl.col(name).fill_null(missing).dt.timestamp("us") - zero).clip(first, last)
+
+        begins = clipped(begin, self.start)
+        ends = pl.max_horizontal(clipped(end, self.end), begins)
+        found = table.lazy().select(begin=begins, end=ends, gpus=pl.col(weight).cast(pl.Float64)).collect()
+        return Spans(*(found[name].to_numpy() for name in ("begin", "end", "gpus")))
 
 
 def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from gpuplanner.intervals import HOUR_TICKS, slot_sums
+from gpuplanner.ledger.slabs import Changes, Kinds, Slabs, Steps
 
 TOLERANCE_GPUS = 1e-6
 """Fractions of GPUs are sums of floats; less than this is rounding, not a GPU."""
@@ -22,16 +23,9 @@ class Spans:
     end: np.ndarray
     gpus: np.ndarray
 
-    def level(self, edges: np.ndarray) -> np.ndarray:
-        """Sum of the GPUs between each edge and the next; every begin and end must be an edge."""
-        change = np.zeros(len(edges))
-        np.add.at(change, np.searchsorted(edges, self.begin), self.gpus)
-        np.add.at(change, np.searchsorted(edges, self.end), -self.gpus)
-        return np.cumsum(change)[:-1]
-
-    def where(self, chosen: np.ndarray) -> Spans:
-        """Some of the intervals."""
-        return Spans(self.begin[chosen], self.end[chosen], self.gpus[chosen])
+    def steps(self, slabs: Slabs) -> Steps:
+        """Sum of the GPUs over time, slab by slab."""
+        return Steps(self.begin, self.end, self.gpus, slabs)
 
     def joined(self, other: Spans) -> Spans:
         """Both sets of intervals."""
@@ -44,26 +38,30 @@ class Spans:
     def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
         """GPU-hours of each group in each hour, shape (groups, hours)."""
         sums = slot_sums(
-            self.begin,
-            self.end,
-            self.gpus,
-            group.astype(np.int64),
-            groups=groups,
-            slots=hours,
-            slot_ticks=HOUR_TICKS,
+            self.begin, self.end, self.gpus, group, groups=groups, slots=hours, slot_ticks=HOUR_TICKS
         )
         return np.asarray(sums / HOUR_TICKS)
 
     def peak(self, length: int) -> float:
-        """Most GPUs at one time between 0 and `length`."""
-        return float(self.level(_edges([self], length, length)).max())
+        """Most GPUs at one time between 0 and `length`, a number of whole hours."""
+        slabs = Slabs(length // HOUR_TICKS, (self.begin, self.end))
+        steps = self.steps(slabs)
+        return max(
+            float(steps.level(slab, slabs.edges(slab, steps.instants(slab))).max())
+            for slab in range(len(slabs))
+        )
+
+
+Idle = Callable[[int, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Number of a slab, its edges and the GPUs left between each edge and the next → of these, GPUs that are free in
+pieces, and GPUs asked for by jobs that would have fitted. It is asked for slab after slab."""
 
 
 class Pieces(Protocol):
     """What is known of the nodes: which free GPUs are in pieces, and which waiting jobs would have fitted."""
 
-    def idle(self, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """GPUs that are free in pieces, and GPUs asked for by jobs that fit, between each edge and the next."""
+    def idle(self, slabs: Slabs) -> Idle:
+        """Begin a sweep over slabs."""
 
 
 @dataclass(frozen=True)
@@ -117,65 +115,54 @@ def sweep_pool(
         pieces, ``unexplained`` as far as waiting jobs that fit asked for it, else ``free``. ``excess_gpus`` is the
         most by which `taken` is above `installed` (0 where it never is) and ``excess_tick`` when that begins.
     """
-    spans = [installed, taken, waiting, *(each.kept for each in reservations.values())]
-    spans += [each.held for each in reservations.values()]
-    edges = _edges(spans, hours * HOUR_TICKS, HOUR_TICKS)
-    left = installed.level(edges) - taken.level(edges)
-    excess = np.maximum(-left - TOLERANCE_GPUS, 0)
-    left = np.maximum(left, 0)
-    unused = {
-        tenant: np.maximum(each.kept.level(edges) - each.held.level(edges), 0)
-        for tenant, each in reservations.items()
-    }
-    asked = np.sum(list(unused.values()), axis=0) if unused else np.zeros_like(left)
-    share = np.divide(np.minimum(asked, left), asked, out=np.zeros_like(left), where=asked > 0)
-    left_over = left - np.minimum(asked, left)
-    if pieces is None:
-        in_pieces, asked_for = np.zeros_like(left), fitting(waiting, edges, left_over)
-    else:
-        in_pieces, asked_for = pieces.idle(edges, left_over)
-    fragmented = np.minimum(in_pieces, left_over)
-    unexplained = np.minimum(asked_for, left_over - fragmented)
-    hour, length = edges[:-1] // HOUR_TICKS, np.diff(edges) / HOUR_TICKS
-
-    def by_hour(level: np.ndarray) -> np.ndarray:
-        return np.bincount(hour, level * length, minlength=hours)
-
-    return PoolHours(
-        free=by_hour(left_over - fragmented - unexplained),
-        fragmented=by_hour(fragmented),
-        unexplained=by_hour(unexplained),
-        reserved={tenant: by_hour(level * share) for tenant, level in unused.items()},
-        excess_gpus=float(excess.max()),
-        excess_tick=int(edges[:-1][excess > 0].min(initial=edges[-1])),
-    )
-
-
-def fitting(waiting: Spans, edges: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """GPUs asked for by those of the waiting jobs that each ask for no more than is left.
-
-    Parameters
-    ----------
-    waiting : Spans
-        Jobs in the queue, with the GPUs that each asks for.
-    edges, left : numpy.ndarray
-        GPUs left between each edge and the next.
-
-    Examples
-    --------
-    >>> two_and_eight = Spans(np.array([0, 0]), np.array([10, 10]), np.array([2.0, 8.0]))
-    >>> fitting(two_and_eight, np.array([0, 10]), np.array([4.0]))
-    array([2.])
-    """
-    queued = waiting.where(waiting.end > waiting.begin)
-    total = np.zeros_like(left)
-    for need in np.unique(queued.gpus):
-        level = queued.where(queued.gpus == need).level(edges)
-        total += np.where(left >= need - TOLERANCE_GPUS, level, 0.0)
-    return total
+    kept = {tenant: each.kept for tenant, each in reservations.items()}
+    own = {tenant: each.held for tenant, each in reservations.items()}
+    levels = [installed, taken, *kept.values(), *own.values()]
+    slabs = Slabs(hours, (instants for each in (*levels, waiting) for instants in (each.begin, each.end)))
+    steps, queue = [each.steps(slabs) for each in levels], Changes(waiting.begin, waiting.end, slabs)
+    idle = _Fitting(waiting, slabs).idle if pieces is None else pieces.idle(slabs)
+    free, fragmented, unexplained = np.zeros((3, hours))
+    reserved = {tenant: np.zeros(hours) for tenant in kept}
+    excess_gpus, excess_tick = 0.0, hours * HOUR_TICKS
+    for slab in range(len(slabs)):
+        edges = slabs.edges(slab, (ticks for each in (*steps, queue) for ticks in each.instants(slab)))
+        there, held, *kept_and_own = (each.level(slab, edges) for each in steps)
+        left = there - held
+        excess = np.maximum(-left - TOLERANCE_GPUS, 0)
+        if excess.any():
+            excess_tick = min(excess_tick, int(edges[:-1][excess > 0][0]))
+            excess_gpus = max(excess_gpus, float(excess.max()))
+        left = np.maximum(left, 0)
+        pairs = zip(kept_and_own[: len(kept)], kept_and_own[len(kept) :], strict=True)
+        unused = {
+            tenant: np.maximum(most - some, 0) for tenant, (most, some) in zip(kept, pairs, strict=True)
+        }
+        asked = np.sum(list(unused.values()), axis=0) if unused else np.zeros_like(left)
+        share = np.divide(np.minimum(asked, left), asked, out=np.zeros_like(left), where=asked > 0)
+        left_over = left - np.minimum(asked, left)
+        in_pieces, asked_for = idle(slab, edges, left_over)
+        in_pieces = np.minimum(in_pieces, left_over)
+        asked_for = np.minimum(asked_for, left_over - in_pieces)
+        here = slice(*slabs.hours(slab))
+        free[here] = slabs.by_hour(slab, edges, left_over - in_pieces - asked_for)
+        fragmented[here] = slabs.by_hour(slab, edges, in_pieces)
+        unexplained[here] = slabs.by_hour(slab, edges, asked_for)
+        for tenant, level in unused.items():
+            reserved[tenant][here] = slabs.by_hour(slab, edges, level * share)
+    return PoolHours(free, fragmented, unexplained, reserved, excess_gpus, excess_tick)
 
 
-def _edges(spans: list[Spans], length: int, step: int) -> np.ndarray:
-    """All instants at which something changes, and every `step` from 0 to `length`."""
-    changes = [edge for part in spans for edge in (part.begin, part.end)]
-    return np.unique(np.concatenate([*changes, np.arange(0, length + 1, step)]))
+class _Fitting:
+    """GPUs asked for by those of the waiting jobs that each ask for no more than is left in the pool."""
+
+    def __init__(self, waiting: Spans, slabs: Slabs) -> None:
+        self._needs, kind = np.unique(waiting.gpus, return_inverse=True)
+        self._queue = Kinds(waiting.begin, waiting.end, kind, len(self._needs), slabs)
+
+    def idle(self, slab: int, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Nothing in pieces, and what is asked for, between each edge and the next."""
+        total = np.zeros_like(left)
+        for kind, jobs in self._queue.counts(slab, edges):
+            need = self._needs[kind]
+            total += np.where(left >= need - TOLERANCE_GPUS, jobs * need, 0.0)
+        return np.zeros_like(left), total

@@ -1,0 +1,98 @@
+"""Time in slabs: however few events a slab holds, levels and ledgers are those of one long sweep."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.intervals import HOUR_TICKS
+from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, slabs
+from gpuplanner.ledger.node_lists import numbered_lists
+from gpuplanner.ledger.sweep import Spans
+
+HOURS = 5
+TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)
+INTERVALS = st.lists(st.tuples(TICK, TICK, st.sampled_from([1.0, 2.0, 0.5])), max_size=12)
+
+
+@settings(deadline=None)
+@given(rows=INTERVALS, events=st.integers(1, 9))
+def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
+    rows = [(min(a, b), max(a, b), weight) for a, b, weight in rows]
+    begin, end, weight = (np.array([row[i] for row in rows], dtype=kind) for i, kind in enumerate("qqd"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slabs, "EVENTS", events)
+        cut = slabs.Slabs(HOURS, (begin, end))
+    steps = slabs.Steps(begin, end, weight, cut)
+    kinds = slabs.Kinds(begin, end, (weight * 2).astype(int), 5, cut)
+    assert cut.hours(0)[0] == 0
+    assert cut.hours(len(cut) - 1)[1] == HOURS
+    for slab in range(len(cut)):
+        edges = cut.edges(slab, steps.instants(slab))
+        level, counts = steps.level(slab, edges), dict(kinds.counts(slab, edges))
+        for place, edge in enumerate(edges[:-1]):
+            there = [row for row in rows if row[0] <= edge < row[1]]
+            assert level[place] == sum(row[2] for row in there)
+            for kind in range(5):
+                alike = sum(row[2] * 2 == kind for row in there)
+                assert (counts[kind][place] if kind in counts else 0) == alike
+        first, last = cut.hours(slab)
+        held = [
+            sum(w * max(0, min(b, (hour + 1) * HOUR_TICKS) - max(a, hour * HOUR_TICKS)) for a, b, w in rows)
+            for hour in range(first, last)
+        ]
+        assert cut.by_hour(slab, edges, level) * HOUR_TICKS == pytest.approx(held)
+    most = max((sum(w for a, b, w in rows if a <= tick < b) for tick, _, _ in rows), default=0.0)
+    assert Spans(begin, end, weight).peak(HOURS * HOUR_TICKS) == most
+
+
+def test_an_hour_with_many_events_is_one_slab(monkeypatch):
+    monkeypatch.setattr(slabs, "EVENTS", 4)
+    busy = np.full(100, 2 * HOUR_TICKS + 7)
+    cut = slabs.Slabs(4, [busy])
+    assert [cut.hours(slab) for slab in range(len(cut))] == [(0, 3), (3, 4)]
+    assert [len(part) for part in cut.parted(busy)] == [100, 0]
+
+
+@pytest.mark.parametrize("events", [1, 5, 40])
+def test_the_ledger_is_the_same_in_any_slabs(make_jobs, make_nodes, window, monkeypatch, events):
+    """Waiting jobs, several nodes, shares of GPUs, nodes not known, and the inferred fleet."""
+    rng = np.random.default_rng(7)
+    where = ["n0", "n1", "n[0-1]", "n2", None]
+    rows = []
+    for number in range(120):
+        submit = int(rng.integers(-20, 170))
+        start = submit + int(rng.integers(0, 25))
+        node = where[rng.choice(5, p=[0.3, 0.3, 0.15, 0.2, 0.05])]
+        many = 2 if node == "n[0-1]" else 1
+        rows.append(
+            ("ab"[number % 2], float(many * rng.choice([1 / 7, 0.5, 1.0])), submit, start,
+             start + int(rng.integers(0, 40)), {"node_list": node, "nodes": many})
+        )  # fmt: skip
+    jobs = make_jobs(*rows)
+    nodes = make_nodes(
+        (12, None, None, None), (12, None, None, None), (10, None, 30, 170), (9, None, None, 60)
+    )
+    whole = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
+    kinds = set(whole[0]["bucket"].cast(pl.String))
+    assert {"free", "unobserved"} < kinds
+    monkeypatch.setattr(slabs, "EVENTS", events)
+    parts = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
+    for one, other in zip(whole, parts, strict=True):
+        assert one.drop("gpu_hours").equals(other.drop("gpu_hours"))
+        assert other["gpu_hours"].to_list() == pytest.approx(one["gpu_hours"].to_list(), abs=1e-9)
+    assert inferred_inventory(jobs, **window)["gpus"].sum() > 0
+
+
+def test_node_lists_are_numbered_whether_text_or_categories():
+    texts = pl.Series(["n[0-1]", None, "n9", "n[0", "n1,n9"])
+    number = {"n0": 0, "n1": 1}
+    for column in (texts, texts.cast(pl.Categorical)):
+        of_job, lists = numbered_lists(column, number)
+        row, node, many = lists.spread(of_job)
+        assert list(zip(row.tolist(), node.tolist(), many.tolist(), strict=True)) == [
+            (0, 0, 2), (0, 1, 2), (1, -1, 1), (2, -1, 1), (3, -1, 1), (4, 1, 2), (4, -1, 2)
+        ]  # fmt: skip
