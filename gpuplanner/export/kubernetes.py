@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from datetime import datetime
 from importlib import resources
 
 import polars as pl
 
 from gpuplanner.errors import GeometryError, OutputError, examples, message
+from gpuplanner.export.changes import change_note, node_changes
 from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.states import NodeState, checked_plan, file_stamp, node_states, stamp
-from gpuplanner.hardware import GpuModel, Reconfiguration, as_board, reconfiguration_cost
+from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp
+from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
 CONFIG_MAP = "gpuplanner-mig-config"
@@ -127,7 +127,9 @@ def to_change_scripts(
             "CONFIG_MAP": name,
             "NAMESPACE": namespace,
             "NODES": " ".join(nodes),
-            "NOTES": "\n".join(_note(board, node, before, after) for node, (before, after) in nodes.items()),
+            "NOTES": "\n".join(
+                change_note(board, node, before, after) for node, (before, after) in nodes.items()
+            ),
             "STEPS": "\n".join(_step(node, after) for node, (_, after) in nodes.items()),
         }
         text = frame_text
@@ -135,25 +137,6 @@ def to_change_scripts(
             text = text.replace(f"@{key}@", value)
         scripts[f"change-{file_stamp(time)}.sh"] = text
     return scripts
-
-
-def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState | None, NodeState]]]:
-    """Nodes that are cut anew at each time, with the state before (None if the plan says nothing) and after.
-
-    Parameters
-    ----------
-    plan : polars.DataFrame
-        A plan that :func:`~gpuplanner.export.states.checked_plan` returned.
-    """
-    anew = set(plan.filter("changed").select("node", "slot_start").iter_rows())
-    found: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
-    for node, states in node_states(plan).items():
-        before: NodeState | None = None
-        for time, state in states.items():
-            if (node, time) in anew and before != state.cut:
-                found.setdefault(time, {})[node] = (before, state.cut)
-            before = state.cut
-    return dict(sorted(found.items()))
 
 
 def allocatable(state: NodeState) -> dict[str, int]:
@@ -174,28 +157,6 @@ def allocatable(state: NodeState) -> dict[str, int]:
 def _step(node: str, state: NodeState) -> str:
     offers = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
     return f"  change {shlex.quote(node)} {shlex.quote(state.config_name)} {shlex.quote(offers)}"
-
-
-def _note(board: GpuModel, node: str, before: NodeState | None, after: NodeState) -> str:
-    """Comment lines on one node: what changes and what it costs."""
-    lines = [f"# {node}: {before.config_name if before else 'as it is'} -> {after.config_name}"]
-    was: Mapping[int, str] = dict(before.gpus) if before else {}
-    costs: list[Reconfiguration] = []
-    for gpu, layout in after.gpus:
-        if gpu not in was:
-            lines.append(f"#   GPU {gpu}: {layout}")
-        elif was[gpu] != layout:
-            lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
-            costs.append(reconfiguration_cost(board, was[gpu], layout))
-    if costs:
-        longest = max(costs, key=lambda cost: cost.seconds)
-        reboot = "; MIG mode changes, which needs a reboot (WITH_REBOOT)" if longest.reboot else ""
-        lines.append(
-            f"#   {sum(len(cost.destroyed) for cost in costs)} instances go, "
-            f"{sum(len(cost.created) for cost in costs)} come; about {longest.seconds:.0f} s "
-            f"({longest.low_s:.0f} to {longest.high_s:.0f}) without the drain{reboot}"
-        )
-    return "\n".join(lines)
 
 
 def _check_names(what: str, names: list[str]) -> None:

@@ -7,6 +7,7 @@ of layouts needs these lines changed together with it.
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import datetime
 from importlib import resources
 
@@ -14,6 +15,7 @@ import polars as pl
 
 from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
+from gpuplanner.export.changes import change_note, node_changes
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at, switch_times
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
@@ -38,8 +40,8 @@ def to_slurm_files(
     Returns
     -------
     dict of str to str
-        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, then
-        ``slurm-<time>.conf`` in the order of time.
+        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``slurm-<time>.conf``
+        in the order of time, and ``change-<time>.sh`` for each time at which some node is cut anew.
 
     Raises
     ------
@@ -52,8 +54,11 @@ def to_slurm_files(
     lines = {
         f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in switch_times(frame)
     }
-    static = (resources.files("gpuplanner.export") / STATIC_GRES).read_text(encoding="utf-8")
-    return {"gres.conf": GRES_CONF, STATIC_GRES: static} | lines
+    return (
+        {"gres.conf": GRES_CONF, STATIC_GRES: _resource(STATIC_GRES)}
+        | lines
+        | _change_scripts(frame, board, whole)
+    )
 
 
 def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
@@ -101,6 +106,41 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
 
 
+def _change_scripts(frame: pl.DataFrame, board: GpuModel, whole: str) -> dict[str, str]:
+    """A script for each time at which some node is cut anew, by file name."""
+    scripts: dict[str, str] = {}
+    for time, nodes in node_changes(frame).items():
+        states = states_at(frame, time)
+        steps = [
+            f"config[{node}]={shlex.quote(after.config_name)}\n"
+            f"gres[{node}]={shlex.quote(','.join(sorted(_counts(states[node], whole))) or 'null')}"
+            for node, (_, after) in nodes.items()
+        ]
+        parts = {
+            "TIME": stamp(time),
+            "BOARD": board.name,
+            "LINES": f"slurm-{file_stamp(time)}.conf",
+            "NODES": " ".join(nodes),
+            "NOTES": "\n".join(
+                change_note(board, node, before, after) for node, (before, after) in nodes.items()
+            ),
+            "STEPS": "\n".join(steps),
+        }
+        text = _resource("change_slurm.sh")
+        for key, value in parts.items():
+            text = text.replace(f"@{key}@", value)
+        scripts[f"change-{file_stamp(time)}.sh"] = text
+    return scripts
+
+
+def _resource(name: str) -> str:
+    return (resources.files("gpuplanner.export") / name).read_text(encoding="utf-8")
+
+
+def _counts(state: NodeState, whole: str) -> list[str]:
+    return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in state.totals.items()]
+
+
 def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
     """Lines of one time of a checked plan."""
     states = states_at(frame, at)
@@ -109,7 +149,8 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
     lines = [
         f"# slurm.conf from {stamp(at)}, board {board.name}.",
         "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into",
-        "# yours, 'scontrol reconfigure', resume. A node that has fewer devices than declared is drained by Slurm.",
+        "# yours, 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;",
+        f"# change-{file_stamp(at)}.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.",
         *_type_notes(board, whole),
         "# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.",
         "GresTypes=gpu",
@@ -118,7 +159,7 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
     ]
     for node, state in states.items():
         lines += [f"# {node} gpu {gpu}: {layout}" for gpu, layout in state.gpus]
-        counts = [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in state.totals.items()]
+        counts = _counts(state, whole)
         lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
     return "\n".join(lines) + "\n"
 

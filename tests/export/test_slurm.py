@@ -23,7 +23,8 @@ NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=
 BY_DAY = """\
 # slurm.conf from 2026-11-02T08:00:00Z, board H100-80GB-SXM5.
 # In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into
-# yours, 'scontrol reconfigure', resume. A node that has fewer devices than declared is drained by Slurm.
+# yours, 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;
+# change-20261102T080000Z.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.
 # Types as slurmd finds them for NVIDIA H100 80GB HBM3.
 # Other boards of this kind need --gres-type: NVIDIA H800: nvidia_h800.
 # gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.
@@ -50,6 +51,8 @@ def test_files_of_the_whole_calendar(plan: pl.DataFrame) -> None:
         "static-gres.sh",
         "slurm-20261102T000000Z.conf",
         "slurm-20261102T080000Z.conf",
+        "change-20261102T000000Z.sh",
+        "change-20261102T080000Z.sh",
     ]
     assert files["gres.conf"].splitlines()[-1] == "AutoDetect=nvml"
     assert files["slurm-20261102T080000Z.conf"] == BY_DAY
