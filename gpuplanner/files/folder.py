@@ -135,7 +135,7 @@ def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Writte
     if changed:
         expected = "its files as they were written"
         raise cannot_write(path, f"{examples(changed)}, changed since", expected=expected, todo=TODO)
-    taken = [name for name in mark.found_in(place) if name not in ours and (name != MANIFEST or not ours)]
+    taken = [name for name in mark.found_in(place) if name not in ours]
     if taken:
         raise _taken(path, taken)
     fixed = [name for name in theirs if not _movable(place / name)]

@@ -26,7 +26,7 @@ def foreign_entries(folder: Path, ours: Mapping[str, Written], beside: Path | No
     folder : Path
         The folder.
     ours : mapping of str to Written
-        What we wrote into it; its manifest is ours if this is not empty.
+        What we wrote into it.
     beside : Path, optional
         The folder that takes its place: where both have a folder of one name, it is looked into.
     """
@@ -74,7 +74,7 @@ def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
         True if the folder is gone.
     """
     folders = {above for above in _folders_of(ours) if not _leads_out(folder, above)}
-    for name in ours:
+    for name in ours.keys() - {MANIFEST}:
         above = str(PurePosixPath(name).parent)
         if above == "." or above in folders:
             with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
             (folder / above).rmdir()
     # The list goes last: a run that is killed before leaves it to the next one.
     with contextlib.suppress(OSError):
-        if ours:
+        if MANIFEST in ours:
             (folder / MANIFEST).unlink()
         folder.rmdir()
     return not folder.exists()
@@ -141,8 +141,6 @@ def _foreign(
                 yield from _foreign(folder / entry.name, ours, above_ours, other, f"{name}/")
             else:
                 yield name
-        elif name == MANIFEST and ours:
-            continue
         elif name not in ours or not ours[name].still_in(folder / entry.name):
             yield name
 

@@ -82,7 +82,7 @@ def _hash_of(path: Path, *_: int) -> str:
 
 
 def read_manifest(folder: Path) -> tuple[str, dict[str, Written]] | None:
-    """Format and files of a folder's manifest; None if it has none that we could have written.
+    """Format and files of a folder's manifest, itself among them; None if there is none that we could have written.
 
     A name that leads out of the folder is left out, whoever wrote it there.
     """
@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> tuple[str, dict[str, Written]] | None:
         kind = told["format"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return (kind, files) if isinstance(kind, str) else None
+    return (kind, {**files, MANIFEST: Written(None, None)}) if isinstance(kind, str) else None
 
 
 def files_of_ours(folder: Path, mark: Mark) -> dict[str, Written]:
@@ -134,7 +134,9 @@ def write_manifest(folder: Path, mark: Mark, before: Mapping[Path, Written]) -> 
 
 def state_manifest(folder: Path, mark: Mark, files: Mapping[str, Written]) -> None:
     """Write the manifest of the files."""
-    listed = {name: {"bytes": each.bytes, "sha256": each.sha256} for name, each in files.items()}
+    listed = {
+        name: {"bytes": each.bytes, "sha256": each.sha256} for name, each in files.items() if name != MANIFEST
+    }
     (folder / MANIFEST).write_text(to_json({"format": mark.text, "files": listed}), encoding="utf-8")
 
 
