@@ -47,8 +47,13 @@ def new_key(path: str | Path) -> None:
     except OSError as error:
         todo = "Keep the old key if there is one: pseudonyms depend on it."
         raise PrivacyError(message(str(path), "a new file", str(error.strerror), todo)) from None
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+    except OSError as error:
+        Path(path).unlink()
+        todo = "Choose another place; no key was made."
+        raise PrivacyError(message(str(path), "a place with free space", str(error.strerror), todo)) from None
 
 
 def read_key(path: str | Path) -> bytes:

@@ -49,9 +49,11 @@ def allocate(
     """Place pods with CPU, memory and GPU shares on nodes as they arrive, and say what was lost in fragments."""
     import polars as pl
 
-    from gpuplanner.files import to_json, write_atomically
+    from gpuplanner.files import require_file, to_json, write_atomically
     from gpuplanner.placement import allocate, as_listed, draw_arrivals, mean_curve, read_nodes, read_pods
 
+    if out is not None:
+        require_file(out, inputs=[pods, nodes])
     asked, there = read_pods(pods), read_nodes(nodes)
     seeds = range(seed, seed + max(orders, 1))
     found = [

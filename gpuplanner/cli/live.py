@@ -33,7 +33,9 @@ def scrape(
     quiet: Quiet = False,
 ) -> None:
     """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
+    from gpuplanner.files import held_directory
     from gpuplanner.inbox.telemetry import Server, read_live, write_telemetry
+    from gpuplanner.inbox.telemetry.store import MARK
 
     matchers = {}
     for text in match or []:
@@ -43,8 +45,9 @@ def scrape(
             raise typer.BadParameter(problem)
         matchers[label] = value
     server = Server(url, ca_file=ca_file)
-    read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
-    write_telemetry(read, out)
+    with held_directory(out, mark=MARK):
+        read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
+        write_telemetry(read, out)
     show(read.summary(), as_json=as_json)
     if not quiet:
         for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():

@@ -39,9 +39,11 @@ def pack(
     quiet: Quiet = False,
 ) -> None:
     """Pack jobs that start, end and take a part of a GPU into few GPUs, with a proven bound."""
-    from gpuplanner.files import write_atomically
+    from gpuplanner.files import require_file, write_atomically
     from gpuplanner.packing import pack, read_packing
 
+    if out is not None:
+        require_file(out, inputs=[file])
     found = pack(read_packing(file), time_limit_s=time_limit, work_limit=work_limit, seed=seed)
     if out is not None:
         text = found.to_csv()

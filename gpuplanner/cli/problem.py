@@ -24,7 +24,7 @@ def plan_file(
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
     from gpuplanner.errors import InfeasiblePlanError, message
-    from gpuplanner.files import write_atomically
+    from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner import (
         assign,
         fleet_to_json,
@@ -35,6 +35,8 @@ def plan_file(
         verify_fleet,
     )
 
+    if out is not None:
+        require_file(out, inputs=[path])
     pools = read_problems(path)
     if time_limit is not None:
         how = {**how, "time_limit_s": time_limit}

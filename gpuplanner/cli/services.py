@@ -103,13 +103,15 @@ def size_services(
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.files import write_atomically
+    from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner.service_demands import read_service_demands
     from gpuplanner.planner.service_file import services_to_json
     from gpuplanner.planner.service_profiles import BOARD, read_service_profiles
     from gpuplanner.planner.service_verify import verify_services
     from gpuplanner.planner.services import LATENCY_SHARE, TIME_LIMIT_S, plan_services
 
+    if out is not None:
+        require_file(out, inputs=[files.services, files.rates, files.latencies])
     profiles = read_service_profiles(files.services, board or BOARD)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)

@@ -25,6 +25,8 @@ from gpuplanner.cli.services import (
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuplanner.scenario import Scenario
 
 
@@ -94,7 +96,7 @@ def plan(
     latency_share: LatencyShare = None,
 ) -> None:
     """Plan MIG layouts over time, with a proven bound; with --services, size services for the fewest GPUs."""
-    from gpuplanner.files import write_atomically
+    from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, plan_to_json
     from gpuplanner.study.history import history
@@ -120,6 +122,8 @@ def plan(
             text = "a problem file takes no --set or --board"
             raise typer.BadParameter(text)
         raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
+    if out is not None:
+        require_file(out, inputs=[scenario])
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
     fleet = history(asked).fleet
     fleet.require_board("plan")
@@ -166,7 +170,8 @@ def report(
         scenario, assignments, board=board, seed=seed, time_limit_s=time_limit, tz=tz, currency=currency
     )
     asked = replace(asked, month=None if month == "all" else month)
-    _report(asked, out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}", as_json, quiet)
+    place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
+    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data])
 
 
 @app.command()
@@ -210,14 +215,14 @@ def notebook(
     os.execv(sys.executable, arguments)
 
 
-def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool) -> None:
+def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequence[str] = ()) -> None:
     from gpuplanner.report.render import write_report
 
     if not quiet:
         say(
             f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
         )
-    study = write_report(asked, out)
+    study = write_report(asked, out, inputs=inputs)
     if as_json:
         put(study.to_json())
     else:

@@ -1,18 +1,21 @@
 """One way to write: whole or not at all, one run at a time, and nothing that is not ours is ever destroyed."""
 
-from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.folder import held_directory, replaced_directory
 from gpuplanner.files.leftovers import kept_aside
 from gpuplanner.files.lock import sole_writer
 from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.place import require_file
 from gpuplanner.files.single import write_atomically
 from gpuplanner.files.text import read_yaml, sha256, sha256_of_all, to_json, to_yaml
 
 __all__ = [
     "MANIFEST",
     "Mark",
+    "held_directory",
     "kept_aside",
     "read_yaml",
     "replaced_directory",
+    "require_file",
     "sha256",
     "sha256_of_all",
     "sole_writer",

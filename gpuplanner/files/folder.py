@@ -29,6 +29,45 @@ TODO = "Move them away, or choose another folder with -o; nothing was changed."
 
 
 @contextmanager
+def held_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
+    """Keep a folder for this run from before it reads until it has written.
+
+    What :func:`replaced_directory` would refuse in the end is refused at once, and no other run writes the folder
+    meanwhile.
+
+    Parameters
+    ----------
+    path, mark, inputs
+        As for :func:`replaced_directory`, which within the block needs no inputs any more.
+
+    Yields
+    ------
+    Path
+        The place: absolute, and without links.
+
+    Raises
+    ------
+    OutputError
+        As :func:`replaced_directory`.
+
+    Examples
+    --------
+    >>> with held_directory("/", mark=Mark("about.txt", "made here")):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.OutputError: cannot write /: expected a folder of its own; got the root of the file system. ...
+    """
+    path = Path(path)
+    require_folder(path)
+    with sole_writer(path) as place:
+        ours = files_of_ours(place, mark) if place.is_dir() else {}
+        _require_free(path, place, mark, ours)
+        _require_apart(path, place, ours, inputs)
+        yield place
+
+
+@contextmanager
 def replaced_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
     """Fill a new folder beside ``path`` and put it in place only if the block ends well.
 
@@ -72,11 +111,8 @@ def replaced_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | P
     ['about.txt', 'manifest.json', 'notes.txt']
     """
     path = Path(path)
-    require_folder(path)
-    with sole_writer(path) as place:
+    with held_directory(path, mark=mark, inputs=inputs) as place:
         ours = files_of_ours(place, mark) if place.is_dir() else {}
-        _require_free(path, place, mark, ours)
-        _require_apart(path, place, ours, inputs)
         room = new_room(place)
         try:
             with explained(path, within=(room, place)):

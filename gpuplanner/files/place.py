@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuplanner.files.faults import cannot_write, explained
@@ -68,13 +69,25 @@ def require_folder(path: str | Path) -> Path:
     return place
 
 
-def require_file(path: str | Path) -> Path:
-    """The place of a file that a run may put in place of an older one.
+def require_file(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path:
+    """The place of a file that a run may put in place of an older one; to be asked before long work.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where the file shall stand.
+    inputs : iterable of str or Path
+        Files that the run reads: none of them may be the one that is replaced.
+
+    Returns
+    -------
+    Path
+        The place: absolute, and without links.
 
     Raises
     ------
     OutputError
-        If a folder, a device or a pipe stands there.
+        If a folder, a device, a pipe or an input stands there, or no folder can be above it.
 
     Examples
     --------
@@ -84,18 +97,22 @@ def require_file(path: str | Path) -> Path:
     gpuplanner.errors.OutputError: cannot write /dev/null: expected the name of a file; got a device. Choose ...
     """
     todo = "Choose another name; nothing was changed."
-    try:
-        mode = Path(path).stat().st_mode
-    except FileNotFoundError:
-        return place_of(path)
-    except OSError as error:
-        raise cannot_write(path, error.strerror or str(error)) from error
+    place = place_of(path) if Path(path) != Path("/") else Path(path)
+    with explained(Path(path)):
+        mode = place.stat().st_mode if place.exists() else stat.S_IFREG
+        above = next(folder for folder in place.parents if folder.exists()) if place.name else place
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if not stat.S_ISREG(mode):
         got = "a folder" if stat.S_ISDIR(mode) else "a pipe or socket"
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             got = "a device"
         raise cannot_write(path, got, expected="the name of a file", todo=todo)
-    return place_of(path)
+    if any(Path(each).resolve() == place for each in inputs):
+        raise cannot_write(path, "an input of this run", expected="a file of its own", todo=todo)
+    return place
 
 
 def lock_of(place: Path) -> Path:

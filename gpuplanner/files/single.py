@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuplanner.files.faults import cannot_write, explained
+from gpuplanner.files.faults import explained
 from gpuplanner.files.lock import sole_writer
 from gpuplanner.files.place import new_file, require_file
 
@@ -44,10 +44,7 @@ def write_atomically(
     'x'
     """
     path = Path(path)
-    place = require_file(path)
-    if any(Path(each).resolve() == place for each in inputs):
-        todo = "Choose another name; nothing was changed."
-        raise cannot_write(path, "an input of this run", expected="a file of its own", todo=todo)
+    place = require_file(path, inputs=inputs)
     with sole_writer(path):
         temporary = new_file(place)
         try:

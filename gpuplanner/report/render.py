@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ MARK = Mark(
 )
 
 
-def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None = None) -> Study:
+def write_report(
+    scenario: Scenario, out: str | Path, *, notebook: Path | None = None, inputs: Iterable[str | Path] = ()
+) -> Study:
     """Evaluate a scenario and write its report folder in one step.
 
     The folder gets ``index.html``, ``study.json``, ``workbook.xlsx``, ``plan.json``, ``scenario.yaml``,
@@ -45,6 +47,8 @@ def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None =
         Folder to put in place.
     notebook : Path, optional
         Another report notebook with the parameter ``scenario_path``.
+    inputs : iterable of str or Path
+        Files that the scenario came from: none of them may be among those that are replaced.
 
     Returns
     -------
@@ -57,7 +61,7 @@ def write_report(scenario: Scenario, out: str | Path, *, notebook: Path | None =
         If the scenario cannot be evaluated, the notebook fails, or the folder cannot be written.
     """
     out = Path(out)
-    with replaced_directory(out, mark=MARK) as folder:
+    with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
