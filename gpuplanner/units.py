@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_HOUR = 3600.0
@@ -46,6 +46,37 @@ def money(amount: float, decimals: int = 2) -> Decimal:
     Decimal('1234.56')
     """
     return Decimal(repr(float(amount))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_EVEN)
+
+
+MINOR_UNITS = {
+    "BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "ISK": 0, "JPY": 0, "KMF": 0, "KRW": 0, "PYG": 0, "RWF": 0, "UGX": 0,
+    "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
+    "BHD": 3, "IQD": 3, "JOD": 3, "KWD": 3, "LYD": 3, "OMR": 3, "TND": 3,
+}  # fmt: skip
+"""Decimals of the currencies that do not have two (ISO 4217, list one)."""
+
+
+def money_text(amount: Decimal, currency: str) -> str:
+    """Print an amount with the decimals of its currency, never as a power of ten.
+
+    Parameters
+    ----------
+    amount : Decimal
+        The amount, exact.
+    currency : str
+        ISO 4217 code; two decimals where it is not known.
+
+    Examples
+    --------
+    >>> money_text(Decimal("1E+6"), "USD"), money_text(Decimal("98.5"), "JPY"), money_text(Decimal("-0.001"), "EUR")
+    ('1,000,000.00', '98', '0.00')
+    """
+    smallest = Decimal(1).scaleb(-MINOR_UNITS.get(currency, 2))
+    with localcontext(
+        prec=60
+    ):  # bills are exact to 18 decimals, and their sums have as many before the point
+        rounded = amount.quantize(smallest, rounding=ROUND_HALF_EVEN)
+    return f"{rounded if rounded else abs(rounded):,f}"
 
 
 def split_exactly(total: Decimal, weights: Sequence[float]) -> list[Decimal]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.cli.app import put
+from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
     import polars as pl
 
 MAX_ROWS = 60
+CURRENCY = "BillingCurrency"
+"""Column of a table of money that says of which currency a row is."""
+
+PRICE = "price_per_"
+_OF_CURRENCY = re.compile(r"_([A-Z]{3})$")
+_EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
 def show(values: Mapping[str, Any], *, as_json: bool) -> None:
@@ -25,7 +33,7 @@ def show(values: Mapping[str, Any], *, as_json: bool) -> None:
         return
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
-        put(f"{key:<{width}}  {_text(value)}")
+        put(f"{key:<{width}}  {_amount(key, value) or _text(value)}")
 
 
 def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
@@ -37,7 +45,10 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
         return
     if title:
         put(f"{title}\n{'-' * len(title)}")
-    rows = [[_text(cell) for cell in row] for row in frame.head(MAX_ROWS).iter_rows()]
+    rows = [
+        [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]
+        for row in frame.head(MAX_ROWS).iter_rows(named=True)
+    ]
     columns = list(zip(frame.columns, *rows, strict=True)) if rows else [(name,) for name in frame.columns]
     widths = [max(map(len, column)) for column in columns]
     right = [dtype.is_numeric() for dtype in frame.dtypes]
@@ -67,10 +78,23 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - anything that a table can hold
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return str(value)
+        return format(value, "f")
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _amount(name: str, value: Any, currency: str | None = None) -> str | None:  # noqa: ANN401
+    """An amount of money as text with its decimals; None if it is none.
+
+    Money is a Decimal, a price, or a total whose name ends in its currency.
+    """
+    ending = _OF_CURRENCY.search(name)
+    if isinstance(value, Decimal) or (ending and isinstance(value, str) and _EXACT.fullmatch(value)):
+        return money_text(Decimal(value), ending[1] if ending else currency or "")
+    if isinstance(value, float) and name.startswith(PRICE) and math.isfinite(value):
+        return f"{value:,.2f}" if round(value, 2) == value else f"{value:,.4f}"
+    return None
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

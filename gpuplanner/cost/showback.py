@@ -12,6 +12,7 @@ from gpuplanner.units import money, split_exactly
 
 NOBODY = "-"
 UNALLOCATED = "Unallocated"
+FLEET = "own fleet"
 
 
 def showback(
@@ -70,11 +71,14 @@ def showback(
     table = lines.with_columns(
         BillingPeriodStart=pl.lit(start),
         BillingPeriodEnd=pl.lit(end),
+        ChargePeriodStart=pl.lit(start),
+        ChargePeriodEnd=pl.lit(end),
+        BillingAccountId=pl.lit(FLEET),
         ChargeCategory=pl.lit("Usage"),
         ChargeDescription=pl.lit("GPU-hours of installed GPUs"),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
-        ProviderName=pl.lit("own fleet"),
+        ProviderName=pl.lit(FLEET),
         PricingUnit=pl.lit("GPU-Hours"),
         ListUnitPrice=pl.lit(price.value),
         ListCost=cost,

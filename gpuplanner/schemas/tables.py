@@ -208,6 +208,9 @@ class Costs(dy.Schema):
 
     BillingPeriodStart = _time("first instant of the billing period")
     BillingPeriodEnd = _time("first instant after the billing period")
+    ChargePeriodStart = _time("first instant of what is charged")
+    ChargePeriodEnd = _time("first instant after what is charged")
+    BillingAccountId = _text("account that is billed: the fleet")
     SubAccountName = _text("tenant; 'Unallocated' for GPU-time that nobody held")
     ChargeCategory = _text("Usage, Tax, Credit, Adjustment, Purchase")
     ChargeDescription = _text("what the line is for")

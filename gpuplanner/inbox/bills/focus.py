@@ -41,11 +41,19 @@ COLUMN_MAP = {
             *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
             *("SkuId", "RegionId", "ResourceId", "PricingCategory"),
             *("CommitmentDiscountId", "CommitmentDiscountStatus", "Tags"),
-            *("SkuPriceDetails", "SkuMeter", "x_SkuDetails", "x_SkuMeterName", "x_UsageType"),
+            *(
+                "SkuPriceDetails",
+                "SkuMeter",
+                "x_SkuDetails",
+                "x_SkuMeterName",
+                "x_UsageType",
+                "x_InstanceType",
+            ),
         )
     },
 }
-"""What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft."""
+"""What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
+own ``x_InstanceType``."""
 
 VERSION_MARKS = {
     "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
@@ -57,14 +65,15 @@ DETAIL = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
 USAGE = r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$"
 
 INSTANCE_TYPE = pl.coalesce(
+    pl.col("x_InstanceType"),
     pl.col("SkuPriceDetails").str.extract(DETAIL),
     pl.col("x_SkuDetails").str.extract(DETAIL),
     pl.col("x_UsageType").str.extract(USAGE),
     pl.col("SkuMeter"),
     pl.col("x_SkuMeterName"),
 )
-"""Where providers put the instance type: in the details of the price (AWS, Microsoft), at the end of the usage type
-(AWS), in the name of the meter (Microsoft)."""
+"""Where the instance type stands: in a column of its own (our tables of charges), in the details of the price (AWS,
+Microsoft), at the end of the usage type (AWS), in the name of the meter (Microsoft)."""
 
 
 def read_focus(paths: Sequence[str | Path]) -> Reading:

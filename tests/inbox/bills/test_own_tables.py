@@ -1,0 +1,105 @@
+"""Our own tables of money, read back as FOCUS: the same amounts, the same GPU-hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastexcel
+import polars as pl
+import pytest
+
+from gpuplanner.cost.prices import Price
+from gpuplanner.cost.showback import showback
+from gpuplanner.export.csv import write_csv_safe
+from gpuplanner.export.workbook import write_workbook
+from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.bills.cur import read_cur
+from gpuplanner.inbox.bills.focus import read_focus
+from gpuplanner.inbox.bills.gpu_lines import gpu_lines
+from gpuplanner.inbox.bills.summary import summarise
+from gpuplanner.units import money_text
+
+File = Callable[..., Path]
+
+CUR = """bill/BillingPeriodStartDate,bill/BillingPeriodEndDate,bill/PayerAccountId,lineItem/UsageAccountId,\
+lineItem/UsageStartDate,lineItem/UsageEndDate,lineItem/LineItemType,lineItem/ProductCode,lineItem/UsageType,\
+lineItem/UsageAmount,lineItem/CurrencyCode,lineItem/UnblendedCost,pricing/unit,product/instanceType,\
+product/ProductName,pricing/publicOnDemandCost,resourceTags/user:team
+2025-09-01T00:00:00Z,2025-10-01T00:00:00Z,1,2,2025-09-03T00:00:00Z,2025-09-03T02:00:00Z,Usage,AmazonEC2,BoxUsage,2,USD,\
+110.080000000000000001,Hrs,p5.48xlarge,EC2,110.08,vision
+2025-09-01T00:00:00Z,2025-10-01T00:00:00Z,1,2,2025-09-03T00:00:00Z,2025-09-03T02:00:00Z,Tax,AmazonEC2,,1,USD,0.07,,,EC2,,
+"""
+"""Two hours of eight H100, and a tax."""
+
+MONTH = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def charges(file: File) -> pl.DataFrame:
+    return read_cur([file(CUR, "cur.csv")]).table
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_of_charges_is_read_back_with_its_gpu_hours(charges: pl.DataFrame, tmp_path: Path, form: str):
+    path = tmp_path / f"charges.{form}"
+    if form == "csv":
+        write_csv_safe(path, charges)
+    else:
+        charges.write_parquet(path)
+    assert detect(path) == "focus"
+    again = read_focus([path])
+    assert again.rejects.is_empty()
+    assert again.table.equals(charges)
+    assert gpu_lines(again.table)["gpu_hours"].sum() == 2 * 8
+    assert summarise(again.table).equals(summarise(charges))
+
+
+def test_the_costs_of_a_month_are_read_back_from_csv_and_workbook(tmp_path: Path):
+    """Whole GPU-hours, as the ledger has them, so that nothing hides in the rounding of a cell."""
+    ledger = pl.DataFrame(
+        {
+            "tenant": ["=ads", "vision", "vision", "-"],
+            "gpu_hours": [100.0, 40.0, 30.25, 29.75],
+            "hour": [MONTH[0]] * 4,
+        }
+    )
+    price = Price(2.5, 2.5, 2.5, "USD", "own price", "as given")
+    costs = showback(ledger, price, start=MONTH[0], end=MONTH[1], energy_kwh=10.0, carbon_kg=1.0)
+    write_csv_safe(tmp_path / "costs.csv", costs)
+    write_workbook(tmp_path / "costs.xlsx", {"Costs": costs}, title="February", notes={}, totals={})
+    sheet = _sheet(tmp_path / "costs.xlsx")
+    (tmp_path / "sheet.csv").write_text(sheet.write_csv())
+    for name in ("costs.csv", "sheet.csv"):
+        reading: Any = read("auto", tmp_path / name)
+        assert reading.summary()["source"] == "focus"
+        assert reading.rejects.is_empty()
+        assert reading.summary()["EffectiveCost_USD"] == "500"  # 200 GPU-hours at 2.50
+        hours = gpu_lines(reading.table).select("SubAccountName", "gpu_hours").rows()
+        apostrophe = "'" if name == "costs.csv" else ""
+        assert hours == [(f"{apostrophe}=ads", 100.0), ("vision", 70.25), ("Unallocated", 29.75)]
+
+
+def _sheet(path: Path) -> pl.DataFrame:
+    """The sheet of costs with ISO 8601 times in UTC, as its first page says that they are."""
+    sheet = fastexcel.read_excel(path).load_sheet("Costs").to_polars()
+    return sheet.with_columns(pl.selectors.datetime().dt.to_string("%Y-%m-%dT%H:%M:%SZ"))
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "text"),
+    [
+        ("12", "USD", "12.00"),
+        ("1E+6", "EUR", "1,000,000.00"),
+        ("0E-18", "EUR", "0.00"),
+        ("98.5", "JPY", "98"),  # half to even
+        ("1.2345", "KWD", "1.234"),
+        ("-0.004", "USD", "0.00"),
+        ("999999999999.995000000000000001", "XXX", "1,000,000,000,000.00"),
+    ],
+)
+def test_money_is_printed_with_the_decimals_of_its_currency(amount: str, currency: str, text: str):
+    assert money_text(Decimal(amount), currency) == text
