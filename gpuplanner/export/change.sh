@@ -11,7 +11,8 @@
 # On a node itself: nvidia-mig-parted assert -f config.yaml -c CONFIG
 #
 # Environment: TIMEOUT_S (3600) for each wait; EVICT=yes evicts GPU work that has not ended by then;
-# DRAIN_FLAGS (--ignore-daemonsets) for kubectl drain.
+# DRAIN_FLAGS (--ignore-daemonsets --delete-emptydir-data) for kubectl drain: without the second, it stops at every
+# pod that has scratch space of its own, which goes with the pod.
 #
 @NOTES@
 
@@ -19,7 +20,7 @@ set -euo pipefail
 
 readonly timeout_s="${TIMEOUT_S:-3600}" poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
 readonly record='gpuplanner-previous-mig-config'
-read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets}"
+read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 
 each_node() {
 @STEPS@
@@ -40,13 +41,19 @@ offers() { # NODE: GPU resources that can be allocated, in a fixed order
     { grep -E '^nvidia\.com/(gpu|mig-[^=]*)=[1-9]' || true; } | LC_ALL=C sort | paste -s -d ' ' -
 }
 
-gpu_pods() { # NODE: pods there that hold a GPU or an instance
+gpu_pods() { # NODE: pods there that hold a GPU or an instance, or a claim that may be for one
   local template='{{range .items}}{{$name := printf "%s/%s" .metadata.namespace .metadata.name}}'
-  template+='{{range .spec.containers}}{{if .resources.limits}}{{range $key, $value := .resources.limits}}'
-  template+='{{$name}} {{$key}}{{"\n"}}{{end}}{{end}}{{end}}{{end}}'
+  template+='{{range .spec.resourceClaims}}{{$name}} claim{{"\n"}}{{end}}'
+  local containers
+  for containers in containers initContainers; do
+    template+="{{range .spec.$containers}}"
+    template+='{{if .resources.limits}}{{range $key, $value := .resources.limits}}'
+    template+='{{$name}} {{$key}}{{"\n"}}{{end}}{{end}}{{end}}'
+  done
+  template+='{{end}}'
   kubectl get pods --all-namespaces -o "go-template=$template" \
     --field-selector "spec.nodeName=$1,status.phase!=Succeeded,status.phase!=Failed" |
-    { grep -E ' nvidia\.com/(gpu|mig-)' || true; } | cut -d ' ' -f 1 | LC_ALL=C sort -u | paste -s -d ' ' -
+    { grep -E ' (nvidia\.com/(gpu|mig-)|claim$)' || true; } | cut -d ' ' -f 1 | LC_ALL=C sort -u | paste -s -d ' ' -
 }
 
 wait_for_work() { # NODE

@@ -15,6 +15,9 @@ from gpuplanner.export.states import NodeState, checked_plan, node_states
 from gpuplanner.hardware import GpuModel, as_board, parse_layout
 from gpuplanner.schemas import WHOLE_GPU
 
+ALL_DISABLED = "all-disabled"
+"""Config with which the GPU operator labels its MIG nodes; no state of a plan has this name."""
+
 
 def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | None = None) -> str:
     """Print the node states of a plan as a mig-parted file.
@@ -32,7 +35,9 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
     Returns
     -------
     str
-        YAML, ``version: v1``. Configs are sorted by name; the same state has the same name in every plan.
+        YAML, ``version: v1``. Configs are sorted by name; the same state has the same name in every plan. Beside
+        them stands ``all-disabled``: the operator labels its nodes so, and what a node was labelled before must
+        be there for the first change to be taken back.
 
     Raises
     ------
@@ -55,6 +60,9 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
     # Check with: gpuplanner verify FILE --board H100-80GB-SXM5
     version: v1
     mig-configs:
+      "all-disabled":
+        - devices: all
+          mig-enabled: false
       "1xgpu_1x3g.40gb_2x2g.20gb_6212e63e6b":
         - devices: [0]
           mig-enabled: true
@@ -71,6 +79,9 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
         f"# Check with: gpuplanner verify FILE --board {board.name}",
         "version: v1",
         "mig-configs:",
+        f"  {json.dumps(ALL_DISABLED)}:",
+        "    - devices: all",
+        "      mig-enabled: false",
     ]
     for name, (state, nodes) in configs.items():
         if at is not None:

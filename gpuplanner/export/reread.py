@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
+from gpuplanner.export.mig_parted import ALL_DISABLED
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_slurm
 from gpuplanner.hardware import GpuModel, as_board
@@ -113,6 +114,12 @@ def _check_config_map(
     if not isinstance(inner, LinedMapping):
         return [*problems, f"ConfigMap: data {DATA_KEY!r} is no mig-parted file"], []
     found, findings = check_parted(inner, board, gpus_per_node)
+    configs = inner.get("mig-configs")
+    if isinstance(configs, LinedMapping) and ALL_DISABLED not in configs:
+        problems.append(
+            f"ConfigMap: config {ALL_DISABLED!r} is missing; the operator labels nodes so, and a change cannot be "
+            "taken back to a config that is not there"
+        )
     return [*problems, *(f"{DATA_KEY} {problem}" for problem in found)], findings
 
 

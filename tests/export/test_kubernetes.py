@@ -112,6 +112,24 @@ def test_config_map_holds_the_mig_parted_file(plan: pl.DataFrame) -> None:
     assert found["data"] == {"config.yaml": to_mig_parted(plan, BOARD)}
 
 
+def test_config_that_nodes_have_before_any_plan_is_always_there(
+    plan: pl.DataFrame, make_plan: Callable[..., pl.DataFrame]
+) -> None:
+    """The operator labels nodes all-disabled; rollback to a config that is not there leaves them cordoned."""
+    for some in (plan, make_plan([("n1", 0, 0, 1, "1g.10gb:7", True)])):
+        parted = yaml.safe_load(yaml.safe_load(to_config_map(some, BOARD))["data"]["config.yaml"])
+        assert parted["mig-configs"]["all-disabled"] == [{"devices": "all", "mig-enabled": False}]
+
+
+@needs_bash
+def test_pods_that_hold_gpus_by_claims_or_in_init_containers_are_asked_for(cluster: Cluster) -> None:
+    """The template was run once by kubectl 1.32 on pods of each kind; here, that it asks for all of them."""
+    cluster.run("apply")
+    (asked, *_) = [line for line in (cluster.folder / "log").read_text().splitlines() if "get pods" in line]
+    for field in (".spec.containers", ".spec.initContainers", ".spec.resourceClaims"):
+        assert f"range {field}" in asked
+
+
 @pytest.mark.parametrize("name", ["", "Team", "a_b", "-a", "a..b", "a" * 254, "a\nb", "a; reboot"])
 def test_names_of_objects_are_checked(plan: pl.DataFrame, name: str) -> None:
     with pytest.raises(GeometryError, match="name of the ConfigMap"):
@@ -165,7 +183,7 @@ def test_apply(cluster: Cluster) -> None:
     verbs = [line for line in cluster.log() if not line.startswith("get")]
     assert verbs == [
         "cordon n2",
-        "drain n2 --ignore-daemonsets --timeout=0s",
+        "drain n2 --ignore-daemonsets --delete-emptydir-data --timeout=0s",
         "annotate node n2 --overwrite gpuplanner-previous-mig-config=before",
         "label node n2 nvidia.com/mig.config.state-",
         "label node n2 --overwrite nvidia.com/mig.config=1xgpu_7x1g.10gb_2660f7c36d",
@@ -183,11 +201,13 @@ def test_applying_again_changes_nothing(cluster: Cluster) -> None:
 
 @needs_bash
 def test_running_work_is_not_evicted_unless_allowed(cluster: Cluster) -> None:
-    pods = "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\n"
+    pods = (
+        "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\nd/claimed claim\n"
+    )
     cluster.write(pods=pods)
     done = cluster.run("apply")
     assert done.returncode == 1
-    assert "n2: still at work: a/train c/notebook." in done.stderr
+    assert "n2: still at work: a/train c/notebook d/claimed." in done.stderr
     assert not any(line.startswith(("drain", "label", "uncordon")) for line in cluster.log())
     assert cluster.run("apply", EVICT="yes").returncode == 0
     assert any(line.startswith("drain") for line in cluster.log())

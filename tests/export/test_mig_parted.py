@@ -27,6 +27,9 @@ WHOLE_PLAN = """\
 # Check with: gpuplanner verify FILE --board H100-80GB-SXM5
 version: v1
 mig-configs:
+  "all-disabled":
+    - devices: all
+      mig-enabled: false
   "1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d":
     - devices: [0]
       mig-enabled: false
@@ -49,16 +52,25 @@ mig-configs:
 """
 
 
+def of_plan(text: str) -> dict[str, Any]:
+    """Configs of a file without the one that stands in every file."""
+    configs: dict[str, Any] = yaml.safe_load(text)["mig-configs"]
+    assert configs.pop("all-disabled") == [{"devices": "all", "mig-enabled": False}]
+    return configs
+
+
 def test_whole_calendar(plan: pl.DataFrame) -> None:
     assert to_mig_parted(plan, BOARD) == WHOLE_PLAN
 
 
 def test_one_time_names_its_nodes(plan: pl.DataFrame) -> None:
     text = to_mig_parted(plan, BOARD, at=NIGHT + timedelta(hours=7))
-    configs = yaml.safe_load(text)["mig-configs"]
+    configs = of_plan(text)
     assert [name.rpartition("_")[0] for name in configs] == ["1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb", "2xgpu"]
     assert '  # n2\n  "2xgpu_' in text
-    assert to_mig_parted(plan, BOARD, at=DAY).count("devices:") == 4 + 2  # two entries with mig-devices
+    assert (
+        to_mig_parted(plan, BOARD, at=DAY).count("devices:") == 1 + 4 + 2
+    )  # all-disabled, and two entries with mig-devices
 
 
 def test_times_of_other_zones_are_the_same_instants(plan: pl.DataFrame) -> None:
@@ -73,7 +85,7 @@ def test_rows_in_any_order_give_the_same_bytes(plan: pl.DataFrame) -> None:
 
 def test_plus_stays_in_keys_and_becomes_a_dot_in_names(make_plan: Callable[..., pl.DataFrame]) -> None:
     plan = make_plan([("n1", 0, 0, 1, "1g.10gb+me:1,1g.10gb:6", True)])
-    (name, entries), *others = yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"].items()
+    (name, entries), *others = of_plan(to_mig_parted(plan, BOARD)).items()
     assert not others
     assert entries[0]["mig-devices"] == {"1g.10gb+me": 1, "1g.10gb": 6}
     assert name.startswith("1x1g.10gb.me_6x1g.10gb_")
@@ -89,7 +101,7 @@ def test_names_of_other_drivers_are_written_as_the_board_has_them(
 def test_a_state_keeps_its_name_in_every_plan(make_plan: Callable[..., pl.DataFrame]) -> None:
     one = make_plan([("n1", 0, 0, 1, "3g.40gb:2", True)])
     other = make_plan([("m7", 0, 5, 9, "gpu", True), ("m8", 0, 5, 9, "3g.40gb:2", True)])
-    first, second = (yaml.safe_load(to_mig_parted(p, BOARD))["mig-configs"] for p in (one, other))
+    first, second = (of_plan(to_mig_parted(p, BOARD)) for p in (one, other))
     assert set(first) < set(second)
 
 
@@ -102,16 +114,16 @@ def test_which_gpu_has_what_is_part_of_the_state(make_plan: Callable[..., pl.Dat
             ("n2", 1, 0, 1, "gpu", True),
         ]
     )
-    assert len(yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"]) == 2
+    assert len(of_plan(to_mig_parted(plan, BOARD))) == 2
 
 
 def test_gpus_without_a_word_in_the_plan_are_left_out(make_plan: Callable[..., pl.DataFrame]) -> None:
     plan = make_plan(
         [("n1", 0, 0, 4, "gpu", True), ("n1", 1, 0, 2, "7g.80gb:1", True), ("n1", 0, 4, 8, "3g.40gb:2", True)]
     )
-    after = yaml.safe_load(to_mig_parted(plan, BOARD, at=NIGHT + timedelta(hours=5)))["mig-configs"]
+    after = of_plan(to_mig_parted(plan, BOARD, at=NIGHT + timedelta(hours=5)))
     assert [[entry["devices"] for entry in entries] for entries in after.values()] == [[[0]]]
-    assert set(after) < set(yaml.safe_load(to_mig_parted(plan, BOARD))["mig-configs"])
+    assert set(after) < set(of_plan(to_mig_parted(plan, BOARD)))
 
 
 @given(
@@ -169,7 +181,8 @@ def test_any_planted_impossible_count_is_found(
     while worse in possible:
         worse[name] = worse.get(name, 0) + 1
     document = yaml.safe_load(to_mig_parted(make_plan([("n1", 0, 0, 1, format_layout(counts), True)]), board))
-    ((config, entries),) = document["mig-configs"].items()
+    (config,) = document["mig-configs"].keys() - {"all-disabled"}
+    entries = document["mig-configs"][config]
     entries[0]["mig-devices"] = worse
     path = tmp_path_factory.mktemp("plan") / "parted.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -212,6 +225,7 @@ def test_file_of_the_docs_reads_back(plan: pl.DataFrame, tmp_path: Path) -> None
     path = tmp_path / "parted.yaml"
     path.write_text(to_mig_parted(plan, BOARD))
     assert verify_file(path, BOARD, gpus_per_node=2).findings == [
+        "config all-disabled, devices 0-1: not cut",
         "config 1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d, devices 0: not cut",
         "config 1xgpu_1x3g.40gb_1x2g.20gb_2x1g.10gb_753f9e662d, devices 1: "
         "2g.20gb@0 1g.10gb@2 1g.10gb@3 3g.40gb@4",

@@ -198,6 +198,7 @@ data:
         - devices: all
           mig-enabled: true
           mig-devices: {1g.5gb: 7}
+      all-disabled: [{devices: all, mig-enabled: false}]
 """
 
 
@@ -217,6 +218,7 @@ def test_config_map(tmp_path: Path) -> None:
         ("  namespace: gpu-operator\n", "", "metadata.namespace is missing"),
         ("config.yaml: |", "config.yml: |", "data must hold the text 'config.yaml'"),
         ("data:\n  config.yaml: |\n", "data: |\n", "data must hold the text"),
+        ("      all-disabled: [{devices: all, mig-enabled: false}]\n", "", "'all-disabled' is missing"),
         ("    version: v1\n    mig", "    - version: v1\n    - mig", "is no mig-parted file"),
     ],
 )
