@@ -31,7 +31,7 @@ def calibrate(
 ) -> None:
     """Serve the jobs of a trace again, and say how well simulated waits agree with observed ones."""
     from gpuplanner.simulate import Rules
-    from gpuplanner.study.calibration import calibrate
+    from gpuplanner.study.calibration import OUTCOMES, calibrate
     from gpuplanner.study.history import load_trace
 
     rules = None if queue is None else Rules(queue=queue)
@@ -39,6 +39,7 @@ def calibrate(
     if as_json:
         show(found.to_dict(), as_json=True)
         return
+    put(f"{found.outcome}: {OUTCOMES[found.outcome]}")
     put(f"{found.sentence}\n")
     show(found.facts, as_json=False)
     put("")

@@ -14,6 +14,7 @@ from gpuplanner.report import page, tables
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
 from gpuplanner.study.comparison import policy_frame, policy_names, savings_steps
+from gpuplanner.study.saving import HEADLINED, SIMULATED_ONLY
 
 WEEK_HEADINGS = {
     "mean_gpus_whole": "whole GPUs held, mean",
@@ -38,7 +39,6 @@ QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first
 def summary(study: Study) -> Section:
     """Headline figures and the three findings."""
     figures = study.headline
-    last = study.tables["savings"].row(-1, named=True)
     wait = figures["wait_minutes"]
     shown = [
         page.Card(
@@ -52,12 +52,7 @@ def summary(study: Study) -> Section:
             f"{figures['allocated_gpu_hours']:,.0f} GPU-hours",
         ),
         *_cost_card(figures),
-        page.Card(
-            "Could be set free",
-            f"{last['saved_total_gpu_hours']:,.0f} GPU h",
-            f"a week; {last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f} (95 %), "
-            "against today's fleet, all on",
-        ),
+        _saving_card(figures, study.tables["savings"].row(-1, named=True)),
         page.Card(
             "Mean wait",
             _minutes(wait["dynamic_rightsized"]["mean"]),
@@ -360,6 +355,27 @@ def _of_pool(figures: Mapping[str, Any]) -> str:
     return "" if figures["fleet_gpus"] == figures["installed_gpus"] else f" of {figures['board']}"
 
 
+def _saving_card(figures: Mapping[str, Any], last: Mapping[str, Any]) -> page.Card:
+    """The saving where it may be a headline; else what it is instead, with the figures that say why."""
+    title, status = "Could be set free", figures["saving_status"]
+    if status not in HEADLINED:
+        wait = figures["wait_minutes"]
+        return page.Card(
+            title,
+            status,
+            f"{last['saved_total_gpu_hours']:,.0f} GPU h a week less in simulation, with mean waits of "
+            f"{_minutes(wait['dynamic_rightsized']['mean'])} instead of {_minutes(wait['installed']['mean'])}; see "
+            "finding 3",
+        )
+    only = "simulated only; " if status == SIMULATED_ONLY else ""
+    return page.Card(
+        title,
+        f"{last['saved_total_gpu_hours']:,.0f} GPU h",
+        f"a week; {only}{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f} (95 %), "
+        "against today's fleet, all on",
+    )
+
+
 def _cost_card(figures: Mapping[str, Any]) -> list[page.Card]:
     if figures["cost"] is None:
         return []
@@ -368,7 +384,12 @@ def _cost_card(figures: Mapping[str, Any]) -> list[page.Card]:
 
 
 def _worth(study: Study, last: Mapping[str, Any]) -> str:
-    """What the GPU-hours set free are worth, if a price is known."""
+    """What the GPU-hours set free are worth, if they may be claimed and a price is known."""
+    if study.headline["saving_status"] not in HEADLINED:
+        return (
+            "No saving is claimed, and none is priced: what follows is the simulation alone "
+            f"({study.headline['saving_note'].rstrip('.')})."
+        )
     price, currency = study.provenance["price"], study.headline["currency"]
     if price is None:
         return "What the GPU-hours set free are worth is not stated: no price is known."

@@ -22,15 +22,24 @@ SIZES = {"part of a GPU": 1.0, "1 GPU": 2.0, "2-7 GPUs": 8.0, "8 GPUs": 9.0, "ov
 """Classes of jobs, and the number of GPUs that they stay below."""
 
 REPRODUCES, OVER, UNDER = "reproduces", "overestimates", "underestimates"
-ON_AVERAGE, UNTOLD = "right on average only", "too few to judge"
+ON_AVERAGE, UNTOLD, UNSEEN = "right on average only", "too few to judge", "no waits observed"
 SENTENCES = {
     REPRODUCES: "The simulator reproduces the waits here",
     OVER: "The simulator overestimates the waits here",
     UNDER: "The simulator underestimates the waits here",
     ON_AVERAGE: "The simulator is right on average here, but not job by job",
     UNTOLD: "Too few jobs, or too few that waited, to judge the simulator here",
+    UNSEEN: "No waits were observed, so the simulator cannot be checked here; simulated only",
 }
 """What each verdict says."""
+
+EXPLAINED, CONTRADICTED, UNCHECKED = "explained", "contradicted", "cannot be checked"
+OUTCOMES = {
+    EXPLAINED: "the mean wait is as observed: a saving in simulation may be headlined",
+    CONTRADICTED: "the mean wait is not as observed: no saving is headlined",
+    UNCHECKED: "no waits were observed, or too few: figures are given, marked 'simulated only'",
+}
+"""What a calibration means for a study of the same data."""
 CIRCULAR = (
     " The trace is synthetic, so its waits are a simulator's own: no evidence of how real ones are met."
 )
@@ -71,6 +80,8 @@ class Calibration:
         Source, jobs compared, fleet, rules, and where they come from.
     verdict : str
         A key of :data:`SENTENCES`.
+    outcome : str
+        A key of :data:`OUTCOMES`.
     sentence : str
         The verdict with its figures.
     overall : mapping
@@ -89,6 +100,7 @@ class Calibration:
 
     facts: Mapping[str, Any]
     verdict: str
+    outcome: str
     sentence: str
     overall: Mapping[str, Any]
     groups: Mapping[str, pl.DataFrame]
@@ -101,6 +113,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """All but the jobs, ready for JSON."""
         return {
+            "outcome": self.outcome,
             "verdict": self.verdict,
             "sentence": self.sentence,
             "facts": dict(self.facts),
@@ -144,14 +157,14 @@ def calibrate(
     Raises
     ------
     ScenarioError
-        If no job can be replayed, none of them waited, the fleet has no GPU, or the zone is unknown.
+        If no job can be replayed, the fleet has no GPU, or the zone is unknown.
 
     Examples
     --------
     >>> from gpuplanner.study.history import load_trace
     >>> found = calibrate(load_trace("sample"))
-    >>> found.verdict, found.facts["fleet"]
-    ('reproduces', 'from the inventory: 8 nodes of 8')
+    >>> found.outcome, found.verdict, found.facts["fleet"]
+    ('explained', 'reproduces', 'from the inventory: 8 nodes of 8')
     >>> found.sentence.endswith("no evidence of how real ones are met.")
     True
     """
@@ -184,7 +197,8 @@ def calibrate(
     return Calibration(
         facts=facts,
         verdict=verdict,
-        sentence=_sentence(verdict, overall) + (CIRCULAR if facts["source"] == "synthetic" else ""),
+        outcome=outcome(overall, thresholds),
+        sentence=sentence(verdict, overall) + (CIRCULAR if facts["source"] == "synthetic" else ""),
         overall=overall,
         groups={by: agreement(jobs, by=by) for by in ("tenant", "size", "hour")},
         quantiles=wait_quantiles(jobs),
@@ -205,6 +219,8 @@ def judge(overall: Mapping[str, Any], thresholds: Thresholds) -> str:
     'overestimates'
     """
     simulated, observed = (overall[f"{side}_mean_s"] + 60.0 for side in ("simulated", "observed"))
+    if not overall["observed_mean_s"]:
+        return UNSEEN
     if overall["jobs"] < thresholds.least_jobs:
         return UNTOLD
     if simulated > thresholds.mean_factor * observed:
@@ -215,6 +231,25 @@ def judge(overall: Mapping[str, Any], thresholds: Thresholds) -> str:
         return UNTOLD
     near = overall["within_10min"] >= thresholds.within_10min
     return REPRODUCES if near and overall["waited_within_1h"] >= thresholds.waited_within_1h else ON_AVERAGE
+
+
+def outcome(overall: Mapping[str, Any], thresholds: Thresholds = Thresholds()) -> str:
+    """What the same figures mean for a study: a key of :data:`OUTCOMES`.
+
+    Few jobs prove no simulator right; but where it is wrong about those that there are, nothing may rest on it.
+    Where nobody waited for 10 minutes, a simulator in which nobody waits is not contradicted.
+
+    Examples
+    --------
+    >>> fox = {"jobs": 65, "waited": 12, "observed_mean_s": 43_000.0, "simulated_mean_s": 0.0}
+    >>> judge(fox, Thresholds()), outcome(fox)
+    ('too few to judge', 'contradicted')
+    """
+    verdict = judge(overall, thresholds)
+    told = judge({**overall, "jobs": max(overall["jobs"], thresholds.least_jobs)}, thresholds)
+    if told == OVER or (told == UNDER and overall["waited"]):
+        return CONTRADICTED
+    return EXPLAINED if verdict in (REPRODUCES, ON_AVERAGE) else UNCHECKED
 
 
 def size_class(gpus: pl.Series) -> pl.Series:
@@ -242,7 +277,8 @@ def _described(jobs: pl.DataFrame, waits: pl.Series, tz: str) -> pl.DataFrame:
     )
 
 
-def _sentence(verdict: str, overall: Mapping[str, Any]) -> str:
+def sentence(verdict: str, overall: Mapping[str, Any]) -> str:
+    """A verdict with its figures."""
     seen, ours = (overall[f"{side}_mean_s"] / 60.0 for side in ("observed", "simulated"))
     waited = (
         f", and {overall['waited_within_1h']:.0%} of the {overall['waited']:,} that waited over "

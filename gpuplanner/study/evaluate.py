@@ -23,7 +23,8 @@ from gpuplanner.study.money import Money, money
 from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
 from gpuplanner.study.plans import PLANS, Planned
-from gpuplanner.study.proof import compare, drawn_gpu_hours, policies_of, proof
+from gpuplanner.study.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
+from gpuplanner.study.saving import Saving, WaitsCheck, judged_saving, waits_check
 from gpuplanner.study.study import Study, content_key, open_study
 from gpuplanner.units import money as to_cents
 
@@ -70,7 +71,9 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     known, runs, priced = history(scenario), proof(scenario), money(scenario)
     planned = PLANS["dynamic_rightsized"](scenario)
     tables = _tables(scenario, known, planned, runs, priced)
-    headline = _headline(scenario, known, planned, priced, tables)
+    check = waits_check(scenario)
+    saving = judged_saving(check, runs, baseline=POLICIES[0].name, plan=POLICIES[-1].name)
+    headline = _headline(known, planned, priced, tables) | _saved(tables["savings"], saving, check)
     return Study(
         scenario=scenario,
         headline=headline,
@@ -119,12 +122,30 @@ def _layout_counts(planned: Planned) -> pl.DataFrame:
     )
 
 
+def _saved(savings: pl.DataFrame, saving: Saving, check: WaitsCheck) -> dict[str, Any]:
+    """The saving of the plan, where it may be a headline; why not, where it may not."""
+    last = savings.row(-1, named=True)
+    cost = None if last["saved_cost"] is None else str(to_cents(last["saved_cost"]))
+    figures = {
+        "saved_gpu_hours_per_week": _rounded(last["saved_total_gpu_hours"]),
+        "saved_fraction": _rounded(last["saved_total_fraction"]),
+        "saved_cost_per_week": cost,
+    }
+    said = figures if saving.headlined else dict.fromkeys(figures)
+    return {
+        **said,
+        "saving_status": saving.status,
+        "saving_note": saving.note,
+        "waits_outcome": check.outcome,
+        "waits_note": check.sentence,
+    }
+
+
 def _headline(
-    scenario: Scenario, known: History, planned: Planned, priced: Money, tables: Mapping[str, pl.DataFrame]
+    known: History, planned: Planned, priced: Money, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
     plan = planned.plan
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
-    last = tables["savings"].row(-1, named=True)
     figures = {
         "observed_from": known.begin.isoformat(),
         "observed_to": known.end.isoformat(),
@@ -152,9 +173,6 @@ def _headline(
         "plan_changes": plan.changes,
         "plan_unmet_gpu_hours": plan.unmet_gpu_hours,
         "plan_gpu_hours_on": plan.gpu_hours_on,
-        "saved_gpu_hours_per_week": last["saved_total_gpu_hours"],
-        "saved_fraction": last["saved_total_fraction"],
-        "saved_cost_per_week": None if last["saved_cost"] is None else str(to_cents(last["saved_cost"])),
         "wait_minutes": _waits(tables["policies"]),
         "forecast_coverage_90": _mean_coverage(tables["choice"]),
     }

@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.study.saving import HEADLINED, SIMULATED_ONLY
+
 
 def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Say the three findings that a planner should take away; each states its own uncertainty.
@@ -70,6 +72,13 @@ def _who_asks_too_much(headline: Mapping[str, Any]) -> str:
 
 def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
     last = tables["savings"].row(-1, named=True)
+    if headline["saving_status"] not in HEADLINED:
+        return (
+            f"No saving is claimed against today's fleet of whole GPUs, all switched on; {headline['saving_note']}. In "
+            f"simulation the planned calendar runs {last['saved_total_gpu_hours']:,.0f} GPU-hours a week less; the "
+            "table of policies has all figures."
+        ).replace("..", ".")
+    only = "In simulation only, " if headline["saving_status"] == SIMULATED_ONLY else ""
     wait = headline["wait_minutes"]
     before, after = wait["installed"]["mean"], wait["dynamic_rightsized"]["mean"]
     waits = (
@@ -78,9 +87,9 @@ def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.Dat
         else f"they then wait {after:,.1f} minutes on average instead of {before:,.1f}"
     )
     return (
-        f"The planned calendar serves the same jobs with {last['saved_total_gpu_hours']:,.0f} GPU-hours a week "
-        f"less than today's fleet of whole GPUs, all switched on (95 % interval "
-        f"{last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
-        f"{last['saved_total_fraction']:.0%}); {waits}. It is money only if the "
-        "GPU-hours set free are lent, sold or not rented."
+        f"{only}{'the' if only else 'The'} planned calendar serves the same jobs with "
+        f"{last['saved_total_gpu_hours']:,.0f} GPU-hours a week less than today's fleet of whole GPUs, all switched on "
+        f"(95 % interval {last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
+        f"{last['saved_total_fraction']:.0%}); {waits}. It is money only if the GPU-hours set free are lent, sold or "
+        "not rented."
     )

@@ -22,6 +22,7 @@ from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_services
 from gpuplanner.planner.service_file import is_service_plan, services_from_json
+from gpuplanner.study.saving import STATUSES
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -224,6 +225,8 @@ def notes(study: Study) -> Mapping[str, str]:
         "Baseline": study.provenance["policies"]["installed"],
         "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or 'no named board'}, "
         f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
+        "Saving": f"{study.headline['saving_status']}: {STATUSES[study.headline['saving_status']]}",
+        "Waits": study.headline["waits_note"],
         "Price": "none"
         if price is None
         else f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",

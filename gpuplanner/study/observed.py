@@ -65,7 +65,7 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
     Raises
     ------
     ScenarioError
-        If no job of the trace can be replayed, none of them waited, or `gpus` is below 1.
+        If no job of the trace can be replayed, or `gpus` is below 1.
     """
     if gpus is not None and gpus < 1:
         text = message("calibration: gpus", "a number above 0", f"{gpus}", "Give the size of the fleet.")
@@ -87,14 +87,6 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
         raise ScenarioError(text)
     parts = _parts(kept["gpus"])
     jobs = _workload(kept, parts)
-    if jobs["observed_s"].max() == 0:
-        text = message(
-            "calibration",
-            "jobs that waited",
-            f"starts at the instant of submission for all {jobs.height}",
-            "Use a source that records both; many job tables leave the start out.",
-        )
-        raise ScenarioError(text)
     fleet, note, nodes = _fleet(trace, parts, gpus)
     per_node = fleet * parts // nodes
     needed = pl.when(pl.col("gpus") > per_node).then((pl.col("gpus") / per_node).ceil() * per_node)

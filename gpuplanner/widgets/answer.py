@@ -14,11 +14,11 @@ WIDTH = 760
 
 
 def answer_html(study: Study) -> str:
-    """The third finding, what is saved in money, and the policies as a chart."""
-    saved = Decimal(study.headline["saved_cost_per_week"])
+    """The third finding, what is saved in money where that may be claimed, and the policies as a chart."""
+    saved = study.headline["saved_cost_per_week"]
     chart = plot.chart_to_svg(plot.plot_policies(policy_frame(study, MEASURES)), width=WIDTH)
-    return (
-        f"<p>{escape(study.findings[-1])}</p>"
+    worth = "" if saved is None else (
         f"<p>At {study.headline['price_per_gpu_hour']:.2f} {study.headline['currency']} a GPU-hour: "
-        f"<b>{saved:,.2f} {study.headline['currency']} a week</b>.</p>{chart}"
-    )
+        f"<b>{Decimal(saved):,.2f} {study.headline['currency']} a week</b>.</p>"
+    )  # fmt: skip
+    return f"<p>{escape(study.findings[-1])}</p>{worth}{chart}"

@@ -16,7 +16,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import Trace, read, write_trace
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.simulate import Fleet, Rules, schedule
-from gpuplanner.study.calibration import SENTENCES, Thresholds, calibrate, judge, size_class
+from gpuplanner.study.calibration import SENTENCES, Thresholds, calibrate, judge, outcome, size_class
 from gpuplanner.study.fleet_fit import replay
 from gpuplanner.study.history import load_trace
 from gpuplanner.study.observed import observe, obstacles, peak_gpus
@@ -249,6 +249,33 @@ def test_verdicts_follow_the_thresholds(change, verdict):
     assert verdict in SENTENCES
 
 
+@pytest.mark.parametrize(
+    ("change", "means"),
+    [
+        ({}, "explained"),
+        ({"within_10min": 0.7}, "explained"),  # the mean is right, and it is the mean that is headlined
+        ({"simulated_mean_s": 900.0}, "contradicted"),
+        ({"simulated_mean_s": 400.0, "jobs": 20, "waited": 3}, "contradicted"),
+        ({"jobs": 20, "waited": 3}, "cannot be checked"),
+        ({"waited": 0, "observed_mean_s": 30.0, "simulated_mean_s": 0.0}, "cannot be checked"),
+        ({"waited": 0, "observed_mean_s": 30.0, "simulated_mean_s": 900.0}, "contradicted"),
+        ({"waited": 0, "observed_mean_s": 0.0, "simulated_mean_s": 900.0}, "cannot be checked"),
+    ],
+)
+def test_outcomes_say_what_may_rest_on_the_simulator(change, means):
+    assert outcome(FIGURES | change) == means
+
+
+def test_without_observed_waits_the_simulation_stands_alone(easy):
+    """A source without starts takes the submission for them: nothing was observed, all is simulated."""
+    run = pl.col("end_time") - pl.col("start_time")
+    at_once = easy.jobs.with_columns(end_time=pl.col("submit_time") + run, start_time=pl.col("submit_time"))
+    found = calibrate(replace(easy, jobs=at_once))
+    assert (found.outcome, found.verdict) == ("cannot be checked", "no waits observed")
+    assert "simulated only" in found.sentence
+    assert found.overall["jobs"] == 600
+
+
 def test_thresholds_are_data():
     strict = Thresholds(within_10min=0.95)
     assert judge(FIGURES, strict) == "right on average only"
@@ -259,9 +286,6 @@ def test_what_cannot_be_calibrated_is_refused(easy):
         calibrate(easy, gpus=0)
     with pytest.raises(ScenarioError, match="IANA"):
         calibrate(easy, tz="Mars/Base")
-    at_once = easy.jobs.with_columns(end_time=pl.col("start_time"), start_time=pl.col("submit_time"))
-    with pytest.raises(ScenarioError, match="starts at the instant of submission for all 600"):
-        calibrate(replace(easy, jobs=at_once))
     with pytest.raises(ScenarioError, match="a start and an end"):
         calibrate(replace(easy, jobs=easy.jobs.clear()))
 
@@ -282,12 +306,14 @@ def test_command(easy, tmp_path):
     run = CliRunner().invoke(app, ["calibrate", str(folder), "--gpus", str(GPUS), "--json"])
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)
-    assert (found["verdict"], found["facts"]["fleet_gpus"]) == ("reproduces", GPUS)
+    assert (found["outcome"], found["verdict"]) == ("explained", "reproduces")
+    assert found["facts"]["fleet_gpus"] == GPUS
     assert len(found["quantiles"]) == 110
     again = CliRunner().invoke(app, ["calibrate", str(folder), "--gpus", str(GPUS), "--json"])
     assert again.stdout == run.stdout
     text = CliRunner().invoke(app, ["calibrate", str(folder), "--gpus", "20"]).stdout
-    assert text.startswith("The simulator underestimates the waits here")
+    assert text.startswith("contradicted: the mean wait is not as observed")
+    assert "The simulator underestimates the waits here" in text
     assert "other fleets and queues, best first" in text
 
 
@@ -311,5 +337,6 @@ def test_openb_waits_are_not_of_a_full_fleet(public_data):
 def test_fox_is_too_small_to_judge(public_data):
     found = calibrate(read("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo"))
     assert found.verdict == "too few to judge"
+    assert found.outcome == "contradicted", "nobody waits in the simulation, and people waited for days"
     assert (found.overall["jobs"], found.overall["waited"]) == (65, 12)
     assert found.facts["fleet"].startswith("inferred")
