@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from enum import IntEnum
 
 import typer
 
 from gpuplanner.errors import (
     GpuPlannerError,
+    GpuPlannerWarning,
     InfeasiblePlanError,
     MissingDependencyError,
 )
@@ -49,6 +51,7 @@ class Exit(IntEnum):
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
     register_commands()
+    warnings.formatwarning = _one_line
     try:
         app()
     except GpuPlannerError as error:
@@ -65,6 +68,15 @@ def main() -> None:
         if end.code == Exit.INTERRUPTED:
             say(INTERRUPTED)
         raise
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What a warning looks like on stderr: ours are for the person at the terminal and say where by themselves."""
+    if issubclass(category, GpuPlannerWarning):
+        return f"gpuplanner: warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}"
 
 
 def register_commands() -> None:

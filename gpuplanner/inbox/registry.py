@@ -11,7 +11,7 @@ from typing import Any
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.bills.sources import BILLS
 from gpuplanner.inbox.core.reading import Reading
-from gpuplanner.inbox.core.source import Source, refuse_strange
+from gpuplanner.inbox.core.source import Source, useful
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.kubernetes.sources import KUBERNETES
@@ -90,8 +90,12 @@ def read(
     Raises
     ------
     TraceFormatError
-        If the source is unknown, the files are of different sources, an option means nothing for the
-        source, or a file cannot be read.
+        If the source is unknown, the files are of different sources, or a file cannot be read.
+
+    Warns
+    -----
+    GpuPlannerWarning
+        If an option means nothing for the source.
 
     Examples
     --------
@@ -107,8 +111,7 @@ def read(
     chosen = SOURCES[name_of(source, files, SOURCES, detect, aliases=ALIASES)]
     given: dict[str, Any] = {"nodes": nodes, "tz": tz, "origin": origin, "columns": columns}
     options = {name: value for name, value in given.items() if value is not None}
-    refuse_strange(f"source {chosen.name!r}", options, chosen.options)
-    return chosen.read(files, **options)
+    return chosen.read(files, **useful(f"source {chosen.name!r}", options, chosen.options))
 
 
 def name_of(

@@ -243,3 +243,15 @@ def test_closed_pipe_is_no_fault():
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert "Traceback" not in ended.stderr
+
+
+def test_one_script_may_give_the_same_options_for_every_source(tmp_path: Path):
+    """In a process of its own: there a warning is a line, as whoever runs the script sees it."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("job_id,submission_time,duration,num_gpu\na,0,3600,2\n")
+    words = ["ingest", "itp", str(jobs), "--tz", "Europe/Oslo", "-o", str(tmp_path / "out"), "--json"]
+    run = [sys.executable, "-c", "from gpuplanner.cli import main; main()", *words]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["gpu_hours"] == 2.0
+    assert done.stderr.splitlines()[0] == "gpuplanner: warning: source 'itp': tz: changes nothing here"

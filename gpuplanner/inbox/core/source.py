@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import GpuPlannerWarning, TraceFormatError, examples, message
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.reading import Reading
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.trace import Trace
 
 Sniff = Callable[[Sequence[str]], bool]
+
+OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "node", "gpu", "interval_s"})
+"""What files may leave out and a user may tell."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def family(name: str, description: str, *forms: Form) -> Source:
     Returns
     -------
     Source
-        Its options are those of any form; a form refuses those that mean nothing for it.
+        Its options are those of any form; those that mean nothing for a form are left out with a warning.
     """
 
     def read(paths: Sequence[str | Path], **options: Any) -> Trace | Reading:  # noqa: ANN401 - of any reader
@@ -92,8 +96,7 @@ def family(name: str, description: str, *forms: Form) -> Source:
                 message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
             )
         form = next(iter(chosen.values()), forms[0])
-        refuse_strange(f"source {name!r}, {form.what}", options, form.options)
-        return form.read(paths, **options)
+        return form.read(paths, **useful(f"source {name!r}, {form.what}", options, form.options))
 
     return Source(
         name=name,
@@ -105,19 +108,47 @@ def family(name: str, description: str, *forms: Form) -> Source:
     )
 
 
-def refuse_strange(where: str, options: Iterable[str], known: frozenset[str]) -> None:
-    """Refuse options that would change nothing.
+def useful(where: str, options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """Leave out the options that would change nothing, with a warning, so that one script can read many sources.
+
+    Parameters
+    ----------
+    where : str
+        What is read, for messages.
+    options : mapping of str to object
+        What was given.
+    known : frozenset of str
+        Those that mean something here.
+
+    Returns
+    -------
+    dict of str to object
+        The options that mean something.
 
     Raises
     ------
     TraceFormatError
-        Naming them and those that mean something.
+        If one means nothing anywhere.
+
+    Warns
+    -----
+    GpuPlannerWarning
+        Naming those that mean nothing here.
+
+    Examples
+    --------
+    >>> useful("source 'philly'", {"tz": "UTC"}, frozenset({"tz"}))
+    {'tz': 'UTC'}
     """
     strange = sorted(set(options) - known)
-    if strange:
+    nowhere = [name for name in strange if name not in OPTIONS]
+    if nowhere:
         expected = f"no options but {', '.join(sorted(known))}" if known else "no options"
         todo = "Leave it out: it would change nothing."
-        raise TraceFormatError(message(where, expected, ", ".join(strange), todo))
+        raise TraceFormatError(message(where, expected, ", ".join(nowhere), todo))
+    if strange:
+        warnings.warn(f"{where}: {', '.join(strange)}: changes nothing here", GpuPlannerWarning, stacklevel=3)
+    return {name: value for name, value in options.items() if name in known}
 
 
 def header_has(names: Iterable[str], separator: str = ",") -> Sniff:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.source import refuse_strange
+from gpuplanner.inbox.core.source import useful
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.registry import ALIASES as TRACE_ALIASES
 from gpuplanner.inbox.registry import AUTO, name_of
@@ -244,8 +244,13 @@ def read(source: str, paths: str | Path | Sequence[str | Path], **hints: Any) ->
     Raises
     ------
     TraceFormatError
-        If the source is unknown, a hint means nothing for it, the files are of different sources, or one
+        If the source is unknown, a hint means nothing anywhere, the files are of different sources, or one
         cannot be read.
+
+    Warns
+    -----
+    GpuPlannerWarning
+        If a hint means nothing for the source.
 
     Examples
     --------
@@ -261,5 +266,4 @@ def read(source: str, paths: str | Path | Sequence[str | Path], **hints: Any) ->
     detected = functools.partial(detect, columns=hints.get("columns"))
     chosen = SOURCES[name_of(source, files, SOURCES, detected)]
     given = {name: hint for name, hint in hints.items() if hint is not None}
-    refuse_strange(f"source {chosen.name!r}", given, chosen.hints | {"node"})
-    return chosen.read(files, Hints(**given))
+    return chosen.read(files, Hints(**useful(f"source {chosen.name!r}", given, chosen.hints | {"node"})))

@@ -254,7 +254,6 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
     for fault, source, paths, zone in (
         ("at least one readable job", "slurm", [february, bad], "UTC"),
         ("the terms it was made with", "slurm", [february], "Europe/Oslo"),
-        ("no options but", "itp", [february], "UTC"),
         ("a list of jobs", "nodes", [nodes], None),
         ("different files", "slurm", [february, twin], "UTC"),
         ("files of different names", "slurm", [january, tmp_path / "other" / "jan.txt"], "UTC"),

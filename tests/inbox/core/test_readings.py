@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import OutputError, TraceFormatError
+from gpuplanner.errors import GpuPlannerWarning, OutputError, TraceFormatError
 from gpuplanner.inbox import Reading, open_reading, open_trace, read, write
 from gpuplanner.inbox.public.azure_llm import read_azure_llm
 from gpuplanner.inbox.public.distributions import read_distributions
@@ -168,10 +168,10 @@ def test_files_of_one_source_but_of_two_kinds_are_not_mixed(file: File):
         read("acme", [jobs, file("x,x__cdf_pct\n1,0\n", "cdf.csv")])
 
 
-def test_an_option_that_means_nothing_for_a_kind_of_file_is_refused(file: File):
+def test_an_option_that_means_nothing_for_a_kind_of_file_is_warned_of(file: File):
     quotas = file("date,vc1,total\n2020-04-01,112,112\n")
-    with pytest.raises(TraceFormatError, match="source 'helios', quotas: expected no options; got tz"):
-        read("helios", quotas, tz="UTC")
+    with pytest.warns(GpuPlannerWarning, match="source 'helios', quotas: tz: changes nothing here"):
+        assert read("helios", quotas, tz="UTC").summary() == read("helios", quotas).summary()
 
 
 def test_a_reading_and_a_trace_never_replace_or_open_as_each_other(file: File, tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
+from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
 from gpuplanner.inbox import SOURCES, detect, read
 
 File = Callable[..., Path]
@@ -94,11 +94,11 @@ def test_no_files_is_an_error():
             read(source, [])
 
 
-def test_an_option_that_would_change_nothing_is_refused(file: File):
-    with pytest.raises(
-        TraceFormatError, match="source 'philly': expected no options but tz; got nodes, origin"
-    ):
-        read("philly", file(PHILLY), nodes="nodes.csv", origin="2020-01-01T00:00:00Z")
+def test_an_option_that_changes_nothing_is_warned_of_and_changes_nothing(file: File):
+    plain = read("philly", file(PHILLY))
+    with pytest.warns(GpuPlannerWarning, match="source 'philly': nodes, origin: changes nothing here"):
+        other = read("philly", file(PHILLY), nodes="nodes.csv", origin="2020-01-01T00:00:00Z")
+    assert other.summary() == plain.summary()
 
 
 def test_every_source_describes_itself():

@@ -225,7 +225,6 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(
         ("the terms it was made with", "nvidia-smi", [january], {"tz": "Europe/Oslo"}),
         ("the terms it was made with", "dcgm-exporter", [page], {}),
         ("at least one readable sample", "nvidia-smi", [unreadable], {"tz": "UTC"}),
-        ("no options but", "nvidia-smi", [february], {"tz": "UTC", "nodes": "n1"}),
         ("No such file", "nvidia-smi", [tmp_path / "none.csv"], {"tz": "UTC"}),
     ):  # fmt: skip
         with pytest.raises(TraceFormatError, match=fault):
