@@ -129,7 +129,7 @@ def hints(
             )
             raise ScenarioError(text)
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
-    lines = [] if form is None else [_lines(row, form, types) for row in groups.iter_rows(named=True)]
+    lines = [] if form is None else _all_lines(groups, form, types)
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
@@ -137,7 +137,7 @@ def hints(
         asked = {} if job is None else {"jobs": history.select(JOB).to_dicts()}
         show(plain(asked | {"groups": rows}), as_json=True)
     elif form is not None:
-        put("\n".join(filter(None, lines)) or "# no hint\n")
+        put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no hint\n")
     else:
         if job is not None:
             show_frame(history.select(JOB), as_json=False, title="asked for and used")
@@ -175,7 +175,13 @@ def _gres_types(given: list[str] | None) -> dict[str | None, str]:
     return types
 
 
-def _lines(row: dict[str, Any], form: str, types: dict[str | None, str]) -> str | None:
+def _all_lines(groups: pl.DataFrame, form: str, types: dict[str | None, str]) -> list[str | None]:
+    """Lines of each group, under names that differ, so that they are one stream of objects."""
+    rows = groups.iter_rows(named=True)
+    return [_lines(row, form, types, f"hint-{number}") for number, row in enumerate(rows, start=1)]
+
+
+def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.errors import GpuPlannerError
     from gpuplanner.hardware import load_gpu_model
@@ -190,7 +196,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str]) -> str 
     note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = Request(profile, count, row["limit_hint_s"], -(-count // of_node), known)
-        return request_lines(request, form, gres_type=_gres_type(row, profile, types), note=note)
+        return request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
     except GpuPlannerError as error:
         say(f"no lines for {note!a}: {error}")
         return None

@@ -1,4 +1,4 @@
-"""Requests as lines to paste: sbatch options, limits of a pod, a claim template of Kubernetes DRA."""
+"""Requests as lines to paste: sbatch options, a pod with limits, a claim template of Kubernetes DRA with its pod."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ FORMS = ("sbatch", "pod", "dra")
 """Forms that :func:`request_lines` prints."""
 MAX_NOTE = 200
 
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -68,7 +69,9 @@ class Request:
             raise SchemaError(text)
 
 
-def request_lines(request: Request, form: str, *, gres_type: str | None = None, note: str = "") -> str:
+def request_lines(
+    request: Request, form: str, *, gres_type: str | None = None, name: str | None = None, note: str = ""
+) -> str:
     r"""Print a request in one of the forms.
 
     Parameters
@@ -76,23 +79,27 @@ def request_lines(request: Request, form: str, *, gres_type: str | None = None, 
     request : Request
         What to ask for.
     form : {"sbatch", "pod", "dra"}
-        Options for the head of a batch script; the part of a Pod's ``spec`` that asks for GPUs, with the time
-        limit as ``activeDeadlineSeconds``; or a ResourceClaimTemplate, which knows no time limit.
+        Options for the head of a batch script; a Pod with the GPUs as limits; or a ResourceClaimTemplate and the
+        Pod that claims by it. Pods name no image: copy their ``spec``, or put yours in. The time limit of both is
+        ``activeDeadlineSeconds``.
     gres_type : str, optional
         Slurm's type of a whole GPU, ``nvidia_a100``; a slice has its profile behind it. Without it the line names none
         and gets any GPU; a slice cannot be asked for then.
+    name : str, optional
+        Name of the objects of Kubernetes, so that many can stand in one stream; by default one by the request.
     note : str
         Comment for the first line. It may be any text: it is printed escaped, between quotation marks.
 
     Returns
     -------
     str
-        Lines, each with its end. Nothing in them but `note` comes from a user, and that in a comment.
+        Lines, each with its end. Objects of Kubernetes are parted by ``---``; put the same between several texts.
+        Nothing in them but `note` comes from a user, and that in a comment.
 
     Raises
     ------
     SchemaError
-        If the form is unknown, or the type is no Slurm type or is needed.
+        If the form is unknown, the type is no Slurm type or is needed, or the name is none of Kubernetes.
 
     References
     ----------
@@ -106,18 +113,26 @@ def request_lines(request: Request, form: str, *, gres_type: str | None = None, 
     #SBATCH --time=0-01:30:00
     >>> print(request_lines(Request("gpu", 8), "pod", note="Anna\n#!"), end="")
     # 'Anna\n#!'
-    containers:
-    - name: main
-      resources:
-        limits:
-          nvidia.com/gpu: 8
+    apiVersion: v1
+    kind: Pod
+    metadata:
+      name: gpus-8
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: main
+        image: IMAGE
+        resources:
+          limits:
+            nvidia.com/gpu: 8
     """
     if form == "sbatch":
         lines = _sbatch(request, gres_type)
     elif form == "pod":
-        lines = _pod(request)
+        lines = _pod(request, _object_name(request, name))
     elif form == "dra":
-        lines = _claim_template(request)
+        named = _object_name(request, name)
+        lines = [*_claim_template(request, named), "---", *_claiming_pod(request, named)]
     else:
         text = message("form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these.")
         raise SchemaError(text)
@@ -159,30 +174,75 @@ def _sbatch(request: Request, gres_type: str | None) -> list[str]:
     return lines
 
 
-def _pod(request: Request) -> list[str]:
-    """Part of a Pod's spec; a plus sign cannot stand in the name of a resource."""
+def _object_name(request: Request, name: str | None) -> str:
+    """A name for objects of Kubernetes."""
+    if name is None:
+        kind = "gpus" if request.profile == WHOLE_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
+        return f"{kind}-{request.count}"
+    if not _OBJECT_NAME.fullmatch(name):
+        text = message(
+            "name of Kubernetes objects",
+            "up to 63 lower-case letters, digits and '-'",
+            repr(name),
+            "Mend it.",
+        )
+        raise SchemaError(text)
+    return name
+
+
+def _pod(request: Request, name: str) -> list[str]:
+    """A Pod with limits; a plus sign cannot stand in the name of a resource."""
     resource = "gpu" if request.profile == WHOLE_GPU else f"mig-{request.profile.replace('+', '.')}"
-    limit = request.time_limit_s
     return [
-        *([f"activeDeadlineSeconds: {math.ceil(limit)}"] if limit is not None else []),
-        "containers:",
-        "- name: main",
-        "  resources:",
-        "    limits:",
-        f"      nvidia.com/{resource}: {request.count}",
+        *_pod_head(request, name),
+        *_container("    limits:", f"      nvidia.com/{resource}: {request.count}"),
     ]
 
 
-def _claim_template(request: Request) -> list[str]:
+def _claiming_pod(request: Request, name: str) -> list[str]:
+    """A Pod that gets its GPUs by the claim template of the same name."""
+    return [
+        *_pod_head(request, name),
+        "  resourceClaims:",
+        "  - name: gpus",
+        f"    resourceClaimTemplateName: {name}",
+        *_container("    claims:", "    - name: gpus"),
+    ]
+
+
+def _pod_head(request: Request, name: str) -> list[str]:
+    limit = request.time_limit_s
+    return [
+        "apiVersion: v1",
+        "kind: Pod",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        "  restartPolicy: Never",
+        *([f"  activeDeadlineSeconds: {math.ceil(limit)}"] if limit is not None else []),
+    ]
+
+
+def _container(*resources: str) -> list[str]:
+    """The only container; an image in capitals is none, so that nothing runs before one is put in."""
+    return [
+        "  containers:",
+        "  - name: main",
+        "    image: IMAGE",
+        "    resources:",
+        *(f"  {line}" for line in resources),
+    ]
+
+
+def _claim_template(request: Request, name: str) -> list[str]:
     """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
     whole = request.profile == WHOLE_GPU
-    name = "gpus" if whole else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
     chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
     return [
         "apiVersion: resource.k8s.io/v1",
         "kind: ResourceClaimTemplate",
         "metadata:",
-        f"  name: {name}-{request.count}",
+        f"  name: {name}",
         "spec:",
         "  spec:",
         "    devices:",

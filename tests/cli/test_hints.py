@@ -66,12 +66,19 @@ def test_lines_to_paste(command):
     assert command(*arguments, "--gres-type", "A30=a30")[1].splitlines() == lines
 
 
-def test_claims_to_paste(command):
-    told = json.loads(command("hints", "sample", "--tenant", "search", "--format", "dra", "--json")[1])
-    given = [row for row in told["groups"] if row["lines"]]
-    assert given
-    for row in given:
-        assert yaml.safe_load(row["lines"])["kind"] == "ResourceClaimTemplate"
+@pytest.mark.parametrize(("form", "kinds"), [("pod", ["Pod"]), ("dra", ["ResourceClaimTemplate", "Pod"])])
+def test_objects_to_paste_are_one_stream(command, form, kinds):
+    """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
+    arguments = ("hints", "sample", "--tenant", "search", "--format", form)
+    rows = json.loads(command(*arguments, "--json")[1])["groups"]
+    given = [row["lines"] for row in rows if row["lines"]]
+    assert len(given) > 1
+    one_by_one = [list(yaml.safe_load_all(lines)) for lines in given]
+    assert all([document["kind"] for document in documents] == kinds for documents in one_by_one)
+    stream = list(yaml.safe_load_all(command(*arguments)[1]))
+    assert stream == [document for documents in one_by_one for document in documents]
+    names = [(document["kind"], document["metadata"]["name"]) for document in stream]
+    assert len(set(names)) == len(names) == len(kinds) * len(given)
 
 
 @pytest.mark.parametrize(

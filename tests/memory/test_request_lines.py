@@ -61,7 +61,7 @@ def test_sbatch_nodes_and_time():
 
 def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
     for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"):
-        spec = yaml.safe_load(request_lines(Request(profile, 2, 600.0), "pod", note="x"))
+        spec = yaml.safe_load(request_lines(Request(profile, 2, 600.0), "pod", note="x"))["spec"]
         (resource,) = spec["containers"][0]["resources"]["limits"]
         assert [resource] == list(
             allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),)))
@@ -86,10 +86,24 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
 
 @pytest.mark.parametrize(("profile", "count"), [("3g.40gb", 1), ("1g.10gb+me", 2), ("gpu", 4)])
 def test_claim_template_is_read_back_as_asked(profile, count):
-    template = yaml.safe_load(request_lines(Request(profile, count), "dra"))
+    template, pod = yaml.safe_load_all(request_lines(Request(profile, count, 600.0), "dra"))
     assert (template["apiVersion"], template["kind"]) == ("resource.k8s.io/v1", "ResourceClaimTemplate")
     asked = read_claim(template["spec"]["spec"], {}).asked
     assert (asked.gpus, asked.profile) == (count, None if profile == "gpu" else profile)
+    (claim,) = pod["spec"]["resourceClaims"]
+    (container,) = pod["spec"]["containers"]
+    assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
+    assert container["resources"]["claims"] == [{"name": claim["name"]}]
+    assert pod["spec"]["activeDeadlineSeconds"] == 600
+
+
+def test_objects_can_be_named():
+    for form in ("pod", "dra"):
+        documents = list(yaml.safe_load_all(request_lines(Request("gpu"), form, name="hint-7", note="x")))
+        assert {document["metadata"]["name"] for document in documents} == {"hint-7"}
+        for name in ("", "A", "a_b", "a\nb", "a" * 64, "-a"):
+            with pytest.raises(SchemaError, match="name of Kubernetes objects"):
+                request_lines(Request("gpu"), form, name=name)
 
 
 @settings(max_examples=80, deadline=None)
