@@ -20,9 +20,12 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
 from gpuplanner.study.handover import export_files, notes, write_study_workbook
+from gpuplanner.study.options import check_options
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
+NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
+"""Optional packages that a report takes, and the extras that bring them: missed before the walk, not behind it."""
 MARK = Mark(
     MANIFEST,
     "gpuplanner report 1",
@@ -61,6 +64,9 @@ def write_report(
         If the scenario cannot be evaluated, the notebook fails, or the folder cannot be written.
     """
     out = Path(out)
+    check_options(scenario)
+    for name, extra in NEEDED.items():
+        import_optional(name, extra=extra)
     with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")

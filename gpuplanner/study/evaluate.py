@@ -20,6 +20,7 @@ from gpuplanner.study.findings import findings
 from gpuplanner.study.history import History, history
 from gpuplanner.study.kept import cache_folder
 from gpuplanner.study.money import Money, money
+from gpuplanner.study.options import check_options
 from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
 from gpuplanner.study.plans import PLANS, Planned
@@ -57,6 +58,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     GpuPlannerError
         If the data or the scenario cannot be used; the message says what to do.
     """
+    check_options(scenario)
     inputs = _input_hashes(scenario)
     place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
