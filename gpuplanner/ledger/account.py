@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -15,8 +16,14 @@ from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_b
 from gpuplanner.ledger.slices import with_shares
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
 from gpuplanner.ledger.withheld import NOBODY, withheld
-from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform
+from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform, some_columns
 
+TIMES = ("submit_time", "start_time", "end_time")
+COLUMNS = (
+    "tenant", *TIMES, "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list", "sm_activity",
+    "memory_peak_gib",
+)  # fmt: skip
+"""Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
 
@@ -92,7 +99,8 @@ def gpu_time_ledger(
     [('-', 'free', 2.5), ('-', 'unexplained', 0.5), ('vision', 'unobserved', 1.0)]
     """
     window = Window(start, end)
-    asking, nodes = with_boards(*_tables(jobs, inventory, window))
+    ids = [] if samples is None else ["job_id"]
+    asking, nodes = with_boards(*_tables(jobs, inventory, window, [*ids, *COLUMNS]))
     started = asking.lazy().filter(pl.col("start_time").is_not_null())
     queued = asking.lazy().with_columns(left_queue=pl.coalesce("start_time", "end_time"))
     out = withheld(out_of_service, nodes["board"])
@@ -147,7 +155,7 @@ def assumptions(
     'No inventory was given'
     """
     window = Window(start, end)
-    _, nodes = with_boards(*_tables(jobs, inventory, window))
+    _, nodes = with_boards(*_tables(jobs, inventory, window, COLUMNS))
     found = []
     if inventory is None:
         found.append(
@@ -158,7 +166,7 @@ def assumptions(
         found.append(
             "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
         )
-    table = conform(jobs, Jobs, where="jobs")
+    table = some_columns(jobs, Jobs, [*TIMES, "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
         found.append(
@@ -181,9 +189,9 @@ def assumptions(
 
 
 def _tables(
-    jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: Window
+    jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: Window, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    asking = gpu_jobs(conform(jobs, Jobs, where="ledger: jobs"), window)
+    asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="ledger: jobs"), window)
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
     nodes = conform(inventory, Inventory, where="ledger: inventory")

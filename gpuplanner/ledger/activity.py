@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ledger.pools import Window, gpu_jobs
-from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, empty
+from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, empty, some_columns
 
 PROCESS_FROM_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
@@ -20,6 +20,10 @@ References
 IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
 """Parts of ``held_idle``; unclear where memory was not measured."""
 STATES = ("used", *IDLE, "unobserved")
+COLUMNS = (
+    "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "sm_activity", "memory_peak_gib",
+)  # fmt: skip
+"""Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` where there are samples."""
 
 
 def held_hours(
@@ -64,6 +68,7 @@ def held_hours(
         .collect()
     )
     seen = _seen_minutes(held, samples) if seen_by_id else held.clear()
+    owners = owners.cast({"tenant": pl.String})
     parts = []
     for state in STATES:
         gpu_hours = _sums(held.filter(record=state), "gpus", owners.height, window)
@@ -113,7 +118,9 @@ def held_by_activity(
     [6.0]
     """
     window = Window(start, end)
-    asking = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).with_columns(board=pl.lit(None, pl.String))
+    ids = [] if samples is None else ["job_id"]
+    table = some_columns(jobs, Jobs, [*ids, *COLUMNS], where="jobs")
+    asking = gpu_jobs(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
     found = held_hours(asking.filter(pl.col("start_time").is_not_null()), samples, window)
     hours = pl.col("gpu_hours")
     return (

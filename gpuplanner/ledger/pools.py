@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, untimed
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
-from gpuplanner.schemas import Inventory, Jobs, conform
+from gpuplanner.schemas import Inventory, Jobs, conform, some_columns
 
 HOUR = timedelta(hours=1)
+Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
     [('inferred', 3)]
     """
     window = Window(start, end)
-    asking = gpu_jobs(conform(jobs, Jobs, where="jobs"), window)
+    columns = ["submit_time", "start_time", "end_time", "state", "gpus", "gpu_model"]
+    asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="jobs"), window)
     if asking["gpu_model"].has_nulls():
         asking = asking.with_columns(gpu_model=pl.lit(None, pl.String))
     rows = [
@@ -149,7 +152,7 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
     return pl.DataFrame(rows, schema=schema)
 
 
-def gpu_jobs(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
+def gpu_jobs(jobs: Table, window: Window) -> Table:
     """Jobs that held or asked for GPUs at some time in the window, as far as it is known when."""
     there = (pl.col("submit_time") < window.end) & (pl.col("end_time").fill_null(window.end) > window.start)
     return jobs.filter((pl.col("gpus") > 0) & there & ~untimed())

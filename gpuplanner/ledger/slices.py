@@ -56,19 +56,17 @@ def with_shares(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     all_cut = cut.height == inventory.height
     here = pl.col("node_list").is_in(cut["node"].to_list())
     on_cut = (here | pl.lit(all_cut)).fill_null(all_cut) & pl.col("profile_requested").is_not_null()
-    names = jobs.filter(on_cut)["profile_requested"].unique().sort()
-    schema = {"board": pl.String, "profile_requested": pl.String, "share": pl.Float64}
-    rows = [(board, name, _share(board, name)) for board in boards for name in names]
-    shares = pl.DataFrame(rows, schema=schema, orient="row")
-    asked = pl.col("gpu_model") if len(boards) > 1 else pl.lit(boards[0])
-    return (
-        jobs.with_columns(board=asked)
-        .join(shares, on=["board", "profile_requested"], how="left", maintain_order="left")
-        .with_columns(
-            gpus=pl.when(on_cut).then(pl.col("gpus") * pl.col("share").fill_null(1.0)).otherwise("gpus")
+    names = jobs.filter(on_cut)["profile_requested"].unique().cast(pl.String).sort().to_list()
+    share = pl.lit(1.0)
+    for board in boards:
+        shares = [_share(board, name) for name in names]
+        of_board = pl.col("profile_requested").replace_strict(
+            names, shares, default=1.0, return_dtype=pl.Float64
         )
-        .drop("board", "share")
-    )
+        # Jobs that name no board can only be on the one board there is.
+        here = pl.col("gpu_model") == board if len(boards) > 1 else pl.lit(value=True)
+        share = pl.when(here).then(of_board).otherwise(share)
+    return jobs.with_columns(gpus=pl.when(on_cut).then(pl.col("gpus") * share).otherwise("gpus"))
 
 
 def _share(board: str, profile: str) -> float:

@@ -7,7 +7,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.ledger.pools import Window, gpu_jobs
-from gpuplanner.schemas import Jobs, conform
+from gpuplanner.schemas import Jobs, some_columns
 
 LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
 """States whose GPU-time may have to be spent again. How much of it was saved by checkpoints is not known."""
@@ -50,10 +50,11 @@ def held_by_state(
     [('COMPLETED', 16.0, False, 40.0), ('FAILED', 4.0, True, 10.0)]
     """
     window = Window(start, end)
-    held = _held(jobs, window)
     table = (
-        held.group_by("tenant", pl.col("state").cast(pl.String))
+        _held(jobs, window)
+        .group_by("tenant", "state")
         .agg(attempts=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum())
+        .with_columns(pl.col("tenant", "state").cast(pl.String))
         .with_columns(lost=pl.col("state").is_in(LOST_STATES))
         .sort("gpu_hours", "tenant", "state", descending=[True, False, False])
     )
@@ -108,7 +109,7 @@ def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: date
         return pl.when(known.any()).then(value.filter(known).sum())
 
     return (
-        _held(jobs, window)
+        _held(jobs, window, "time_limit_s", "sm_activity")
         .group_by("tenant")
         .agg(
             requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, within),
@@ -117,12 +118,17 @@ def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: date
             limit_share=allocated.filter(limited).sum() / allocated.sum(),
             observed_share=allocated.filter(observed).sum() / allocated.sum(),
         )
+        .with_columns(pl.col("tenant").cast(pl.String))
         .sort("tenant")
     )
 
 
-def _held(jobs: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _held(jobs: pl.DataFrame, window: Window, *more: str) -> pl.DataFrame:
     """Attempts that held GPUs in the window, and for how many hours of it."""
-    table = gpu_jobs(conform(jobs, Jobs, where="jobs"), window)
-    started = table.filter(pl.col("start_time").is_not_null())
-    return started.with_columns(hours=window.overlap_h("start_time", "end_time")).filter(pl.col("hours") > 0)
+    names = ["tenant", "state", "gpus", "submit_time", "start_time", "end_time", *more]
+    table = gpu_jobs(some_columns(jobs, Jobs, names, where="jobs").lazy(), window)
+    hours = window.overlap_h("start_time", "end_time")
+    held = table.filter(pl.col("start_time").is_not_null()).select(
+        "tenant", "state", "gpus", "start_time", *more, hours=hours
+    )
+    return held.filter(pl.col("hours") > 0).collect()

@@ -1,6 +1,6 @@
 """One declaration per table: used for checks, for the reference page and for test data."""
 
-from gpuplanner.schemas.check import check, conform, empty, filter_rows, to_markdown
+from gpuplanner.schemas.check import check, conform, empty, filter_rows, some_columns, to_markdown
 from gpuplanner.schemas.tables import (
     LATER_COUNTERS,
     TABLES,
@@ -37,5 +37,6 @@ __all__ = [
     "conform",
     "empty",
     "filter_rows",
+    "some_columns",
     "to_markdown",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import dataframely as dy
 import polars as pl
@@ -70,7 +71,41 @@ def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.D
     SchemaError
         If columns that may not be null are missing, or a column cannot be cast.
     """
-    columns = schema.columns()
+    return _selected(frame, schema, tuple(schema.columns()), where=where)
+
+
+def some_columns(
+    frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, where: str
+) -> pl.DataFrame:
+    """Select some columns of the schema and cast them; those that may be null are made where they are absent.
+
+    Tables of many millions of rows are never copied whole, so they need not have the other columns, and text in
+    them may stand as categories, which stay.
+
+    Raises
+    ------
+    SchemaError
+        As :func:`conform`.
+
+    Examples
+    --------
+    >>> from gpuplanner.schemas import Jobs
+    >>> jobs = pl.DataFrame({"tenant": ["a"]}, schema={"tenant": pl.Categorical})
+    >>> some_columns(jobs, Jobs, ["tenant", "gpus"], where="jobs").dtypes
+    [Categorical, Float64]
+    """
+    return _selected(frame, schema, names, where=where, categories=True)
+
+
+def _selected(
+    frame: pl.DataFrame,
+    schema: type[dy.Schema],
+    names: Sequence[str],
+    *,
+    where: str,
+    categories: bool = False,
+) -> pl.DataFrame:
+    columns = {name: schema.columns()[name] for name in names}
     missing = [name for name, column in columns.items() if name not in frame.columns and not column.nullable]
     if missing:
         text = message(
@@ -80,8 +115,14 @@ def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.D
             "Add the columns.",
         )
         raise SchemaError(text)
+    kept = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
+    kept &= {name for name, column in columns.items() if column.dtype == pl.String}
     present = [
-        pl.col(name).cast(column.dtype) if name in frame.columns else pl.lit(None, column.dtype).alias(name)
+        pl.lit(None, column.dtype).alias(name)
+        if name not in frame.columns
+        else pl.col(name)
+        if name in kept
+        else pl.col(name).cast(column.dtype)
         for name, column in columns.items()
     ]
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,9 +63,9 @@ class History:
     fleet: PlannedFleet
 
 
-def load_trace(data: str) -> Trace:
-    """Open the folder that a scenario names; ``"sample"`` is the shipped one."""
-    return open_trace(sample_folder() if data == "sample" else Path(data))
+def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Trace:
+    """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one."""
+    return open_trace(sample_folder() if data == "sample" else Path(data), columns=columns)
 
 
 def grouped(trace: Trace, smallest: int) -> Trace:

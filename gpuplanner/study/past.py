@@ -24,6 +24,12 @@ from gpuplanner.study.stage import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
 WEEKLY_QUANTILE = 0.95
+DESCRIBED = (
+    "tenant", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
+    "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
+    "quarantined",
+)  # fmt: skip
+"""Columns of ``schemas.Jobs`` that :func:`describe_trace` looks at."""
 
 
 @stage("data", "month", "tz", after=(history,))
@@ -138,7 +144,8 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
     dict
         Facts; tables of the quality report, the ledger by bucket and (``hours``) in full, job classes, tenants.
     """
-    trace = grouped(load_trace(folder), smallest_group)
+    people = ["user"] if smallest_group else []
+    trace = grouped(load_trace(folder, columns=[*DESCRIBED, *people]), smallest_group)
     begin, end = begin_of(trace), end_of(trace)
     booked = trace_ledger(trace, begin, end)
     installed = float(booked["gpu_hours"].sum())
@@ -148,7 +155,7 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
     if jobs.select((wait_h > 0).any()).item() is not True:
         wait_h = pl.lit(None, pl.Float64)
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
-    by = "job_class" if jobs["job_class"].drop_nulls().len() else "tenant"
+    by = "job_class" if jobs["job_class"].null_count() < jobs.height else "tenant"
     return {
         "facts": {
             **trace.summary(),
@@ -169,6 +176,7 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
             mean_wait_h=wait_h.mean(),
             failed_fraction=(pl.col("state") == "FAILED").mean(),
         )
+        .cast({by: pl.String})
         .sort("jobs", by, descending=[True, False]),
         "tenants": by_tenant(booked),
         "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),

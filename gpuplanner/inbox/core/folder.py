@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark, kept_aside, replaced_directory, sole_writer, to_json
 from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
+from gpuplanner.inbox.core.job_pieces import read_jobs
 from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.schemas import check
 
@@ -38,6 +40,18 @@ class Folder:
             If it is missing, damaged or not of the schema.
         """
         return _table(self.path / f"{name}.parquet", schema)
+
+    def jobs(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Some columns of its jobs, see :func:`gpuplanner.inbox.core.job_pieces.read_jobs`.
+
+        Raises
+        ------
+        TraceFormatError
+            As :meth:`table`.
+        """
+        path = self.path / "jobs.parquet"
+        with _explained(path):
+            return read_jobs(path, columns)
 
     def table_if_there(self, name: str, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame | None:
         """One of its tables, or None."""
@@ -187,11 +201,17 @@ def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
 
 def _table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
     """A table of the folder: its columns alone are checked, or, for a declared table, its values too."""
-    try:
+    with _explained(path):
         frame = pl.read_parquet(path, glob=False)
         if isinstance(schema, pl.Schema):
             return frame.match_to_schema(schema)
         return check(frame, schema, where=str(path))
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
         text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
         raise TraceFormatError(text) from error

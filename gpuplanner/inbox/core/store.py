@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -88,8 +89,16 @@ def as_read(samples: pl.DataFrame) -> pl.DataFrame:
     return samples.drop(absent)
 
 
-def open_trace(directory: str | Path) -> Trace:
+def open_trace(directory: str | Path, *, columns: Sequence[str] | None = None) -> Trace:
     """Open a folder written by :func:`write_trace`.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Where it stands.
+    columns : sequence of str, optional
+        Columns of the jobs to keep, text as categories, in little memory; ``job_id`` comes too where there
+        are samples. Default: the whole table.
 
     Raises
     ------
@@ -104,7 +113,9 @@ def open_trace(directory: str | Path) -> Trace:
     gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds a trace; ...
     """
     folder = open_folder(directory, MARK, "a trace")
-    jobs = folder.table("jobs", Jobs)
+    if columns is not None and (folder.path / "samples.parquet").exists():
+        columns = ["job_id", *columns]
+    jobs = folder.table("jobs", Jobs) if columns is None else folder.jobs(columns)
     folder.require({"rows_kept": jobs.height, "rows_rejected": folder.rejects.height})
     folder.require_keys(SUMMARY)
     return Trace(
