@@ -55,6 +55,21 @@ class Installed:
         return sum(pool.gpus for pool in self.pools)
 
     @property
+    def listed(self) -> str:
+        """GPUs by board in words.
+
+        Examples
+        --------
+        >>> Installed(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).listed
+        '8 × T4, 2 × L4'
+        """
+        if self.pools[0].board is not None:
+            return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
+        if not self.words:
+            return "not named"
+        return ", ".join(self.words) + ("" if len(self.words) == 1 else "; jobs do not say on which they ran")
+
+    @property
     def origin(self) -> str:
         """Where the number comes from, in words.
 
