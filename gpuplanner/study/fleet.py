@@ -98,7 +98,13 @@ def installed(trace: Trace, begin: datetime, end: datetime) -> Installed:
         inventory = inferred_inventory(trace.jobs, start=begin, end=end)
     else:
         inventory = trace.inventory
-    held = gpu_jobs(trace.jobs, Window(begin, end)).filter(pl.col("start_time").is_not_null())
+    held = (
+        gpu_jobs(trace.jobs.lazy(), Window(begin, end))
+        .filter(pl.col("start_time").is_not_null())
+        .group_by(pl.col("gpu_model").cast(pl.String))
+        .agg(jobs=pl.len())
+        .collect()
+    )
     _, nodes = with_boards(held, in_service(inventory, end))
     by_board = (
         nodes.group_by("board").agg(pl.col("gpus").sum()).sort("gpus", "board", descending=[True, False])
@@ -119,7 +125,7 @@ def in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
 def _words(nodes: pl.DataFrame, held: pl.DataFrame) -> tuple[str, ...]:
     named = nodes.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("gpus").sum())
     if named.is_empty():
-        named = held.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.len())
+        named = held.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("jobs").sum())
     return tuple(named.sort("weight", "gpu_model", descending=[True, False])["gpu_model"])
 
 
