@@ -14,15 +14,24 @@ from gpuplanner.hardware.layout import (
     parse_layout,
     parse_placements,
 )
+from gpuplanner.hardware.names import (
+    DeviceWord,
+    Share,
+    boards_meant,
+    common_share,
+    parse_device,
+    profile_on,
+)
 from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_order
 from gpuplanner.hardware.profile import MigProfile, ProfileName
 from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, reconfiguration_cost
-from gpuplanner.hardware.spread import spread
+from gpuplanner.hardware.spread import at_least, fewest_gpus, spread
 from gpuplanner.hardware.whole_boards import any_board, whole_board
 
 __all__ = [
     "OFF",
     "PATHS",
+    "DeviceWord",
     "GpuModel",
     "Layout",
     "MigProfile",
@@ -30,10 +39,15 @@ __all__ = [
     "ProfileName",
     "Proof",
     "Reconfiguration",
+    "Share",
     "any_board",
     "as_board",
+    "at_least",
+    "boards_meant",
+    "common_share",
     "creation_order",
     "driver_starts",
+    "fewest_gpus",
     "format_layout",
     "free_slices",
     "is_valid",
@@ -42,10 +56,12 @@ __all__ = [
     "load_gpu_model",
     "multisets",
     "pareto_counts",
+    "parse_device",
     "parse_layout",
     "parse_placements",
     "place_in_order",
     "placed_layouts",
+    "profile_on",
     "prove",
     "reconfiguration_cost",
     "spread",

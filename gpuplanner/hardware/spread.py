@@ -1,4 +1,4 @@
-"""Spread instances over several GPUs of one board, exactly."""
+"""Spread instances over several GPUs of one board, exactly; the fewest GPUs that hold some instances."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from gpuplanner.hardware.enumerate import pareto_counts
 from gpuplanner.hardware.feasibility import resolve_counts
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
+
+MOST_GPUS = 64
+"""GPUs of one node, at most: more is a fault of what was written down, and the search would be long."""
 
 
 def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[dict[str, int]] | None:
@@ -70,3 +73,56 @@ def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[
         return None
     cut = [{name: count for name, count in zip(names, take, strict=True) if count} for take in filled]
     return [*cut, *({WHOLE_GPU: 1} for _ in range(whole))]
+
+
+def fewest_gpus(board: GpuModel | str, counts: Mapping[str, int]) -> list[dict[str, int]] | None:
+    """Find the fewest GPUs that hold some instances, and what each of them holds.
+
+    Parameters
+    ----------
+    board : GpuModel or str
+        The board.
+    counts : mapping of str to int
+        Instances of each profile.
+
+    Returns
+    -------
+    list of dict or None
+        As :func:`spread`; None if more than :data:`MOST_GPUS` were needed.
+
+    Raises
+    ------
+    GeometryError
+        If the board or a profile is unknown, or a count is not a whole number of at least 0.
+
+    Examples
+    --------
+    >>> fewest_gpus("A100-40GB", {"1g.5gb": 14, "3g.20gb": 1})
+    [{'3g.20gb': 1}, {'1g.5gb': 7}, {'1g.5gb': 7}]
+    >>> fewest_gpus("A100-80GB", {"1g.20gb": 5})
+    [{'1g.20gb': 4}, {'1g.20gb': 1}]
+    """
+    board = as_board(board)
+    wanted = resolve_counts(board, counts)
+    for gpus in range(at_least(board, wanted), MOST_GPUS + 1):
+        found = spread(board, wanted, gpus)
+        if found is not None:
+            return found
+    return None
+
+
+def at_least(board: GpuModel, counts: Mapping[str, int]) -> int:
+    """GPUs that some instances need at least: by compute slices, memory slices and the most of each profile.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> at_least(load_gpu_model("A100-40GB"), {"4g.20gb": 3})
+    3
+    """
+    profiles = {name: board.profile(name) for name in counts if name != WHOLE_GPU}
+    compute = sum(counts[name] * profile.compute_slices for name, profile in profiles.items())
+    memory = sum(counts[name] * profile.memory_slices for name, profile in profiles.items())
+    each = [-(-counts[name] // profile.max_instances) for name, profile in profiles.items()]
+    cut = max(-(-compute // board.compute_slices), -(-memory // board.memory_slices), *each, 0)
+    return cut + counts.get(WHOLE_GPU, 0)

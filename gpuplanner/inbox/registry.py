@@ -64,6 +64,7 @@ def read(
     tz: str | None = None,
     origin: datetime | str | None = None,
     columns: Sequence[str] | None = None,
+    boards: Mapping[str, str] | None = None,
 ) -> Trace | Reading:
     r"""Read files of one source into a trace.
 
@@ -81,6 +82,9 @@ def read(
         Instant from which seconds are counted (``itp``, ``openb``, ``pai``, ``dlrm``, ``spot``, ``simulator``).
     columns : sequence of str, optional
         Names of the fields of a file without a header line (``slurm``).
+    boards : mapping of str to str, optional
+        Word for a board → board of the catalogue, where the word does not decide it (``slurm``, ``kubernetes``,
+        ``nodes``).
 
     Returns
     -------
@@ -109,7 +113,13 @@ def read(
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     chosen = SOURCES[name_of(source, files, SOURCES, detect, aliases=ALIASES)]
-    given: dict[str, Any] = {"nodes": nodes, "tz": tz, "origin": origin, "columns": columns}
+    given: dict[str, Any] = {
+        "nodes": nodes,
+        "tz": tz,
+        "origin": origin,
+        "columns": columns,
+        "boards": boards or None,
+    }
     options = {name: value for name, value in given.items() if value is not None}
     return chosen.read(files, **useful(f"source {chosen.name!r}", options, chosen.options))
 

@@ -12,20 +12,18 @@ from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import TICK, untimed
 from gpuplanner.ledger.activity import IDLE, held_hours
 from gpuplanner.ledger.node_pool import node_pool
-from gpuplanner.ledger.pools import Window, gpu_jobs, inferred_inventory, with_boards
-from gpuplanner.ledger.slices import with_shares
+from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
+from gpuplanner.ledger.window import Window
 from gpuplanner.ledger.withheld import NOBODY, withheld
 from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform, some_columns
 
 TIMES = ("submit_time", "start_time", "end_time")
 COLUMNS = (
     "tenant", *TIMES, "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list", "sm_activity",
-    "memory_peak_gib",
+    "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
-ONE_POOL = "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
-"""What :func:`assumptions` says where boards are not told apart."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
 
@@ -47,8 +45,7 @@ def gpu_time_ledger(
     job waits that asks for no more than is left, and nodes have it only in pieces too small; ``unexplained`` as far
     as jobs wait that would have fitted by all that is known, on the nodes or, while it is not known on which nodes
     GPUs are held, by count; else ``free``. Of a reservation, what its tenant does not hold is
-    ``reserved``. Where the inventory says that nodes are in MIG mode, a job on them that names a profile holds
-    that instance's share of the compute slices for each GPU it counts.
+    ``reserved``. A MIG instance counts its share of the compute slices of a board.
 
     Parameters
     ----------
@@ -165,7 +162,9 @@ def assumptions(
             "held at once; free time is a lower bound."
         )
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
-        found.append(ONE_POOL)
+        found.append(
+            "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
+        )
     table = some_columns(jobs, Jobs, [*TIMES, "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
@@ -195,7 +194,7 @@ def _tables(
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
     nodes = conform(inventory, Inventory, where="ledger: inventory")
-    return with_shares(asking, nodes), nodes
+    return asking, nodes
 
 
 def _pool(

@@ -7,7 +7,8 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, empty, some_columns
 
 PROCESS_FROM_GIB = 0.25
@@ -23,7 +24,7 @@ STATES = ("used", *IDLE, "unobserved")
 COLUMNS = (
     "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "sm_activity", "memory_peak_gib",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` where there are samples."""
+"""Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` and ``instances`` where there are samples."""
 
 
 def held_hours(
@@ -56,7 +57,7 @@ def held_hours(
         jobs.lazy()
         .with_row_index("row")
         .select(
-            *(["row", "job_id"] if seen_by_id else []),
+            *(["row", "job_id", "instances"] if seen_by_id else []),
             "gpus",
             *keys,
             begin="start_time",
@@ -118,7 +119,7 @@ def held_by_activity(
     [6.0]
     """
     window = Window(start, end)
-    ids = [] if samples is None else ["job_id"]
+    ids = [] if samples is None else ["job_id", "instances"]
     table = some_columns(jobs, Jobs, [*ids, *COLUMNS], where="jobs")
     asking = gpu_jobs(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
     found = held_hours(asking.filter(pl.col("start_time").is_not_null()), samples, window)
@@ -158,12 +159,14 @@ def _seen_minutes(held: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFr
         .group_by("job_id", "minute")
         .agg(pl.len().alias("devices"), *((pl.col("state") == state).sum().alias(state) for state in states))
     )
+    of_gpus = pl.min_horizontal("gpus", "devices")
+    of_instances = pl.col("gpus") * (pl.col("devices") / pl.col("instances")).clip(upper_bound=1.0)
     return (
         held.join(devices, on="job_id")
         .with_columns(
             begin=pl.max_horizontal("begin", "minute"),
             until=pl.min_horizontal("until", pl.col("minute") + pl.duration(minutes=1)),
-            gpus_seen=pl.min_horizontal("gpus", "devices"),
+            gpus_seen=pl.when(pl.col("instances").is_not_null()).then(of_instances).otherwise(of_gpus),
         )
         .filter(pl.col("begin") < pl.col("until"))
         .with_columns(pl.col(state) / pl.col("devices") * pl.col("gpus_seen") for state in states)

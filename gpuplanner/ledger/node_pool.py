@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ledger.node_lists import NodeLists, numbered_lists
-from gpuplanner.ledger.pools import Window
 from gpuplanner.ledger.slabs import Kinds, Slabs, running_sum
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Idle, Spans
+from gpuplanner.ledger.window import Window
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.core.node_names import known_nodes
-from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import Inventory, Jobs, conform
 
 

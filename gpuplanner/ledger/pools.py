@@ -2,79 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import polars as pl
 
-from gpuplanner.errors import SchemaError, message
-from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone, untimed
-from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
+from gpuplanner.intervals import HOUR_TICKS, untimed
+from gpuplanner.ledger.boards_held import boards_at_once
+from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import Inventory, Jobs, conform, some_columns
 
-HOUR = timedelta(hours=1)
 Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
-
-
-@dataclass(frozen=True)
-class Window:
-    """The time that a ledger covers, on a grid of clock hours of which the first and last may be cut.
-
-    Parameters
-    ----------
-    start, end : datetime
-        First instant, and first instant behind it, with a time zone.
-    """
-
-    start: datetime
-    end: datetime
-
-    def __post_init__(self) -> None:
-        require_zone(self.start, self.end, where="ledger")
-        if self.end <= self.start:
-            text = message(
-                "ledger: start and end",
-                "an end after the start",
-                f"{self.start} and {self.end}",
-                "Swap them.",
-            )
-            raise SchemaError(text)
-
-    @property
-    def origin(self) -> datetime:
-        """Start of the first hour, in UTC."""
-        return EPOCH + (self.start - EPOCH) // HOUR * HOUR
-
-    @property
-    def hours(self) -> int:
-        """Hours of the grid."""
-        return -((self.origin - self.end) // HOUR)
-
-    @property
-    def length(self) -> int:
-        """Length of the grid in ticks."""
-        return self.hours * HOUR_TICKS
-
-    def overlap_h(self, begin: str, end: str) -> pl.Expr:
-        """Hours of the window between two columns; a null begin lies before it, a null end behind it."""
-        first = pl.max_horizontal(pl.col(begin).fill_null(self.start), pl.lit(self.start))
-        last = pl.min_horizontal(pl.col(end).fill_null(self.end), pl.lit(self.end))
-        return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)
-
-    def spans(self, table: pl.DataFrame | pl.LazyFrame, begin: str, end: str, weight: str) -> Spans:
-        """Intervals of a table within the window; a null begin lies before it, a null end behind it."""
-        first, last = ((instant - self.origin) // TICK for instant in (self.start, self.end))
-        zero = (self.origin - EPOCH) // TICK
-
-        def clipped(name: str, missing: datetime) -> pl.Expr:
-            return (pl.col(name).fill_null(missing).dt.timestamp("us") - zero).clip(first, last)
-
-        begins = clipped(begin, self.start)
-        ends = pl.max_horizontal(clipped(end, self.end), begins)
-        found = table.lazy().select(begin=begins, end=ends, gpus=pl.col(weight).cast(pl.Float64)).collect()
-        return Spans(*(found[name].to_numpy() for name in ("begin", "end", "gpus")))
 
 
 def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime) -> float:
@@ -101,7 +39,8 @@ def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime)
 def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
     """The smallest inventory that could have run the jobs: the peak held, in whole GPUs, of each board.
 
-    It is a lower bound: GPUs that were never held together with all others do not show, so the free time in
+    MIG instances count as the boards that they need at least, see :func:`~.ledger.boards_held.boards_at_once`. It
+    is a lower bound: GPUs that were never held together with all others do not show, so the free time in
     a ledger over it is a lower bound too.
 
     Parameters
@@ -136,15 +75,19 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
     [('inferred', 3)]
     """
     window = Window(start, end)
-    columns = ["submit_time", "start_time", "end_time", "state", "gpus", "gpu_model"]
+    columns = [
+        *("submit_time", "start_time", "end_time", "state", "gpu_model", "profile_requested"),
+        *("gpus", "gpus_by_memory", "instances"),
+    ]
     asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="jobs"), window)
     if asking["gpu_model"].has_nulls():
         asking = asking.with_columns(gpu_model=pl.lit(None, pl.String))
+    held = asking.filter(pl.col("start_time").is_not_null())
     rows = [
         {
             "node": f"inferred-{board}" if board is not None else "inferred",
             "gpu_model": board,
-            "gpus": _peak(asking.filter(pl.col("gpu_model").eq_missing(board)), window),
+            "gpus": boards_at_once(held.filter(pl.col("gpu_model").eq_missing(board)), board, window),
         }
         for board in asking["gpu_model"].unique().sort()
     ]
@@ -178,9 +121,3 @@ def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFra
         return jobs.with_columns(board=words), nodes.with_columns(board="gpu_model")
     pooled = pl.lit(None, pl.String).alias("board")
     return jobs.with_columns(pooled), nodes.with_columns(pooled)
-
-
-def _peak(jobs: pl.DataFrame, window: Window) -> int:
-    held = jobs.filter(pl.col("start_time").is_not_null())
-    peak = window.spans(held, "start_time", "end_time", "gpus").peak(window.length)
-    return math.ceil(peak - TOLERANCE_GPUS)

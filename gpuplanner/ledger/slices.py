@@ -7,9 +7,10 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.errors import GpuPlannerError, SchemaError, message
+from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model, parse_layout
-from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform
 
 PARTS = ("held", "cut_idle", "lost_to_layout", "whole")
@@ -27,56 +28,6 @@ whole
 TOLERANCE = 1e-9
 
 
-def with_shares(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """Count a MIG instance as its share of a GPU, where the inventory says that the GPUs are cut.
-
-    A job that names a profile on GPUs that are not in MIG mode holds whole GPUs.
-
-    Parameters
-    ----------
-    jobs, inventory : polars.DataFrame
-        Tables ``schemas.Jobs`` and ``schemas.Inventory``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The jobs, with ``gpus`` in GPUs.
-
-    Examples
-    --------
-    >>> nodes = pl.DataFrame({"node": ["n1"], "gpu_model": "H100-80GB-SXM5", "mig_enabled": True})
-    >>> jobs = {"gpu_model": None, "profile_requested": ["3g.40gb", None], "gpus": 2.0, "node_list": "n1"}
-    >>> with_shares(pl.DataFrame(jobs), nodes)["gpus"].round(3).to_list()
-    [0.857, 2.0]
-    """
-    cut = inventory.filter(pl.col("mig_enabled").fill_null(value=False) & pl.col("gpu_model").is_not_null())
-    boards = cut["gpu_model"].unique().sort()
-    if cut.is_empty():
-        return jobs
-    all_cut = cut.height == inventory.height
-    here = pl.col("node_list").is_in(cut["node"].to_list())
-    on_cut = (here | pl.lit(all_cut)).fill_null(all_cut) & pl.col("profile_requested").is_not_null()
-    names = jobs.filter(on_cut)["profile_requested"].unique().cast(pl.String).sort().to_list()
-    share = pl.lit(1.0)
-    for board in boards:
-        shares = [_share(board, name) for name in names]
-        of_board = pl.col("profile_requested").replace_strict(
-            names, shares, default=1.0, return_dtype=pl.Float64
-        )
-        # Jobs that name no board can only be on the one board there is.
-        here = pl.col("gpu_model") == board if len(boards) > 1 else pl.lit(value=True)
-        share = pl.when(here).then(of_board).otherwise(share)
-    return jobs.with_columns(gpus=pl.when(on_cut).then(pl.col("gpus") * share).otherwise("gpus"))
-
-
-def _share(board: str, profile: str) -> float:
-    """Share of the board; 1 where the catalogue has no such board or profile: nothing is made smaller by a guess."""
-    try:
-        return load_gpu_model(board).share(profile)
-    except GpuPlannerError:
-        return 1.0
-
-
 def slice_hours(
     jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
@@ -88,7 +39,8 @@ def slice_hours(
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs``; those with ``profile_requested`` hold an instance of it.
+        Table ``schemas.Jobs``; those with ``instances`` hold so many of ``profile_requested``. Where a job holds
+        several profiles, the table does not say how many of each: its slices are under ``cut_idle``.
     inventory : polars.DataFrame
         Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: not cut).
     start, end : datetime
@@ -112,8 +64,8 @@ def slice_hours(
     >>> from datetime import UTC, timedelta
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> nodes = pl.DataFrame({"node": ["n1"], "gpus": [1], "gpu_model": "H100-80GB-SXM5", "layouts": "3g.40gb:2"})
-    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 1.0,
-    ...     "submit_time": nine, "start_time": nine, "profile_requested": "3g.40gb"})
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 3 / 7,
+    ...     "instances": 1, "submit_time": nine, "start_time": nine, "profile_requested": "3g.40gb"})
     >>> slice_hours(jobs, nodes, start=nine, end=nine + timedelta(hours=1)).drop("gpu_model").rows()
     [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
     """
@@ -122,7 +74,9 @@ def slice_hours(
         hours=window.overlap_h("installed", "retired")
     )
     held = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).filter(
-        pl.col("profile_requested").is_not_null() & pl.col("start_time").is_not_null()
+        pl.col("instances").is_not_null()
+        & pl.col("profile_requested").is_not_null()
+        & pl.col("start_time").is_not_null()
     )
     held = held.with_columns(hours=window.overlap_h("start_time", "end_time"))
     names = nodes["gpu_model"].drop_nulls().unique().sort()
@@ -148,9 +102,8 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
             for profile, count in parse_layout(text.strip()).items():
                 cut[board.profile(profile).name] += count * hours
     used: dict[str, float] = defaultdict(float)
-    for profile, gpus, hours in held.select("profile_requested", "gpus", "hours").iter_rows():
-        if profile != WHOLE_GPU:
-            used[board.profile(profile).name] += max(gpus, 1.0) * hours
+    for profile, instances, hours in held.select("profile_requested", "instances", "hours").iter_rows():
+        used[board.profile(profile).name] += instances * hours
     _refuse_more_than_cut(cut, used, name)
 
     def slices(instances: dict[str, float]) -> tuple[float, float]:

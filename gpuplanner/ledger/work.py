@@ -6,7 +6,8 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.ledger.pools import Window, gpu_jobs
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import Jobs, some_columns
 
 LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")

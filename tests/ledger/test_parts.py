@@ -284,11 +284,16 @@ def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
     ]
 
 
+def cut_into(profile, instances=1, **further):
+    """What the columns of a job say that holds instances of one profile of an H100."""
+    return {"profile_requested": profile, "instances": instances, "gpu_model": H100} | further
+
+
 def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
     nodes = make_nodes((3, H100, None, None)).with_columns(layouts=pl.lit("3g.40gb:2;gpu;1g.10gb:7"))
     jobs = make_jobs(
-        ("a", 1.0, 0, 0, 60, {"profile_requested": "3g.40gb"}),
-        ("b", 1.0, 0, 0, 180, {"profile_requested": "1g.10gb"}),
+        ("a", 3 / 7, 0, 0, 60, cut_into("3g.40gb")),
+        ("b", 1 / 7, 0, 0, 180, cut_into("1g.10gb")),
         ("b", 1.0, 0, 0, 180, {"profile_requested": "gpu"}),
     )
     rows = slice_hours(jobs, nodes, **window).drop("gpu_model").rows()
@@ -299,25 +304,64 @@ def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
         ("whole", 21, 24),
     ]
     assert sum(row[1] for row in rows) == 3 * 3 * 7
-    many = make_jobs(*[("a", 1.0, 0, 0, 180, {"profile_requested": "3g.40gb"})] * 3)
+    many = make_jobs(("a", 9 / 7, 0, 0, 180, cut_into("3g.40gb", 3)))
     with pytest.raises(SchemaError, match=r"3g\.40gb.*9 held"):
         slice_hours(many, nodes, **window)
 
 
-def test_instances_on_cut_gpus_hold_their_share_of_them(make_jobs, make_nodes, window):
-    cut = make_nodes((1, H100, None, None), (1, H100, None, None)).with_columns(
-        mig_enabled=pl.Series([True, False]), layouts=pl.Series(["1g.10gb:7", None])
+def test_a_job_that_wished_for_a_slice_and_held_whole_gpus_holds_no_slices(make_jobs, make_nodes, window):
+    jobs = make_jobs(("a", 1.0, 0, 0, 60, {"profile_requested": "3g.40gb"}))
+    rows = slice_hours(jobs, make_nodes((3, H100, None, None)), **window).drop("gpu_model").rows()
+    assert rows[0] == ("held", 0.0, 0.0)
+
+
+def test_slices_of_two_cut_boards_are_told_apart(make_jobs, make_nodes, window):
+    nodes = make_nodes((1, H100, None, None), (1, "A30-24GB", None, None)).with_columns(
+        layouts=pl.Series(["3g.40gb:2", "2g.12gb:2"])
     )
-    small = {"profile_requested": "1g.10gb"}
-    seven = [("a", 1.0, 0, 0, 180, on("n0", **small))] * 7
-    jobs = make_jobs(*seven, ("b", 1.0, 0, 0, 180, on("n1", **small)))
-    assert sums(gpu_time_ledger(jobs, cut, **window)) == {("a", "unobserved"): 3.0, ("b", "unobserved"): 3.0}
-    eight = make_jobs(*seven, ("a", 1.0, 0, 0, 60, on("n0", **small)), ("b", 1.0, 0, 0, 180, on("n1")))
-    with pytest.raises(SchemaError, match="GPUs more"):
-        gpu_time_ledger(eight, cut, **window)
-    unknown = cut.with_columns(gpu_model=pl.lit("H900"))
-    with pytest.raises(SchemaError, match="up to 6 GPUs more"):
-        gpu_time_ledger(jobs, unknown, **window)
+    small = {"profile_requested": "2g.12gb", "instances": 1, "gpu_model": "A30-24GB"}
+    jobs = make_jobs(("a", 3 / 7, 0, 0, 60, cut_into("3g.40gb")), ("a", 2 / 4, 0, 0, 120, small))
+    held = slice_hours(jobs, nodes, **window).filter(part="held").drop("part").rows()
+    assert held == [("A30-24GB", 4.0, 4.0), (H100, 3.0, 4.0)]
+
+
+@pytest.mark.parametrize("mig_enabled", [True, False, None])
+def test_instances_hold_their_share_whatever_the_inventory_says_of_mig(
+    make_jobs, make_nodes, window, mig_enabled
+):
+    nodes = make_nodes((1, H100, None, None), (1, H100, None, None)).with_columns(
+        mig_enabled=pl.lit(mig_enabled, pl.Boolean)
+    )
+    seven = [("a", 1 / 7, 0, 0, 180, on("n0", **cut_into("1g.10gb")))] * 7
+    jobs = make_jobs(*seven, ("b", 1.0, 0, 0, 180, on("n1")))
+    assert sums(gpu_time_ledger(jobs, nodes, **window)) == pytest.approx(
+        {("a", "unobserved"): 3.0, ("b", "unobserved"): 3.0}
+    )
+    eight = make_jobs(*seven, ("a", 1 / 7, 0, 0, 60, on("n0", **cut_into("1g.10gb"))), ("b", 1.0, 0, 0, 180))
+    with pytest.raises(SchemaError, match=r"up to 0\.142"):
+        gpu_time_ledger(eight, nodes, **window)
+
+
+def test_what_is_inferred_holds_the_instances_on_whole_boards(make_jobs, window):
+    def boards(*jobs):
+        return inferred_inventory(make_jobs(*jobs), **window).select("gpu_model", "gpus").rows()
+
+    small = ("a", 1 / 7, 0, 0, 60, cut_into("1g.10gb", gpus_by_memory=1 / 8))
+    assert boards(*[small] * 7) == [(H100, 1)]
+    assert boards(*[small] * 8) == [(H100, 2)]
+    # Four of 1g.20gb fill the memory of a board and four sevenths of its compute slices.
+    large = ("a", 1 / 7, 0, 0, 60, cut_into("1g.20gb", gpus_by_memory=2 / 8))
+    assert boards(*[large] * 4, small) == [(H100, 2)]
+    # A board holds one 4g; without the memory and the board only the compute slices are known.
+    four = ("a", 4 / 7, 0, 0, 60, cut_into("4g.40gb"))
+    assert boards(four, four, four) == [(H100, 3)]
+    nameless = ("a", 4 / 7, 0, 0, 60, {"profile_requested": "4g.40gb", "instances": 1})
+    assert boards(nameless, nameless, nameless) == [(None, 2)]
+    # A board that is cut is no whole GPU for somebody else.
+    whole = ("b", 2.0, 0, 0, 60, {"gpu_model": H100})
+    assert boards(small, whole) == [(H100, 3)]
+    late = ("b", 2.0, 60, 60, 120, {"gpu_model": H100})
+    assert boards(small, late) == [(H100, 2)]
 
 
 DAYS = {

@@ -17,7 +17,7 @@ from gpuplanner.errors import GeometryError, SchemaError
 from gpuplanner.export.kubernetes import allocatable
 from gpuplanner.export.reread_slurm import check_slurm
 from gpuplanner.export.states import NodeState
-from gpuplanner.hardware import as_board
+from gpuplanner.hardware import as_board, parse_device
 from gpuplanner.inbox import read_kubernetes
 from gpuplanner.inbox.kubernetes.resource_claims import read_claim
 from gpuplanner.inbox.slurm.words import duration_s, parse_tres
@@ -36,10 +36,13 @@ def test_sbatch_lines_are_read_back_as_asked(profile, count):
     gres, time = (line.partition("=")[2] for line in text.splitlines())
     kind, _, number = gres.rpartition(":")
     tres = parse_tres(f"gres/{kind}={number}")
-    assert (tres.model, tres.profile or "gpu", tres.gpus) == (
+    word, _, number = tres.devices.partition("=")
+    named = parse_device(word)
+    assert (named.board, named.profile or "gpu", tres.gpus, number) == (
         "nvidia_h100_80gb_hbm3",
         profile,
         count,
+        str(count),
     )
     assert pl.select(duration_s(pl.lit(time))).item() == 93_600.0
     faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", board, 8)

@@ -127,13 +127,6 @@ AMBIGUOUS_TIME = Check(
     pl.col("ambiguous"),
 )
 
-MIG_AS_GPUS = Check(
-    "MIG instances counted as GPUs",
-    "warning",
-    "gpus counts instances: GPU-hours of these jobs are too high until instances are weighed by profile",
-    pl.col("profile_requested").is_not_null(),
-)
-
 NO_QUEUE = Check(
     "start not in the source",
     "info",

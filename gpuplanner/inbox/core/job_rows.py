@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import dataframely as dy
@@ -19,6 +20,7 @@ from gpuplanner.inbox.core.findings import (
 from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
 from gpuplanner.inbox.core.provenance import file_findings, provenance, require_some, sorted_rejects
 from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.shares import resolve_jobs
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.trace import Trace, gpu_hours
 from gpuplanner.schemas import Jobs, conform, filter_rows
@@ -41,6 +43,7 @@ def assemble(
     notes: Sequence[str] = (),
     harmless: Sequence[str] = (),
     inventory: pl.DataFrame | None = None,
+    boards: Mapping[str, str] | None = None,
     more_files: Sequence[TextFile] = (),
 ) -> Trace:
     """Make a trace of rows that have the columns of ``schemas.Jobs``.
@@ -48,7 +51,8 @@ def assemble(
     Parameters
     ----------
     rows : Rows
-        Good rows with the columns of ``schemas.Jobs`` (those that may be null may be absent).
+        Good rows with the columns of ``schemas.Jobs`` (those that may be null may be absent), except that ``gpus``
+        counts devices of any kind; words for them may stand in :data:`~gpuplanner.inbox.core.shares.DEVICES`.
     source : str
         Name of the source.
     time_zone : str, optional
@@ -66,6 +70,8 @@ def assemble(
         Reject reasons that are no faults.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``.
+    boards : mapping of str to str, optional
+        Word of the source → board, as the user said it.
     more_files : sequence of TextFile
         Files read beside those of the jobs.
 
@@ -77,16 +83,16 @@ def assemble(
     Raises
     ------
     TraceFormatError
-        If no row is left.
+        If no row is left, or a stated board is not in the catalogue.
     """
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
     rows = _without_duplicates(rows.reject(ORDER_FAULTS), seen)
-    rows, jobs = satisfying_schema(rows, Jobs, source)
+    counted, inventory, findings = resolve_jobs(rows.good, inventory, boards)
+    rows, jobs = satisfying_schema(replace(rows, good=counted), Jobs, source)
     require_some(rows, source)
-    findings = run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks]) + file_findings(
-        rows, [SUPERSEDED, *harmless]
-    )
+    findings += run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks])
+    findings += file_findings(rows, [SUPERSEDED, *harmless])
     jobs = jobs.sort("submit_time", maintain_order=True)
     findings += gap_findings(jobs["submit_time"])
     until: datetime = rows.good.select(seen).item()

@@ -35,7 +35,7 @@ class Source:
     sniff : callable
         True if the first lines of a file look like this source.
     options : frozenset of str
-        Which of ``tz``, ``origin``, ``nodes`` and ``columns`` mean something here.
+        Which of ``tz``, ``origin``, ``nodes``, ``columns`` and ``boards`` mean something here.
     kind : callable
         Which of its kinds of files a path is; None where it has but one. Files of two kinds may tell of the same
         jobs under other names, so they are never put together.

@@ -11,6 +11,7 @@ from fractions import Fraction
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, MEMORY_MIB
@@ -19,6 +20,7 @@ from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import Held, held
 from gpuplanner.inbox.kubernetes.words import gpu_resource
+from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {
@@ -38,6 +40,7 @@ COLUMN_MAP = {
     "evictions": Field("evictions", "number", nullable=True),
     "pods": Field("pods", "number", nullable=True),
     "told by": Field("told_by"),
+    "devices": Field(DEVICES, nullable=True),
     "memory of": Field("memory_of", nullable=True),
 }
 """What is made of pods, Jobs and Workloads."""
@@ -53,6 +56,8 @@ class _Grip:
     gpus: Fraction | None = Fraction(0)
     profiles: set[str | None] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
+    devices: dict[str, Fraction] = field(default_factory=dict)
+    """Word for a device → how many of them, or what part of one."""
     memory_of: str | None = None
     """Boards whose memory would have to be known to say the share."""
 
@@ -62,13 +67,20 @@ class _Grip:
         if gpus != 0:
             self.profiles.add(profile)
             self.models |= {model} if model else set()
+        if gpus:
+            word = "-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU
+            self.devices[word] = self.devices.get(word, Fraction(0)) + gpus
 
     def columns(self) -> dict[str, str | None]:
-        """The columns that say it; a profile only where there is one."""
+        """The columns that say it; a profile only where there is one, words for devices where any are instances."""
+        cut = self.gpus is not None and bool(self.profiles - {None})
         return {
             "gpus": None if self.gpus is None else str(float(self.gpus)),
             "profile": next(iter(self.profiles)) if len(self.profiles) == 1 else None,
             "board": "|".join(sorted(self.models)) or None,
+            "devices": device_words({word: float(number) for word, number in self.devices.items()})
+            if cut
+            else None,
             "memory of": self.memory_of,
         }
 

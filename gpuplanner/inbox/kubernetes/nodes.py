@@ -11,6 +11,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.catalog import boards_called, facts
+from gpuplanner.inbox.kubernetes.installed import COUNT, installed_gpus
 from gpuplanner.inbox.kubernetes.resource_claims import Device
 from gpuplanner.inbox.kubernetes.words import (
     MAX_MEMORY_MIB,
@@ -30,7 +31,6 @@ PRODUCT = "nvidia.com/gpu.product"
 PRODUCTS = (PRODUCT, "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 """Labels that name the board, best first."""
 
-COUNT = "nvidia.com/gpu.count"
 CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
 CLIQUE = "nvidia.com/gpu.clique"
@@ -82,6 +82,8 @@ class Node:
         Its device plugin hands out parts of boards, so that it offers more units than it has boards.
     mig : bool
         MIG mode is on.
+    layouts : str, optional
+        How its GPUs are cut, where that follows.
     config_state : str, optional
         State of the MIG configuration, where it is not done.
     domain, ownership : str, optional
@@ -98,6 +100,7 @@ class Node:
     replicas: Mapping[str, int]
     parted: bool
     mig: bool
+    layouts: str | None
     config_state: str | None
     domain: str | None
     ownership: str | None
@@ -148,7 +151,7 @@ def read_node(node: Object) -> Node:
         replicas = dict.fromkeys(resources, 0)
     registered = registered_boards(notes)
     parted = any(key.startswith((*REGISTERS, *HANDSHAKES)) for key in notes)
-    installed = _installed(labels, resources, replicas, sliced, model, profile, config)
+    installed, layouts = installed_gpus(labels, resources, replicas, model, profile)
     beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
     return Node(
         name=name,
@@ -159,6 +162,7 @@ def read_node(node: Object) -> Node:
         replicas=replicas,
         parted=parted,
         mig=sliced or profile is not None,
+        layouts=None if registered or parted else layouts,
         config_state=state if config and state != "success" else None,
         domain=text(labels.get(CLIQUE)),
         ownership=next((kind for (key, value), kind in OWNERSHIP.items() if labels.get(key) == value), None),
@@ -232,47 +236,6 @@ def _memory_mib(labels: Object, model: str | None, profile: str | None) -> int |
     return stated or (int(sizes[0] * MIB_PER_GIB) if len(sizes) == 1 else None)
 
 
-def _installed(
-    labels: Object,
-    resources: Mapping[str, int],
-    replicas: Mapping[str, int],
-    sliced: bool,
-    model: str | None,
-    profile: str | None,
-    config: str | None,
-) -> int | None:
-    """GPUs of a node: the label, instances turned into boards, or the capacity of unshared whole GPUs."""
-    if COUNT in labels:
-        stated = count(labels[COUNT], COUNT)
-        if profile is None:
-            return stated
-        if config != f"all-{profile.replace('+', '.')}" or model is None:
-            return None
-        each = _instances_per_board(model, profile)
-        return stated // each if each and stated % each == 0 else None
-    if sliced or profile:
-        return None
-    total = 0
-    for name, number in resources.items():
-        share = replicas.get(name.removesuffix(".shared"), 1)
-        if share == 0 or number % share or (name.endswith(".shared") and share == 1):
-            return None
-        total += number // share
-    return total
-
-
-def _instances_per_board(model: str, profile: str) -> int | None:
-    """Instances of a profile on a full board; None where the boards that the name fits differ."""
-    words = set(model.upper().split("-"))
-    rows = facts("mig_profiles").filter(pl.col("profile") == profile)
-    fits = [
-        most
-        for board, most in rows.select("gpu_model", "max_instances").iter_rows()
-        if set(board.upper().split("-")[:2]) <= words
-    ]
-    return fits[0] if len(set(fits)) == 1 else None
-
-
 def inventory_of(
     nodes: Mapping[str, Node], devices: Iterable[Device]
 ) -> tuple[pl.DataFrame | None, list[str]]:
@@ -316,12 +279,15 @@ def inventory_of(
                     "nvlink_domain": node.domain if node else None,
                     "ownership": node.ownership if node else None,
                     "installed": node.installed if node else None,
+                    "layouts": node.layouts if node and gpus == node.gpus else None,
                     "mig_enabled": (node.mig if node else False) or not whole.issuperset(listed or ()),
                 }
             )
     if unknown or not rows:
         return None, unknown
     table = pl.DataFrame(
-        rows, schema_overrides={"installed": pl.Datetime("us", "UTC")}, infer_schema_length=None
+        rows,
+        schema_overrides={"installed": pl.Datetime("us", "UTC"), "layouts": pl.String},
+        infer_schema_length=None,
     )
     return conform(table, Inventory, where="nodes"), unknown

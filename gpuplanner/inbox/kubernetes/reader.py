@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.findings import MIG_AS_GPUS, Check
+from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.queue_quotas import quota_table
 from gpuplanner.inbox.core.rows import Rows
@@ -27,7 +27,6 @@ LEFT_OUT = (
 )
 
 CHECKS = (
-    MIG_AS_GPUS,
     Check(
         "pods that ran together, joined to one job",
         "info",
@@ -50,12 +49,12 @@ CHECKS = (
         "GPUs shared with other pods",
         "info",
         "each counts with its share of the GPU",
-        pl.col("gpus") % 1 != 0,
+        (pl.col("gpus") % 1 != 0) & pl.col("instances").is_null(),
     ),
 )
 
 
-def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
+def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Trace:
     """Read dumps of Kubernetes objects.
 
     The more kinds a dump holds, the more is known: ``kubectl get pods,jobs,nodes -A -o json``, with Kueue
@@ -68,6 +67,8 @@ def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
     ----------
     paths : sequence of str or Path
         JSON, plain or gzip: lists, JSON lines, or objects in a row. Or YAML (``-o yaml``): a list, or documents.
+    boards : mapping of str to str, optional
+        Product label → board, where the catalogue does not know it.
 
     Returns
     -------
@@ -108,7 +109,7 @@ def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
     namespaces: dict[str, list[str]] = defaultdict(list)
     for (namespace, _), queue in dump.queues.items():
         namespaces[queue].append(namespace)
-    boards = {flavor: board for flavor, (board, _) in dump.boards.items() if board}
+    flavors = {flavor: board for flavor, (board, _) in dump.boards.items() if board}
     beats = [node.seen for node in dump.nodes.values() if node.seen]
     trace = assemble(
         rows,
@@ -118,8 +119,9 @@ def read_kubernetes(paths: Sequence[str | Path]) -> Trace:
         notes=_notes(dump, unknown),
         harmless=HARMLESS,
         inventory=inventory,
+        boards=boards,
     )
-    return replace(trace, quotas=quota_table(chain.from_iterable(dump.quotas.values()), boards, namespaces))
+    return replace(trace, quotas=quota_table(chain.from_iterable(dump.quotas.values()), flavors, namespaces))
 
 
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:

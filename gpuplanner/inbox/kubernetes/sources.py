@@ -32,6 +32,6 @@ KUBERNETES = (
         "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
         read_kubernetes,
         looks_like_kubernetes,
-        frozenset(),
+        frozenset({"boards"}),
     ),
 )

@@ -10,6 +10,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.rows import OUT_OF_TIME, Rows, out_of_time
+from gpuplanner.inbox.core.shares import DEVICES
 from gpuplanner.inbox.core.times import INSTANT, seconds, to_utc
 from gpuplanner.inbox.slurm.words import NO_VALUE, Tres, duration_s, parse_tres, slurm_state
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
@@ -22,8 +23,7 @@ TRES_SCHEMA = {
     "gpus": pl.Float64,
     "types": pl.Int64,
     "typed": pl.Float64,
-    "gpu_model": pl.String,
-    "profile_requested": pl.String,
+    DEVICES: pl.String,
     "nodes": pl.Int64,
 }
 
@@ -120,7 +120,7 @@ def with_derived_times(rows: Rows, absent: Collection[str]) -> tuple[Rows, list[
 
 
 def with_resources(rows: Rows) -> Rows:
-    """GPUs, board, profile, nodes and time limit. Each different TRES text is parsed once."""
+    """Devices, nodes and time limit. Each different TRES text is parsed once."""
     text = pl.coalesce("alloc_tres", "req_tres")
     parsed: dict[str, Tres] = {}
     faulty = []
@@ -137,6 +137,7 @@ def with_resources(rows: Rows) -> Rows:
         rows.good.with_columns(tres=text)
         .join(table, on="tres", how="left", maintain_order="left")
         .with_columns(
+            untyped="gpus",
             tenant=pl.col("account").fill_null("unknown"),
             time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
         )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
+from gpuplanner.hardware import OFF, parse_layout
 from gpuplanner.inbox.core.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.text_file import TextFile, head
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes, read_slurm_nodes
-from gpuplanner.schemas import Inventory, conform
+from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {
@@ -22,8 +24,18 @@ COLUMN_MAP = {
     "rack": Field("rack", nullable=True, optional=True),
     "nvlink_domain": Field("nvlink_domain", nullable=True, optional=True),
     "ownership": Field("ownership", nullable=True, optional=True),
+    "installed": Field("installed", nullable=True, optional=True),
+    "retired": Field("retired", nullable=True, optional=True),
+    "mig_enabled": Field("mig_enabled", nullable=True, optional=True),
+    "layouts": Field("layouts", nullable=True, optional=True),
 }
-"""Columns of ``schemas.Inventory`` that a node list may give."""
+"""Columns of ``schemas.Inventory`` that a node list may give; times are dates (midnight in UTC) or have an offset."""
+
+SWITCH = {
+    **dict.fromkeys(("true", "yes", "on", "1", "enabled"), True),
+    **dict.fromkeys(("false", "no", "off", "0", "disabled"), False),
+}
+"""Words for MIG mode."""
 
 OPENB_COLUMN_MAP = {
     "sn": Field("node"),
@@ -43,17 +55,21 @@ KINDS = (OPENB_COLUMN_MAP, SPOT_COLUMN_MAP, COLUMN_MAP)
 """Columns by which a node list is known, then those that it may have."""
 
 
-def read_inventory(path: str | Path) -> tuple[pl.DataFrame, TextFile]:
+def read_inventory(
+    path: str | Path, boards: Mapping[str, str] | None = None
+) -> tuple[pl.DataFrame, TextFile]:
     r"""Read a node list.
 
-    It is CSV with `node`, `gpus`, `gpu_model`, or with the columns of OpenB or of the spot cluster; or the text of
-    ``scontrol show node`` or ``sinfo -N -o "%N %G"``. An inventory is a denominator, so a
-    fault in it is an error, never a reject.
+    It is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB or
+    of the spot cluster; or the text of ``scontrol show node`` or ``sinfo -N -o "%N %G"``. An inventory is a
+    denominator, so a fault in it is an error, never a reject.
 
     Parameters
     ----------
     path : str or Path
         File, plain or gzip.
+    boards : mapping of str to str, optional
+        Word of the list → board, where the number of GPUs depends on it.
 
     Returns
     -------
@@ -76,11 +92,11 @@ def read_inventory(path: str | Path) -> tuple[pl.DataFrame, TextFile]:
     ...     read_inventory(path)[0]["node", "gpus"].row(0)
     ('n1', 8)
     """
-    rows = inventory_rows([path])
+    rows = inventory_rows([path], boards)
     return conform(rows.good, Inventory, where=str(path)).sort("node"), rows.files[0]
 
 
-def inventory_rows(paths: Sequence[str | Path]) -> Rows:
+def inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
     """Rows of node lists, in whichever of the forms they are.
 
     Raises
@@ -88,7 +104,7 @@ def inventory_rows(paths: Sequence[str | Path]) -> Rows:
     TraceFormatError
         As :func:`read_inventory`.
     """
-    rows = _rows(paths).reject(
+    rows = _with_times(_with_layouts(_rows(paths, boards))).reject(
         {
             "the same node again": ~pl.col("node").is_first_distinct(),
             "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
@@ -108,9 +124,66 @@ def columns_of_nodes(lines: Sequence[str]) -> dict[str, Field] | None:
     return next((columns for columns in KINDS if set(list(columns)[:2]) <= header), None)
 
 
-def _rows(paths: Sequence[str | Path]) -> Rows:
+def _with_layouts(rows: Rows) -> Rows:
+    """MIG mode as a truth, and layouts that are some; either is absent where a form of lists does not have it."""
+    absent = [name for name in ("mig_enabled", "layouts") if name not in rows.good.columns]
+    good = rows.good.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
+    counts = {text: _layout_counts(text) for text in good["layouts"].drop_nulls().unique()}
+    cut, gpus = ({text: found[place] for text, found in counts.items()} for place in (0, 1))
+    word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
+    has_cut = layouts.replace_strict(cut, default=None, return_dtype=pl.Int64) > 0
+    number = layouts.replace_strict(gpus, default=None, return_dtype=pl.Int64)
+    mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
+    checked = replace(rows, good=good).reject(
+        {
+            "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
+            "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
+            "layouts: of more GPUs than the node has": number > pl.col("gpus"),
+            "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
+        }
+    )
+    mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
+    return replace(checked, good=checked.good.with_columns(mig_enabled=mig))
+
+
+def _layout_counts(text: str) -> tuple[int | None, int | None]:
+    """How many GPUs a text of layouts cuts, and how many it tells of; None twice if it is none."""
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    try:
+        cut = [part for part in parts if part not in (WHOLE_GPU, OFF) and parse_layout(part)]
+    except GeometryError:
+        return None, None
+    return len(cut), len(parts)
+
+
+def _with_times(rows: Rows) -> Rows:
+    """Instants of coming and going; None where a form of lists does not have them."""
+    names = [name for name in ("installed", "retired") if name in rows.good.columns]
+    text = pl.col(names).str.strip_chars().str.replace(r"\s*(?:Z|UTC)$", "+00:00")
+    day = text.str.to_datetime("%Y-%m-%d", time_unit="us", time_zone="UTC", strict=False)
+    offset = text.str.replace(" ", "T", literal=True).str.to_datetime(
+        "%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False
+    )
+    read = rows.good.with_columns(offset.name.suffix(" offset"), day.name.suffix(" day"))
+    good = read.with_columns(
+        pl.coalesce(f"{name} offset", f"{name} day").alias(f"{name} time") for name in names
+    )
+    faults = {
+        f"{name}: neither a date nor a time with its offset from UTC": pl.col(name).is_not_null()
+        & pl.col(f"{name} time").is_null()
+        for name in names
+    }
+    if len(names) == 2:
+        faults["retired: before installed"] = pl.col("retired time") < pl.col("installed time")
+    checked = replace(rows, good=good).reject(faults)
+    return replace(
+        checked, good=checked.good.with_columns(pl.col(f"{name} time").alias(name) for name in names)
+    )
+
+
+def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
     first = [head(path) for path in paths[:1]]
     if len(paths) == 1 and is_slurm_nodes(first[0]):
-        return read_slurm_nodes(paths[0], COLUMN_MAP)
+        return read_slurm_nodes(paths[0], COLUMN_MAP, boards)
     columns = next(filter(None, map(columns_of_nodes, first)), COLUMN_MAP)
     return read_rows(paths, columns, source="node list")

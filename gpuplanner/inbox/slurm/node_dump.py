@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpuplanner.hardware import fewest_gpus, format_layout, parse_device
+from gpuplanner.inbox.core.boards import Boards, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.records import Record, Records
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.text_file import read_text_file
-from gpuplanner.inbox.slurm.words import MIG_TYPE, NO_VALUE
+from gpuplanner.inbox.slurm.words import NO_VALUE
+from gpuplanner.schemas import WHOLE_GPU
 
 SINFO_HEADER = {"NODELIST", "GRES"}
 PARENTHESES = re.compile(r"\([^()]*\)")
@@ -33,8 +36,12 @@ def is_slurm_nodes(lines: Sequence[str]) -> bool:
     )
 
 
-def read_slurm_nodes(path: str | Path, columns: dict[str, Field]) -> Rows:
-    r"""Read the nodes of a Slurm cluster: name, number of GPUs, board.
+def read_slurm_nodes(
+    path: str | Path, columns: dict[str, Field], stated: Mapping[str, str] | None = None
+) -> Rows:
+    r"""Read the nodes of a Slurm cluster: name, number of GPUs, board, and how the GPUs are cut.
+
+    Instances are counted as the fewest boards that can hold them: seven of 1g are one board, and so are two of 3g.
 
     Parameters
     ----------
@@ -42,14 +49,16 @@ def read_slurm_nodes(path: str | Path, columns: dict[str, Field]) -> Rows:
         Text of ``scontrol show node`` (also ``--oneliner``), or of ``sinfo -N`` with its header line and the
         columns NODELIST and GRES.
     columns : dict of str to Field
-        Fields for ``node``, ``gpus`` and ``gpu_model``.
+        Fields for ``node``, ``gpus``, ``gpu_model``, ``mig_enabled`` and ``layouts``.
+    stated : mapping of str to str, optional
+        Type of a GPU → board, as the user said it.
 
     Returns
     -------
     Rows
         One row per node; a node that sinfo lists for several partitions counts once. Rejected are nodes
-        whose number of GPUs does not follow: several nodes on one line, and nodes with MIG instances, of
-        which the source counts only the instances.
+        whose number of GPUs does not follow: several nodes on one line, and MIG instances of a board that is
+        not known.
 
     Raises
     ------
@@ -62,21 +71,23 @@ def read_slurm_nodes(path: str | Path, columns: dict[str, Field]) -> Rows:
     >>> from gpuplanner.inbox.slurm.inventory import COLUMN_MAP
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "nodes.txt"
-    ...     _ = path.write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:4(S:0-1),mps:400\n")
-    ...     read_slurm_nodes(path, COLUMN_MAP).good["node", "gpus", "gpu_model"].rows()
-    [('n1', 4.0, 'a100')]
+    ...     _ = path.write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:1(S:0-1),gpu:a100_1g.5gb:14,mps:400\n")
+    ...     read_slurm_nodes(path, COLUMN_MAP).good["node", "gpus", "gpu_model", "layouts"].rows()
+    [('n1', 3.0, 'a100', 'gpu;1g.5gb:7;1g.5gb:7')]
     """
     file = read_text_file(path)
     lines = list(file.lines.iter_rows())
     first = next((text for _, text in lines if text.strip()), "")
-    found = _scontrol(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines)
+    found = list(_scontrol(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines))
+    types = {match["type"] for *_, gres in found for item in _gres(gres) if (match := GPU.fullmatch(item))}
+    boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
     records, seen = Records(columns), set()
     for number, line, node, gres in found:
         if (node, gres) in seen:
             continue
         seen.add((node, gres))
         try:
-            records.add(0, number, line, _record(node, gres))
+            records.add(0, number, line, _record(node, gres, boards))
         except ValueError as error:
             records.reject(0, number, line, str(error))
     return records.rows([file])
@@ -107,25 +118,50 @@ def _sinfo(lines: Sequence[tuple[int, str]]) -> Iterator[Found]:
             yield number, line, words[node] if whole else "", words[gres] if whole else ""
 
 
-def _record(node: str, gres: str) -> Record:
+def _gres(text: str) -> list[str]:
+    return [] if text in NO_VALUE else PARENTHESES.sub("", text).split(",")
+
+
+def _record(node: str, gres: str, boards: Boards) -> Record:
     if not node:
         reason = "not a name and a Gres for each column of the header"
         raise ValueError(reason)
     if "[" in node:
         reason = "several nodes on one line: use sinfo -N"
         raise ValueError(reason)
-    items = [] if gres in NO_VALUE else PARENTHESES.sub("", gres).split(",")
-    total, boards = 0, []
-    for item in items:
+    whole, models = 0, []
+    cut: dict[str, dict[str, int]] = {}
+    for item in _gres(gres):
         match = GPU.fullmatch(item)
         if match is None:
             if item == "gpu" or item.startswith("gpu:"):
                 reason = f"Gres: {item!r} is no number of GPUs"
                 raise ValueError(reason)
             continue
-        if match["type"] and MIG_TYPE.fullmatch(match["type"]):
-            reason = "MIG instances: the source does not say how many GPUs they are on"
-            raise ValueError(reason)
-        total += int(match["count"] or 1)
-        boards += [match["type"]] if match["type"] else []
-    return {"node": node, "gpus": str(total), "gpu_model": "|".join(dict.fromkeys(boards)) or None}
+        count, device = int(match["count"] or 1), parse_device(match["type"] or WHOLE_GPU)
+        models += [device.board] if device.board else []
+        if device.profile is None:
+            whole += count
+        elif count:
+            counts = cut.setdefault(device.board or "", {})
+            counts[device.profile] = counts.get(device.profile, 0) + count
+    layouts = [layout for board, counts in cut.items() for layout in _cut_gpus(board, counts, boards)]
+    return {
+        "node": node,
+        "gpus": str(whole + len(layouts)),
+        "gpu_model": "|".join(dict.fromkeys(models)) or None,
+        "mig_enabled": "true" if layouts else None,
+        "layouts": ";".join([WHOLE_GPU] * whole + layouts) if layouts else None,
+    }
+
+
+def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str]:
+    """Layouts of the fewest GPUs that hold some instances; all boards that may be meant must agree on them."""
+    devices = [boards.device(f"{board}_{profile}" if board else profile) for profile in counts]
+    maybe = [name for name in devices[0].maybe if all(name in device.maybe for device in devices)]
+    found = [fewest_gpus(name, counts) for name in maybe]
+    if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
+        named = f"{board or WHOLE_GPU}=BOARD"
+        reason = f"MIG instances on a number of GPUs that does not follow: name the board, --board {named}"
+        raise ValueError(reason)
+    return [format_layout(cut) for cut in found[0] or ()]

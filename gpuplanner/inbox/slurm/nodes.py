@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.reading import Reading, assemble_reading
+from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.slurm.inventory import columns_of_nodes, inventory_rows
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes
 
@@ -20,13 +22,15 @@ def looks_like_nodes(lines: Sequence[str]) -> bool:
     return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
 
 
-def read_nodes(paths: Sequence[str | Path]) -> Reading:
+def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Reading:
     r"""Read node lists.
 
     Parameters
     ----------
     paths : sequence of str or Path
         As :func:`gpuplanner.inbox.slurm.inventory.read_inventory`, of one kind; each node once.
+    boards : mapping of str to str, optional
+        Word of the list → board, where the catalogue does not know it.
 
     Returns
     -------
@@ -47,13 +51,16 @@ def read_nodes(paths: Sequence[str | Path]) -> Reading:
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
+    rows = inventory_rows(paths, boards)
+    nodes, findings = resolve_nodes(rows.good, boards)
     return assemble_reading(
-        inventory_rows(paths),
+        replace(rows, good=nodes),
         "inventory",
         source="nodes",
         order=["node"],
         what="node",
         checks=[CPU_ONLY],
+        findings=findings,
         totals={
             "gpus": pl.col("gpus").cast(pl.Int64).sum(),
             "models": pl.col("gpu_model").drop_nulls().n_unique(),

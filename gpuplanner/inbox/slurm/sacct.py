@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.fields import Dialect, Field
-from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, MIG_AS_GPUS, RUN_S, Check
+from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.json_items import is_json
 from gpuplanner.inbox.core.rows import Rows, read_rows
@@ -90,7 +90,7 @@ CHECKS = (
         "typed and untyped GPUs of a job differ",
         "warning",
         "GPU-hours follow the untyped count",
-        (pl.col("types") > 0) & (pl.col("typed") != pl.col("gpus")),
+        (pl.col("types") > 0) & (pl.col("typed") != pl.col("untyped")),
     ),
     Check(
         "several GPU types in one job",
@@ -98,7 +98,6 @@ CHECKS = (
         "the boards are joined by '|'; figures per board leave such jobs out",
         pl.col("types") > 1,
     ),
-    MIG_AS_GPUS,
     Check(
         "array of waiting tasks on one row",
         "warning",
@@ -126,6 +125,7 @@ def read_slurm(
     tz: str | None = None,
     nodes: str | Path | None = None,
     columns: Sequence[str] | None = None,
+    boards: Mapping[str, str] | None = None,
 ) -> Trace:
     r"""Read sacct output, as text or JSON.
 
@@ -144,6 +144,8 @@ def read_slurm(
         Node list, see :func:`gpuplanner.inbox.slurm.inventory.read_inventory`.
     columns : sequence of str, optional
         Names of the fields of text without a header line. The lists of Sonar and Open XDMoD are known.
+    boards : mapping of str to str, optional
+        Type of a GPU in Slurm → board, where the catalogue does not know it.
 
     Returns
     -------
@@ -179,7 +181,7 @@ def read_slurm(
     rows = with_times(replace(rows, good=rows.good.with_columns(elapsed_s=elapsed)), zone)
     rows, derived = with_derived_times(with_states(rows), absent)
     rows = with_attempts(with_resources(rows))
-    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
+    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     return assemble(
         rows,
         source="slurm",
@@ -190,6 +192,7 @@ def read_slurm(
         checks=[*CHECKS, *derived],
         harmless=[STEP],
         inventory=inventory,
+        boards=boards,
         more_files=[] if node_file is None else [node_file],
     )
 

@@ -45,14 +45,14 @@ SLURM = (
         "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
         read_slurm,
         looks_like_slurm,
-        frozenset({"tz", "nodes", "columns"}),
+        frozenset({"tz", "nodes", "columns", "boards"}),
     ),
     Source(
         "nodes",
         "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo -N",
         read_nodes,
         looks_like_nodes,
-        frozenset(),
+        frozenset({"boards"}),
     ),
 )
 """In the order in which files are compared with them."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from gpuplanner.inbox.core.shares import device_words
+
 STATES = {
     "BOOT_FAIL": "NODE_FAIL",
     "CANCELLED": "CANCELLED",
@@ -61,7 +63,6 @@ FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
 
 INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
 TYPED_GPU = re.compile(r"gres/gpu:(.+)")
-MIG_TYPE = re.compile(r"(?:(.*)_)?(\d+g\.\d+gb)(?:[.+](me))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,14 @@ class Tres:
     Attributes
     ----------
     gpus : float
-        The untyped count where there is one, else the sum of the typed ones: never both.
+        Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of the
+        typed ones: never both.
     types : int
         Number of different GPU types.
     typed : float
         Sum of the typed counts.
-    model, profile : str, optional
-        Board and MIG profile, in the words of the source; boards are joined by ``|``, and the profile is
-        None if there are several.
+    devices : str, optional
+        Types and their counts, as :data:`gpuplanner.inbox.core.shares.DEVICES` has them.
     nodes : int, optional
         Number of nodes.
     """
@@ -86,8 +87,7 @@ class Tres:
     gpus: float
     types: int
     typed: float
-    model: str | None
-    profile: str | None
+    devices: str | None
     nodes: int | None
 
 
@@ -103,9 +103,8 @@ def parse_tres(text: str) -> Tres:
     --------
     >>> parse_tres("cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1").gpus
     4.0
-    >>> tres = parse_tres("gres/gpu:nvidia_a100_3g.20gb=1")
-    >>> tres.model, tres.profile
-    ('nvidia_a100', '3g.20gb')
+    >>> parse_tres("gres/gpu:a100=2,gres/gpu:nvidia_a100_3g.20gb=1").devices
+    'a100=2,nvidia_a100_3g.20gb=1'
     """
     untyped: int | None = None
     nodes: int | None = None
@@ -120,16 +119,12 @@ def parse_tres(text: str) -> Tres:
             nodes = _count(value)
         elif match := TYPED_GPU.fullmatch(name):
             typed[match[1]] = typed.get(match[1], 0) + _count(value)
-    boards = [_board(name) for name in sorted(typed)]
-    models = dict.fromkeys(model for model, _ in boards if model)
-    profiles = {profile for _, profile in boards}
     total = sum(typed.values())
     return Tres(
         gpus=float(total if untyped is None else untyped),
         types=len(typed),
         typed=float(total),
-        model="|".join(models) or None,
-        profile=profiles.pop() if len(profiles) == 1 else None,
+        devices=device_words(dict(sorted(typed.items()))),
         nodes=nodes,
     )
 
@@ -139,14 +134,6 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise ValueError(text)
     return int(text)
-
-
-def _board(gres_type: str) -> tuple[str | None, str | None]:
-    """Part the type of a GPU into board and MIG profile: a100_3g.20gb → a100, 3g.20gb."""
-    match = MIG_TYPE.fullmatch(gres_type)
-    if match is None:
-        return gres_type, None
-    return match[1] or None, match[2].lower() + ("+me" if match[3] else "")
 
 
 def slurm_state(text: str) -> str | None:

@@ -159,7 +159,8 @@ def test_an_inventory_has_no_rejects(file: File):
     assert (reading.kind, reading.summary()["gpus"], reading.summary()["models"]) == ("inventory", 12, 2)
     with pytest.raises(TraceFormatError, match="line 3: the same node again"):
         read_nodes([file("node,gpus,gpu_model\nn1,8,H100\nn1,8,H100\n")])
-    assert checks(read_nodes([file("sn,gpu,model\nn1,0,\nn2,8,G2\n")])) == {"node without GPUs": 1}
+    told = checks(read_nodes([file("sn,gpu,model\nn1,0,\nn2,8,G2\n")]))
+    assert told == {"node without GPUs": 1, "board of nodes not decided by its name": 1}
 
 
 def test_files_of_one_source_but_of_two_kinds_are_not_mixed(file: File):

@@ -105,4 +105,4 @@ def test_every_source_describes_itself():
     for name, source in SOURCES.items():
         assert source.name == name
         assert source.description
-        assert source.options <= {"tz", "origin", "nodes", "columns"}
+        assert source.options <= {"tz", "origin", "nodes", "columns", "boards"}

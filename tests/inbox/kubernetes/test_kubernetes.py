@@ -130,7 +130,7 @@ def test_a_pod_holds_its_gpus_from_its_binding_to_the_end_of_its_last_container(
     trace = dump(file, pod("a", ended="11:30:00", boxes=[box("4")]), node(labels=H100))
     assert trace.jobs.select(
         "job_id", "tenant", "gpus", "gpu_model", "state", "nodes", "node_list"
-    ).rows() == [("ads/a", "ads", 4.0, "NVIDIA-H100-80GB-HBM3", "COMPLETED", 1, "n1")]
+    ).rows() == [("ads/a", "ads", 4.0, "H100-80GB-SXM5", "COMPLETED", 1, "n1")]
     times = trace.jobs.select("submit_time", "start_time", "end_time").row(0)
     assert times == (utc("08:00:00"), utc("09:00:00"), utc("11:30:00"))
     assert trace.provenance["gpu_hours"] == 4 * 2.5
@@ -408,7 +408,15 @@ def test_nodes_become_the_inventory(file: File):
         ("n4", 8, False, None, None),
         ("n5", 2, False, None, None),
     ]
-    assert trace.inventory["gpu_model"].to_list()[:2] == ["NVIDIA-H100-80GB-HBM3"] * 2
+    assert trace.inventory["gpu_model"].to_list() == [*["H100-80GB-SXM5"] * 3, "MI300X", None]
+    cut = ["1g.10gb:7", "1g.10gb:7"]
+    assert trace.inventory["layouts"].to_list() == [
+        None,
+        ";".join(cut),
+        ";".join(["gpu"] * 3 + cut[:1]),
+        None,
+        None,
+    ]
     assert any("'n3 (pending)'" in note for note in trace.provenance["notes"])
 
 
@@ -429,7 +437,7 @@ def test_shared_gpus_count_with_their_share_and_unknown_shares_stay_unknown(file
         pod("b", bound=None, boxes=[box(1, f"{GPU}.shared")]),
     )
     assert trace.jobs["gpus"].to_list() == [0.25, None]
-    assert trace.jobs["gpu_model"].to_list() == ["NVIDIA-A100-SXM4-80GB", None]
+    assert trace.jobs["gpu_model"].to_list() == ["A100-80GB", None]
     assert trace.inventory is not None
     assert trace.inventory["gpus"].to_list() == [2]
 
@@ -444,7 +452,9 @@ def test_under_the_strategy_single_a_gpu_is_an_instance(file: File):
         file, pod("a"), pod("b", boxes=[box(2, "nvidia.com/mig-2g.10gb")], node="n9"), node("n1", labels)
     )
     assert trace.jobs.sort("job_id")["profile_requested"].to_list() == ["1g.5gb", "2g.10gb"]
-    assert "MIG instances counted as GPUs" in trace.quality["check"].to_list()
+    assert trace.jobs.sort("job_id")["gpus"].to_list() == pytest.approx([1 / 7, 4 / 7])
+    assert trace.jobs.sort("job_id")["instances"].to_list() == [1, 2]
+    assert "MIG instances counted as shares of GPUs" in trace.quality["check"].to_list()
     assert trace.inventory is not None
     assert trace.inventory["gpus"].to_list() == [8]
 
@@ -538,7 +548,7 @@ def test_a_workload_tells_queueing_admission_and_end(file: File):
     assert trace.jobs.height == 1
     assert (row["job_id"], row["tenant"], row["gpus"]) == ("ads/a", "team-ads", 8.0)
     assert (row["start_time"] - row["submit_time"]).total_seconds() == 31 * 60
-    assert row["gpu_model"] == "NVIDIA-H100-80GB-HBM3"
+    assert row["gpu_model"] == "H100-80GB-SXM5"
     assert trace.provenance["gpu_hours"] == 16.0
     assert trace.rejects["reason"].to_list() == [COUNTED, COUNTED]
 
@@ -665,10 +675,10 @@ def test_claims_hold_devices_of_slices(file: File, version: str):
     ]  # fmt: skip
     trace = dump(file, slices, *claims, *pods)
     assert trace.jobs.sort("job_id").select("job_id", "gpus", "profile_requested", "gpu_model").rows() == [
-        ("ads/a", 1.0, None, "NVIDIA H100 80GB HBM3"),
+        ("ads/a", 1.0, None, "H100-80GB-SXM5"),
         ("ads/b", 0.0, None, None),  # it shares the claim of the pod before it
-        ("ads/c", 1.0, "3g.40gb", "NVIDIA H100 80GB HBM3"),
-        ("ads/d", 2.0, "1g.10gb", None),
+        ("ads/c", 3 / 7, "3g.40gb", "H100-80GB-SXM5"),
+        ("ads/d", 2 / 7, "1g.10gb", "H100-80GB-SXM5"),  # there is no other board
     ]
     assert trace.inventory is not None
     assert trace.inventory.select("node", "gpus", "mig_enabled").rows() == [("n1", 2, True)]

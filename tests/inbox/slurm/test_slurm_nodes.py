@@ -61,7 +61,10 @@ def test_sinfo_lists_a_node_once_per_partition(file: File):
         ("NODELIST GRES\ngpu-[1-4] gpu:a100:4\n", "several nodes on one line: use sinfo -N"),
         ("NODELIST GRES\ngpu-1 gpu:a100:4\ngpu-1 gpu:a100:2\n", "the same node again"),
         ("NODELIST GRES\ngpu-1\n", "not a name and a Gres"),
-        ("NodeName=n1\n   Gres=gpu:a100_1g.10gb:14\n", "MIG instances: the source does not say"),
+        (
+            "NodeName=n1\n   Gres=gpu:a100_1g.10gb:14\n",
+            "MIG instances on a number of GPUs that does not follow: name the board, --board a100=BOARD",
+        ),
         ("NodeName=n1\n   Gres=gpu:a100:many\n", "'gpu:a100:many' is no number of GPUs"),
         ("NodeName= Arch=x86_64\n", "not a name and a Gres"),
     ],

@@ -1,0 +1,164 @@
+"""Words of a source → boards of the catalogue, decided once for all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gpuplanner.catalog import all_boards, boards_called
+from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.hardware import DeviceWord, Share, boards_meant, common_share, parse_device, profile_on
+from gpuplanner.names import resolve
+from gpuplanner.schemas import WHOLE_GPU
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one word for a device comes to.
+
+    Attributes
+    ----------
+    board : str or None
+        Board of the catalogue; None if the words do not decide it.
+    profile : str or None
+        MIG profile, as the board lists it where that is known; None for a whole GPU.
+    share : Share or None
+        Part of a board that one such device is; None if it is not known.
+    maybe : tuple of str
+        Boards that may be meant.
+    """
+
+    board: str | None
+    profile: str | None
+    share: Share | None
+    maybe: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Boards:
+    """How the words of one source are read.
+
+    Attributes
+    ----------
+    stated : mapping of str to str
+        What the user said: word (small letters) → board.
+    told : mapping of str to tuple of str
+        Word for a board → boards that have all the MIG profiles named with it.
+    installed : tuple of str
+        Boards of the inventory.
+    """
+
+    stated: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    installed: tuple[str, ...] = ()
+
+    def device(self, word: str | None, near: Collection[str] = ()) -> Device:
+        """Decide what a word for a device means.
+
+        What the user said goes first, then the word and the profile in it, then what is installed where the device
+        is, then what is installed at all, then the profiles that the source names with the same word elsewhere.
+
+        Parameters
+        ----------
+        word : str or None
+            As :func:`gpuplanner.hardware.parse_device` reads it; None if the source names none.
+        near : collection of str
+            Boards on the nodes where the device is.
+
+        Examples
+        --------
+        >>> Boards().device("a100_3g.20gb").board, round(Boards().device("1g.10gb").share.compute, 4)
+        ('A100-40GB', 0.1429)
+        >>> Boards(stated={"a100": "A100-80GB"}).device("a100").board
+        'A100-80GB'
+        """
+        parts = parse_device(word or WHOLE_GPU)
+        stated = next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
+        maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
+        nameless = parts.board is None and parts.profile is None
+        for known in (near, self.installed, self.told.get(parts.board or "", ())):
+            here = tuple(board for board in (known if nameless and not maybe else maybe) if board in known)
+            maybe = here or maybe
+        board = maybe[0] if len(maybe) == 1 else None
+        profile = parts.profile and ((board and profile_on(board, parts.profile)) or parts.profile)
+        return Device(board, profile, common_share(maybe, parts.profile), maybe)
+
+
+def keys_of(word: str | None) -> tuple[str, ...]:
+    """Keys under which the user may have said what a word means: the word itself, then its part for the board.
+
+    Examples
+    --------
+    >>> keys_of("A100_1g.5gb"), keys_of(None)
+    (('a100_1g.5gb', 'a100'), ('gpu',))
+    """
+    board = parse_device(word or WHOLE_GPU).board or WHOLE_GPU
+    return tuple(dict.fromkeys(key.casefold() for key in (word or WHOLE_GPU, board)))
+
+
+def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
+    """Check what the user said of boards.
+
+    Parameters
+    ----------
+    boards : mapping of str to str, optional
+        Word of the source → board; ``"gpu"`` stands for devices of which the source names no board.
+
+    Returns
+    -------
+    dict
+        Word in small letters → board of the catalogue.
+
+    Raises
+    ------
+    TraceFormatError
+        If a board is not in the catalogue, or what is said may be several.
+
+    Examples
+    --------
+    >>> stated_boards({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3"})
+    {'a100': 'A100-80GB', 'gpu': 'H100-80GB-SXM5'}
+    """
+    found: dict[str, str] = {}
+    for word, name in (boards or {}).items():
+        called = boards_called(name)
+        if len(called) > 1:
+            text = message(
+                f"board of {word!r}", "one board", f"{name!r}: {examples(called)}", "Name one of them."
+            )
+            raise TraceFormatError(text)
+        found[word.casefold()] = (
+            called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
+        )
+    return found
+
+
+def told_by_profiles(words: Iterable[DeviceWord]) -> dict[str, tuple[str, ...]]:
+    """Boards that have all the MIG profiles which a source names with one word for the board.
+
+    Parameters
+    ----------
+    words : iterable of DeviceWord
+        All words of the source.
+
+    Returns
+    -------
+    dict
+        Word for the board → boards, where a profile stands with it and some board has them all.
+
+    Examples
+    --------
+    >>> told_by_profiles([parse_device("a100_1g.5gb"), parse_device("a100"), parse_device("h100")])
+    {'a100': ('A100-40GB',)}
+    """
+    fits: dict[str, list[tuple[str, ...]]] = {}
+    for board, profile in sorted({(word.board or "", word.profile or "") for word in words}):
+        if board and profile:
+            fits.setdefault(board, []).append(boards_meant(board, profile))
+    common = {
+        word: tuple(b for b in each[0] if all(b in other for other in each)) for word, each in fits.items()
+    }
+    return {word: boards for word, boards in common.items() if boards and boards_called(word)}

@@ -1,0 +1,341 @@
+"""Jobs and nodes with their boards: shares of GPUs and instances, from the words of the source."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError, examples
+from gpuplanner.hardware import parse_device, parse_layout
+from gpuplanner.inbox.core.boards import Boards, Device, keys_of, stated_boards, told_by_profiles
+from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.node_names import known_nodes
+from gpuplanner.schemas import WHOLE_GPU
+
+DEVICES = "devices"
+"""Column of rows on their way to jobs: words for the devices held, each with its number (``a100=2,a100_1g.5gb=3``).
+Where it is null, ``gpus`` devices of ``profile_requested`` on the board ``gpu_model`` are meant."""
+
+KEY = (DEVICES, "gpu_model", "device_near")
+FACTS = {
+    **{"device_count": pl.Float64, "device_compute": pl.Float64, "device_memory": pl.Float64},
+    **{"device_cut": pl.Int32, "device_board": pl.String, "device_profile": pl.String},
+}
+"""Of one key: number of devices in its words, their share of a GPU by compute and by memory, instances among them."""
+
+SHARED_OUT = "their GPU-hours are the share of the board's compute slices that they hold"
+NOT_COUNTED = "GPU-hours leave them out and are too low: name the board with --board WORD=BOARD"
+NOT_DECIDED = "GPU-hours are right; money, energy and layouts need the board: name it with --board WORD=BOARD"
+TOLD = "of the boards that the word may mean only one has all the MIG profiles named with it; --board says otherwise"
+
+
+def device_words(counts: Mapping[str, float]) -> str | None:
+    """Text for the column ``devices``; None if there are none.
+
+    Examples
+    --------
+    >>> device_words({"a100": 2, "a100_1g.5gb": 3, "t4": 0})
+    'a100=2,a100_1g.5gb=3'
+    """
+    return (
+        ",".join(f"{word.replace(',', '_')}={count:.17g}" for word, count in counts.items() if count) or None
+    )
+
+
+def resolve_jobs(
+    jobs: pl.DataFrame, inventory: pl.DataFrame | None, stated: Mapping[str, str] | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame | None, list[Finding]]:
+    """Decide what the devices of jobs and nodes are, and count jobs in GPUs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        With ``gpus`` (number of devices) and, where the source has them, ``devices`` (see :data:`DEVICES`),
+        ``gpu_model``, ``profile_requested``, ``instances`` and ``node_list``. Rows whose ``instances`` are known
+        are counted in GPUs already.
+    inventory : polars.DataFrame, optional
+        Table ``schemas.Inventory``.
+    stated : mapping of str to str, optional
+        Word → board, as the user said it.
+
+    Returns
+    -------
+    jobs : polars.DataFrame
+        With ``gpus`` and ``gpus_by_memory`` in whole boards, ``instances``, and ``gpu_model`` and
+        ``profile_requested`` as the catalogue has them; where that is not known, in the words of the source.
+    inventory : polars.DataFrame or None
+        With ``gpu_model`` likewise.
+    findings : list of Finding
+        What was decided how, and what was not.
+
+    Raises
+    ------
+    TraceFormatError
+        If a board that the user stated is not in the catalogue.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [1.0, 2.0], "devices": ["a100_1g.5gb=1", "a100=2"]})
+    >>> told, _, findings = resolve_jobs(jobs, None)
+    >>> told.select(pl.col("gpus").round(3), "instances", "gpu_model").rows()
+    [(0.143, 1, 'A100-40GB'), (2.0, None, 'A100-40GB')]
+    >>> [finding.check for finding in findings]
+    ['MIG instances counted as shares of GPUs', 'board told by the MIG profiles named with it']
+    """
+    rows = _with_words(jobs)
+    words = [*_words_of_jobs(rows), *_words_of_nodes(inventory)]
+    boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
+    nodes, findings = (None, []) if inventory is None else _nodes(inventory, boards)
+    table, found = _counted(rows, nodes, replace(boards, installed=_installed(nodes)))
+    return table, nodes, [*found, *findings, *_unused(boards, words)]
+
+
+def resolve_nodes(
+    inventory: pl.DataFrame, stated: Mapping[str, str] | None = None
+) -> tuple[pl.DataFrame, list[Finding]]:
+    """Decide which boards the nodes of an inventory have.
+
+    Parameters
+    ----------
+    inventory, stated
+        As for :func:`resolve_jobs`.
+
+    Returns
+    -------
+    inventory : polars.DataFrame
+        With ``gpu_model`` as the catalogue has it; where that is not known, in the words of the source.
+    findings : list of Finding
+        What was not decided.
+
+    Raises
+    ------
+    TraceFormatError
+        If a board that the user stated is not in the catalogue.
+
+    Examples
+    --------
+    >>> nodes = pl.DataFrame({"node": ["n1"], "gpu_model": "a100", "gpus": 1, "layouts": "1g.5gb:7"})
+    >>> resolve_nodes(nodes)[0]["gpu_model"].to_list()
+    ['A100-40GB']
+    """
+    words = _words_of_nodes(inventory)
+    boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
+    nodes, findings = _nodes(inventory, boards)
+    return nodes, [*findings, *_unused(boards, words)]
+
+
+def _unused(boards: Boards, words: Sequence[str]) -> list[Finding]:
+    """What the user said of boards that nothing is called by."""
+    met = {key for word in (*words, None) for key in keys_of(word)}
+    unused = sorted(word for word in boards.stated if word not in met)
+    effect = "--board changed nothing there: no job and no node has this word"
+    return [Finding("stated board of no device", "warning", 0, effect, examples(unused))] if unused else []
+
+
+def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Jobs with a text of devices where there is anything to decide, and all columns that are looked at."""
+    texts = (DEVICES, "gpu_model", "profile_requested", "node_list")
+    rows = jobs.with_columns(
+        *(pl.lit(None, pl.String).alias(name) for name in texts if name not in jobs.columns),
+        *([] if "instances" in jobs.columns else [pl.lit(None, pl.Int32).alias("instances")]),
+        *([] if "gpus_by_memory" in jobs.columns else [pl.lit(None, pl.Float64).alias("gpus_by_memory")]),
+    )
+    one_board = ~pl.col("gpu_model").str.contains("|", literal=True).fill_null(value=False)
+    word = pl.concat_str(
+        [pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True
+    )
+    sliced = pl.col("profile_requested").is_not_null() & (pl.col("profile_requested") != WHOLE_GPU)
+    plain = pl.when(sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0)).then(
+        pl.concat_str([word, pl.lit("="), pl.col("gpus").cast(pl.String)])
+    )
+    return rows.with_columns(pl.coalesce(pl.col(DEVICES).cast(pl.String), plain).alias(DEVICES))
+
+
+def _items(text: str | None) -> list[tuple[str, float]]:
+    pairs = [item.rpartition("=") for item in (text or "").split(",") if item]
+    return [(word, float(count)) for word, _, count in pairs]
+
+
+def _words_of_jobs(jobs: pl.DataFrame) -> list[str]:
+    devices = [word for text in jobs[DEVICES].drop_nulls().unique() for word, _ in _items(text)]
+    models = [word for text in jobs["gpu_model"].drop_nulls().unique() for word in text.split("|")]
+    return list(dict.fromkeys([*devices, *models]))
+
+
+def _words_of_nodes(inventory: pl.DataFrame | None) -> list[str]:
+    """Words for the boards of nodes, and with the profiles of their layouts."""
+    if inventory is None:
+        return []
+    words: dict[str, None] = {}
+    for model, layouts in inventory.select("gpu_model", "layouts").unique().iter_rows():
+        for word in (model or "").split("|"):
+            words |= dict.fromkeys([word] if word else [])
+            if "|" not in (model or ""):
+                words |= dict.fromkeys(f"{word}_{profile}" for profile in _profiles(layouts))
+    return list(words)
+
+
+def _profiles(layouts: str | None) -> list[str]:
+    """MIG profiles of the layouts of a node, each once; none where the text is none."""
+    found: dict[str, None] = {}
+    for text in (layouts or "").split(";"):
+        try:
+            found |= dict.fromkeys(
+                name for name in (parse_layout(text) if text.strip() else ()) if name != WHOLE_GPU
+            )
+        except GeometryError:
+            return []
+    return list(found)
+
+
+def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
+    """Nodes with their boards, and those whose boards the catalogue does not know by the words for them."""
+    texts = inventory["gpu_model"].drop_nulls().unique()
+    models = {text: _joined(text, boards) for text in texts}
+    nodes = inventory.with_columns(
+        pl.col("gpu_model").replace_strict(models, default=None, return_dtype=pl.String)
+    )
+    undecided = Counter[str]()
+    for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
+        undecided.update(word for word in text.split("|") if boards.device(word).board is None)
+    return nodes, _finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED)
+
+
+def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:
+    """Words for boards, joined by ``|``, as the catalogue has them if it knows them all."""
+    names = [boards.device(word, near).board for word in text.split("|")]
+    return text if None in names else "|".join(dict.fromkeys(filter(None, names)))
+
+
+def _installed(nodes: pl.DataFrame | None) -> tuple[str, ...]:
+    """Boards of the inventory; none where a node does not say which it has."""
+    if nodes is None:
+        return ()
+    models = nodes.filter(pl.col("gpus") > 0)["gpu_model"]
+    return () if models.has_nulls() else tuple(models.unique().sort())
+
+
+def _places(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
+    """By row: the boards on the nodes of the job, and the one kind of instance that they are all cut into."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    if nodes is not None:
+        facts = {row[0]: row[1:] for row in nodes.select("node", "gpu_model", "layouts").iter_rows()}
+        for text in jobs["node_list"].drop_nulls().unique():
+            found[text] = _place(text, facts)
+    near, only = ({text: place[part] for text, place in found.items()} for part in (0, 1))
+    return jobs.select(
+        device_near=pl.col("node_list").replace_strict(near, default=None, return_dtype=pl.String),
+        device_only=pl.col("node_list").replace_strict(only, default=None, return_dtype=pl.String),
+    )
+
+
+def _place(
+    node_list: str, facts: Mapping[str, tuple[str | None, str | None]]
+) -> tuple[str | None, str | None]:
+    here = {facts[name] for name in known_nodes(node_list) or () if name in facts}
+    near = "|".join(sorted({model for model, _ in here if model})) or None
+    kinds = {(model, _only_profile(layouts)) for model, layouts in here}
+    model, profile = kinds.pop() if len(kinds) == 1 else (None, None)
+    return near, f"{model}_{profile}" if model and profile else None
+
+
+def _only_profile(layouts: str | None) -> str | None:
+    """The profile of all GPUs of a node, where they have but one; None if a GPU is not cut."""
+    profiles = _profiles(layouts)
+    whole = any(text.strip() == WHOLE_GPU for text in (layouts or "").split(";"))
+    return profiles[0] if len(profiles) == 1 and not whole else None
+
+
+def _counted(
+    jobs: pl.DataFrame, nodes: pl.DataFrame | None, boards: Boards
+) -> tuple[pl.DataFrame, list[Finding]]:
+    """Jobs in GPUs, and what was decided how."""
+    held, known = pl.col("gpus") > 0, pl.col("instances").is_not_null()
+    nameless = held & ~known & pl.col("gpu_model").is_null()
+    of_node = pl.when(nameless).then(
+        pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
+    )
+    rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
+    rows = rows.with_columns(pl.coalesce(DEVICES, of_node))
+    keys = rows.group_by(*KEY).agg(rows=pl.len(), asking=held.fill_null(value=False).sum())
+    facts, findings = _facts(keys, boards)
+    counted = pl.coalesce("gpus", "device_count")
+    # Devices that a job holds beyond its words are whole GPUs; where it holds fewer than its words, they shrink.
+    fewer = (counted / pl.col("device_count")).clip(upper_bound=1.0)
+    beyond = (counted - pl.col("device_count")).clip(lower_bound=0.0)
+    cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
+    memory = pl.when(known).then("gpus_by_memory").otherwise("gpus")
+    table = rows.join(facts, on=KEY, how="left", nulls_equal=True, maintain_order="left").with_columns(
+        gpus=pl.when(cut).then(pl.col("device_compute") * fewer + beyond).otherwise("gpus"),
+        gpus_by_memory=pl.when(cut).then(pl.col("device_memory") * fewer + beyond).otherwise(memory),
+        instances=pl.when(cut).then("device_cut").otherwise("instances"),
+        gpu_model=pl.coalesce(
+            pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board"), "gpu_model"
+        ),
+        profile_requested=pl.when(cut).then("device_profile").otherwise("profile_requested"),
+    )
+    return table.drop("device_near", "device_only", DEVICES, *FACTS), findings
+
+
+def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
+    """What each key comes to, and how many rows were decided in which way."""
+    lines, cut_rows = [], 0
+    unknown, undecided, told = Counter[str](), Counter[str](), Counter[str]()
+    without = replace(boards, told={})
+    for text, model, near_text, rows, asking in keys.sort(*KEY).iter_rows():
+        near = tuple(near_text.split("|")) if near_text else ()
+        items = [(word, count, boards.device(word, near)) for word, count in _items(text)]
+        lines.append((text, model, near_text, *_line(items, model, boards, near)))
+        cut_rows += rows if any(device.profile for _, _, device in items) else 0
+        named = [word for word, _, _ in items] or (model or "").split("|")
+        for word in dict.fromkeys(filter(None, named)):
+            device = boards.device(word, near)
+            if device.share is None:
+                unknown[word] += rows
+            elif device.board is None and word.casefold() != WHOLE_GPU:
+                undecided[word] += rows if items else asking
+            elif device.board is not None and without.device(word, near).board is None:
+                told[word] += rows
+    table = pl.DataFrame(lines, schema={**dict.fromkeys(KEY, pl.String), **FACTS}, orient="row")
+    findings = [
+        *_finding("MIG instances counted as shares of GPUs", "info", Counter({"": cut_rows}), SHARED_OUT),
+        *_finding("MIG instances of a board that is not known", "warning", unknown, NOT_COUNTED),
+        *_finding("board not decided by its name", "info", undecided, NOT_DECIDED),
+        *_finding("board told by the MIG profiles named with it", "info", told, TOLD),
+    ]
+    return table, findings
+
+
+def _line(
+    items: Sequence[tuple[str, float, Device]], model: str | None, boards: Boards, near: Collection[str]
+) -> tuple[float | None, float | None, float | None, int | None, str | None, str | None]:
+    """The columns :data:`FACTS` of one key."""
+    if not items:
+        only = boards.device(None, near).board
+        return None, None, None, None, only if model is None else _joined(model, boards, near), None
+    shares = [(count, device.share) for _, count, device in items]
+    compute = [count * share.compute for count, share in shares if share is not None]
+    memory = [
+        count * share.memory for count, share in shares if share is not None and share.memory is not None
+    ]
+    names = dict.fromkeys(device.board or parse_device(word).board for word, _, device in items)
+    profiles = {device.profile for _, _, device in items}
+    return (
+        sum(count for _, count, _ in items),
+        sum(compute) if len(compute) == len(items) else None,
+        sum(memory) if len(memory) == len(items) else None,
+        sum(math.ceil(count) for _, count, device in items if device.profile is not None),
+        "|".join(name for name in names if name) or None,
+        profiles.pop() if len(profiles) == 1 else None,
+    )
+
+
+def _finding(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:
+    """One line for all words, with the rows that have them; none if there are none."""
+    words = [word for word, count in sorted(rows.items()) if word and count]
+    count = sum(rows.values())
+    return [Finding(check, severity, count, effect, examples(words) if words else "")] if count else []
