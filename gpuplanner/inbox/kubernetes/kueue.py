@@ -8,13 +8,12 @@ from datetime import datetime
 from fractions import Fraction
 
 from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
-from gpuplanner.inbox.kubernetes.pods import Place, owner_of
+from gpuplanner.inbox.kubernetes.pods import Place, identity
 from gpuplanner.inbox.kubernetes.words import (
     Object,
     condition,
     count,
     gpu_resource,
-    instant,
     part,
     parts,
     text,
@@ -94,11 +93,7 @@ def read_workload(workload: Object, place: Place) -> Workload:
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
     """
     about, spec, status = (part(workload, name) for name in ("metadata", "spec", "status"))
-    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
-    if name is None or submit is None:
-        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
-        raise ValueError(reason)
-    owner = owner_of(workload)
+    known = identity(workload)
     owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
     asks, flavors = _asks(spec, status)
     start, end, state = _history(spec, status)
@@ -111,14 +106,14 @@ def read_workload(workload: Object, place: Place) -> Workload:
     )
     return Workload(
         place=place,
-        namespace=text(about.get("namespace")) or "default",
-        name=name,
-        uid=text(about.get("uid")) or name,
-        owners=(owner[2],) if owner else owners,
-        job=owner[1] if owner else name,
+        namespace=known.namespace,
+        name=known.name,
+        uid=known.uid,
+        owners=(known.owner[2],) if known.owner else owners,
+        job=known.owner[1] if known.owner else known.name,
         queue=text(part(status, "admission").get("clusterQueue")),
         local_queue=text(spec.get("queueName")),
-        submit=submit,
+        submit=known.submit,
         start=start,
         end=end,
         state=state,

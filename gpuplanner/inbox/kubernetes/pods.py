@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.words import Object, condition, instant, part, parts, text
@@ -108,6 +108,42 @@ class Holding:
     limit_s: object
 
 
+class Identity(NamedTuple):
+    """Who an object is, and when it was made."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    owner: Owner | None
+    submit: datetime
+
+
+def identity(thing: Object) -> Identity:
+    """Read the metadata of an object.
+
+    Raises
+    ------
+    ValueError
+        If it lacks its name or creation time, or a part is not what the API says.
+
+    Examples
+    --------
+    >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
+    >>> identity({"kind": "Job", "metadata": about})[:3]
+    ('Job', 'default', 'a')
+    """
+    about = part(thing, "metadata")
+    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
+    if name is None or submit is None:
+        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
+        raise ValueError(reason)
+    namespace = text(about.get("namespace")) or "default"
+    kind = text(thing.get("kind")) or "Pod"
+    uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
+    return Identity(kind, namespace, name, uid, owner_of(thing), submit)
+
+
 def read_pod(pod: Object, place: Place) -> Holding:
     """Read an object of kind Pod.
 
@@ -124,7 +160,7 @@ def read_pod(pod: Object, place: Place) -> Holding:
     over = phase in ("Succeeded", "Failed")
     return Holding(
         place=place,
-        **_identity(pod),
+        **identity(pod)._asdict(),
         start=start,
         end=_end(status) if over else None,
         state=_state(status, phase, start is not None),
@@ -163,7 +199,7 @@ def read_job(job: Object, place: Place) -> Holding:
     template = part(pod, "spec")
     return Holding(
         place=place,
-        **_identity(job),
+        **identity(job)._asdict(),
         start=None if state == "PENDING" else start,
         end=failed_at if failed else instant(status, "completionTime") or complete_at if complete else None,
         state=state,
@@ -224,24 +260,6 @@ def _together(one: Holding, other: Holding) -> bool:
         first == second or (first is not None and second is not None and abs(first - second) <= GANG_SPREAD)
         for first, second in pairs
     )
-
-
-def _identity(thing: Object) -> dict[str, Any]:
-    about = part(thing, "metadata")
-    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
-    if name is None or submit is None:
-        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
-        raise ValueError(reason)
-    namespace = text(about.get("namespace")) or "default"
-    kind = text(thing.get("kind")) or "Pod"
-    return {
-        "kind": kind,
-        "namespace": namespace,
-        "name": name,
-        "uid": text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}",
-        "owner": owner_of(thing),
-        "submit": submit,
-    }
 
 
 def _claims(spec: Object, status: Object) -> dict[str, Any]:
