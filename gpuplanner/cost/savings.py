@@ -10,7 +10,7 @@ from gpuplanner.cost.prices import Price
 from gpuplanner.errors import SchemaError, examples, message
 
 STEPS = (
-    ("installed", "as installed: whole GPUs, all switched on", "baseline"),
+    ("installed", "as installed, all switched on", "baseline"),
     ("whole_sized", "whole GPUs, as many as demand needs", "sizing the fleet"),
     ("static_requested", "one MIG layout, requests as made", "cutting GPUs"),
     ("static_rightsized", "one MIG layout, right-sized requests", "right-sizing requests"),

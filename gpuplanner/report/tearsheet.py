@@ -263,7 +263,8 @@ def savings(study: Study) -> Section:
     table = study.tables["savings"]
     base = float(table["gpu_hours"][0])
     last = table.row(-1, named=True)
-    text = f"Baseline, frozen: today's {study.headline['fleet_gpus']:,} GPUs as whole GPUs, all switched on. "
+    cut = "as they are cut" if study.headline["cut_gpus"] else "as whole GPUs"
+    text = f"Baseline, frozen: today's {study.headline['fleet_gpus']:,} GPUs {cut}, all switched on. "
     text += _worth(study, last)
     steps = [
         f"{row['lever']} saves {row['saved_gpu_hours']:,.0f}"

@@ -19,6 +19,8 @@ POLICY_NAMES = {
 """Policies in the order in which they are shown: the baseline first, the plan last."""
 WHOLE_NAMES = {"dynamic_rightsized": "planned calendar of whole GPUs"}
 """Names that differ where the board cannot be cut."""
+CUT_NAMES = {"installed": "today: cut as it is, all on"}
+"""Names that differ where the fleet is cut already."""
 
 SHOWN = {
     "mean_queueing_delay_s": ("mean wait", "min", 60.0),
@@ -37,6 +39,8 @@ SHOWN = {
 def policy_names(study: Study) -> dict[str, str]:
     """Policies of a study and what they are called, in the order in which they are shown."""
     names = POLICY_NAMES if study.headline["board_has_mig"] else POLICY_NAMES | WHOLE_NAMES
+    if study.headline["cut_gpus"]:
+        names = names | CUT_NAMES
     return {policy: name for policy, name in names.items() if policy in study.provenance["policies"]}
 
 

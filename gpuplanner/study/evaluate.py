@@ -156,6 +156,7 @@ def _headline(
         "tenants": known.jobs["tenant"].n_unique(),
         "board": known.fleet.name,
         "board_has_mig": known.fleet.can_be_cut,
+        "cut_gpus": known.fleet.cut_gpus,
         "installed_gpus": known.fleet.installed.gpus,
         "fleet_gpus": known.fleet.gpus,
         "fleet_note": known.fleet.note,

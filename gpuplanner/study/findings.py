@@ -25,15 +25,20 @@ def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) ->
     list of str
         Three sentences or short paragraphs.
     """
-    return [_where_time_went(tables), _who_asks_too_much(headline), _what_the_plan_does(headline, tables)]
+    return [
+        _where_time_went(headline, tables),
+        _who_asks_too_much(headline),
+        _what_the_plan_does(headline, tables),
+    ]
 
 
-def _where_time_went(tables: Mapping[str, pl.DataFrame]) -> str:
+def _where_time_went(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
     buckets = {row["bucket"]: row for row in tables["ledger_buckets"].iter_rows(named=True)}
     total = sum(row["gpu_hours"] for row in buckets.values())
     share = {name: row["share"] for name, row in buckets.items()}
     allocated = share.get("used", 0.0) + share.get("unobserved", 0.0) + share.get("held_idle", 0.0)
-    text = f"Of {total:,.0f} installed GPU-hours, {allocated:.1%} were allocated"
+    gpus = headline["installed_gpus"]
+    text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated:.1%} were allocated"
     if share.get("unobserved", 0.0) > 0.5 * allocated:
         text += f"; no activity was measured for {share['unobserved'] / allocated:.0%} of these, so use is unknown"
     elif "held_idle" in share:
@@ -56,6 +61,12 @@ def _who_asks_too_much(headline: Mapping[str, Any]) -> str:
     small, more = headline["small_jobs"], headline["small_jobs_asking_too_much"]
     if small == 0:
         return "No job asks for one GPU or less, so right-sizing and MIG have nothing to cut here."
+    if not headline["board_has_mig"]:
+        why = f"{headline['board']} cannot be cut" if headline["board"] else "the data do not name one board"
+        return (
+            f"{small:,} jobs ask for one GPU or less. Whole GPUs are planned, since {why}, "
+            "and requests were taken as they are: no saving from right-sizing is claimed."
+        )
     evidence = headline["small_jobs_with_evidence"]
     if evidence == 0:
         return (
@@ -70,11 +81,16 @@ def _who_asks_too_much(headline: Mapping[str, Any]) -> str:
     )
 
 
+def _baseline(headline: Mapping[str, Any]) -> str:
+    how = "GPUs as they are cut" if headline["cut_gpus"] else "whole GPUs"
+    return f"today's fleet of {headline['fleet_gpus']:,} {how}, all switched on"
+
+
 def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
     last = tables["savings"].row(-1, named=True)
     if headline["saving_status"] not in HEADLINED:
         return (
-            f"No saving is claimed against today's fleet of whole GPUs, all switched on; {headline['saving_note']}. In "
+            f"No saving is claimed against {_baseline(headline)}; {headline['saving_note']}. In "
             f"simulation the planned calendar runs {last['saved_total_gpu_hours']:,.0f} GPU-hours a week less; the "
             "table of policies has all figures."
         ).replace("..", ".")
@@ -88,7 +104,7 @@ def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.Dat
     )
     return (
         f"{only}{'the' if only else 'The'} planned calendar serves the same jobs with "
-        f"{last['saved_total_gpu_hours']:,.0f} GPU-hours a week less than today's fleet of whole GPUs, all switched on "
+        f"{last['saved_total_gpu_hours']:,.0f} GPU-hours a week less than {_baseline(headline)} "
         f"(95 % interval {last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
         f"{last['saved_total_fraction']:.0%}); {waits}. It is money only if the GPU-hours set free are lent, sold or "
         "not rented."

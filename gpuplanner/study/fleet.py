@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,6 +16,8 @@ from gpuplanner.ledger import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
 from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.todays_layouts import todays_layouts
 
 UNNAMED = "unnamed"
 """Name of the board of a fleet of which nobody says which it has; it is no board of any catalogue."""
@@ -133,6 +136,10 @@ class PlannedFleet:
         GPUs of a node in plans and exports; the last node may have fewer.
     node_names : tuple of str or None
         Names of the nodes where the inventory has them.
+    note : str
+        Where the number of GPUs comes from.
+    layouts : mapping of str to int
+        GPUs by the layout that they have today.
     """
 
     installed: Installed
@@ -146,11 +153,17 @@ class PlannedFleet:
     node_size: int
     node_names: tuple[str, ...] | None
     note: str
+    layouts: Mapping[str, int]
 
     @property
     def in_catalogue(self) -> bool:
         """Whether prices, power and profiles of the board can be looked up."""
         return self.name is not None and _known(self.name)
+
+    @property
+    def cut_gpus(self) -> int:
+        """GPUs that are cut today."""
+        return sum(gpus for layout, gpus in self.layouts.items() if layout != WHOLE_GPU)
 
     @property
     def can_be_cut(self) -> bool:
@@ -266,26 +279,30 @@ def planned_fleet(scenario: Scenario, trace: Trace, begin: datetime, end: dateti
         node_size=scenario.gpus_per_node,
         node_names=None,
         note=there.origin,
+        layouts={},
     )
     if scenario.nodes > 0:
         gpus, size = scenario.nodes * scenario.gpus_per_node, scenario.gpus_per_node
         note = "as given in the scenario"
-        return replace(one_pool, gpus=gpus, nodes=scenario.nodes, gpus_per_node=size, note=note)
+        layouts = {WHOLE_GPU: gpus}
+        return replace(
+            one_pool, gpus=gpus, nodes=scenario.nodes, gpus_per_node=size, note=note, layouts=layouts
+        )
     nodes = in_service(there.inventory, end).sort("node")
     if pool is not None:
         nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
     gpus = max(int(nodes["gpus"].sum()), 1)
+    one_pool = replace(one_pool, gpus=gpus, gpus_per_node=gpus, layouts={WHOLE_GPU: gpus})
+    if not one_pool.chosen and nodes.height:
+        one_pool = replace(one_pool, layouts=todays_layouts(nodes, board) or one_pool.layouts)
     if there.inferred:
-        size = min(scenario.gpus_per_node, gpus)
-        return replace(one_pool, gpus=gpus, gpus_per_node=gpus, node_size=size)
+        return replace(one_pool, node_size=min(scenario.gpus_per_node, gpus))
     sizes = nodes["gpus"].unique().sort()
     if len(sizes) > 1:
         note = f"{there.origin}, nodes of unlike sizes as one pool"
-        return replace(one_pool, gpus=gpus, gpus_per_node=gpus, node_size=int(sizes[-1]), note=note)
+        return replace(one_pool, node_size=int(sizes[-1]), note=note)
     size, names = int(sizes[0]), tuple(nodes["node"])
-    return replace(
-        one_pool, gpus=gpus, nodes=len(names), gpus_per_node=size, node_size=size, node_names=names
-    )
+    return replace(one_pool, nodes=len(names), gpus_per_node=size, node_size=size, node_names=names)
 
 
 def _board(asked: str | None, there: Installed) -> tuple[str | None, str | None]:

@@ -269,7 +269,7 @@ def _of_small_jobs(
     note = f"the highest hour held {peak:.0f} whole GPUs"
     return replace(
         fleet, gpus=gpus, nodes=1, gpus_per_node=gpus, node_size=min(fleet.node_size, gpus),
-        node_names=None, note=note,
+        node_names=None, note=note, layouts={WHOLE_GPU: gpus},
     )  # fmt: skip
 
 

@@ -121,9 +121,14 @@ def largest_gang(scenario: Scenario) -> int:
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:
-    """GPU-hours of whole GPUs that the mean forecast expects over the horizon."""
-    forecast = OUTLOOKS["whole"](scenario).result.forecast
-    return float(forecast["mean"].sum()) * scenario.slot_hours * scenario.arrival_scale
+    """GPU-hours that the mean forecast expects over the horizon, of whole GPUs, or as today's fleet is cut."""
+    fleet = history(scenario).fleet
+    forecast = OUTLOOKS["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
+    profile = pl.col("unique_id").str.split("/").list.last()
+    names = forecast.select(profile).to_series().unique()
+    share = profile.replace_strict({name: fleet.board.share(name) for name in names}, return_dtype=pl.Float64)
+    gpus = forecast.select((pl.col("mean") * share).sum()).item()
+    return float(gpus) * scenario.slot_hours * scenario.arrival_scale
 
 
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:

@@ -67,8 +67,8 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         unmet_price=scenario.unmet_price,
         change_gpu_hours=scenario.change_gpu_hours,
         whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
-        # The fleet begins as whole GPUs: what the plan cuts first is a change like any other.
-        initial={WHOLE_GPU: fleet.gpus},
+        # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
+        initial=fleet.layouts,
         nodes=fleet.node_names,
         limits=Limits(
             whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),

@@ -41,6 +41,8 @@ POLICIES = (
         "dynamic_rightsized", "rightsized", "dynamic_rightsized", "planned calendar, right-sized requests"
     ),
 )
+AS_CUT = Policy("installed", "requested", None, "today: every GPU on, cut as it is, requests as made")
+"""The baseline of a fleet that is cut already."""
 WHOLE_POLICIES = (
     *POLICIES[:2],
     Policy(
@@ -51,8 +53,9 @@ WHOLE_POLICIES = (
 
 
 def policies_of(known: History) -> tuple[Policy, ...]:
-    """The policies that differ on the boards that are planned for."""
-    return POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
+    """The policies that differ on the boards that are planned for; today's are the layouts that GPUs have."""
+    policies = POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
+    return (AS_CUT, *policies[1:]) if known.fleet.cut_gpus else policies
 
 
 @stage(
@@ -73,7 +76,7 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     past = past_jobs(known)
     fleet, rules = fleet_and_rules(scenario, known)
     policies = policies_of(known)
-    calendars = {policy.name: _calendar(policy, scenario, fleet) for policy in policies}
+    calendars = {policy.name: _calendar(policy, scenario, known) for policy in policies}
     horizon_s = scenario.horizon_slots * scenario.slot_s
     rows = []
     for replication in range(scenario.replications):
@@ -88,9 +91,9 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _calendar(policy: Policy, scenario: Scenario, fleet: Fleet) -> Calendar:
+def _calendar(policy: Policy, scenario: Scenario, known: History) -> Calendar:
     if policy.plan is None:
-        return Calendar.constant({WHOLE_GPU: fleet.gpus})
+        return Calendar.constant(known.fleet.layouts)
     return calendar_of(PLANS[policy.plan](scenario))
 
 

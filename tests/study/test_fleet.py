@@ -25,14 +25,19 @@ DAYS = 3
 
 
 def made(jobs, inventory=None):
-    """A trace of jobs ``(board, GPUs, first hour, hours)``, every day again, each after ten minutes in the queue."""
+    """A trace of jobs ``(board, GPUs, first hour, hours)``, every day again, each after ten minutes in the queue.
+
+    GPUs may be the name of a profile: one instance of it, of an A100.
+    """
     rows = [
         {
             "job_id": f"{day}-{number}",
             "attempt": 1,
             "tenant": f"t{number % 2}",
             "state": "COMPLETED",
-            "gpus": float(gpus),
+            "gpus": int(gpus[0]) / 7 if isinstance(gpus, str) else float(gpus),
+            "instances": 1 if isinstance(gpus, str) else None,
+            "profile_requested": gpus if isinstance(gpus, str) else None,
             "gpu_model": board,
             "submit_time": DAY + timedelta(days=day, hours=first) - timedelta(minutes=10),
             "start_time": DAY + timedelta(days=day, hours=first),
@@ -169,6 +174,24 @@ def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
     assert study.headline["energy_kwh"] > 0
     assert set(study.plan.layouts) == {"gpu"}
     assert study.tables["rightsizing"]["profile_needed"].unique().to_list() == ["gpu"]
+
+
+def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
+    cut = nodes(("a1", "A100-40GB", 4), ("a2", "A100-40GB", 4)).with_columns(
+        mig_enabled=pl.Series([True, None]), layouts=pl.Series([";".join(["1g.5gb:7"] * 4), None])
+    )
+    jobs = [("A100-40GB", "1g.5gb", 8, 6)] * 20 + [("A100-40GB", 2, 9, 3)]
+    write_trace(made(jobs, cut), tmp_path / "t")
+    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
+    assert study.headline["allocated_gpu_hours"] == pytest.approx(DAYS * (20 * 6 / 7 + 6))
+    assert (study.headline["fleet_gpus"], study.headline["cut_gpus"]) == (8, 4)
+    assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
+    runs = study.tables["runs"].filter(policy="installed")
+    assert runs["provisioned_gpu_hours"].to_list() == [8 * 24] * 2
+    # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
+    assert runs["mean_queueing_delay_s"].to_list() == [0.0] * 2
+    assert runs["busy_gpu_hours"].to_list() == [pytest.approx(20 * 6 / 7 + 6)] * 2
+    assert "8 GPUs as they are cut" in study.findings[2]
 
 
 def test_money_is_that_of_the_planned_pool(tmp_path):

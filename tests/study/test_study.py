@@ -109,7 +109,7 @@ def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
 
 def test_findings_are_three_and_name_their_baseline(study: Study):
     assert len(study.findings) == 3
-    assert "today's fleet of whole GPUs" in study.findings[2]
+    assert "today's fleet of 64 whole GPUs" in study.findings[2]
 
 
 def test_the_past_is_seen_as_it_was_known():

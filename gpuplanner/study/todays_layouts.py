@@ -1,0 +1,55 @@
+"""How the GPUs of a fleet are cut today, by the layouts that an inventory states."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import OFF, GpuModel, format_layout, parse_layout, prove
+from gpuplanner.schemas import WHOLE_GPU
+
+
+def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
+    """GPUs by layout, by the board's own names of profiles.
+
+    Parameters
+    ----------
+    nodes : polars.DataFrame
+        ``gpus`` and, if known, ``layouts``: one text for each GPU, joined by ``;``. GPUs without one are whole.
+    board : GpuModel
+        Board of the nodes.
+
+    Returns
+    -------
+    dict of str to int
+        Layout and GPUs, sorted by layout. A text that is no layout of the board counts as a whole GPU. GPUs in MIG
+        mode that hold no instance (``"off"``) serve nobody and are left out.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> nodes = pl.DataFrame({"gpus": [4, 2], "layouts": ["1g.5gb:7;1g.5gb:7;gpu", None]})
+    >>> todays_layouts(nodes, load_gpu_model("A100-40GB"))
+    {'1g.5gb:7': 2, 'gpu': 4}
+    """
+    counts: Counter[str] = Counter()
+    if "layouts" not in nodes.columns:
+        nodes = nodes.with_columns(layouts=pl.lit(None, pl.String))
+    for gpus, stated in nodes.select("gpus", "layouts").iter_rows():
+        texts = [text.strip() for text in (stated or "").split(";") if text.strip()][:gpus]
+        counts[WHOLE_GPU] += gpus - len(texts)
+        counts.update(_canonical(text, board) for text in texts)
+    return {layout: count for layout, count in sorted(counts.items()) if count and layout != OFF}
+
+
+def _canonical(text: str, board: GpuModel) -> str:
+    try:
+        counts = parse_layout(text)
+        if WHOLE_GPU in counts:
+            return WHOLE_GPU
+        held = {board.profile(name).name: count for name, count in counts.items()}
+        return format_layout(held) if not held or prove(board, held) else WHOLE_GPU
+    except GeometryError:
+        return WHOLE_GPU
