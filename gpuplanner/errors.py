@@ -6,9 +6,15 @@ and at most five examples; what to do. Build it with :func:`message`.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 MAX_EXAMPLES = 5
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys instead of showing them: controls, the order of letters, and what is no text."""
 
 
 class GpuPlannerError(Exception):
@@ -51,6 +57,30 @@ class GpuPlannerWarning(UserWarning):
     """Something that the user should know but that does not stop the work."""
 
 
+def printable(text: str) -> str:
+    r"""Text as a terminal may get it: what it would obey is written as ``\u001b``, lines and tabs stay.
+
+    The form is that of JSON and YAML, so that their texts say the same as before.
+
+    Examples
+    --------
+    >>> printable("a\x1b[2J\n")
+    'a\\u001b[2J\n'
+    """
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def path_text(path: str | Path) -> str:
+    r"""A path as text: bytes of its name that are no UTF-8 are written as ``\xff``.
+
+    Examples
+    --------
+    >>> path_text("caf\udce9.csv")
+    'caf\\xe9.csv'
+    """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def message(what: str, expected: str, got: str, todo: str) -> str:
     """Join the four parts of an error message.
 
@@ -75,7 +105,13 @@ def message(what: str, expected: str, got: str, todo: str) -> str:
     >>> message("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs.")
     'fleet.gpus: expected a whole number above 0; got -8. Give the number of GPUs.'
     """
+    what, expected, got, todo = map(_one_line, (what, expected, got, todo))
     return f"{what}: expected {expected}; got {got}. {todo}"
+
+
+def _one_line(text: str) -> str:
+    """What came from outside may hold anything; in a message it is one line of plain characters."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def examples(values: Sequence[object]) -> str:

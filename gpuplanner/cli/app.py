@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
+import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 
 import typer
 
@@ -14,6 +20,9 @@ from gpuplanner.errors import (
     GpuPlannerWarning,
     InfeasiblePlanError,
     MissingDependencyError,
+    OutputError,
+    message,
+    printable,
 )
 
 COMMANDS = (
@@ -22,7 +31,12 @@ COMMANDS = (
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 
-INTERRUPTED = "gpuplanner: interrupted; results written before are intact"
+ENDED_BY = {
+    130: "gpuplanner: interrupted; results written before are intact",
+    143: "gpuplanner: ended by SIGTERM; results written before are intact",
+}
+"""What is said when a signal ends a run, by exit code."""
+
 
 app = typer.Typer(
     name="gpuplanner",
@@ -46,12 +60,18 @@ class Exit(IntEnum):
     NOTHING_IN_TIME = 6
     MISSING_PART = 7
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
     register_commands()
     warnings.formatwarning = _one_line
+    with _ended_by_sigterm():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except GpuPlannerError as error:
@@ -59,14 +79,15 @@ def main() -> None:
             raise
         say(f"gpuplanner: {error}")
         raise SystemExit(exit_code(error)) from None
-    except SystemError as error:  # compiled code wraps the Ctrl-C that reaches it
-        if not isinstance(error.__cause__, KeyboardInterrupt):
+    except SystemError as error:  # compiled code wraps the signal that reaches it
+        if not isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
             raise
-        say(INTERRUPTED)
-        raise SystemExit(Exit.INTERRUPTED) from None
+        code = Exit.INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else Exit.TERMINATED
+        say(ENDED_BY[code])
+        raise SystemExit(code) from None
     except SystemExit as end:
-        if end.code == Exit.INTERRUPTED:
-            say(INTERRUPTED)
+        if end.code in ENDED_BY:
+            say(ENDED_BY[end.code])
         raise
 
 
@@ -75,8 +96,25 @@ def _one_line(
 ) -> str:
     """What a warning looks like on stderr: ours are for the person at the terminal and say where by themselves."""
     if issubclass(category, GpuPlannerWarning):
-        return f"gpuplanner: warning: {message}\n"
-    return f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}"
+        return printable(f"gpuplanner: warning: {message}\n")
+    return printable(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, as Slurm and Kubernetes send it, end the run as an exception does: through every clean-up."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(Exit.TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def register_commands() -> None:
@@ -102,9 +140,23 @@ def exit_code(error: GpuPlannerError) -> Exit:
 
 def say(text: str) -> None:
     """Talk to the person at the terminal: on stderr, so that data on stdout stays clean."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def put(text: str) -> None:
-    """Write data to stdout."""
-    typer.echo(text, nl=not text.endswith("\n"))
+    """Write data to stdout.
+
+    Raises
+    ------
+    OutputError
+        If stdout is a file on a full disk.
+    """
+    try:
+        typer.echo(printable(text), nl=not text.endswith("\n"))
+    except BrokenPipeError:  # whoever reads it has seen enough
+        raise
+    except OSError as error:
+        with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        what, todo = "cannot write to stdout", "Send it elsewhere."
+        raise OutputError(message(what, "a place with free space", str(error.strerror), todo)) from error

@@ -58,6 +58,7 @@ def _exit_codes() -> str:
         Exit.NOTHING_IN_TIME: "nothing was found in time",
         Exit.MISSING_PART: "an optional library is missing",
         Exit.INTERRUPTED: "interrupted",
+        Exit.TERMINATED: "ended by SIGTERM; cleared up as after an interrupt",
     }
     rows = [f"| {code.value} | {text} |" for code, text in meanings.items()]
     return "## Exit codes\n\n| code | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"

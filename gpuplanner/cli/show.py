@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.cli.app import put
+from gpuplanner.errors import printable
 from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
@@ -104,5 +105,4 @@ def _text(value: Any) -> str:  # noqa: ANN401
         return value.strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-    # Control characters from a source must not reach the terminal.
-    return "".join(character if character.isprintable() else "?" for character in str(value))
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")  # a cell is one line

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, message, printable
 from gpuplanner.strict_yaml import load_strict
 
 
@@ -31,6 +31,8 @@ def sha256_of_all(paths: Iterable[str | Path]) -> str:
 def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
     r"""Print as JSON with sorted keys and a line end; NaN and infinity are refused.
 
+    What a terminal would obey stands as its escape, which reads as the same text.
+
     Examples
     --------
     >>> print(to_json({"b": 1, "a": 1.5}), end="")
@@ -39,7 +41,7 @@ def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
       "b": 1
     }
     """
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    return printable(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def to_yaml(value: Any) -> str:  # noqa: ANN401 - anything that YAML can hold

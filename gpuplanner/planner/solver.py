@@ -269,7 +269,7 @@ def _run_interruptibly(highs: Any) -> None:  # noqa: ANN401 - library object
     try:
         while not done.wait(0.2):
             pass
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what SIGTERM becomes
         highs.cancelSolve()
         done.wait()
         raise
