@@ -75,8 +75,8 @@ def path_text(path: str | Path) -> str:
 
     Examples
     --------
-    >>> path_text("caf\udce9.csv")
-    'caf\\xe9.csv'
+    >>> path_text("log\udce9.csv")
+    'log\\xe9.csv'
     """
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
