@@ -1,6 +1,6 @@
 """The GPU-time ledger: every installed GPU-hour in exactly one bucket."""
 
-from gpuplanner.ledger.account import assumptions, gpu_time_ledger
+from gpuplanner.ledger.account import ONE_POOL, assumptions, gpu_time_ledger
 from gpuplanner.ledger.activity import held_by_activity
 from gpuplanner.ledger.calendar import by_period
 from gpuplanner.ledger.nodes import gpu_hours_by_node
@@ -11,6 +11,7 @@ from gpuplanner.ledger.work import held_by_state, requested_allocated_active
 
 __all__ = [
     "DARK_BUCKETS",
+    "ONE_POOL",
     "assumptions",
     "by_bucket",
     "by_period",

@@ -24,6 +24,8 @@ COLUMNS = (
     "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
+ONE_POOL = "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
+"""What :func:`assumptions` says where boards are not told apart."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
 
@@ -162,9 +164,7 @@ def assumptions(
             "held at once; free time is a lower bound."
         )
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
-        found.append(
-            "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
-        )
+        found.append(ONE_POOL)
     table = some_columns(jobs, Jobs, [*TIMES, "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:

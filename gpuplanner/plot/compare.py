@@ -144,10 +144,15 @@ def policies_text(frame: pl.DataFrame) -> str:
     policies = frame["policy"].unique(maintain_order=True)
     ends = frame.filter(pl.col("policy").is_in([policies[0], policies[-1]]), pl.col("mean").is_not_null())
     measures = [
-        f"{metric} {' to '.join(format(mean, ',.4g') for mean in mine['mean'])} {unit or ''}".rstrip()
+        f"{metric} {' to '.join(map(_figure, mine['mean']))} {unit or ''}".rstrip()
         for (metric, unit), mine in ends.group_by("metric", "unit", maintain_order=True)
     ]
     return f'From "{policies[0]}" to "{policies[-1]}": {"; ".join(measures) or "nothing was measured"}.'
+
+
+def _figure(mean: float) -> str:
+    """Four figures, but never an exponent for what people count."""
+    return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:,.4g}"
 
 
 def _waterfall(frame: pl.DataFrame) -> pl.DataFrame:

@@ -61,7 +61,7 @@ def summary(study: Study) -> Section:
         page.Card(
             "Plan is proven within",
             f"{figures['plan_gap_fraction']:.2%}",
-            f"status {figures['plan_status']}, {figures['plan_changes']} layout changes",
+            f"status {figures['plan_status']}; {_on(study)}",
         ),
     ]
     cautions = [page.note(text) for text in study.provenance["cautions"]]
@@ -120,19 +120,24 @@ def demand(study: Study) -> Section:
     scores = study.tables["scores"].filter(pl.col("unique_id").str.starts_with("all/"))
     choice = study.tables["choice"].filter(pl.col("unique_id").str.starts_with("all/"))
     coverage = study.headline["forecast_coverage_90"]
+    wanted = (
+        "Instances wanted by profile over the last two weeks, right-sized,"
+        if study.headline["board_has_mig"]
+        else "GPUs wanted over the last two weeks"
+    )
     alt = (
-        f"Instances wanted by profile over the last two weeks, right-sized, and the forecast for "
+        f"{wanted} and the forecast for "
         f"{study.scenario.horizon_slots} slots. The band holds 90 % of the cases if the past is a guide; on past "
         f"origins it held {coverage:.1%}."
         if coverage is not None
-        else "Instances wanted by profile, right-sized; too little history to measure the forecast."
+        else f"{wanted} and the forecast; too little history to measure its error."
     )
     return Section(
         page.section(
             "Demand and forecast",
             page.figure(
                 plot.plot_demand(history, forecast, by="profile"),
-                title="Instances wanted, by profile",
+                title="Instances wanted, by profile" if study.headline["board_has_mig"] else "GPUs wanted",
                 alt=alt,
                 table=_daily(history),
             ),
@@ -191,10 +196,11 @@ def layouts(study: Study) -> Section:
     """The planned calendar, its bound and what drives it."""
     figures, calendar = study.headline, study.tables["layout_plan"]
     gpus = study.problem.gpus
+    changes = f", {figures['plan_changes']} layout changes" if figures["board_has_mig"] else ""
     alt = (
-        f"From {_day(figures['plan_from'])}: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on, "
-        f"{figures['plan_changes']} layout changes; cost {figures['plan_objective_gpu_hours']:,.0f} GPU-hours, and no "
-        f"plan can cost less than {figures['plan_bound_gpu_hours']:,.0f} (gap {figures['plan_gap_fraction']:.2%})."
+        f"From {_day(figures['plan_from'])}: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on{changes}; "
+        f"cost {figures['plan_objective_gpu_hours']:,.0f} GPU-hours, "
+        f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} (gap {figures['plan_gap_fraction']:.2%})."
     )
     shown = [
         page.figure(
@@ -225,6 +231,11 @@ def comparison(study: Study) -> Section:
     scenario = study.scenario
     frame = policy_frame(study)
     unservable = study.tables["policies"].filter((pl.col("measure") == "unservable") & (pl.col("mean") > 0))
+    change = (
+        f"{scenario.reconfigure_minutes:g} min for a layout change; "
+        if study.headline["board_has_mig"]
+        else ""
+    )
     meaning = (
         "Right-sized jobs hold fewer slices for the same work, so slices held fall while the SM activity of the "
         "GPUs that are on rises."
@@ -235,8 +246,7 @@ def comparison(study: Study) -> Section:
     text = (
         f"The same jobs under every policy: {scenario.replications} times {scenario.horizon_slots} slots drawn from "
         f"past days (seed {scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of "
-        f"the mean. Queue of whole GPUs: {QUEUES[scenario.queue]}; {scenario.reconfigure_minutes:g} min for a layout "
-        "change; nothing that runs is ever stopped."
+        f"the mean. Queue of whole GPUs: {QUEUES[scenario.queue]}; {change}nothing that runs is ever stopped."
     )
     left = [
         page.note(f"{names[row['policy']]}: on average {row['mean']:.1f} jobs never find room.")
@@ -350,6 +360,14 @@ def _fleet(figures: Mapping[str, Any]) -> str:
     if figures["fleet_gpus"] == figures["installed_gpus"]:
         return f"{figures['fleet_gpus']:,}{board or ' GPUs'}"
     return f"{figures['installed_gpus']:,} GPUs; planned: {figures['fleet_gpus']:,}{board}"
+
+
+def _on(study: Study) -> str:
+    """How many GPUs of the fleet the plan has on, and how often it cuts one."""
+    figures = study.headline
+    mean = figures["plan_gpu_hours_on"] / (study.problem.n_slots * study.problem.slot_hours)
+    changes = f", {figures['plan_changes']} layout changes" if figures["board_has_mig"] else ""
+    return f"{mean:,.1f} of {figures['fleet_gpus']:,} GPUs on, on average{changes}"
 
 
 def _of_pool(figures: Mapping[str, Any]) -> str:

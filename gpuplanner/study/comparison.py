@@ -36,6 +36,12 @@ SHOWN = {
 """Measures that are shown: what they are called, their unit, and what they are divided by."""
 
 
+HELD = {"utilisation_provisioned", "utilisation_server"}
+"""Measures of slices; without slices they are measures of GPUs."""
+OF_LAYOUTS = {"reconfigurations"}
+"""Measures that say nothing where no board is cut."""
+
+
 def policy_names(study: Study) -> dict[str, str]:
     """Policies of a study and what they are called, in the order in which they are shown."""
     names = POLICY_NAMES if study.headline["board_has_mig"] else POLICY_NAMES | WHOLE_NAMES
@@ -57,13 +63,21 @@ def policy_frame(study: Study, measures: Iterable[str] = tuple(SHOWN)) -> pl.Dat
     Returns
     -------
     polars.DataFrame
-        ``policy, metric, unit, mean, low, high``, as :func:`gpuplanner.plot.plot_policies` reads it.
+        ``policy, metric, unit, mean, low, high``, as :func:`gpuplanner.plot.plot_policies` reads it. Measures that
+        no policy has, such as the activity of GPUs that nobody measured, are left out.
     """
     rows = []
+    cut = study.headline["board_has_mig"]
+    table = study.tables["policies"]
+    known = set(table.drop_nulls("mean")["measure"])
     for policy, name in policy_names(study).items():
-        mine = study.tables["policies"].filter(pl.col("policy") == policy)
+        mine = table.filter(pl.col("policy") == policy)
         for measure in measures:
+            if measure not in known or (measure in OF_LAYOUTS and not cut):
+                continue
             metric, unit, divisor = SHOWN[measure]
+            if measure in HELD and not cut:
+                metric = metric.replace("slices", "GPUs")
             for row in mine.filter(pl.col("measure") == measure).iter_rows(named=True):
                 sides = [row[side] for side in ("mean", "low", "high")]
                 rows.append([name, metric, unit, *(None if x is None else x / divisor for x in sides)])

@@ -13,7 +13,7 @@ from gpuplanner._version import __version__
 from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
 from gpuplanner.files import sha256
-from gpuplanner.ledger import assumptions, by_bucket, by_tenant
+from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.findings import findings
@@ -232,7 +232,13 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - figures of several kinds
 def _cautions(scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame) -> list[str]:
     """What a reader must know before trusting a figure, in sentences."""
     texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
-    texts += [*known.fleet.remarks(), *priced.missing]
+    remarks = known.fleet.remarks()
+    if known.fleet.name is None and len(known.fleet.installed.words) > 1:
+        # The remark says the same of the boards, and what follows from it.
+        texts = [text for text in texts if text != ONE_POOL]
+    texts += remarks
+    if known.fleet.in_catalogue:
+        texts += priced.missing
     expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
     if not 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
         texts.append(

@@ -59,6 +59,21 @@ class Installed:
         return sum(pool.gpus for pool in self.pools)
 
     @property
+    def listed(self) -> str:
+        """GPUs by board in words.
+
+        Examples
+        --------
+        >>> Installed(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).listed
+        '8 × T4, 2 × L4'
+        """
+        if self.pools[0].board is not None:
+            return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
+        if not self.words:
+            return "not named"
+        return ", ".join(self.words) + ("" if len(self.words) == 1 else "; jobs do not say on which they ran")
+
+    @property
     def origin(self) -> str:
         """Where the number comes from, in words.
 
@@ -87,7 +102,13 @@ def installed(trace: Trace, begin: datetime, end: datetime) -> Installed:
         inventory = inferred_inventory(trace.jobs, start=begin, end=end)
     else:
         inventory = trace.inventory
-    held = gpu_jobs(trace.jobs, Window(begin, end)).filter(pl.col("start_time").is_not_null())
+    held = (
+        gpu_jobs(trace.jobs.lazy(), Window(begin, end))
+        .filter(pl.col("start_time").is_not_null())
+        .group_by(pl.col("gpu_model").cast(pl.String))
+        .agg(jobs=pl.len())
+        .collect()
+    )
     _, nodes = with_boards(held, in_service(inventory, end))
     by_board = (
         nodes.group_by("board").agg(pl.col("gpus").sum()).sort("gpus", "board", descending=[True, False])
@@ -108,7 +129,7 @@ def in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
 def _words(nodes: pl.DataFrame, held: pl.DataFrame) -> tuple[str, ...]:
     named = nodes.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("gpus").sum())
     if named.is_empty():
-        named = held.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.len())
+        named = held.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("jobs").sum())
     return tuple(named.sort("weight", "gpu_model", descending=[True, False])["gpu_model"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -39,9 +40,12 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
     return trace_ledger(known.trace, known.begin, known.end)
 
 
-def trace_ledger(trace: Trace, begin: Any, end: Any) -> pl.DataFrame:  # noqa: ANN401 - datetimes
+def trace_ledger(
+    trace: Trace, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Ledger of a trace between two instants, over the GPUs that :func:`gpuplanner.study.fleet.installed` finds."""
-    nodes = installed(trace, begin, end).inventory
+    if nodes is None:
+        nodes = installed(trace, begin, end).inventory
     return gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
 
 
@@ -147,8 +151,8 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
     people = ["user"] if smallest_group else []
     trace = grouped(load_trace(folder, columns=[*DESCRIBED, *people]), smallest_group)
     begin, end = begin_of(trace), end_of(trace)
-    booked = trace_ledger(trace, begin, end)
-    installed = float(booked["gpu_hours"].sum())
+    there = installed(trace, begin, end)
+    booked = trace_ledger(trace, begin, end, there.inventory)
     jobs = trace.jobs
     wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
     # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
@@ -161,8 +165,10 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
             **trace.summary(),
             "jobs": jobs.height,
             "tenants": jobs["tenant"].n_unique(),
-            "installed_gpu_hours": installed,
-            "inventory": "as given" if trace.inventory is not None else "inferred from the highest use",
+            "installed_gpu_hours": float(booked["gpu_hours"].sum()),
+            "installed_gpus": there.gpus,
+            "fleet": there.origin,
+            "boards": there.listed,
         },
         "quality": trace.quality,
         "ledger": by_bucket(booked),

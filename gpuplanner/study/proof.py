@@ -114,13 +114,15 @@ def _measured(
     resident = resident_gpu_hours(run, window=window)
     active = min(_active_gpu_hours(run, asked, horizon_s), resident)
     provisioned = found["provisioned_gpu_hours"]
+    # Without any measurement activity counts as full, for energy: that is an upper bound, and no activity.
+    seen = asked["active_gpus"].null_count() < asked.height
     return {
         "policy": policy.name,
         "replication": replication,
         **found,
         "resident_gpu_hours": resident,
         "active_gpu_hours": active,
-        "activity_provisioned": active / provisioned if provisioned else None,
+        "activity_provisioned": active / provisioned if provisioned and seen else None,
         "unservable": int(run.outcomes["first_start"].is_null().sum()),
     }
 
