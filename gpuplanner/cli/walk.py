@@ -229,5 +229,5 @@ def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequ
         for number, finding in enumerate(study.findings, start=1):
             put(f"{number}. {finding}")
         put(str(out / "index.html"))
-    if study.plan.hit_time_limit:
+    if study.plan is not None and study.plan.hit_time_limit:
         raise typer.Exit(Exit.TIME_LIMIT)

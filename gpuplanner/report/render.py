@@ -85,10 +85,12 @@ def write_report(
         _strip(executed)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
-        (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
+        files: dict[str, str] = {}
+        if study.plan is not None and study.problem is not None:
+            (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
+            files = export_files(study.plan, study.problem) if study.headline["board_has_mig"] else {}
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)
-        files = export_files(study.plan, study.problem) if study.headline["board_has_mig"] else {}
         for name, text in files.items():
             (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "export" / name).write_text(text, encoding="utf-8")
@@ -202,6 +204,8 @@ def _absolute(scenario: Scenario) -> Scenario:
 def _subtitle(study: Study) -> str:
     figures = study.headline
     first, after = figures["observed_from"][:10], figures["observed_to"][:10]
+    if study.plan is None:
+        return f"{first} to {after} (UTC), without a plan"
     return (
         f"{first} to {after} (UTC), plan from {figures['plan_from'][:16].replace('T', ' ')} UTC for "
         f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['fleet_gpus']:,} "

@@ -39,7 +39,6 @@ QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first
 def summary(study: Study) -> Section:
     """Headline figures and the three findings."""
     figures = study.headline
-    wait = figures["wait_minutes"]
     shown = [
         page.Card(
             "Installed GPU-hours",
@@ -52,17 +51,7 @@ def summary(study: Study) -> Section:
             f"{figures['allocated_gpu_hours']:,.0f} GPU-hours",
         ),
         *_cost_card(figures),
-        _saving_card(figures, study.tables["savings"].row(-1, named=True)),
-        page.Card(
-            "Mean wait",
-            _minutes(wait["dynamic_rightsized"]["mean"]),
-            f"planned; {_minutes(wait['installed']['mean'])} today",
-        ),
-        page.Card(
-            "Plan is proven within",
-            f"{figures['plan_gap_fraction']:.2%}",
-            f"status {figures['plan_status']}; {_on(study)}",
-        ),
+        *([] if study.plan is None else _plan_cards(study)),
     ]
     cautions = [page.note(text) for text in study.provenance["cautions"]]
     return Section(page.section("Summary", page.cards(shown), page.findings(study.findings), *cautions))
@@ -114,7 +103,9 @@ def ledger(study: Study) -> Section:
 
 
 def demand(study: Study) -> Section:
-    """Demand of the pool by profile, with the forecast and its past error."""
+    """Demand of the pool by profile, with the forecast and its past error; nothing without a forecast."""
+    if study.plan is None:
+        return Section("")
     history = study.tables["demand"].filter(pl.col("tenant") == "all")
     forecast = study.tables["forecast"].filter(pl.col("unique_id").str.starts_with("all/"))
     scores = study.tables["scores"].filter(pl.col("unique_id").str.starts_with("all/"))
@@ -193,7 +184,9 @@ def rightsizing(study: Study) -> Section:
 
 
 def layouts(study: Study) -> Section:
-    """The planned calendar, its bound and what drives it."""
+    """The planned calendar, its bound and what drives it; nothing where none was planned."""
+    if study.plan is None or study.problem is None:
+        return Section("")
     figures, calendar = study.headline, study.tables["layout_plan"]
     gpus = study.problem.gpus
     changes = f", {figures['plan_changes']} layout changes" if figures["board_has_mig"] else ""
@@ -227,7 +220,9 @@ def layouts(study: Study) -> Section:
 
 
 def comparison(study: Study) -> Section:
-    """Static against dynamic on the same jobs."""
+    """Static against dynamic on the same jobs; nothing where none was planned."""
+    if study.plan is None:
+        return Section("")
     scenario = study.scenario
     frame = policy_frame(study)
     unservable = study.tables["policies"].filter((pl.col("measure") == "unservable") & (pl.col("mean") > 0))
@@ -269,7 +264,9 @@ def comparison(study: Study) -> Section:
 
 
 def savings(study: Study) -> Section:
-    """What each step saves against the named baseline."""
+    """What each step saves against the named baseline; nothing where none was planned."""
+    if study.plan is None:
+        return Section("")
     table = study.tables["savings"]
     base = float(table["gpu_hours"][0])
     last = table.row(-1, named=True)
@@ -348,7 +345,7 @@ def method(study: Study) -> Section:
     return Section(
         page.section(
             "What this rests on",
-            tables.table(policies, caption="Policies compared"),
+            *([] if study.plan is None else [tables.table(policies, caption="Policies compared")]),
             tables.table(assumptions, caption="Assumed figures with range, source and date"),
         )
     )
@@ -365,13 +362,31 @@ def _fleet(figures: Mapping[str, Any]) -> str:
 def _on(study: Study) -> str:
     """How many GPUs of the fleet the plan has on, and how often it cuts one."""
     figures = study.headline
-    mean = figures["plan_gpu_hours_on"] / (study.problem.n_slots * study.problem.slot_hours)
+    mean = figures["plan_gpu_hours_on"] / (study.scenario.horizon_slots * study.scenario.slot_hours)
     changes = f", {figures['plan_changes']} layout changes" if figures["board_has_mig"] else ""
     return f"{mean:,.1f} of {figures['fleet_gpus']:,} GPUs on, on average{changes}"
 
 
 def _of_pool(figures: Mapping[str, Any]) -> str:
     return "" if figures["fleet_gpus"] == figures["installed_gpus"] else f" of {figures['board']}"
+
+
+def _plan_cards(study: Study) -> list[page.Card]:
+    figures = study.headline
+    wait = figures["wait_minutes"]
+    return [
+        _saving_card(figures, study.tables["savings"].row(-1, named=True)),
+        page.Card(
+            "Mean wait",
+            _minutes(wait["dynamic_rightsized"]["mean"]),
+            f"planned; {_minutes(wait['installed']['mean'])} today",
+        ),
+        page.Card(
+            "Plan is proven within",
+            f"{figures['plan_gap_fraction']:.2%}",
+            f"status {figures['plan_status']}; {_on(study)}",
+        ),
+    ]
 
 
 def _saving_card(figures: Mapping[str, Any], last: Mapping[str, Any]) -> page.Card:

@@ -277,8 +277,8 @@ def _described(jobs: pl.DataFrame, waits: pl.Series, tz: str) -> pl.DataFrame:
     )
 
 
-def sentence(verdict: str, overall: Mapping[str, Any]) -> str:
-    """A verdict with its figures."""
+def sentence(verdict: str, overall: Mapping[str, Any], *, lead: str = "") -> str:
+    """A verdict, or `lead` in its place, with its figures."""
     seen, ours = (overall[f"{side}_mean_s"] / 60.0 for side in ("observed", "simulated"))
     waited = (
         f", and {overall['waited_within_1h']:.0%} of the {overall['waited']:,} that waited over "
@@ -287,6 +287,6 @@ def sentence(verdict: str, overall: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"{SENTENCES[verdict]}: mean {ours:,.1f} min against {seen:,.1f} min observed; "
+        f"{lead or SENTENCES[verdict]}: mean {ours:,.1f} min against {seen:,.1f} min observed; "
         f"{overall['within_10min']:.0%} of {overall['jobs']:,} jobs within 10 min{waited}."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,20 @@ from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
 from gpuplanner.files import sha256
 from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
+from gpuplanner.planner import Plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.history import History, history
 from gpuplanner.study.kept import cache_folder
-from gpuplanner.study.money import Money, money
+from gpuplanner.study.money import Money, money, past_money
 from gpuplanner.study.options import check_options
 from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
 from gpuplanner.study.past import ledger, rightsizing_table, weeks
 from gpuplanner.study.plans import PLANS, Planned
 from gpuplanner.study.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
-from gpuplanner.study.saving import Saving, WaitsCheck, judged_saving, waits_check
+from gpuplanner.study.saving import NO_PLAN, Saving, WaitsCheck, judged_saving, waits_check
+from gpuplanner.study.short import too_short
 from gpuplanner.study.study import Study, content_key, open_study
 from gpuplanner.units import money as to_cents
 
@@ -70,12 +72,16 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 
 
 def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
+    reason = too_short(scenario)
+    if reason is not None:
+        return _past_alone(scenario, inputs, reason)
     known, runs, priced = history(scenario), proof(scenario), money(scenario)
     planned = PLANS["dynamic_rightsized"](scenario)
     tables = _tables(scenario, known, planned, runs, priced)
     check = waits_check(scenario)
     saving = judged_saving(check, runs, baseline=POLICIES[0].name, plan=POLICIES[-1].name)
-    headline = _headline(known, planned, priced, tables) | _saved(tables["savings"], saving, check)
+    headline = _of_the_past(known, priced, tables) | _of_the_plan(planned.plan, tables)
+    headline |= _saved(tables["savings"], saving, check)
     return Study(
         scenario=scenario,
         headline=headline,
@@ -83,21 +89,47 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         tables=tables,
         plan=planned.plan,
         problem=planned.problem,
-        provenance=_provenance(scenario, known, priced, runs, inputs),
+        provenance=_provenance(known, priced, inputs, _mismatch(scenario, runs)),
     )
 
 
-def _tables(
-    scenario: Scenario, known: History, planned: Planned, runs: pl.DataFrame, priced: Money
-) -> dict[str, pl.DataFrame]:
+def _past_alone(scenario: Scenario, inputs: Mapping[str, str], reason: str) -> Study:
+    """What happened, where there is too little of it to say what comes."""
+    known, priced, check = history(scenario), past_money(scenario), waits_check(scenario)
+    tables = _past_tables(scenario, known, priced)
+    headline = _of_the_past(known, priced, tables) | _of_the_plan(None, tables)
+    headline |= _saved(None, Saving(NO_PLAN, reason), check)
+    caution = f"No forecast and no plan was made: {reason}. What happened stands by itself."
+    return Study(
+        scenario=scenario,
+        headline=headline,
+        findings=tuple(findings(headline, tables)),
+        tables=tables,
+        plan=None,
+        problem=None,
+        provenance=_provenance(known, priced, inputs, [caution]),
+    )
+
+
+def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str, pl.DataFrame]:
     booked = ledger(scenario)
-    outlook = OUTLOOKS["rightsized"](scenario)
     return {
         "quality": known.trace.quality,
         "ledger": booked,
         "ledger_buckets": by_bucket(booked),
         "ledger_tenants": by_tenant(booked),
         "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
+        "costs": priced.costs,
+        "weeks": weeks(scenario),
+    }
+
+
+def _tables(
+    scenario: Scenario, known: History, planned: Planned, runs: pl.DataFrame, priced: Money
+) -> dict[str, pl.DataFrame]:
+    outlook = OUTLOOKS["rightsized"](scenario)
+    return {
+        **_past_tables(scenario, known, priced),
         "demand": pl.concat([pool(outlook.demand), outlook.demand]),
         "forecast": outlook.result.forecast,
         "scores": outlook.result.scores,
@@ -107,8 +139,6 @@ def _tables(
         "runs": runs,
         "policies": compare(runs, policies_of(known)),
         "savings": priced.savings,
-        "costs": priced.costs,
-        "weeks": weeks(scenario),
     }
 
 
@@ -124,18 +154,18 @@ def _layout_counts(planned: Planned) -> pl.DataFrame:
     )
 
 
-def _saved(savings: pl.DataFrame, saving: Saving, check: WaitsCheck) -> dict[str, Any]:
+def _saved(savings: pl.DataFrame | None, saving: Saving, check: WaitsCheck) -> dict[str, Any]:
     """The saving of the plan, where it may be a headline; why not, where it may not."""
-    last = savings.row(-1, named=True)
-    cost = None if last["saved_cost"] is None else str(to_cents(last["saved_cost"]))
-    figures = {
-        "saved_gpu_hours_per_week": _rounded(last["saved_total_gpu_hours"]),
-        "saved_fraction": _rounded(last["saved_total_fraction"]),
-        "saved_cost_per_week": cost,
-    }
-    said = figures if saving.headlined else dict.fromkeys(figures)
+    figures = dict.fromkeys(("saved_gpu_hours_per_week", "saved_fraction", "saved_cost_per_week"))
+    if savings is not None and saving.headlined:
+        last = savings.row(-1, named=True)
+        figures = {
+            "saved_gpu_hours_per_week": _rounded(last["saved_total_gpu_hours"]),
+            "saved_fraction": _rounded(last["saved_total_fraction"]),
+            "saved_cost_per_week": None if last["saved_cost"] is None else str(to_cents(last["saved_cost"])),
+        }
     return {
-        **said,
+        **figures,
         "saving_status": saving.status,
         "saving_note": saving.note,
         "waits_outcome": check.outcome,
@@ -143,10 +173,7 @@ def _saved(savings: pl.DataFrame, saving: Saving, check: WaitsCheck) -> dict[str
     }
 
 
-def _headline(
-    known: History, planned: Planned, priced: Money, tables: Mapping[str, pl.DataFrame]
-) -> dict[str, Any]:
-    plan = planned.plan
+def _of_the_past(known: History, priced: Money, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
     figures = {
         "observed_from": known.begin.isoformat(),
@@ -169,15 +196,22 @@ def _headline(
         "price_per_gpu_hour": None if priced.price is None else priced.price.value,
         "energy_kwh": priced.energy_kwh,
         "carbon_kg": priced.carbon_kg,
-        "plan_status": plan.status,
-        "plan_objective_gpu_hours": plan.objective,
-        "plan_bound_gpu_hours": plan.bound,
-        "plan_gap_fraction": plan.gap,
-        "plan_changes": plan.changes,
-        "plan_unmet_gpu_hours": plan.unmet_gpu_hours,
-        "plan_gpu_hours_on": plan.gpu_hours_on,
-        "wait_minutes": _waits(tables["policies"]),
-        "forecast_coverage_90": _mean_coverage(tables["choice"]),
+    }
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _of_the_plan(plan: Plan | None, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """Figures of a plan; the same names with nothing behind them where none was made."""
+    figures = {
+        "plan_status": plan and plan.status,
+        "plan_objective_gpu_hours": plan and plan.objective,
+        "plan_bound_gpu_hours": plan and plan.bound,
+        "plan_gap_fraction": plan and plan.gap,
+        "plan_changes": plan and plan.changes,
+        "plan_unmet_gpu_hours": plan and plan.unmet_gpu_hours,
+        "plan_gpu_hours_on": plan and plan.gpu_hours_on,
+        "wait_minutes": _waits(tables["policies"]) if plan else {},
+        "forecast_coverage_90": _mean_coverage(tables["choice"]) if plan else None,
     }
     return {name: _rounded(value) for name, value in figures.items()}
 
@@ -229,7 +263,7 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - figures of several kinds
     return round(value, DECIMALS) if isinstance(value, float) else value
 
 
-def _cautions(scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame) -> list[str]:
+def _cautions(known: History, priced: Money) -> list[str]:
     """What a reader must know before trusting a figure, in sentences."""
     texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
     remarks = known.fleet.remarks()
@@ -239,21 +273,26 @@ def _cautions(scenario: Scenario, known: History, priced: Money, runs: pl.DataFr
     texts += remarks
     if known.fleet.in_catalogue:
         texts += priced.missing
-    expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
-    if not 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
-        texts.append(
-            f"The forecast expects {expected:,.0f} GPU-hours of work over the horizon, the weeks drawn from the "
-            f"past hold {drawn:,.0f} on average: demand is not steady, and waits and savings of the plan mix "
-            "the two. Plan from a month whose demand resembles what comes."
-        )
     return texts
 
 
+def _mismatch(scenario: Scenario, runs: pl.DataFrame) -> list[str]:
+    """Whether what the forecast expects and what is drawn from the past are far apart."""
+    expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
+    if 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
+        return []
+    return [
+        f"The forecast expects {expected:,.0f} GPU-hours of work over the horizon, the weeks drawn from the "
+        f"past hold {drawn:,.0f} on average: demand is not steady, and waits and savings of the plan mix "
+        "the two. Plan from a month whose demand resembles what comes."
+    ]
+
+
 def _provenance(
-    scenario: Scenario, known: History, priced: Money, runs: pl.DataFrame, inputs: Mapping[str, str]
+    known: History, priced: Money, inputs: Mapping[str, str], cautions: Sequence[str]
 ) -> dict[str, Any]:
     return {
-        "cautions": _cautions(scenario, known, priced, runs),
+        "cautions": [*_cautions(known, priced), *cautions],
         "not_stated": list(priced.missing),
         "gpuplanner": __version__,
         "inputs": dict(inputs),

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.study.saving import HEADLINED, SIMULATED_ONLY
+from gpuplanner.study.saving import HEADLINED, NO_PLAN, SIMULATED_ONLY
 
 
 def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> list[str]:
@@ -87,6 +87,8 @@ def _baseline(headline: Mapping[str, Any]) -> str:
 
 
 def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
+    if headline["saving_status"] == NO_PLAN:
+        return f"No saving is claimed and no plan was made: {headline['saving_note']}."
     last = tables["savings"].row(-1, named=True)
     if headline["saving_status"] not in HEADLINED:
         return (

@@ -210,7 +210,8 @@ def export_files(
 
 def write_study_workbook(path: str | Path, study: Study) -> Path:
     """Write the tables of a study as a workbook whose totals are those of the report."""
-    sheets = {sheet: study.tables[name] for name, (sheet, _) in SHEETS.items() if study.tables[name].width}
+    there = {name: study.tables[name] for name in SHEETS if name in study.tables}
+    sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width}
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
     return write_workbook(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
 

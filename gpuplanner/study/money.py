@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -56,9 +56,9 @@ class Money:
     missing: tuple[str, ...] = ()
 
 
-@stage("price_usd_per_gpu_hour", "carbon_region", "pue", "currency", after=(proof,))
-def money(scenario: Scenario) -> Money:
-    """Price the month behind and the plan ahead, as far as price and power of the board are known."""
+@stage("price_usd_per_gpu_hour", "carbon_region", "pue", "currency", after=(history, ledger))
+def past_money(scenario: Scenario) -> Money:
+    """Price the month behind, as far as price and power of the board are known; without savings."""
     known = history(scenario)
     price = _price(scenario, known.fleet)
     power = _power(known.fleet)
@@ -78,15 +78,23 @@ def money(scenario: Scenario) -> Money:
         else showback(booked, price, **period, energy_kwh=month_kwh, carbon_kg=month_kg),
         energy_kwh=month_kwh,
         carbon_kg=month_kg,
-        savings=savings_table(
-            _priced(proof(scenario), power, factor, pue),
-            price,
-            interval=_interval,
-            weeks=scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK,
-            steps=STEPS if known.fleet.can_be_cut else WHOLE_STEPS,
-        ),
+        savings=pl.DataFrame(),
         missing=_missing(known.fleet, price, power),
     )
+
+
+@stage(after=(past_money, proof))
+def money(scenario: Scenario) -> Money:
+    """Price the month behind and the plan ahead, as far as price and power of the board are known."""
+    behind = past_money(scenario)
+    savings = savings_table(
+        _priced(proof(scenario), behind.power, behind.carbon, behind.pue),
+        behind.price,
+        interval=_interval,
+        weeks=scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK,
+        steps=STEPS if history(scenario).fleet.can_be_cut else WHOLE_STEPS,
+    )
+    return replace(behind, savings=savings)
 
 
 def _price(scenario: Scenario, fleet: PlannedFleet) -> Price | None:

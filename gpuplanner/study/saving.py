@@ -27,12 +27,13 @@ from gpuplanner.study.observed import observe
 from gpuplanner.study.stage import stage
 
 SHOWN, SIMULATED_ONLY = "shown", "simulated only"
-NOT_COMPARABLE, WITHHELD = "not comparable", "withheld"
+NOT_COMPARABLE, WITHHELD, NO_PLAN = "not comparable", "withheld", "no plan"
 STATUSES = {
     SHOWN: "the simulator waits as was observed, and the plan's waits are not worse than today's",
     SIMULATED_ONLY: "the plan's waits are not worse than today's, in a simulator that could not be checked",
     NOT_COMPARABLE: "the plan's waits are worse than today's by more than the interval, or some jobs find no room",
     WITHHELD: "the simulator does not wait as was observed",
+    NO_PLAN: "the history is too short to forecast and plan from",
 }
 """What may be said of a saving. Only of the first two it is a headline; tables of all policies always stand."""
 HEADLINED = (SHOWN, SIMULATED_ONLY)
@@ -87,9 +88,11 @@ def waits_check(scenario: Scenario) -> WaitsCheck:
         return WaitsCheck(UNCHECKED, text)
     waits = replay(observed, Rules(queue=scenario.queue))
     overall = agreement(observed.jobs.select("observed_s", simulated_s=waits)).row(0, named=True)
-    text = sentence(judge(overall, Thresholds()), overall)
+    found = outcome(overall)
+    lead = "The simulator does not wait as was observed" if found == CONTRADICTED else ""
+    text = sentence(judge(overall, Thresholds()), overall, lead=lead)
     made_up = known.trace.provenance["source"] == "synthetic"
-    return WaitsCheck(outcome(overall), text + (CIRCULAR if made_up else ""))
+    return WaitsCheck(found, text + (CIRCULAR if made_up else ""))
 
 
 def judged_saving(check: WaitsCheck, runs: pl.DataFrame, *, baseline: str, plan: str) -> Saving:

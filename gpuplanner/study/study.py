@@ -40,8 +40,9 @@ class Study:
         Three findings in words.
     tables : mapping of str to polars.DataFrame
         All tables.
-    plan, problem : Plan, PlanProblem
-        The planned calendar and what it answers.
+    plan, problem : Plan, PlanProblem, or None
+        The planned calendar and what it answers; None where the history is too short to plan from, and then the
+        tables of demand, forecast, plan and policies are absent as well.
     provenance : mapping
         Inputs with hashes, versions, assumptions with sources.
     """
@@ -50,13 +51,13 @@ class Study:
     headline: Mapping[str, Any]
     findings: tuple[str, ...]
     tables: Mapping[str, pl.DataFrame]
-    plan: Plan
-    problem: PlanProblem
+    plan: Plan | None
+    problem: PlanProblem | None
     provenance: Mapping[str, Any]
 
     def to_json(self) -> str:
         """The study as JSON: the same input and seed give the same bytes."""
-        tables = {name: _rows(self.tables[name]) for name in JSON_TABLES}
+        tables = {name: _rows(self.tables[name]) for name in JSON_TABLES if name in self.tables}
         return to_json(
             {
                 "scenario": json.loads(json.dumps(self.scenario.__dict__)),
@@ -71,7 +72,8 @@ class Study:
         """Write the study as a folder that :func:`open_study` reads."""
         with replaced_directory(directory, mark=MARK) as folder:
             (folder / "study.json").write_text(self.to_json(), encoding="utf-8")
-            (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
+            if self.plan is not None and self.problem is not None:
+                (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
             (folder / "scenario.yaml").write_text(self.scenario.to_yaml(), encoding="utf-8")
             for name, table in self.tables.items():
                 table.write_parquet(folder / f"{name}.parquet")
@@ -89,7 +91,8 @@ def open_study(directory: str | Path) -> Study:
     folder = Path(directory)
     try:
         values = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
+        kept = folder / "plan.json"
+        planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
         scenario = Scenario(**values["scenario"])
         tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
     except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
@@ -102,10 +105,14 @@ def open_study(directory: str | Path) -> Study:
         headline=values["headline"],
         findings=tuple(values["findings"]),
         tables=tables,
-        plan=plan,
-        problem=problem,
+        plan=planned[0],
+        problem=planned[1],
         provenance=values["provenance"],
     )
+
+
+def _has_plan(values: Mapping[str, Any]) -> bool:
+    return values["headline"]["plan_status"] is not None
 
 
 def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:

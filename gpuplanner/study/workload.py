@@ -72,12 +72,8 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
         run_s=(pl.col("run_s") - age_s.fill_null(0.0)).clip(lower_bound=1.0),
         limit_s=(pl.col("limit_s") - age_s.fill_null(0.0)).clip(lower_bound=1.0),
     ).sort("submit_s", "start_time", "submit_time", "key")
-    whole_days = past.filter(
-        (pl.col("submit_time") >= _midnight_after(known)) & (pl.col("submit_time") < _midnight_before(known))
-    )
-    recent = whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
     drawn = bootstrap_days(
-        recent.rename({"key": "job_id"}).drop("start_time", "end_time", "state"),
+        days_to_draw(known, past).rename({"key": "job_id"}).drop("start_time", "end_time", "state"),
         days=days,
         seed=scenario.seed,
         replication=replication,
@@ -87,6 +83,14 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
     arrivals = _scaled(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
     columns = [name for name in arrivals.columns if name in carried.columns]
     return pl.concat([carried.select(columns), arrivals.select(columns)])
+
+
+def days_to_draw(known: History, past: pl.DataFrame) -> pl.DataFrame:
+    """Jobs of the whole days of the recent past, from which days of the horizon are drawn."""
+    whole_days = past.filter(
+        (pl.col("submit_time") >= _midnight_after(known)) & (pl.col("submit_time") < _midnight_before(known))
+    )
+    return whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
 
 
 def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:

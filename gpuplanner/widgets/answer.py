@@ -15,6 +15,8 @@ WIDTH = 760
 
 def answer_html(study: Study) -> str:
     """The third finding, what is saved in money where that may be claimed, and the policies as a chart."""
+    if study.plan is None:
+        return f"<p>{escape(study.findings[-1])}</p>"
     saved = study.headline["saved_cost_per_week"]
     chart = plot.chart_to_svg(plot.plot_policies(policy_frame(study, MEASURES)), width=WIDTH)
     worth = "" if saved is None else (
