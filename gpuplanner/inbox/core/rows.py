@@ -7,7 +7,7 @@ everything else happens here. No row is lost: each is in the jobs or, with its r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gpuplanner.inbox.core.fields import (
     unquoted,
 )
 from gpuplanner.inbox.core.parquet_text import as_text, require_types
+from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
 from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.inbox.core.trace import REJECTS
@@ -69,10 +70,7 @@ class Rows:
 
     def file_names(self) -> list[str]:
         """Names of the files, with their folders only where the names alone do not tell them apart."""
-        names = [file.path.name for file in self.files]
-        if len(set(names)) == len(names):
-            return names
-        return [f"{file.path.parent.name}/{file.path.name}" for file in self.files]
+        return names_of(self.files)
 
     def reject(self, faults: Mapping[str, pl.Expr]) -> Rows:
         """Move the rows with a fault to the reject table, each with all its reasons.
@@ -97,6 +95,14 @@ class Rows:
         return replace(
             self, good=self.good.filter(~faulty), rejects=pl.concat([self.rejects, bad.cast(REJECTS)])
         )
+
+
+def names_of(files: Sequence[TextFile]) -> list[str]:
+    """Names of files, with their folders only where the names alone do not tell them apart."""
+    names = [file.path.name for file in files]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{file.path.parent.name}/{file.path.name}" for file in files]
 
 
 def read_rows(
@@ -139,7 +145,7 @@ def read_rows(
     if not paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(read_text_file(path, tables=dialect.tables) for path in paths)
-    _refuse_twins(files, source)
+    refuse_twins(files, source)
     parts = [
         _cut(files, number, columns, source, dialect)
         if file.table is None
@@ -157,24 +163,109 @@ def read_rows(
     return typed(rows, columns)
 
 
+@dataclass(frozen=True)
+class _Heading:
+    """How the lines of one file are cut: names of its fields, where ours are, and its header line, if it has one."""
+
+    names: list[str]
+    places: dict[str, int]
+    header: str | None
+    ends_in_separator: bool
+
+
+def read_row_blocks(
+    blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
+) -> Iterator[Rows]:
+    """Do what :func:`read_rows` does, of a block of lines at a time; Parquet is not read.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files; what they turn out to be stands in its ``files`` afterwards.
+    columns, source, dialect
+        As for :func:`read_rows`.
+
+    Yields
+    ------
+    Rows
+        Of one block; its ``files`` are those of `blocks`, of which only the paths are known yet.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read_rows`, once it comes to the fault.
+    """
+    if not blocks.paths:
+        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+    files = tuple(blocks.files)
+    heading, current = None, 0
+    for number, block in blocks:
+        if number != current:
+            _require_begun(heading, files[current].path, source)
+            heading, current = None, number
+        body = block.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
+        blank = block.lines.height - body.height
+        if heading is None and body.height:
+            heading = _heading(body, columns, block.path, source, dialect)
+            body = body if heading.header is None else body.slice(1)
+        if heading is None:
+            yield Rows(files, 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS), blank=blank)
+        else:
+            rows = _cut_body(files, number, block, body, heading, columns, dialect)
+            yield typed(replace(rows, blank=blank), columns)
+    _require_begun(heading, files[current].path, source)
+    refuse_twins(blocks.files, source)
+
+
+def _require_begun(heading: object, path: Path, source: str) -> None:
+    if heading is None:
+        what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
+        raise TraceFormatError(what)
+
+
 def _cut(
     files: tuple[TextFile, ...], number: int, columns: Mapping[str, Field], source: str, dialect: Dialect
 ) -> Rows:
     """Cut the lines of one file into raw fields; ragged and unreadable lines are rejected."""
-    file, separator, text, faults = files[number], dialect.separator, pl.col("raw"), {}
-    body = file.lines.rename({"text": "raw"}).filter(text != "")
-    if body.is_empty():
-        what = message(str(file.path), f"rows of {source}", "an empty file", "Is this the right file?")
-        raise TraceFormatError(what)
-    names = dialect.names(body["raw"].head(SAMPLE_LINES).to_list())
+    file = files[number]
+    body = file.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
     blank = file.lines.height - body.height
+    _require_begun(None if body.is_empty() else body, file.path, source)
+    heading = _heading(body, columns, file.path, source, dialect)
+    body = body if heading.header is None else body.slice(1)
+    return replace(_cut_body(files, number, file, body, heading, columns, dialect), blank=blank)
+
+
+def _heading(
+    body: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
+) -> _Heading:
+    names = dialect.names(body["raw"].head(SAMPLE_LINES).to_list())
+    header, open_end = None, False
     if names is None:
-        header = body["raw"][0]
-        names, body = header_names(header, dialect), body.slice(1)
-        faults[HEADER_AGAIN] = pl.col("raw") == header
-        if names[-1:] == [""] and separator != ",":  # sacct --parsable ends each line with its separator
-            names, text = names[:-1], text.str.strip_suffix(separator)
-    places = column_places(names, columns, file.path, source, dialect)
+        header = str(body["raw"][0])
+        names = header_names(header, dialect)
+        if (
+            names[-1:] == [""] and dialect.separator != ","
+        ):  # sacct --parsable ends each line with its separator
+            names, open_end = names[:-1], True
+    places = column_places(names, columns, path, source, dialect)
+    return _Heading(list(names), places, header, open_end)
+
+
+def _cut_body(
+    files: tuple[TextFile, ...],
+    number: int,
+    file: TextFile,
+    body: pl.DataFrame,
+    heading: _Heading,
+    columns: Mapping[str, Field],
+    dialect: Dialect,
+) -> Rows:
+    """Cut lines below the header; `file` tells what may stand in them."""
+    names, places, separator, faults = heading.names, heading.places, dialect.separator, {}
+    if heading.header is not None:
+        faults[HEADER_AGAIN] = pl.col("raw") == heading.header
+    text = pl.col("raw").str.strip_suffix(separator) if heading.ends_in_separator else pl.col("raw")
     body = body.with_columns(text=text)
     if dialect.quotes and file.has_quotes:
         body = body.with_columns(text=unquoted(body["raw"], separator))
@@ -196,7 +287,6 @@ def _cut(
         good=cut,
         rejects=pl.DataFrame(schema=REJECTS),
         unused=tuple(name for position, name in enumerate(names) if position not in places.values()),
-        blank=blank,
     ).reject(faults)
     found = {
         RAW + name: pl.lit(None, pl.String)
@@ -306,18 +396,3 @@ def out_of_time(value: pl.Expr) -> pl.Expr:
     """True for dates that no trace of GPU jobs can have."""
     first, last = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, LAST_INSTANT))
     return ~value.dt.timestamp("us").is_between(first, last)
-
-
-def _refuse_twins(files: Sequence[TextFile], source: str) -> None:
-    """The same bytes twice would count every job twice."""
-    seen: dict[str, TextFile] = {}
-    for file in files:
-        twin = seen.setdefault(file.sha256, file)
-        if twin is not file:
-            text = message(
-                source,
-                "different files",
-                f"{twin.path} and {file.path}, which are equal",
-                "Give one of them.",
-            )
-            raise TraceFormatError(text)

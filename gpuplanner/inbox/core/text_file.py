@@ -8,9 +8,9 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,18 +108,29 @@ def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
     limit = size_limit(MAX_BYTES)
     packed, data = _contents(path, limit, tables=tables)
     table = table_of(data, path, limit) if data.startswith(PARQUET) else None
-    data = data if table is None else b""
-    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=1)
+    text = of_text(data if table is None else b"", path)
+    return replace(text, sha256=hashlib.sha256(packed).hexdigest(), bytes=len(packed), table=table)
+
+
+def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
+    """A file, or a block of whole lines of one, from its unpacked bytes; without hash and size.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is not UTF-8.
+    """
+    _require_utf8(data, path, lines_before)
+    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=lines_before + 1)
     ends_open = bool(data) and not data.endswith(b"\n")
     return TextFile(
         path=path,
-        sha256=hashlib.sha256(packed).hexdigest(),
-        bytes=len(packed),
+        sha256="",
+        bytes=0,
         lines=lines,
         has_quotes=b'"' in data,
         has_controls=_has_controls(data, line_ends=lines.height - ends_open),
         ends_open=ends_open,
-        table=table,
     )
 
 
@@ -149,6 +160,7 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
     """
     path = Path(path)
     packed, data = _contents(path, size_limit(MAX_DOCUMENT_BYTES))
+    _require_utf8(data, path)
     file = TextFile(
         path=path,
         sha256=hashlib.sha256(packed).hexdigest(),
@@ -170,8 +182,8 @@ def fingerprint(path: str | Path) -> str:
         If it is missing, not a regular file, or too large.
     """
     path = Path(path)
-    with _explained(path):
-        return sha256(_regular(path, size_limit(MAX_BYTES)))
+    with explained(path):
+        return sha256(regular(path, size_limit(MAX_BYTES)))
 
 
 def size_limit(usual: int) -> int:
@@ -210,7 +222,7 @@ def head(path: str | Path) -> list[str]:
         If the file cannot be read, or is of another format.
     """
     path = Path(path)
-    with _explained(path), _regular(path, None).open("rb") as raw:
+    with explained(path), regular(path, None).open("rb") as raw:
         packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
         data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
@@ -234,18 +246,16 @@ def _has_controls(data: bytes, line_ends: int) -> bool:
 
 def _contents(path: Path, limit: int, *, tables: bool = False) -> tuple[bytes, bytes]:
     """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark, or a Parquet file."""
-    with _explained(path):
-        packed = _regular(path, limit).read_bytes()
+    with explained(path):
+        packed = regular(path, limit).read_bytes()
         data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
     if tables and packed.startswith(PARQUET):
         return packed, packed
     refuse_other_formats(data, path)
-    data = data.removeprefix(BYTE_ORDER_MARK)
-    _require_utf8(data, path)
-    return packed, data
+    return packed, data.removeprefix(BYTE_ORDER_MARK)
 
 
-def _regular(path: Path, limit: int | None) -> Path:
+def regular(path: Path, limit: int | None) -> Path:
     """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device"
@@ -253,26 +263,31 @@ def _regular(path: Path, limit: int | None) -> Path:
         raise TraceFormatError(message(str(path), "a regular file", kind, todo))
     size = path.stat().st_size
     if limit is not None and size > limit:
-        raise TraceFormatError(_too_large(path, limit, f"{size} bytes"))
+        raise TraceFormatError(too_large(path, limit, f"{size} bytes"))
     return path
 
 
 def _gunzip(packed: bytes, path: Path, limit: int) -> bytes:
     """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
     text = io.BytesIO()
-    for piece in _members(packed):
+    steps = range(0, len(packed), STEP_BYTES)
+    for piece in members(packed[start : start + STEP_BYTES] for start in steps):
         text.write(piece)
         size = text.tell()
-        if size > limit or (size > RATIO_FREE_BYTES and size > MAX_RATIO * len(packed)):
-            raise TraceFormatError(_too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
+        if size > limit or is_bomb(size, len(packed)):
+            raise TraceFormatError(too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
     return text.getvalue()
 
 
-def _members(packed: bytes) -> Iterator[bytes]:
+def is_bomb(unpacked: int, packed: int) -> bool:
+    """True for far more text than a file of this size can honestly hold."""
+    return unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * packed
+
+
+def members(packed: Iterable[bytes]) -> Iterator[bytes]:
     """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
     member = zlib.decompressobj(wbits=31)
-    for start in range(0, len(packed), STEP_BYTES):
-        piece = packed[start : start + STEP_BYTES]
+    for piece in packed:
         while piece := piece.lstrip(b"\0") if member.eof else piece:
             if member.eof:
                 member = zlib.decompressobj(wbits=31)
@@ -283,7 +298,8 @@ def _members(packed: bytes) -> Iterator[bytes]:
         raise EOFError(cut_short)
 
 
-def _too_large(path: Path, limit: int, got: str) -> str:
+def too_large(path: Path, limit: int, got: str) -> str:
+    """What to say of a file that holds too much text."""
     return message(
         str(path),
         f"at most {limit} bytes of text, packed at most {MAX_RATIO} times",
@@ -293,13 +309,13 @@ def _too_large(path: Path, limit: int, got: str) -> str:
     )
 
 
-def _require_utf8(data: bytes, path: Path) -> None:
+def _require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
     if data.isascii():
         return
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = lines_before + data.count(b"\n", 0, error.start) + 1
         text = message(
             f"{path}, line {line}",
             "UTF-8 text",
@@ -310,7 +326,7 @@ def _require_utf8(data: bytes, path: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn what the disk or gzip says into the four-part message."""
     try:
         yield

@@ -9,7 +9,7 @@ from gpuplanner.inbox.telemetry.ladder import RUNGS, effective_compute
 from gpuplanner.inbox.telemetry.live import read_live
 from gpuplanner.inbox.telemetry.pages import Hints
 from gpuplanner.inbox.telemetry.result import Telemetry
-from gpuplanner.inbox.telemetry.sources import SOURCES, Source, detect, read, speaks
+from gpuplanner.inbox.telemetry.sources import SOURCES, Source, detect, read, read_months, speaks
 from gpuplanner.inbox.telemetry.store import open_telemetry, scan_samples, write_telemetry
 from gpuplanner.inbox.telemetry.transport import Server
 
@@ -32,6 +32,7 @@ __all__ = [
     "open_telemetry",
     "read",
     "read_live",
+    "read_months",
     "scan_samples",
     "speaks",
     "write_telemetry",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-GAP_FACTOR = 2.5
-"""A step longer than this many usual intervals is a gap: at least one sample, and not just its jitter, is
-missing."""
+from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.seen import seen_of
 
-DAY_S = 86400.0
 GPU = ("node", "gpu")
 
 
@@ -51,7 +49,7 @@ def observed_gpu_hours(samples: pl.DataFrame) -> float:
     >>> observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))
     1.0
     """
-    return float(steps(samples).filter(~pl.col("gap"))["step_s"].sum()) / 3600.0
+    return seen_of(samples).observed_gpu_hours()
 
 
 def coverage(samples: pl.DataFrame) -> pl.DataFrame:
@@ -76,48 +74,4 @@ def coverage(samples: pl.DataFrame) -> pl.DataFrame:
     >>> coverage(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))["observed_gpu_h"].to_list()
     [1.0, 1.0]
     """
-    nodes = samples.group_by("node").agg(
-        gpus=pl.col("gpu").n_unique(), first=pl.col("time").min(), last=pl.col("time").max()
-    )
-    counted = samples.group_by("node", day=pl.col("time").dt.date()).agg(samples=pl.len())
-    midnight = pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-    next_midnight = midnight + pl.duration(days=1)
-    days = (
-        nodes.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date()))
-        .explode("day")
-        .with_columns(
-            expected_gpu_h=pl.col("gpus")
-            * _hours(pl.max_horizontal("first", midnight), pl.min_horizontal("last", next_midnight))
-        )
-    )
-    seen = (
-        steps(samples)
-        .filter(~pl.col("gap"))
-        .with_columns(day=pl.date_ranges(pl.col("begin").dt.date(), pl.col("end").dt.date()))
-        .explode("day")
-        .with_columns(
-            hours=_hours(pl.max_horizontal("begin", midnight), pl.min_horizontal("end", next_midnight))
-        )
-        .group_by("node", "day")
-        .agg(observed_gpu_h=pl.col("hours").sum())
-    )
-    return (
-        days.join(counted, on=["node", "day"], how="left")
-        .join(seen, on=["node", "day"], how="left")
-        .select(
-            "node",
-            "day",
-            pl.col("gpus").cast(pl.Int32),
-            pl.col("samples").fill_null(0).cast(pl.Int64),
-            pl.col("observed_gpu_h").fill_null(0.0),
-            "expected_gpu_h",
-            covered=pl.when(pl.col("expected_gpu_h") > 0).then(
-                pl.col("observed_gpu_h").fill_null(0.0) / pl.col("expected_gpu_h")
-            ),
-        )
-        .sort("node", "day")
-    )
-
-
-def _hours(begin: pl.Expr, end: pl.Expr) -> pl.Expr:
-    return (end - begin).dt.total_microseconds() / 3.6e9
+    return seen_of(samples).coverage()

@@ -10,14 +10,18 @@ import polars as pl
 
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.rows import Rows, names_of, read_row_blocks
+from gpuplanner.inbox.core.text_blocks import FileBlocks
+from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.labels import devices, parse_labels
 from gpuplanner.inbox.telemetry.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.inbox.telemetry.numbers import read_wide
 from gpuplanner.inbox.telemetry.pages import Hints
 from gpuplanner.inbox.telemetry.result import Telemetry
-from gpuplanner.inbox.telemetry.sample_rows import from_readings, from_table
+from gpuplanner.inbox.telemetry.sample_rows import Story, finish
+from gpuplanner.inbox.telemetry.sample_spans import Way
 
 ROUND_S = 3.0
 """Readings of one round of the DCGM CSV are up to this far apart."""
@@ -38,7 +42,9 @@ READING_COLUMNS = {
 }
 
 
-def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_node_csv(
+    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
+) -> Telemetry:
     """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
 
     Columns: see :data:`gpuplanner.inbox.telemetry.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
@@ -50,6 +56,8 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
         CSV files, plain or gzip.
     hints : Hints, optional
         Node, and zone of times without an offset.
+    way : Way, optional
+        How much is in memory, and where the samples go; by default into memory.
 
     Returns
     -------
@@ -61,19 +69,27 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     TraceFormatError
         If a file cannot be read, or lacks columns.
     """
-    hints = hints or Hints()
-    source = "node-csv"
-    rows = read_rows(paths, NODE_COLUMNS, source=source)
-    rows = with_instants(rows, "timestamp", hints.tz, source)
-    rows = read_wide(rows, NODE_CSV)
+    hints, way, source = hints or Hints(), way or Way(), "node-csv"
+    blocks = FileBlocks(paths, way.block_bytes)
+    gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
+    for rows in read_row_blocks(blocks, NODE_COLUMNS, source=source):
+        gathered.add(_of_node(rows, hints) if rows.good.width else rows)
+    more = node_finding(blocks.files, gathered.count, hints)
+    return finish(gathered, blocks.files, Story(source, hints.tz, more=more), way=way, again=blocks)
+
+
+def _of_node(rows: Rows, hints: Hints) -> Rows:
+    """Rows of a block of a node's log."""
+    rows = read_wide(with_instants(rows, "timestamp", hints.tz, "node-csv"), NODE_CSV)
     rows = rows.reject({"gpu: not a whole number": pl.col("gpu") % 1 != 0})
-    good = rows.good.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
-    return from_table(
-        replace(rows, good=good), source=source, time_zone=hints.tz, more=node_finding(rows, hints)
+    return replace(
+        rows, good=rows.good.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
     )
 
 
-def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_dcgm_csv(
+    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
+) -> Telemetry:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
     The metrics of a round are read up to 3 s apart; readings of a GPU within that are one sample.
@@ -84,6 +100,8 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
         CSV files, plain or gzip.
     hints : Hints, optional
         Zone of times without an offset; node of readings that do not name it.
+    way : Way, optional
+        How much is in memory, and where the samples go; by default into memory.
 
     Returns
     -------
@@ -106,9 +124,18 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     ...     read_dcgm_csv([path]).samples["node", "gpu", "memory_used_gib"].row(0)
     ('n1', 0, 2.0)
     """
-    hints = hints or Hints()
-    source = "dcgm-csv"
-    rows = with_instants(read_rows(paths, READING_COLUMNS, source=source), "timestamp", hints.tz, source)
+    hints, way, source = hints or Hints(), way or Way(), "dcgm-csv"
+    blocks = FileBlocks(paths, way.block_bytes)
+    gathered = Gathering(DCGM, stream=way.room(), keeps_text=way.into is None)
+    for rows in read_row_blocks(blocks, READING_COLUMNS, source=source):
+        gathered.add(_of_exporter(rows, hints) if rows.good.width else rows)
+    story = Story(source, hints.tz)
+    return finish(gathered, blocks.files, story, within_s=ROUND_S, way=way, again=blocks)
+
+
+def _of_exporter(rows: Rows, hints: Hints) -> Rows:
+    """Readings of a block, with the devices that their labels name."""
+    rows = with_instants(rows, "timestamp", hints.tz, "dcgm-csv")
     texts = rows.good["labels"].unique(maintain_order=True)
     table = devices([None if text is None else parse_labels(text) for text in texts], hints.node)
     named = rows.good.join(
@@ -116,8 +143,7 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     )
     other = (pl.col("hostname") != pl.col("node")) | (pl.col("gpu_id") != pl.col("gpu").cast(pl.String))
     fault = pl.coalesce("fault", pl.when(other).then(pl.lit("columns and labels name different devices")))
-    rows = replace(rows, good=named.with_columns(fault=fault))
-    return from_readings(rows, DCGM, source=source, within_s=ROUND_S, time_zone=hints.tz)
+    return replace(rows, good=named.with_columns(fault=fault))
 
 
 def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
@@ -126,10 +152,10 @@ def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
     return pl.col("file").replace_strict(nodes, return_dtype=pl.String)
 
 
-def node_finding(rows: Rows, hints: Hints) -> list[Finding]:
-    """Say where the node names come from, if the source has none."""
+def node_finding(files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
+    """Say where the node names of so many rows come from, if the source has none."""
     if hints.node is not None:
         return []
     effect = "samples meet jobs and inventory only if files are named after their nodes"
-    example = f"{rows.file_names()[0]}: {hints.node_of(rows.files[0].path)}"
-    return [Finding("node named after the file", "info", rows.count, effect, example)]
+    example = f"{names_of(files)[0]}: {hints.node_of(files[0].path)}"
+    return [Finding("node named after the file", "info", rows, effect, example)]

@@ -7,7 +7,8 @@ import polars as pl
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import expand_node_list
 from gpuplanner.inbox.core.times import INSTANT
-from gpuplanner.inbox.telemetry.coverage import GAP_FACTOR, steps
+from gpuplanner.inbox.telemetry.coverage import steps
+from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
 from gpuplanner.schemas import USED_FROM, Jobs, Samples, check
 
 ALWAYS = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")

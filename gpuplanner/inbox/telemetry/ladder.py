@@ -56,7 +56,17 @@ def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
     >>> to_samples(pl.DataFrame([row, row | {"gpu": 1, "tensor_active": 0.11}]))["activity_source"].to_list()
     ['legacy', 'profiling']
     """
-    wide = wide.with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
+    ordered = climbed(wide.sort(ORDER, maintain_order=True))
+    return on_one_rung(ordered, rungs(ordered))
+
+
+def climbed(wide: pl.DataFrame) -> pl.DataFrame:
+    """Do what :func:`to_samples` does with rows that are in order, but leave each on the rung that it reached itself.
+
+    A quantity that is absent was not measured.
+    """
+    absent = [pl.lit(None, pl.Float64).alias(name) for name in QUANTITIES if name not in wide.columns]
+    wide = wide.with_columns(absent).with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
     cut = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in wide.columns else pl.lit(False)
     rung = (
         pl.when(pl.col("sm_active").is_not_null())
@@ -96,8 +106,7 @@ def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
         xid="xid",
         activity_source=rung,
     )
-    ordered = conform(samples.sort(ORDER, maintain_order=True), Samples, where="telemetry")
-    return on_one_rung(ordered, rungs(ordered))
+    return conform(samples, Samples, where="telemetry")
 
 
 def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:

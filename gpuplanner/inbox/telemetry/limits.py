@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.telemetry.metrics import QUANTITIES
-from gpuplanner.inbox.telemetry.numbers import ROUNDING
+from gpuplanner.inbox.telemetry.unit_signs import ROUNDING
 
 POWER_MARGIN = 1.2
 """A mean over a sampling period does not exceed the board's power limit by more than this."""
@@ -64,7 +64,9 @@ def _family(name: str) -> set[str]:
     return set(words[: last + 1])
 
 
-def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr]) -> Rows:
+def reject_impossible(
+    rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]
+) -> Rows:
     """Reject rows with a value below 0, a share above 1, or more power or memory than the board has.
 
     Parameters
@@ -73,6 +75,9 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr]) -> Rows:
         With ``board``.
     values : mapping of str to polars.Expr
         Quantity → its values in our units.
+    extremes : mapping of str to tuple of float
+        Quantity → smallest and largest of its values; a quantity without values may be absent. Only where
+        they show that there is a fault, rows are looked at one by one.
     """
     if rows.good.is_empty():
         return rows
@@ -83,15 +88,20 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr]) -> Rows:
     gib = pl.col("board").replace_strict(memory, return_dtype=pl.Float64)
     faults: dict[str, pl.Expr] = {}
     for quantity, value in values.items():
-        faults[f"{quantity}: below 0"] = value < 0
+        least, most = extremes.get(quantity, (0.0, 0.0))
+        if least < 0:
+            faults[f"{quantity}: below 0"] = value < 0
         if QUANTITIES[quantity] == "share":
-            faults[f"{quantity}: above 1"] = value > 1 + ROUNDING
+            if most > 1 + ROUNDING:
+                faults[f"{quantity}: above 1"] = value > 1 + ROUNDING
         elif quantity == "xid":
-            faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
+            if most > 0:
+                faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
         elif quantity == "power":
-            faults[f"power: above {POWER_MARGIN} x the power limit of the board"] = value > watts
-        elif quantity.startswith("memory"):
+            if most > min(power.values()):
+                faults[f"power: above {POWER_MARGIN} x the power limit of the board"] = value > watts
+        elif quantity.startswith("memory") and most > min(memory.values()):
             faults[f"{quantity}: more than the board has"] = value > gib
     if "memory_used" in values and "memory_total" in rows.good.columns:
         faults["memory_used: more than memory_total"] = values["memory_used"] > values["memory_total"]
-    return rows.reject(faults)
+    return rows.reject(faults) if faults else rows

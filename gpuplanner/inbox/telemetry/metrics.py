@@ -157,6 +157,10 @@ NODE_CSV: dict[str, Metric] = {
 NODE_CSV_OPTIONAL = ("energy_mj",)
 """Of them, those that a log may lack."""
 
+GAP_FACTOR = 2.5
+"""A step longer than this many usual intervals is a gap: at least one sample, and not just its jitter, is
+missing."""
+
 BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
 """Folded texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
 

@@ -272,7 +272,7 @@ def _with_gpu(rows: Rows, hints: Hints) -> Rows:
 
 
 def _assumed(rows: Rows, hints: Hints) -> list[Finding]:
-    found = node_finding(rows, hints)
+    found = node_finding(rows.files, rows.count, hints)
     if hints.origin is not None:
         effect = "rows were counted from the origin: a row that is missing shifts all later ones"
         found.append(Finding("times made from a count", "warning", rows.count, effect, ""))

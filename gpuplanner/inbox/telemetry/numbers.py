@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.metrics import DIVISORS, QUANTITIES, WIDE, Metric, is_blank, without_blanks
+from gpuplanner.inbox.telemetry.metrics import QUANTITIES, WIDE, Metric, is_blank, without_blanks
 
 CELL = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
 """A number, and its unit where the cell states one."""
@@ -90,7 +90,9 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
     wide = QUANTITIES[metric.quantity] in WIDE
     number, divisor = _quickly(text, metric)
     read = number.is_finite().fill_null(False)
-    value = pl.select(without_blanks(pl.lit(number), wide=wide) / divisor).to_series()
+    value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
+    if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
+        value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
     if read.all():
         return value, ~read
     rest = (~read & text.is_not_null()).arg_true()
@@ -142,72 +144,40 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
         With ``quantity`` (null if it is none of ours) and ``value`` as a number in our unit, null where
         missing; rows whose value is no number are rejected.
     """
-    by_name = pl.col("metric")
-    wide = by_name.is_in([name for name, m in metrics.items() if QUANTITIES[m.quantity] in WIDE])
-    text = pl.col("value").str.strip_chars()
-    number = text.cast(pl.Float64, strict=False)
-    blank = is_blank(text) | number.is_nan().fill_null(False)
-    rows = rows.reject({"the value is not a number": ~blank & ~number.is_finite().fill_null(False)})
-    value = (
-        pl.when(wide).then(without_blanks(number, wide=True)).otherwise(without_blanks(number, wide=False))
+    texts = rows.good["value"].str.strip_chars()
+    number = texts.cast(pl.Float64, strict=False)
+    read = number.is_finite().fill_null(False)
+    if not read.all():
+        others = texts.filter(~read).unique().to_frame("text")
+        rest = others.filter(~(is_blank(pl.col("text")) | _is_nan(pl.col("text"))))["text"].drop_nulls()
+        fault = texts.is_in(rest.implode()) & ~read
+        rows = rows.reject({"the value is not a number": pl.lit(fault)})
+        number = (
+            pl.select(pl.when(pl.lit(read)).then(pl.lit(number))).to_series().filter(~fault.fill_null(False))
+        )
+    names = rows.good["metric"].unique(maintain_order=True).drop_nulls().to_list()
+    known = {name: metrics[name] for name in names if name in metrics}
+    name = pl.col("metric").cast(pl.Enum(names)).to_physical()
+    wide = pl.Series([n in known and QUANTITIES[known[n].quantity] in WIDE for n in names], dtype=pl.Boolean)
+    divisor = pl.Series([known[n].divisor if n in known else None for n in names], dtype=pl.Float64)
+    quantity = pl.Series([known[n].quantity if n in known else None for n in names], dtype=pl.String)
+    frame = rows.good.with_columns(number.alias("value")).with_columns(
+        place=name, quantity=pl.lit(quantity).gather(name) if names else pl.lit(None, pl.String)
     )
-    divisors = {name: metric.divisor for name, metric in metrics.items()}
-    quantities = {name: metric.quantity for name, metric in metrics.items()}
+    value = pl.col("value")
+    cleared = (
+        pl.when(pl.lit(wide).gather("place"))
+        .then(without_blanks(value, wide=True))
+        .otherwise(without_blanks(value, wide=False))
+    )
+    if names:
+        frame = frame.with_columns(value=cleared / pl.lit(divisor).gather("place"))
     return replace(
         rows,
-        good=rows.good.with_columns(
-            value=value / by_name.replace_strict(divisors, default=None, return_dtype=pl.Float64),
-            quantity=by_name.replace_strict(quantities, default=None, return_dtype=pl.String),
-        ),
-        unused=(*rows.unused, *sorted(set(rows.good["metric"].drop_nulls()) - metrics.keys())),
+        good=frame.drop("place"),
+        unused=(*rows.unused, *sorted(set(names) - metrics.keys())),
     )
 
 
-def refuse_mixed_units(rows: Rows, values: Mapping[str, pl.Expr], where: str) -> None:
-    """Refuse files whose values betray another unit than the one that was assumed.
-
-    A share above 1 shows that percent were given for ratios; the smaller ones among them would pass for
-    ratios, so not one of them can be believed. A percentage that is never above 1, yet no whole number, is
-    a ratio. A GPU with less than 1 GiB of memory was given in another unit.
-
-    Parameters
-    ----------
-    rows : Rows
-        Read rows.
-    values : mapping of str to polars.Expr
-        Quantity → its values.
-    where : str
-        Name of the files, for the message.
-
-    Raises
-    ------
-    TraceFormatError
-        Naming the quantity, the suspected unit and examples.
-    """
-    table = rows.good.select(value.alias(name) for name, value in values.items())
-    for quantity in table.columns:
-        series = table[quantity].drop_nulls()
-        positive = series.filter(series > 0)
-        if positive.is_empty():
-            continue
-        odd = positive.filter(positive > 1 + ROUNDING)
-        suspicion = None
-        if quantity == "gpu_util":
-            percent = positive * DIVISORS["share"]["%"]
-            if float(percent.max()) <= 1 and bool((percent.round(0) - percent).abs().max()):  # type: ignore[arg-type]
-                suspicion, odd = "ratios where percent were expected", percent
-        elif QUANTITIES[quantity] == "share" and len(odd) > MIXED_SHARE * len(positive):
-            suspicion = "percent where ratios were expected"
-        elif quantity == "memory_total" and float(positive.min()) < 1:  # type: ignore[arg-type]
-            suspicion, odd = "a unit larger than the one expected", positive.filter(positive < 1)
-        if suspicion is not None:
-            got = f"{suspicion}: {len(odd)} of {len(positive)} values, such as {examples(odd.head(5).to_list())}"
-            expected = f"{quantity} in the unit of the source"
-            raise TraceFormatError(message(where, expected, got, "Convert the column, or state its unit."))
-
-
-MIXED_SHARE = 0.01
-"""Share of values above 1 from which ratios are taken to be percent; fewer are single faults."""
-
-ROUNDING = 1e-6
-"""By how much a mean of ratios may exceed 1 through rounding of the source."""
+def _is_nan(text: pl.Expr) -> pl.Expr:
+    return text.cast(pl.Float64, strict=False).is_nan().fill_null(False)

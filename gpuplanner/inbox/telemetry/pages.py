@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +10,9 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.records import CONTROL
 from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
 from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
 from gpuplanner.inbox.core.trace import REJECTS
@@ -115,11 +117,8 @@ def read_pages(
     if not paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(read_text_file(path) for path in paths)
-    seen: dict[str, Path] = {}
-    for file in files:
-        if not twins and seen.setdefault(file.sha256, file.path) is not file.path:
-            got = f"{seen[file.sha256]} and {file.path}, which are equal"
-            raise TraceFormatError(message(source, "different files", got, "Give one of them."))
+    if not twins:
+        refuse_twins(files, source)
     parts = []
     for number, file in enumerate(files):
         body = file.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
@@ -135,9 +134,67 @@ def read_pages(
         )
         part = parse(page)
         if file.has_controls:
-            part = part.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
+            part = part.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
         parts.append(part)
     return together(files, parts)
+
+
+def read_page_blocks(
+    blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str
+) -> Iterator[Rows]:
+    """Do what :func:`read_pages` does, of a block of lines at a time.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files; what they turn out to be stands in its ``files`` afterwards.
+    parse : callable
+        Gets lines of one file that are not blank, and the first line of that file where it is not among them.
+    source : str
+        As for :func:`read_pages`.
+
+    Yields
+    ------
+    Rows
+        Of one block.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read_pages`, once it comes to the fault.
+    """
+    if not blocks.paths:
+        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+    files = tuple(blocks.files)
+    first: str | None = None
+    current = 0
+    for number, block in blocks:
+        if number != current:
+            _require_begun(first, files[current].path, source)
+            first, current = None, number
+        body = block.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
+        page = Rows(
+            files=files,
+            count=body.height,
+            good=body.with_columns(pl.lit(number, pl.UInt32).alias("file")),
+            rejects=pl.DataFrame(schema=REJECTS),
+            blank=block.lines.height - body.height,
+        )
+        if body.height:
+            page = parse(page, first)
+            first = str(body["raw"][0]) if first is None else first
+            if block.has_controls:
+                page = page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
+        yield page
+    _require_begun(first, files[current].path, source)
+    refuse_twins(blocks.files, source)
+
+
+def _require_begun(first: str | None, path: Path, source: str) -> None:
+    if first is None:
+        raise TraceFormatError(
+            message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
+        )
 
 
 def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:

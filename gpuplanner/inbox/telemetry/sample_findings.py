@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import polars as pl
 
 from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding, reject_findings
-from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.coverage import steps
-from gpuplanner.inbox.telemetry.energy import BOARD, board_energy
-from gpuplanner.inbox.telemetry.joining import AGAIN, DEVICE_KEY
+from gpuplanner.inbox.telemetry.energy import BOARD
+from gpuplanner.inbox.telemetry.joining import AGAIN
 from gpuplanner.inbox.telemetry.ladder import ENGINE, LEGACY, NONE
+from gpuplanner.inbox.telemetry.seen import Device, Gaps, Seen, seen_of
 
 LOW_COVERAGE = 0.9
 """Share of a node's day below which its means are worth a warning."""
@@ -50,32 +51,6 @@ JUDGED_BY = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "
 """Columns of samples that findings are made from."""
 
 
-def findings(rows: Rows, samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
-    """Everything that is checked in every source.
-
-    Parameters
-    ----------
-    rows : Rows
-        Rows as read, kept and rejected; ``file``, ``time`` and device of those kept.
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-    days : polars.DataFrame
-        Table of :func:`gpuplanner.inbox.telemetry.coverage.coverage`.
-
-    Returns
-    -------
-    list of Finding
-        Only what holds somewhere.
-    """
-    return [
-        *rejected(rows.rejects, rows.count),
-        *of_samples(samples, days),
-        *_overlaps(rows),
-        *_clock_went_back(rows),
-        *_file_ends(rows),
-    ]
-
-
 def of_samples(samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
     """Everything that the samples tell by themselves, whatever files they came from.
 
@@ -84,15 +59,20 @@ def of_samples(samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
     samples : polars.DataFrame
         Columns :data:`JUDGED_BY` of table ``schemas.Samples``, in its order.
     days : polars.DataFrame
-        As for :func:`findings`.
+        Table of :func:`gpuplanner.inbox.telemetry.coverage.coverage`.
     """
+    return of_seen(seen_of(samples), days)
+
+
+def of_seen(seen: Seen, days: pl.DataFrame) -> list[Finding]:
+    """Findings of :func:`of_samples`, of samples that were seen."""
     return [
-        *_rungs(samples),
-        *_gaps(samples),
+        *_rungs(seen),
+        *_gaps(seen.gaps),
         *_low_coverage(days),
-        *_counted_twice(samples),
-        *_energies(samples),
-        *_driver_errors(samples),
+        *_counted_twice(seen),
+        *_energies(seen.energies),
+        *_driver_errors(seen),
     ]
 
 
@@ -126,26 +106,24 @@ def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     return found
 
 
-def _rungs(samples: pl.DataFrame) -> list[Finding]:
-    counts = dict(samples.group_by("activity_source").len().iter_rows())
+def _rungs(seen: Seen) -> list[Finding]:
     return [
-        Finding(check, severity, counts[rung], effect, _place(samples.filter(activity_source=rung)))
+        Finding(check, severity, seen.rungs[rung][0], effect, str(seen.rungs[rung][1]))
         for rung, (severity, check, effect) in RUNG_WORDS.items()
-        if rung in counts
+        if rung in seen.rungs
     ]
 
 
-def _gaps(samples: pl.DataFrame) -> list[Finding]:
-    gaps = steps(samples).filter("gap").sort("step_s", descending=True)
-    if gaps.is_empty():
+def _gaps(gaps: Gaps) -> list[Finding]:
+    if gaps.longest is None:
         return []
-    node, gpu, begin, _, step_s, usual_s, _ = gaps.row(0)
+    node, gpu, begin, step_s, usual_s = gaps.longest
     return [
         Finding(
             GAPS,
             "warning",
-            gaps.height,
-            f"{gaps['step_s'].sum() / 3600:.2f} GPU-hours were not observed; nothing is filled in",
+            gaps.count,
+            f"{gaps.total_us / 3.6e9:.2f} GPU-hours were not observed; nothing is filled in",
             f"{node} GPU {gpu}: {step_s:.1f} s from {begin:%Y-%m-%d %H:%M:%S} UTC, usually {usual_s:.1f} s",
         )
     ]
@@ -167,56 +145,71 @@ def _low_coverage(days: pl.DataFrame) -> list[Finding]:
     ]
 
 
-def _overlaps(rows: Rows) -> list[Finding]:
-    """Devices that two files speak of at the same time."""
-    if len(rows.files) < 2:
+def overlaps(
+    spans: Mapping[tuple[int, int], tuple[int, int]], devices: Sequence[Device], names: Sequence[str]
+) -> list[Finding]:
+    """Devices that two files speak of at the same time.
+
+    Parameters
+    ----------
+    spans : mapping
+        Number of file and of device → first and last time.
+    devices : sequence of tuple
+        Node, GPU and instance by number.
+    names : sequence of str
+        Names of the files.
+    """
+    if len(names) < 2:
         return []
-    spans = (
-        rows.good.group_by("file", *DEVICE_KEY)
-        .agg(first=pl.col("time").min(), last=pl.col("time").max())
-        .sort(*DEVICE_KEY, "first", "file")
-        .with_columns(before=pl.col("last").cum_max().shift(1).over(DEVICE_KEY))
+    ordered = sorted(
+        (*_device_key(devices[device]), first, file, last) for (file, device), (first, last) in spans.items()
     )
-    over = spans.filter(pl.col("first") < pl.col("before"))
-    if over.is_empty():
+    over, known, until = [], None, 0
+    for node, gpu, instance, first, file, last in ordered:
+        if (node, gpu, instance) == known:
+            if first < until:
+                over.append((file, node, gpu))
+            until = max(until, last)
+        else:
+            known, until = (node, gpu, instance), last
+    if not over:
         return []
-    names = rows.file_names()
+    file, node, gpu = over[0]
     return [
         Finding(
             "files that overlap in time",
             "warning",
-            over.height,
+            len(over),
             "readings that agree were counted once; others stand side by side in the samples",
-            f"{names[over['file'][0]]} on {over['node'][0]} GPU {over['gpu'][0]}",
+            f"{names[file]} on {node} GPU {gpu}",
         )
     ]
 
 
-def _clock_went_back(rows: Rows) -> list[Finding]:
-    """Times that fall from one row of a device to the next in the file."""
-    stream = ["file", *DEVICE_KEY, *(["metric"] if "metric" in rows.good.columns else [])]
-    back = rows.good.filter((pl.col("time").diff().over(stream) < pl.duration()).fill_null(False))
-    if back.is_empty():
-        return []
-    where = f"{rows.file_names()[back['file'][0]]}, line {back['line'][0]}"
+def _device_key(device: Device) -> tuple[str, int, int]:
+    node, gpu, instance = device
+    return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
+
+
+def clock_went_back(falls: int, where: str) -> list[Finding]:
+    """Times that fall from one row of a device to the next in the file: how many, and where the first is."""
     effect = "rows were sorted by time; those between the two clocks may be out of place"
-    return [Finding("clock skew: the clock went back", "warning", back.height, effect, where)]
+    return [Finding("clock skew: the clock went back", "warning", falls, effect, where)] if falls else []
 
 
-def _counted_twice(samples: pl.DataFrame) -> list[Finding]:
-    whole, parts = (samples.filter(pl.col("instance").is_null() == flag) for flag in (True, False))
-    both = whole.join(parts.select("node", "gpu").unique(), on=["node", "gpu"])
-    if both.is_empty():
+def _counted_twice(seen: Seen) -> list[Finding]:
+    both = seen.counted_twice()
+    if both is None:
         return []
     effect = "observed GPU-hours count each GPU once; sum either the GPUs or their instances, not both"
-    return [Finding(TWICE, "info", both.height, effect, _place(both))]
+    return [Finding(TWICE, "info", both[0], effect, str(both[1]))]
 
 
-def _energies(samples: pl.DataFrame) -> list[Finding]:
+def _energies(boards: pl.DataFrame | None) -> list[Finding]:
     """How far the energy that the counter tells is from the integral of the power."""
-    if samples["energy_counter_j"].null_count() == samples.height:
+    if boards is None:
         return []
-    boards, found = board_energy(samples), []
+    found = []
     both = boards.filter(pl.col("integrated_kwh") > 0)
     apart = pl.col("counted_kwh") / pl.col("integrated_kwh") - 1
     if both.height:
@@ -236,27 +229,22 @@ def _energies(samples: pl.DataFrame) -> list[Finding]:
     return found
 
 
-def _driver_errors(samples: pl.DataFrame) -> list[Finding]:
+def _driver_errors(seen: Seen) -> list[Finding]:
     """Boards whose last XID is not 0; the number stays until the driver is loaded anew, so samples say no more."""
-    errors = samples.filter(pl.col("xid") > 0)
-    if errors.is_empty():
+    if seen.first_error is None:
         return []
-    boards = errors.select(BOARD).n_unique()
+    xid, place = seen.first_error
     effect = "none of itself: readings are kept as they are, but jobs on these boards may have failed or hung"
-    return [Finding(XIDS, "warning", boards, effect, f"XID {errors['xid'][0]}: {_place(errors)}")]
+    return [Finding(XIDS, "warning", len(seen.errors), effect, f"XID {xid}: {place}")]
 
 
-def _file_ends(rows: Rows) -> list[Finding]:
+def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
+    """Files that end within a line, and blank lines."""
     found = []
-    names = [name for name, file in zip(rows.file_names(), rows.files, strict=True) if file.ends_open]
-    if names:
+    cut = [name for name, ends in zip(names, ends_open, strict=True) if ends]
+    if cut:
         effect = "the last row may be cut short: compare with the source"
-        found.append(Finding("last line without a line end", "info", len(names), effect, examples(names)))
-    if rows.blank:
-        found.append(Finding("blank lines", "info", rows.blank, "none: not counted as rows", ""))
+        found.append(Finding("last line without a line end", "info", len(cut), effect, examples(cut)))
+    if blank:
+        found.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
     return found
-
-
-def _place(samples: pl.DataFrame) -> str:
-    node, gpu, time = samples.row(0, named=True)["node"], samples["gpu"][0], samples["time"][0]
-    return f"{node} GPU {gpu} at {time:%Y-%m-%d %H:%M:%S} UTC"

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Finding, report
-from gpuplanner.inbox.core.rows import Rows, out_of_time
+from gpuplanner.inbox.core.rows import Rows, names_of
+from gpuplanner.inbox.core.text_blocks import FileBlocks
+from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
-from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.joining import DEVICE_KEY, join_readings, without_repeats
-from gpuplanner.inbox.telemetry.labels import DEVICE, MAX_INDEX
-from gpuplanner.inbox.telemetry.ladder import ORDER, to_samples
-from gpuplanner.inbox.telemetry.limits import reject_impossible
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES, Metric
-from gpuplanner.inbox.telemetry.numbers import read_long, refuse_mixed_units
+from gpuplanner.inbox.core.trace import REJECTS
+from gpuplanner.inbox.telemetry.gathering import Gathering
+from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner
+from gpuplanner.inbox.telemetry.metrics import Metric
 from gpuplanner.inbox.telemetry.result import Telemetry
-from gpuplanner.inbox.telemetry.sample_findings import findings
-from gpuplanner.schemas import Samples, empty
+from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_files, of_seen, overlaps, rejected
+from gpuplanner.inbox.telemetry.sample_spans import SampleSpans, Way, files_of, texts_of
 
-NO_TIME = "the time cannot be read, or has no zone"
 SHOWN_NAMES = 30
+
+
+@dataclass
+class Story:
+    """What a reader says of its files beside their rows.
+
+    Attributes
+    ----------
+    source : str
+        Name of the source.
+    time_zone : str, optional
+        Zone in which naive times were read.
+    notes : sequence of str
+        What a reader of the provenance must know.
+    more : sequence of Finding
+        Findings of this source.
+    processes : polars.DataFrame, optional
+        Columns of :data:`gpuplanner.inbox.telemetry.result.PROCESSES`; then rows are processes, of which a device
+        and time may have several.
+    empty_is_fine : bool
+        No rows are an answer.
+    """
+
+    source: str
+    time_zone: str | None = None
+    notes: Sequence[str] = ()
+    more: Sequence[Finding] = ()
+    processes: pl.DataFrame | None = None
+    empty_is_fine: bool = False
 
 
 def from_readings(
@@ -50,24 +77,16 @@ def from_readings(
     within_s : float
         How far apart the readings of one round may be [s].
     time_zone, notes, more
-        As in :func:`from_table`.
+        As in :class:`Story`.
 
     Raises
     ------
     TraceFormatError
         If no row is left, or units are mixed up.
     """
-    unreadable = pl.col("fault")
-    faults = {
-        reason: unreadable == reason for reason in rows.good["fault"].drop_nulls().unique().sort().to_list()
-    }
-    rows = read_long(_placed(rows.reject(faults)), metrics)
-    values = {
-        quantity: pl.when(pl.col("quantity") == quantity).then(pl.col("value")) for quantity in QUANTITIES
-    }
-    refuse_mixed_units(rows, values, _where(rows, source))
-    rows, wide = join_readings(reject_impossible(rows, values), within_s=within_s)
-    return _finish(rows, wide, source, time_zone, notes, more)
+    gathered = Gathering(metrics)
+    gathered.add(rows)
+    return finish(gathered, rows.files, Story(source, time_zone, notes, more), within_s=within_s)
 
 
 def from_table(
@@ -87,111 +106,160 @@ def from_table(
     rows : Rows
         ``time``, ``node``, ``gpu``, all quantities, and what there is of ``instance``, ``profile``,
         ``board``, ``job_id`` and ``mig_enabled``.
-    source : str
-        Name of the source.
-    time_zone : str, optional
-        Zone in which naive times were read.
-    notes : sequence of str
-        What a reader of the provenance must know.
-    more : sequence of Finding
-        Findings of this source.
-    processes : polars.DataFrame, optional
-        Columns of :data:`gpuplanner.inbox.telemetry.result.PROCESSES`; then rows are processes, of which a device
-        and time may have several.
-    empty_is_fine : bool
-        No rows are an answer.
+    source, time_zone, notes, more, processes, empty_is_fine
+        As in :class:`Story`.
 
     Raises
     ------
     TraceFormatError
         If no row is left, or units are mixed up.
     """
-    absent = [pl.lit(None, DEVICE[name]).alias(name) for name in DEVICE if name not in rows.good.columns]
-    rows = _placed(replace(rows, good=rows.good.with_columns(absent)))
-    values = {quantity: pl.col(quantity) for quantity in QUANTITIES}
-    refuse_mixed_units(rows, values, _where(rows, source))
-    rows = reject_impossible(rows, values)
-    key = ("time", *DEVICE_KEY)
-    if processes is None:
-        rows = without_repeats(rows, key, (*key, *QUANTITIES))
-    wide = rows.good.unique(key, keep="first", maintain_order=True)
-    return _finish(rows, wide, source, time_zone, notes, more, processes, empty_is_fine)
+    gathered = Gathering()
+    gathered.add(rows)
+    story = Story(source, time_zone, notes, more, processes, empty_is_fine)
+    return finish(gathered, rows.files, story)
 
 
-def _placed(rows: Rows) -> Rows:
-    """Reject rows without a time or a GPU."""
-    return rows.reject(
-        {
-            NO_TIME: pl.col("time").is_null(),
-            "the time is not between 1970 and 2100": out_of_time(pl.col("time")),
-            "no GPU number": ~pl.col("gpu").is_between(0, MAX_INDEX).fill_null(False),
-            "no node": pl.col("node").is_null(),
-        }
-    )
-
-
-def _finish(
-    rows: Rows,
-    wide: pl.DataFrame,
-    source: str,
-    time_zone: str | None,
-    notes: Sequence[str],
-    more: Sequence[Finding],
-    processes: pl.DataFrame | None = None,
-    empty_is_fine: bool = False,
+def finish(
+    gathered: Gathering,
+    files: Sequence[TextFile],
+    story: Story,
+    *,
+    within_s: float = 0.0,
+    way: Way | None = None,
+    again: FileBlocks | None = None,
 ) -> Telemetry:
-    if rows.good.is_empty() and not (empty_is_fine and rows.rejects.is_empty()):
-        raise TraceFormatError(_nothing_left(rows, source))
-    wide = wide.sort(ORDER, maintain_order=True)
-    samples = to_samples(wide) if wide.height else empty(Samples)
-    days = coverage(samples)
-    unused = [name[:40] for name in rows.unused]
+    """Telemetry of all rows that were gathered.
+
+    Parameters
+    ----------
+    gathered : Gathering
+        All rows of the files.
+    files : sequence of TextFile
+        What was read.
+    story : Story
+        What else there is to say.
+    within_s : float
+        As in :func:`from_readings`.
+    way : Way, optional
+        Where samples go; by default into memory.
+    again : FileBlocks, optional
+        The files, to be read again for rows to show, where their text was not kept.
+
+    Returns
+    -------
+    Telemetry
+        Where the samples went into a folder, it has none of them and no ``told``.
+
+    Raises
+    ------
+    TraceFormatError
+        If no row is left, or units are mixed up.
+    """
+    way = way or Way()
+    names = names_of(files)
+    where = f"{story.source}: {', '.join(names[:5])}"
+    gathered.signs.refuse_mixed(where)
+    rejects = pl.concat([pl.DataFrame(schema=REJECTS), *gathered.rejects])
+    if not gathered.good and not (story.empty_is_fine and rejects.is_empty()):
+        raise TraceFormatError(_nothing_left(gathered.count, rejects, where))
+    joiner = Joiner(gathered, within_s, story.processes is not None, way.window_rows)
+    spans = SampleSpans(joiner, way)
+    samples = spans.take()
+    seen = spans.seen.settle()
+    days = seen.coverage()
+    came_twice = _came_twice(joiner, names, again)
+    rejects = pl.concat([rejects, came_twice.drop("id")])
+    gone = came_twice["id"].to_numpy()
+    first, last = seen.span()
+    unused = [name[:40] for name in (*gathered.unused, *sorted(gathered.other_metrics))]
     more_names = f" and {len(unused) - SHOWN_NAMES} more" if len(unused) > SHOWN_NAMES else ""
-    rejects = rows.rejects.sort("file", "row", maintain_order=True)
-    boards = wide["board"].drop_nulls().unique().sort().to_list()
     provenance = {
-        "source": source,
+        "source": story.source,
         "files": [
             {"name": name, "sha256": file.sha256, "bytes": file.bytes}
-            for name, file in zip(rows.file_names(), rows.files, strict=True)
+            for name, file in zip(names, files, strict=True)
         ],
-        "rows_in": rows.count,
-        "rows_kept": rows.good.height,
+        "rows_in": gathered.count,
+        "rows_kept": gathered.good - came_twice.height,
         "rows_rejected": rejects.height,
-        "samples": samples.height,
-        "span_start": iso(samples["time"].min()),  # type: ignore[arg-type]
-        "span_end": iso(samples["time"].max()),  # type: ignore[arg-type]
-        "gpu_hours": observed_gpu_hours(samples),
-        "boards": boards,
-        "time_zone": time_zone,
+        "samples": seen.samples,
+        "span_start": iso(first),
+        "span_end": iso(last),
+        "gpu_hours": seen.observed_gpu_hours(),
+        "boards": spans.boards(),
+        "time_zone": story.time_zone,
         "notes": [
-            *notes,
+            *story.notes,
             *([f"not read: {', '.join(unused[:SHOWN_NAMES])}{more_names}"] if unused else []),
         ],
         "gpuplanner": __version__,
     }
-    found = [*findings(rows, samples, days), *more]
-    names = dict(enumerate(rows.file_names()))
-    told = wide.select(
-        file=pl.col("file").replace_strict(names, return_dtype=pl.String),
-        row=pl.col("line").cast(pl.Int64),
-        raw="raw",
+    falls, file, line = gathered.falls(gone)
+    found = [
+        *rejected(rejects, gathered.count),
+        *of_seen(seen, days),
+        *overlaps(gathered.spans_without(gone), gathered.devices.rows, names),
+        *clock_went_back(falls, f"{names[file]}, line {line}"),
+        *of_files(names, [file.ends_open for file in files], gathered.blank),
+        *story.more,
+    ]
+    return Telemetry(
+        samples,
+        rejects.sort("file", "row", maintain_order=True),
+        report(found),
+        days,
+        provenance,
+        None if story.processes is None else story.processes.unique(maintain_order=True),
+        spans.told(names) if gathered.keeps_text and way.into is None else None,
     )
-    if processes is not None:
-        processes = processes.unique(maintain_order=True)
-    return Telemetry(samples, rejects, report(found), days, provenance, processes, told)
 
 
-def _where(rows: Rows, source: str) -> str:
-    return f"{source}: {', '.join(rows.file_names()[:5])}"
+def _came_twice(joiner: Joiner, names: list[str], again: FileBlocks | None) -> pl.DataFrame:
+    """Rows that came twice, for the reject table, with their numbers, by which they are ordered."""
+    gathered = joiner.gathered
+    parts = [
+        pl.DataFrame(
+            {
+                "id": places[0],
+                "row": places[1],
+                "reason": pl.Series([reason] * places.shape[1], dtype=pl.String),
+            }
+        )
+        for reason, found in ((AGAIN, joiner.again), (CONTRADICTION, joiner.contradicting))
+        for places in found
+    ]
+    schema = {"id": pl.Int64, "row": pl.Int64, "reason": pl.String}
+    rows = pl.concat([pl.DataFrame(schema=schema), *parts]).sort("id")
+    ids = rows["id"].to_numpy()
+    numbers = gathered.file_of(ids) if len(ids) else ids
+    if gathered.keeps_text or again is None:
+        raw = texts_of(gathered, ids)
+    else:
+        raw = _read_again(again, rows.select("row", number=pl.Series(numbers, dtype=pl.Int64)))
+    found = rows.with_columns(file=files_of(gathered, ids, names), raw=raw)
+    return found.select("id", *(pl.col(name).cast(dtype) for name, dtype in REJECTS.items()))
 
 
-def _nothing_left(rows: Rows, source: str) -> str:
-    reasons = rows.rejects["reason"].value_counts(sort=True).head(5).iter_rows()
-    got = "; ".join(f"{reason} in {count} row(s)" for reason, count in reasons)
+def _read_again(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
+    """Texts of lines, by number of file and line."""
+    wanted = sorted(rows["number"].unique().to_list())
+    found = [pl.DataFrame(schema={"number": pl.Int64, "row": pl.Int64, "raw": pl.String})]
+    some = FileBlocks([blocks.paths[number] for number in wanted], blocks.block_bytes)
+    for place, block in some:
+        mine = rows.filter(number=wanted[place]).select("number", "row").unique()
+        lines = block.lines.select(pl.col("line").cast(pl.Int64).alias("row"), raw="text")
+        found.append(mine.join(lines, on="row", how="inner").select("number", "row", "raw"))
+    texts = pl.concat(found)
+    return rows.join(texts, on=["number", "row"], how="left", maintain_order="left")["raw"]
+
+
+def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:
+    reasons = rejects["reason"].value_counts(sort=True).head(5).iter_rows()
+    got = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
     return message(
-        _where(rows, source),
+        where,
         "at least one readable sample",
-        f"{rows.count} rows and none of them: {got}" if rows.count else "no rows",
+        f"{count} rows and none of them: {got}" if count else "no rows",
         "Is this the right source?",
     )

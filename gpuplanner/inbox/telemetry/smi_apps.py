@@ -72,7 +72,7 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
         replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64))),
         source=SOURCE,
         time_zone=hints.tz,
-        more=node_finding(rows, hints),
+        more=node_finding(rows.files, rows.count, hints),
         processes=processes,
         empty_is_fine=True,
     )

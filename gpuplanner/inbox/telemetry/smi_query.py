@@ -12,13 +12,17 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
+from gpuplanner.inbox.core.text_blocks import FileBlocks
+from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.telemetry.csv_logs import node_finding
+from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
 from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages
+from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_page_blocks
 from gpuplanner.inbox.telemetry.result import Telemetry
-from gpuplanner.inbox.telemetry.sample_rows import from_table
+from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
+from gpuplanner.inbox.telemetry.sample_spans import Way
 
 TITLE = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
 """A field of the query, and its unit where the header states one."""
@@ -35,7 +39,9 @@ BLANKS = ' \t"'
 SOURCE = "nvidia-smi"
 
 
-def read_smi_query(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_smi_query(
+    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
+) -> Telemetry:
     r"""Read the CSV of ``nvidia-smi --query-gpu``.
 
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
@@ -48,6 +54,8 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints | None = None) -> T
     hints : Hints, optional
         Zone of the times; fields of files without header (``noheader``); origin and interval of files
         without times; number of the GPU in files that do not say which.
+    way : Way, optional
+        How much is in memory, and where the samples go; by default into memory.
 
     Returns
     -------
@@ -68,22 +76,49 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints | None = None) -> T
     ...     read_smi_query([path], Hints(tz="UTC")).samples["node", "power_w"].row(0)
     ('n1', None)
     """
-    hints = hints or Hints()
-    rows = read_pages(paths, lambda page: parse_query(page, hints), source=SOURCE)
-    return query_telemetry(rows, SOURCE, hints)
+    hints, way = hints or Hints(), way or Way()
+    blocks = FileBlocks(paths, way.block_bytes)
+    gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
+    turns: dict[int, Turns] = {}
+    named, counted = True, 0
+
+    def parse(page: Rows, first: str | None) -> Rows:
+        number = int(page.good["file"][0])
+        return parse_query(page, hints, first, turns.setdefault(number, {}))
+
+    for rows in read_page_blocks(blocks, parse, source=SOURCE):
+        if rows.good.width and "named" in rows.good.columns:
+            named &= bool(rows.good["named"].all())
+            counted += int(rows.good["counted"].sum())
+            gathered.add(rows)
+        else:
+            gathered.blank += rows.blank
+    more = _on_trust(named, counted, blocks.files, gathered.count, hints)
+    story = Story(SOURCE, hints.tz, more=more)
+    return finish(gathered, blocks.files, story, way=way, again=blocks)
 
 
 def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Telemetry:
     """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
-    more = [*assumed, *([] if rows.good["named"].all() else node_finding(rows, hints))]
-    counted = int(rows.good["counted"].sum())
-    if counted:
-        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
-        more.append(Finding("times made from a count", "warning", counted, effect, ""))
+    named, counted = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
+    more = [*assumed, *_on_trust(named, counted, rows.files, rows.count, hints)]
     return from_table(rows, source=source, time_zone=hints.tz, more=more)
 
 
-def parse_query(page: Rows, hints: Hints) -> Rows:
+def _on_trust(named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
+    """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
+    more = [] if named else node_finding(files, rows, hints)
+    if counted:
+        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
+        more.append(Finding("times made from a count", "warning", counted, effect, ""))
+    return more
+
+
+Turns = dict[tuple[str | None, int | None], int]
+"""Node and GPU → rows so far, of a file without times."""
+
+
+def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns | None = None) -> Rows:
     """Rows of one output: time, node, GPU and quantities.
 
     Parameters
@@ -92,6 +127,10 @@ def parse_query(page: Rows, hints: Hints) -> Rows:
         Lines of one file, or of a part of one.
     hints : Hints
         See :func:`read_smi_query`.
+    first : str, optional
+        First line of the file, where `page` begins further down.
+    turns : dict, optional
+        Rows of the file further up, by node and GPU; those of `page` are added.
 
     Returns
     -------
@@ -99,10 +138,10 @@ def parse_query(page: Rows, hints: Hints) -> Rows:
         Also ``named`` (the output names its node) and ``counted`` (the time was made from a count).
     """
     path = path_of(page)
-    header = None if hints.columns else page.good["raw"][0]
-    titles = [title.strip(BLANKS) for title in (hints.columns or page.good["raw"][0].split(","))]
+    header = None if hints.columns else str(first or page.good["raw"][0])
+    titles = [title.strip(BLANKS) for title in (hints.columns or (header or "").split(","))]
     metrics = _metrics(titles, str(path))
-    if header is not None:
+    if header is not None and first is None:
         page = replace(page, good=page.good.slice(1), count=page.count - 1)
     fields = pl.col("fields")
     page = replace(page, good=page.good.with_columns(fields=pl.col("raw").str.split(",")))
@@ -118,7 +157,7 @@ def parse_query(page: Rows, hints: Hints) -> Rows:
     wanted |= {title: titles.index(title) for title in metrics}
     cells = {name: fields.list.get(place).str.strip_chars(BLANKS) for name, place in wanted.items()}
     page = replace(page, good=page.good.with_columns(**cells).drop("fields"))
-    page = read_wide(_located(page, wanted, hints, path), metrics)
+    page = read_wide(_located(page, wanted, hints, path, turns), metrics)
     mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
     board = (
         pl.when(~is_blank(pl.col("board"))).then("board") if "board" in wanted else pl.lit(None, pl.String)
@@ -169,7 +208,9 @@ def _metrics(titles: Sequence[str], where: str) -> dict[str, Metric]:
     return metrics
 
 
-def _located(page: Rows, wanted: Collection[str], hints: Hints, path: Path) -> Rows:
+def _located(
+    page: Rows, wanted: Collection[str], hints: Hints, path: Path, turns: Turns | None = None
+) -> Rows:
     """Time, node and GPU number of each row."""
     node = pl.lit(hints.node_of(path))
     named = pl.lit(False)
@@ -190,4 +231,19 @@ def _located(page: Rows, wanted: Collection[str], hints: Hints, path: Path) -> R
     if not counted:
         return with_instants(page, "timestamp", hints.tz, str(path))
     turn = pl.int_range(pl.len()).over("node", "gpu")
+    if turns is not None:
+        counts = page.good.group_by("node", "gpu", maintain_order=True).len().rows()
+        before = pl.DataFrame(
+            [(node, gpu, turns.get((node, gpu), 0)) for node, gpu, _ in counts],
+            schema={"node": pl.String, "gpu": pl.Int32, "before": pl.Int64},
+            orient="row",
+        )
+        page = replace(
+            page,
+            good=page.good.join(
+                before, on=["node", "gpu"], how="left", nulls_equal=True, maintain_order="left"
+            ),
+        )
+        turn = turn + pl.col("before")
+        turns.update({(node, gpu): turns.get((node, gpu), 0) + count for node, gpu, count in counts})
     return replace(page, good=page.good.with_columns(time=hints.nth_instant(turn, str(path))))

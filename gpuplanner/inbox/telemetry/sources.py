@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.parquet_parts import write_table
 from gpuplanner.inbox.core.source import useful
+from gpuplanner.inbox.core.store import as_read
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.registry import ALIASES as TRACE_ALIASES
 from gpuplanner.inbox.registry import AUTO, name_of
@@ -22,10 +24,13 @@ from gpuplanner.inbox.telemetry.monitors import read_dcgmi_dmon, read_smi_dmon, 
 from gpuplanner.inbox.telemetry.pages import Hints
 from gpuplanner.inbox.telemetry.prometheus import read_prometheus
 from gpuplanner.inbox.telemetry.result import Telemetry
+from gpuplanner.inbox.telemetry.sample_spans import Way
 from gpuplanner.inbox.telemetry.smi_apps import read_smi_apps
 from gpuplanner.inbox.telemetry.smi_query import read_smi_query
+from gpuplanner.inbox.telemetry.store import by_month
 from gpuplanner.inbox.telemetry.transcript import read_smi_transcript
 from gpuplanner.names import resolve
+from gpuplanner.schemas import Samples, empty
 
 COUNTED = frozenset({"origin", "interval_s"})
 ZONED = frozenset({"tz"})
@@ -49,14 +54,17 @@ class Source:
         Fields of :class:`gpuplanner.inbox.telemetry.Hints` that mean something here, beside ``node``.
     by_metric : bool
         Its rows are readings of single metrics, and several make a sample; otherwise each row is a sample.
+    in_blocks : bool
+        Files may be longer than the memory: `read` also takes a :class:`~.sample_spans.Way`.
     """
 
     name: str
     description: str
-    read: Callable[[Sequence[str | Path], Hints], Telemetry]
+    read: Callable[..., Telemetry]
     looks_like: re.Pattern[str]
     hints: frozenset[str]
     by_metric: bool = False
+    in_blocks: bool = False
 
 
 def _header(*columns: str) -> re.Pattern[str]:
@@ -83,6 +91,7 @@ SOURCES: dict[str, Source] = {
             _header(*list(READING_COLUMNS)[:3]),
             ZONED,
             by_metric=True,
+            in_blocks=True,
         ),
         Source(
             "node-csv",
@@ -90,6 +99,7 @@ SOURCES: dict[str, Source] = {
             read_node_csv,
             _header("timestamp", "gpu", *list(NODE_CSV)[:2]),
             ZONED,
+            in_blocks=True,
         ),
         Source(
             "prometheus",
@@ -140,6 +150,7 @@ SOURCES: dict[str, Source] = {
             read_smi_query,
             re.compile(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"),
             COUNTED | ZONED | {"gpu", "columns"},
+            in_blocks=True,
         ),
     )
 }
@@ -262,8 +273,76 @@ def read(source: str, paths: str | Path | Sequence[str | Path], **hints: Any) ->
     Telemetry(source='smi-dmon', rows_in=2, rows_kept=2, rows_rejected=0, span_start='2026-01-01T00:00:00Z',
               span_end='2026-01-01T00:30:00Z', gpu_hours=0.5)
     """
+    chosen, files, stated = _asked(source, paths, hints)
+    return chosen.read(files, stated)
+
+
+def read_months(
+    source: str,
+    paths: str | Path | Sequence[str | Path],
+    into: str | Path,
+    *,
+    name: str = "samples.parquet",
+    **hints: Any,  # noqa: ANN401 - fields of Hints
+) -> Telemetry:
+    r"""Read telemetry of any length into a folder of months; samples are not in memory.
+
+    For the same files, the months hold the samples of :func:`read`, in the same order, and all else that comes
+    back is the same. Of the sources with ``in_blocks`` no more is in memory at a time than a block of text, a
+    span of :data:`~.joining.WINDOW_ROWS` rows, and the rejected rows; the others are read whole first. What must
+    wait is in unnamed files in `into`, which go by themselves. To append to a folder, :func:`read` is still
+    needed: the months that change are laid over each other in memory.
+
+    Parameters
+    ----------
+    source, paths, **hints
+        As for :func:`read`.
+    into : str or Path
+        A folder that is there; gets a folder ``month=2026-01`` for each month in UTC, with one file in it.
+    name : str
+        Name of those files.
+
+    Returns
+    -------
+    Telemetry
+        Without samples, and without ``told``; ``provenance["samples"]`` says how many were written.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read`; months may then be half-written, and the folder is to be thrown away.
+    OSError
+        If the folder cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path, months = Path(folder) / "n1.csv", Path(folder) / "samples"
+    ...     _ = path.write_text("timestamp, index, power.draw [W]\n2026/07/14 09:00:26.5, 0, 70 W\n")
+    ...     months.mkdir()
+    ...     told = read_months("nvidia-smi", path, months, tz="UTC")
+    ...     told.provenance["samples"], [month.name for month in months.iterdir()]
+    (1, ['month=2026-07'])
+    """
+    chosen, files, stated = _asked(source, paths, hints)
+    folder = Path(into)
+    if chosen.in_blocks:
+        return chosen.read(files, stated, Way(folder, name))
+    telemetry = chosen.read(files, stated)
+    for month, samples in by_month(telemetry.samples).items():
+        (folder / month).mkdir(parents=True, exist_ok=True)
+        write_table(as_read(samples), folder / month / name)
+    return replace(telemetry, samples=empty(Samples), told=None)
+
+
+def _asked(
+    source: str, paths: str | Path | Sequence[str | Path], hints: Mapping[str, Any]
+) -> tuple[Source, list[str | Path], Hints]:
+    """The source that is meant, the files, and what was said of them."""
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     detected = functools.partial(detect, columns=hints.get("columns"))
     chosen = SOURCES[name_of(source, files, SOURCES, detected)]
     given = {name: hint for name, hint in hints.items() if hint is not None}
-    return chosen.read(files, Hints(**useful(f"source {chosen.name!r}", given, chosen.hints | {"node"})))
+    stated = useful(f"source {chosen.name!r}", given, chosen.hints | {"node"})
+    return chosen, files, Hints(**stated)

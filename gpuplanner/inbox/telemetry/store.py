@@ -12,6 +12,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark
 from gpuplanner.inbox.core.folder import REMEDY, Folder, open_folder, write_folder
+from gpuplanner.inbox.core.parquet_parts import write_table
 from gpuplanner.inbox.core.store import NAMES, as_read
 from gpuplanner.inbox.core.trace import SUMMARY
 from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
@@ -122,7 +123,7 @@ def by_month(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:
 def write_month(samples: pl.DataFrame, place: Path) -> None:
     """Write the samples of one month into a new folder; equal rows give equal bytes."""
     place.mkdir(parents=True)
-    as_read(samples).rechunk().write_parquet(place / FILE)
+    write_table(as_read(samples), place / FILE)
 
 
 def months(folder: Path) -> dict[str, Path]:

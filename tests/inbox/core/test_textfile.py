@@ -62,9 +62,9 @@ def test_a_decompression_bomb_is_stopped_early(file: File, monkeypatch: pytest.M
     monkeypatch.setattr(text_file, "RATIO_FREE_BYTES", 1 << 20)
     bomb = file(gzip.compress(bytes(64 << 20)))
     unpacked = []
-    members = text_file._members
+    members = text_file.members
     monkeypatch.setattr(
-        text_file, "_members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
+        text_file, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
     )
     with pytest.raises(TraceFormatError, match="packed at most 200 times"):
         read_text_file(bomb)

@@ -1,0 +1,98 @@
+"""Columns of numbers in the order of time, out of memory, of which any span can be had."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+
+Columns = dict[str, np.ndarray]
+"""Name → values of one type, all of the same length."""
+
+EVERY = 4096
+"""Rows from one sign-post to the next."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where one batch lies in the file."""
+
+    rows: int
+    places: dict[str, tuple[int, np.dtype]]
+    posts: np.ndarray
+
+
+@dataclass
+class Spill:
+    """A file of batches, each in the order of one of its columns.
+
+    Attributes
+    ----------
+    stream : file
+        Open for reading and writing: a temporary file, or ``io.BytesIO``.
+    order : str
+        Name of the column by which each batch is ordered.
+    """
+
+    stream: BinaryIO
+    order: str
+    _parts: list[_Part] = field(default_factory=list)
+    _end: int = 0
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.stream.close)
+
+    def add(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write a batch."""
+        places = {}
+        self.stream.seek(self._end)
+        for name, values in columns.items():
+            places[name] = (self._end, values.dtype)
+            self.stream.write(np.ascontiguousarray(values).data)
+            self._end += values.nbytes
+        keys = columns[self.order]
+        self._parts.append(_Part(len(keys), places, keys[::EVERY].copy()))
+
+    def between(self, low: int, high: int) -> Iterator[Columns]:
+        """Of each batch that has any, the rows with `low` <= order < `high`.
+
+        Examples
+        --------
+        >>> import io
+        >>> spill = Spill(io.BytesIO(), "time")
+        >>> spill.add({"time": np.array([1, 2, 2, 5]), "x": np.array([0.1, 0.2, 0.3, 0.4])})
+        >>> [part["x"].tolist() for part in spill.between(2, 5)]
+        [[0.2, 0.3]]
+        """
+        for part in self._parts:
+            begin, end = self._find(part, low), self._find(part, high)
+            if begin < end:
+                yield {name: self._read(part, name, begin, end) for name in part.places}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def part(self, number: int) -> Columns:
+        """All of one batch."""
+        part = self._parts[number]
+        return {name: self._read(part, name, 0, part.rows) for name in part.places}
+
+    def has(self, name: str) -> bool:
+        """Whether any batch has a column."""
+        return any(name in part.places for part in self._parts)
+
+    def _find(self, part: _Part, key: int) -> int:
+        """Number of rows of a batch before a key."""
+        post = int(np.searchsorted(part.posts, key, "left"))
+        if post == 0:
+            return 0
+        begin, end = (post - 1) * EVERY, min(post * EVERY, part.rows)
+        return begin + int(np.searchsorted(self._read(part, self.order, begin, end), key, "left"))
+
+    def _read(self, part: _Part, name: str, begin: int, end: int) -> np.ndarray:
+        place, dtype = part.places[name]
+        self.stream.seek(place + begin * dtype.itemsize)
+        return np.frombuffer(self.stream.read((end - begin) * dtype.itemsize), dtype)
