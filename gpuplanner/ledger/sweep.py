@@ -29,6 +29,8 @@ class Spans:
 
     def joined(self, other: Spans) -> Spans:
         """Both sets of intervals."""
+        if not len(other.begin):
+            return self
         return Spans(
             np.concatenate([self.begin, other.begin]),
             np.concatenate([self.end, other.end]),
