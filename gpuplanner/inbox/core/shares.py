@@ -142,7 +142,7 @@ def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
     rows = jobs.with_columns(
         *(pl.lit(None, pl.String).alias(name) for name in texts if name not in jobs.columns),
         *([] if "instances" in jobs.columns else [pl.lit(None, pl.Int32).alias("instances")]),
-        *([] if "gpus_by_memory" in jobs.columns else [pl.lit(None, pl.Float64).alias("gpus_by_memory")]),
+        *([] if "gpus_by_memory" in jobs.columns else [pl.col("gpus").alias("gpus_by_memory")]),
     )
     one_board = ~pl.col("gpu_model").str.contains("|", literal=True).fill_null(value=False)
     word = pl.concat_str(
@@ -268,10 +268,11 @@ def _counted(
     fewer = (counted / pl.col("device_count")).clip(upper_bound=1.0)
     beyond = (counted - pl.col("device_count")).clip(lower_bound=0.0)
     cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
-    memory = pl.when(known).then("gpus_by_memory").otherwise("gpus")
     table = rows.join(facts, on=KEY, how="left", nulls_equal=True, maintain_order="left").with_columns(
         gpus=pl.when(cut).then(pl.col("device_compute") * fewer + beyond).otherwise("gpus"),
-        gpus_by_memory=pl.when(cut).then(pl.col("device_memory") * fewer + beyond).otherwise(memory),
+        gpus_by_memory=pl.when(cut)
+        .then(pl.col("device_memory") * fewer + beyond)
+        .otherwise("gpus_by_memory"),
         instances=pl.when(cut).then("device_cut").otherwise("instances"),
         gpu_model=pl.coalesce(
             pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board"), "gpu_model"

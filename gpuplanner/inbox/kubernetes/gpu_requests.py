@@ -24,6 +24,13 @@ BOARDS = "boards"
 MEMORY_MIB = "MiB of boards"
 """Key of the memory [MiB] of boards that a pod asks for where that alone says its share."""
 
+BOARDS_BY_MEMORY = "boards by memory"
+BOARDS_MIB = "MiB beside cores"
+"""Keys of the memory that goes with :data:`BOARDS`: its share of boards, and MiB where it is named so."""
+
+PARTS = (BOARDS, BOARDS_BY_MEMORY, BOARDS_MIB, MEMORY_MIB)
+"""All keys that are no resources."""
+
 ENTIRE = 100
 """Percent of a board."""
 
@@ -93,8 +100,9 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     Returns
     -------
     dict of str to Fraction
-        Number of each GPU resource; under :data:`BOARDS` the sum of shares of boards, under :data:`MEMORY_MIB`
-        the memory [MiB] that is to be divided by that of the board.
+        Number of each GPU resource; under :data:`BOARDS` the sum of shares of boards, with their memory under
+        :data:`BOARDS_BY_MEMORY` and :data:`BOARDS_MIB`; under :data:`MEMORY_MIB` the memory [MiB] that is to be
+        divided by that of the board.
 
     Raises
     ------
@@ -115,9 +123,9 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     >>> pod_gpus({"initContainers": [ask(gpu=4)], "containers": [ask(gpu=1), ask(gpu="1")]})
     {'nvidia.com/gpu': Fraction(4, 1)}
     >>> pod_gpus({"containers": [ask(gpu=2, gpumem=10240, gpucores=30)]})
-    {'boards': Fraction(3, 5)}
-    >>> pod_gpus({"containers": [{}]}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"})
-    {'boards': Fraction(1, 1)}
+    {'boards': Fraction(3, 5), 'MiB beside cores': Fraction(20480, 1)}
+    >>> pod_gpus({"containers": [{}]}, {"gpu-fraction": "0.5"})
+    {'boards': Fraction(1, 2), 'boards by memory': Fraction(1, 2)}
     """
     running: dict[str, Fraction] = {}
     starting: dict[str, Fraction] = {}
@@ -180,9 +188,16 @@ def _shares(both: Object, words: ShareWords, number: Fraction | None) -> dict[st
     memory = within(both, words.memory, MAX_MEMORY_MIB)
     if number is None:
         number = Fraction(1 if cores or percentage or memory else 0)
-    if cores or percentage:
-        return {BOARDS: number * (cores or percentage) / ENTIRE}
-    return {MEMORY_MIB: number * memory} if memory else {BOARDS: number}
+    if memory and not (cores or percentage):
+        return {MEMORY_MIB: number * memory}
+    part = (cores or percentage or ENTIRE) / Fraction(ENTIRE)
+    # Who names no memory gets all of it, HAMi says; who names percent and MiB is refused there.
+    beside = (
+        {BOARDS_MIB: number * memory}
+        if memory
+        else {BOARDS_BY_MEMORY: number * (percentage or ENTIRE) / ENTIRE}
+    )
+    return {BOARDS: number * part, **beside}
 
 
 def _fraction(annotations: Object) -> dict[str, Fraction]:
@@ -192,7 +207,9 @@ def _fraction(annotations: Object) -> dict[str, Fraction]:
     if not share and not memory:
         return {}
     number = count(annotations.get(FRACTION_DEVICES, 1), FRACTION_DEVICES)
-    return {BOARDS: number * share} if share else {MEMORY_MIB: number * memory}
+    return (
+        {BOARDS: number * share, BOARDS_BY_MEMORY: number * share} if share else {MEMORY_MIB: number * memory}
+    )
 
 
 def _summed(one: Mapping[str, Fraction], other: Mapping[str, Fraction]) -> dict[str, Fraction]:

@@ -14,7 +14,7 @@ from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
-from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, MEMORY_MIB
+from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, BOARDS_MIB, MEMORY_MIB, PARTS
 from gpuplanner.inbox.kubernetes.kueue import Workload
 from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
@@ -32,6 +32,7 @@ COLUMN_MAP = {
     "end": Field("end_time", "instant", nullable=True),
     "state": Field("state"),
     "gpus": Field("gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "gpus by memory": Field("gpus_by_memory", "number", nullable=True, high=MAX_GPUS_PER_JOB),
     "board": Field("gpu_model", nullable=True),
     "profile": Field("profile_requested", nullable=True),
     "nodes": Field("nodes", "number", nullable=True),
@@ -58,6 +59,8 @@ class _Grip:
     models: set[str] = field(default_factory=set)
     devices: dict[str, Fraction] = field(default_factory=dict)
     """Word for a device → how many of them, or what part of one."""
+    by_memory: Fraction | None = Fraction(0)
+    """The same sum by memory, of devices that are no instances."""
     memory_of: str | None = None
     """Boards whose memory would have to be known to say the share."""
 
@@ -71,11 +74,16 @@ class _Grip:
             word = "-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU
             self.devices[word] = self.devices.get(word, Fraction(0)) + gpus
 
+    def add_memory(self, gpus: Fraction | int | None) -> None:
+        """Add parts of the memory of boards."""
+        self.by_memory = None if gpus is None or self.by_memory is None else self.by_memory + gpus
+
     def columns(self) -> dict[str, str | None]:
         """The columns that say it; a profile only where there is one, words for devices where any are instances."""
         cut = self.gpus is not None and bool(self.profiles - {None})
         return {
             "gpus": None if self.gpus is None else str(float(self.gpus)),
+            "gpus by memory": None if cut or self.by_memory is None else str(float(self.by_memory)),
             "profile": next(iter(self.profiles)) if len(self.profiles) == 1 else None,
             "board": "|".join(sorted(self.models)) or None,
             "devices": device_words({word: float(number) for word, number in self.devices.items()})
@@ -221,6 +229,7 @@ class _Jobs:
         for key, claim in self._claims(pod):
             if key not in self.used:
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies
+                grip.add_memory(gpus)
                 grip.add(gpus, claim.profile, claim.model or (node.model if node else None))
             if key[1]:
                 self.used.add(key)
@@ -238,19 +247,24 @@ class _Jobs:
         `kinds` are the boards that the units may be on, each with its profile under that strategy.
         """
         model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
-        if name in (BOARDS, MEMORY_MIB):
-            whole = Fraction(1) if name == BOARDS else self._memory_mib(nodes)
-            if whole is None:
+        if name in PARTS:
+            whole = self._memory_mib(nodes) if name in (MEMORY_MIB, BOARDS_MIB) else Fraction(1)
+            share = None if whole is None else number / whole
+            if name in (BOARDS, MEMORY_MIB):
+                grip.add(share, None, model)
+            if name != BOARDS:
+                grip.add_memory(share)
+            if name == MEMORY_MIB and share is None:
                 grip.memory_of = model or "a board that is not named"
-            grip.add(None if whole is None else number / whole, None, model)
             return
         resource = gpu_resource(name)
         if resource is None:
             return
         shares = {node.replicas.get(resource.plain, 1) for node in nodes} or {0 if resource.shared else 1}
-        share = shares.pop() if len(shares) == 1 else 0
-        known = share > 1 or (share == 1 and not resource.shared)
-        grip.add(number / share if known else None, resource.profile or single, model)
+        pods = shares.pop() if len(shares) == 1 else 0
+        known = pods > 1 or (pods == 1 and not resource.shared)
+        grip.add_memory(number / pods if known else None)
+        grip.add(number / pods if known else None, resource.profile or single, model)
 
     def _memory_mib(self, nodes: Sequence[Node]) -> Fraction | None:
         """Memory of one board [MiB] of the nodes, or of all in the dump; None if they differ or do not tell."""

@@ -77,31 +77,37 @@ def volcano(**words: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("limits", "annotations", "gpus"),
+    ("limits", "annotations", "gpus", "by_memory"),
     [
-        (hami(gpu=1, gpumem=10240, gpucores=30), {}, 0.30),  # cores go before memory
-        (hami(gpu=2, gpumem=10240, gpucores=30), {}, 0.60),  # both are of each GPU
-        (hami(gpu="1", gpumem="10240"), {}, 10240 / H100_MIB),
-        (hami(gpu=1, gpumem=10240, gpucores=0), {}, 10240 / H100_MIB),  # 0 fits anywhere, so says nothing
-        (hami(gpu=2, gpumem_percentage=50), {}, 1.0),
-        (hami(gpumem=10240), {}, 10240 / H100_MIB),  # one GPU where none is named
-        (hami(gpu=3), {}, 3.0),  # whole GPUs
-        (volcano(number=2, cores=25, memory=8000), {}, 0.50),
-        (volcano(number=1, memory_percentage=10), {}, 0.10),
-        (volcano(number=4), {}, 4.0),
-        ({}, {"gpu-fraction": "0.5"}, 0.5),
-        ({}, {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "4"}, 1.0),
-        ({}, {"gpu-memory": "2000"}, 2000 / H100_MIB),
-        ({}, {"gpu-memory": "2000", "gpu-fraction-num-devices": "2"}, 4000 / H100_MIB),
-        (hami(gpu=2), {"gpu-memory": "80Gi"}, 2.0),  # a word of somebody else, beside a request
+        (hami(gpu=1, gpumem=10240, gpucores=30), {}, 0.30, 10240 / H100_MIB),  # cores go before memory
+        (hami(gpu=2, gpumem=10240, gpucores=30), {}, 0.60, 20480 / H100_MIB),  # both are of each GPU
+        (hami(gpu=2, gpumem_percentage=10, gpucores=30), {}, 0.60, 0.20),
+        (hami(gpu=2, gpucores=30), {}, 0.60, 2.0),  # who names no memory gets all of it
+        (hami(gpu="1", gpumem="10240"), {}, 10240 / H100_MIB, 10240 / H100_MIB),
+        (hami(gpu=1, gpumem=10240, gpucores=0), {}, 10240 / H100_MIB, 10240 / H100_MIB),  # 0 fits anywhere
+        (hami(gpu=2, gpumem_percentage=50), {}, 1.0, 1.0),
+        (hami(gpumem=10240), {}, 10240 / H100_MIB, 10240 / H100_MIB),  # one GPU where none is named
+        (hami(gpu=3), {}, 3.0, 3.0),  # whole GPUs
+        (volcano(number=2, cores=25, memory=8000), {}, 0.50, 16000 / H100_MIB),
+        (volcano(number=1, memory_percentage=10), {}, 0.10, 0.10),
+        (volcano(number=4), {}, 4.0, 4.0),
+        ({}, {"gpu-fraction": "0.5"}, 0.5, 0.5),
+        ({}, {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "4"}, 1.0, 1.0),
+        ({}, {"gpu-memory": "2000"}, 2000 / H100_MIB, 2000 / H100_MIB),
+        ({}, {"gpu-memory": "2000", "gpu-fraction-num-devices": "2"}, 4000 / H100_MIB, 4000 / H100_MIB),
+        (hami(gpu=2), {"gpu-memory": "80Gi"}, 2.0, 2.0),  # a word of somebody else, beside a request
     ],
 )
-def test_a_part_of_a_gpu_counts_as_that_part(file: File, limits: Json, annotations: Json, gpus: float):
+def test_a_part_of_a_gpu_counts_as_that_part(
+    file: File, limits: Json, annotations: Json, gpus: float, by_memory: float
+):
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": str(H100_MIB)}
     trace = dump(file, pod("a", limits, annotations), node("n1", labels))
     row = trace.jobs.row(0, named=True)
     assert row["gpus"] == pytest.approx(gpus, rel=1e-12)
-    assert row["gpu_model"].startswith(("NVIDIA-H100", "H100"))
+    assert row["gpus_by_memory"] == pytest.approx(by_memory, rel=1e-12)
+    assert row["instances"] is None
+    assert row["gpu_model"] == "H100-80GB-SXM5"
     assert trace.provenance["gpu_hours"] == pytest.approx(2 * gpus, rel=1e-12)
 
 
@@ -125,7 +131,7 @@ def test_parts_of_containers_add_up_and_start_up_counts_only_where_it_needs_more
         most = max(most, beside + gpus * cores)
         beside += gpus * cores if stays else 0
     most = max(most, beside + sum(gpus * cores for gpus, cores in main))
-    assert pod_gpus(spec) == {BOARDS: Fraction(most, 100)}
+    assert pod_gpus(spec)[BOARDS] == Fraction(most, 100)
 
 
 @pytest.mark.parametrize(
