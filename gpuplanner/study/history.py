@@ -15,6 +15,7 @@ from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel
 from gpuplanner.inbox import Trace, open_trace
+from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.memory import keep_requests, resolve_requests, rightsize
 from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
@@ -64,8 +65,13 @@ class History:
 
 
 def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Trace:
-    """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one."""
-    return open_trace(sample_folder() if data == "sample" else Path(data), columns=columns)
+    """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one.
+
+    Jobs in quarantine are left out: no figure of a study is made of them.
+    """
+    wanted = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
+    trace = open_trace(sample_folder() if data == "sample" else Path(data), columns=wanted)
+    return replace(trace, jobs=believed(trace.jobs))
 
 
 def grouped(trace: Trace, smallest: int) -> Trace:

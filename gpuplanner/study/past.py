@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -133,6 +134,12 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
     return int(found.counts[0].sum()), "; ".join(layouts)
 
 
+def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
+    """Jobs that are left out of every figure, and the GPU-hours that they state; None where there are none."""
+    jobs = provenance.get("rows_quarantined", 0)
+    return {"jobs": jobs, "gpu_hours": provenance["quarantined_gpu_hours"]} if jobs else None
+
+
 def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
     """Say what a trace holds, without planning anything.
 
@@ -164,6 +171,7 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
         "facts": {
             **trace.summary(),
             "jobs": jobs.height,
+            "quarantined": quarantined(trace.provenance),
             "tenants": jobs["tenant"].n_unique(),
             "installed_gpu_hours": float(booked["gpu_hours"].sum()),
             "installed_gpus": there.gpus,

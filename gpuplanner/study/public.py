@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.inbox import Trace, read
+from gpuplanner.inbox.core.quarantine import believed
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,4 @@ def read_public(name: str) -> Trace:
     if not isinstance(found, Trace):
         text = message(f"public trace {known.jobs}", "a list of jobs", found.kind, "Check the files.")
         raise ScenarioError(text)
-    return found
+    return replace(found, jobs=believed(found.jobs))

@@ -19,6 +19,7 @@ from gpuplanner.inbox.core.findings import (
 )
 from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
 from gpuplanner.inbox.core.provenance import file_findings, provenance, require_some, sorted_rejects
+from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarantine_findings, with_quarantine
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.shares import resolve_jobs
 from gpuplanner.inbox.core.text_file import TextFile
@@ -78,7 +79,8 @@ def assemble(
     Returns
     -------
     Trace
-        With rows in = rows kept + rows rejected.
+        With rows in = rows kept + rows rejected. Jobs in quarantine are among the rows kept, and in none of the
+        figures.
 
     Raises
     ------
@@ -91,21 +93,24 @@ def assemble(
     counted, inventory, findings = resolve_jobs(rows.good, inventory, boards)
     rows, jobs = satisfying_schema(replace(rows, good=counted), Jobs, source)
     require_some(rows, source)
-    findings += run_checks(rows.good, [UNSORTED, *JOB_CHECKS, *checks])
-    findings += file_findings(rows, [SUPERSEDED, *harmless])
+    jobs = with_quarantine(jobs, inventory)
+    sound = rows.good.filter(jobs["quarantined"].is_null())
+    until: datetime = sound.select(seen).item()
+    findings += run_checks(sound, [UNSORTED, *JOB_CHECKS, *checks])
+    findings += [*file_findings(rows, [SUPERSEDED, *harmless]), *quarantine_findings(jobs, until)]
     jobs = jobs.sort("submit_time", maintain_order=True)
-    findings += gap_findings(jobs["submit_time"])
-    until: datetime = rows.good.select(seen).item()
+    told = believed(jobs)
+    findings += gap_findings(told["submit_time"])
     known = provenance(
         rows,
         source=source,
-        span=(jobs["submit_time"][0], until),
+        span=(told["submit_time"][0], until),
         time_zone=time_zone,
         origin=origin,
         notes=notes,
         more_files=more_files,
     )
-    known["gpu_hours"] = gpu_hours(jobs, until)
+    known |= {"gpu_hours": gpu_hours(told, until), **quarantine_facts(jobs, until)}
     return Trace(jobs, sorted_rejects(rows), report(findings), known, inventory)
 
 

@@ -11,6 +11,14 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, combined, gap_findings, report, run_checks
+from gpuplanner.inbox.core.quarantine import (
+    QUARANTINED,
+    RULES,
+    believed,
+    quarantine_facts,
+    quarantine_findings,
+    with_quarantine,
+)
 from gpuplanner.inbox.core.trace import REJECTS, Trace, gpu_hours
 
 SUPERSEDED = "told again by a later export"
@@ -35,7 +43,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     Returns
     -------
     Trace
-        Checks on jobs are made anew; other findings are those of the files, with their rows summed.
+        Checks on jobs are made anew, and so is the quarantine; other findings are those of the files, with their
+        rows summed.
 
     Raises
     ------
@@ -48,7 +57,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
     last = pl.col("part") == pl.col("part").max().over(KEY)
     jobs, told_before = rows.filter(last), rows.filter(~last)
-    jobs = jobs.drop("part").sort("submit_time", *KEY)
+    inventory = _latest([part.inventory for part in parts])
+    jobs = with_quarantine(jobs.drop("part").sort("submit_time", *KEY), inventory)
     files = dict(enumerate(_names(part) for part in parts))
     superseded = told_before.select(
         file=pl.col("part").replace_strict(files, return_dtype=pl.String),
@@ -63,7 +73,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
         rejects=rejects,
         quality=_quality(parts, jobs, superseded),
         provenance=_provenance(parts, jobs, rejects.height),
-        inventory=_latest([part.inventory for part in parts]),
+        inventory=inventory,
         samples=_latest([part.samples for part in parts]),
         quotas=_latest([part.quotas for part in parts]),
     )
@@ -92,7 +102,9 @@ def _latest(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
 
 def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
     """Findings on the merged jobs, and those that only the files could tell."""
-    found = run_checks(jobs, JOB_CHECKS) + gap_findings(jobs["submit_time"])
+    told, until = believed(jobs), max(_instant(part.provenance["span_end"]) for part in parts)
+    found = run_checks(told, JOB_CHECKS) + gap_findings(told["submit_time"])
+    found += quarantine_findings(jobs, until)
     if superseded.height:
         effect = "none: the latest row of each job counts"
         found.append(
@@ -100,8 +112,9 @@ def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFram
         )
     remade = {check.check for check in JOB_CHECKS}
     remade |= {each.check for part in parts for each in gap_findings(part.jobs["submit_time"])}
-    told = (Finding(*row) for part in parts for row in part.quality.iter_rows())
-    return report([*found, *combined(each for each in told if each.check not in remade)])
+    remade |= {QUARANTINED + rule for rule in RULES}
+    before = (Finding(*row) for part in parts for row in part.quality.iter_rows())
+    return report([*found, *combined(each for each in before if each.check not in remade)])
 
 
 def _provenance(parts: Sequence[Trace], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:
@@ -114,6 +127,7 @@ def _provenance(parts: Sequence[Trace], jobs: pl.DataFrame, rejected: int) -> di
         "rows_rejected": rejected,
         "span_start": min((each["span_start"] for each in facts), key=_instant),
         "notes": list(dict.fromkeys(note for each in facts for note in each["notes"])),
-        "gpu_hours": gpu_hours(jobs, _instant(facts[-1]["span_end"])),
+        "gpu_hours": gpu_hours(believed(jobs), _instant(facts[-1]["span_end"])),
         "gpuplanner": __version__,
+        **quarantine_facts(jobs, _instant(facts[-1]["span_end"])),
     }

@@ -39,6 +39,9 @@ RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
 """Why a job is in quarantine; the first rule that it breaks is named. Of several jobs that hold the same GPUs,
 those that started last break the rule."""
 
+QUARANTINED = "quarantined: "
+"""How the lines of the quality report on them begin."""
+
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -104,9 +107,15 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
                 f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
             )
             found.append(
-                Finding(f"quarantined: {name}", "error", mine.height, effect, f"job {mine['job_id'][0]}")
+                Finding(QUARANTINED + name, "error", mine.height, effect, f"job {mine['job_id'][0]}")
             )
     return found
+
+
+def quarantine_facts(jobs: pl.DataFrame, until: datetime) -> dict[str, float]:
+    """How many jobs are in quarantine, and the GPU-hours that they state; for the provenance."""
+    marked = jobs.filter(pl.col("quarantined").is_not_null())
+    return {"rows_quarantined": marked.height, "quarantined_gpu_hours": stated_gpu_hours(marked, until)}
 
 
 def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
@@ -125,6 +134,8 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
     if inventory is None:
         return
     installed = int(inventory["gpus"].sum())
+    if not installed:
+        return
     too_large = jobs.filter(pl.col("gpus") > installed + ROUNDING_GPUS)["row"]
     yield BEYOND_INVENTORY, too_large
     held = jobs.filter(
