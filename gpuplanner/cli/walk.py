@@ -164,8 +164,13 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
+    from gpuplanner.errors import ScenarioError, message
+
     if month != "all" and (month == "sample" or Path(month).exists()):
         month, scenario = "all", month
+    elif month != "all" and not month[:1].isdigit():
+        expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
+        raise ScenarioError(message("report", expected, repr(month), "Check the path."))
     asked = load_scenario(
         scenario, assignments, board=board, seed=seed, time_limit_s=time_limit, tz=tz, currency=currency
     )

@@ -46,12 +46,15 @@ class Installed:
         be told apart by it.
     words : tuple of str
         Boards that the data name, most GPUs first, or most jobs first where no inventory names any.
+    instances : bool
+        Whether jobs held MIG instances.
     """
 
     inventory: pl.DataFrame
     inferred: bool
     pools: tuple[Pool, ...]
     words: tuple[str, ...]
+    instances: bool = False
 
     @property
     def gpus(self) -> int:
@@ -106,7 +109,7 @@ def installed(trace: Trace, begin: datetime, end: datetime) -> Installed:
         gpu_jobs(trace.jobs.lazy(), Window(begin, end))
         .filter(pl.col("start_time").is_not_null())
         .group_by(pl.col("gpu_model").cast(pl.String))
-        .agg(jobs=pl.len())
+        .agg(jobs=pl.len(), cut=(pl.col("profile_requested").fill_null(WHOLE_GPU) != WHOLE_GPU).sum())
         .collect()
     )
     _, nodes = with_boards(held, in_service(inventory, end))
@@ -114,7 +117,8 @@ def installed(trace: Trace, begin: datetime, end: datetime) -> Installed:
         nodes.group_by("board").agg(pl.col("gpus").sum()).sort("gpus", "board", descending=[True, False])
     )
     pools = tuple(Pool(board, int(gpus)) for board, gpus in by_board.iter_rows())
-    return Installed(inventory, inferred, pools or (Pool(None, 0),), _words(nodes, held))
+    instances = bool(held["cut"].sum())
+    return Installed(inventory, inferred, pools or (Pool(None, 0),), _words(nodes, held), instances)
 
 
 def in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
@@ -258,6 +262,11 @@ class PlannedFleet:
             found.append(
                 f"{self.name} has no MIG: whole GPUs are planned, and there are no layouts to export."
             )
+        if self.installed.instances and self.can_be_cut and not self.cut_gpus and not self.chosen:
+            found.append(
+                "Jobs hold MIG instances, and the data do not say how the GPUs are cut: today's fleet is taken to be "
+                "whole GPUs, so its waits are not those of today. Give the nodes with their layouts."
+            )
         if self.gpus != self._gpus_of_pool():
             found.append(
                 f"The plan is for {self.gpus:,} GPUs ({self.note}), of {self.installed.gpus:,} installed."
@@ -322,6 +331,11 @@ def planned_fleet(scenario: Scenario, trace: Trace, begin: datetime, end: dateti
     if len(sizes) > 1:
         note = f"{there.origin}, nodes of unlike sizes as one pool"
         return replace(one_pool, node_size=int(sizes[-1]), note=note)
+    # Plans count nodes that stay whole from the first on, and cut from the last: as the nodes are cut today.
+    by_cuts = [todays_layouts(nodes[row], board).get(WHOLE_GPU, 0) for row in range(nodes.height)]
+    nodes = nodes.with_columns(whole=pl.Series(by_cuts, dtype=pl.Int64)).sort(
+        "whole", descending=True, maintain_order=True
+    )
     size, names = int(sizes[0]), tuple(nodes["node"])
     return replace(one_pool, nodes=len(names), gpus_per_node=size, node_size=size, node_names=names)
 

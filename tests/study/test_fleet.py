@@ -192,6 +192,14 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert runs["mean_queueing_delay_s"].to_list() == [0.0] * 2
     assert runs["busy_gpu_hours"].to_list() == [pytest.approx(20 * 6 / 7 + 6)] * 2
     assert "8 GPUs as they are cut" in study.findings[2]
+    held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))
+    assert held["node"].unique().to_list() == ["a1"]
+
+
+def test_instances_without_known_layouts_are_said():
+    found = chosen(made([("A100-40GB", "1g.5gb", 8, 6)] * 3))
+    assert (found.gpus, found.cut_gpus) == (1, 0)
+    assert "do not say how the GPUs are cut" in found.remarks()[0]
 
 
 def test_money_is_that_of_the_planned_pool(tmp_path):
