@@ -70,15 +70,15 @@ def printable(text: str) -> str:
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def path_text(path: str | Path) -> str:
-    r"""A path as text: bytes of its name that are no UTF-8 are written as ``\xff``.
+def file_name(path: str | Path) -> str:
+    r"""Name of a file without its folder, as text: bytes that are no UTF-8 are written as ``\xff``.
 
     Examples
     --------
-    >>> path_text("log\udce9.csv")
+    >>> file_name("logs/log\udce9.csv")
     'log\\xe9.csv'
     """
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return _one_line(os.fsencode(Path(path).name).decode("utf-8", "backslashreplace"))
 
 
 def message(what: str, expected: str, got: str, todo: str) -> str:

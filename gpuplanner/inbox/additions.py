@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.files import sole_writer
 from gpuplanner.inbox.core.folder import replace_folder
 from gpuplanner.inbox.core.growth import TERMS, files_before, linked, require_terms, terms_of
@@ -139,7 +139,7 @@ def append(
 
 
 def _by_name(paths: Sequence[str | Path]) -> dict[str, Path]:
-    files = {Path(path).name: Path(path) for path in paths}
+    files = {file_name(path): Path(path) for path in paths}
     if len(files) != len(paths) or not files:
         got = examples([str(path) for path in paths]) if paths else "none"
         todo = "Rename one of them: a file is known by its name."

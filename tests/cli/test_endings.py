@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -170,3 +171,18 @@ def test_names_of_files_never_reach_the_terminal_as_commands(command, tmp_path: 
         assert plain(out), words
         assert plain(err), words
         assert out or err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
+def test_names_of_files_that_are_no_text(tmp_path: Path):
+    """Read as any other; what is printed and kept names them in letters that anyone can read."""
+    folder = os.fsencode(tmp_path)
+    source, out = folder + b"/jobs-\xff\xe9.csv", folder + b"/out"
+    Path(os.fsdecode(source)).write_text(f"{HEADER}a,0,3600,8\nb,x,3600,8\n")
+    ingest = [sys.executable, "-c", MAIN, "ingest", "itp", source, "-o", out, "--json"]
+    done = subprocess.run(ingest, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    told = json.loads((tmp_path / "out" / "provenance.json").read_text(encoding="utf-8"))
+    assert told["files"][0]["name"] == r"jobs-\xff\xe9.csv"
+    described = [sys.executable, "-c", MAIN, "describe", out]
+    assert subprocess.run(described, capture_output=True, check=False).returncode == 0

@@ -85,8 +85,8 @@ def names_of(path: Path) -> list[str]:
         If Arrow is not installed.
     """
     arrow = import_optional("pyarrow.parquet", extra="bills")
-    with _explained(path):
-        return list(arrow.read_schema(path).names)
+    with _explained(path), path.open("rb") as file:  # Arrow knows no names of files but text
+        return list(arrow.read_schema(file).names)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.inbox.core.findings import Finding, reject_findings
 from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.text_file import TextFile
@@ -87,7 +87,7 @@ def provenance(
         "source": source,
         "files": [
             {"name": name, "sha256": file.sha256, "bytes": file.bytes}
-            for name, file in [*named, *((file.path.name, file) for file in more_files)]
+            for name, file in [*named, *((file_name(file.path), file) for file in more_files)]
         ],
         "rows_in": rows.count,
         "rows_kept": rows.good.height,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.fields import (
     CSV,
     UNIT_SEPARATOR,
@@ -99,10 +99,10 @@ class Rows:
 
 def names_of(files: Sequence[TextFile]) -> list[str]:
     """Names of files, with their folders only where the names alone do not tell them apart."""
-    names = [file.path.name for file in files]
+    names = [file_name(file.path) for file in files]
     if len(set(names)) == len(names):
         return names
-    return [f"{file.path.parent.name}/{file.path.name}" for file in files]
+    return [f"{file_name(file.path.parent)}/{file_name(file.path)}" for file in files]
 
 
 def read_rows(

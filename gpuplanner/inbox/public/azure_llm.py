@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.local_times import localized
@@ -80,7 +80,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Rea
     rows = localized(read_rows(paths, COLUMN_MAP, source="azure-llm"), ["time"], zone)
     tokens = pl.col("prompt_tokens", "generated_tokens")
     rows = rows.reject({"not a whole number of tokens": pl.any_horizontal(tokens != tokens.floor())})
-    services = {number: file.path.name.split(".")[0] for number, file in enumerate(rows.files)}
+    services = {number: file_name(file.path).split(".")[0] for number, file in enumerate(rows.files)}
     service = pl.col("file").replace_strict(services, return_dtype=pl.String)
     return assemble_reading(
         replace(rows, good=rows.good.with_columns(service=service)),

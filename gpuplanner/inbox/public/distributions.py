@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.reading import Reading, assemble_reading
@@ -66,7 +67,7 @@ def read_distributions(paths: Sequence[str | Path]) -> Reading:
             "below an earlier row: a cumulative distribution rises": pl.any_horizontal(falls),
         }
     )
-    stems = {number: file.path.name.split(".")[0] for number, file in enumerate(rows.files)}
+    stems = {number: file_name(file.path).split(".")[0] for number, file in enumerate(rows.files)}
     return assemble_reading(
         rows,
         "distributions",

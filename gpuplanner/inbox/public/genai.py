@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.origin_clock import Clock
@@ -124,7 +124,7 @@ def read_genai(paths: Sequence[str | Path]) -> Reading:
 
 
 def _metric(path: Path) -> Metric:
-    name = path.name.split(".")[0].removesuffix("_anon")
+    name = file_name(path).split(".")[0].removesuffix("_anon")
     if name not in METRICS:
         expected = f"a file named {', '.join(METRICS)}, with or without _anon"
         todo = "Give it its name back: nothing inside says which metric it holds."

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import NO_QUEUE
 from gpuplanner.inbox.core.job_rows import assemble
@@ -67,7 +68,7 @@ def list_trace(
     notes: Sequence[str] = (),
 ) -> Trace:
     """Make a trace of rows with `job_id`, `submit_s` and `run_s`; see :func:`read_list`."""
-    stems = {number: file.path.name.split(".")[0] for number, file in enumerate(rows.files)}
+    stems = {number: file_name(file.path).split(".")[0] for number, file in enumerate(rows.files)}
     known = {
         "attempt": pl.lit(1),
         "tenant": pl.col("file").replace_strict(stems, return_dtype=pl.String),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
 from gpuplanner.inbox.core.local_times import localized
@@ -85,7 +86,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
     """
     zone = known_zone(tz or HELIOS_ZONE)
     rows = read_rows(paths, HELIOS_COLUMNS, source="helios")
-    pools = {number: file.path.resolve().parent.name for number, file in enumerate(rows.files)}
+    pools = {number: file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
     notes = [] if tz else [ZONE_NOTE.format(zone)]
     return _occupancy(rows, "helios", "gpu", pools, zone, HELIOS_CHECKS, notes)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.reading import Reading, assemble_reading
@@ -64,7 +65,8 @@ def read_step_times(paths: Sequence[str | Path]) -> Reading:
     counts = pl.col("worker", "step")
     rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
     stems = {
-        number: file.path.name.split(".")[0].removesuffix("_norm") for number, file in enumerate(rows.files)
+        number: file_name(file.path).split(".")[0].removesuffix("_norm")
+        for number, file in enumerate(rows.files)
     }
     good = rows.good.with_columns(
         job=pl.col("file").replace_strict(stems, return_dtype=pl.String), gpu_share=pl.col("percent") / 100

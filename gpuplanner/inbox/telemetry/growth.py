@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.files import sole_writer
 from gpuplanner.inbox.core.folder import replace_folder
 from gpuplanner.inbox.core.growth import TERMS, files_before, linked, require_terms, terms_of
@@ -130,7 +130,7 @@ def append(
         before, told = files_before(directory, MARK, "telemetry")
         hashes = {sha256 for _, sha256 in before}
         fresh = [path for path in paths if fingerprint(path) not in hashes]
-        unchanged = tuple(Path(path).name for path in paths if path not in fresh)
+        unchanged = tuple(file_name(path) for path in paths if path not in fresh)
         name = str(told["source"]) if source == AUTO and told and not fresh else None
         detected = functools.partial(detect, columns=hints.get("columns"))
         name = name or name_of(source, fresh, SOURCES, detected)
@@ -160,6 +160,6 @@ def append(
                 write_month(samples, folder / PARTS / month)
 
         replace_folder(directory, MARK, grown.tables, grown.quality, provenance, more=fill)
-    added = tuple(Path(path).name for path in fresh)
+    added = tuple(file_name(path) for path in fresh)
     written = tuple(month.removeprefix(MONTH) for month in grown.months)
     return Appended(grown.quality, provenance, added, unchanged, written)

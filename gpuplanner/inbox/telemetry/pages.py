@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.records import CONTROL
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
@@ -67,7 +67,7 @@ class Hints:
         >>> Hints().node_of(Path("n07.dmon.txt"))
         'n07'
         """
-        return self.node or path.name.split(".")[0]
+        return self.node or file_name(path).split(".")[0]
 
     def nth_instant(self, number: pl.Expr, where: str, default_s: float | None = None) -> pl.Expr:
         """Instants of samples that carry no time, by their 0-based number.

@@ -111,8 +111,11 @@ def test_gzip_is_the_same_too(file: File):
 
 
 def test_what_was_read_from_parquet_is_kept_and_summed(file: File, tmp_path: Path):
-    reading = read("focus", file(packed(MADE["decimals"](texts(bill("1.2", *MONTH.values())))), "a.parquet"))
+    reading = read(
+        "focus", file(packed(MADE["decimals"](texts(bill("1.2", *MONTH.values())))), "bill\udcff.parquet")
+    )
     opened = open_reading(write(reading, tmp_path / "bill"))
+    assert opened.provenance["files"][0]["name"] == r"bill\xff.parquet"
     summary = summarise(opened.table, tag="team")
     assert not any(any(row[1:]) for row in difference(summary, opened.table).iter_rows())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
+from gpuplanner.inbox import open_trace, write_trace
 from gpuplanner.inbox.core import text_file
 from gpuplanner.inbox.core.text_file import head, read_text_file
 
@@ -103,7 +104,7 @@ def test_other_formats_are_named(file: File, content: bytes, kind: str):
 
 def test_latin1_is_an_error_that_names_line_and_byte(file: File):
     with pytest.raises(TraceFormatError, match="line 3: expected UTF-8 text; got byte 0xe9"):
-        read_text_file(file(b"a\nb\ncaf\xe9\nd\n"))
+        read_text_file(file(b"a\nb\nlog\xe9\nd\n"))
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,16 @@ def test_head_reads_only_the_beginning(file: File):
         seen = head(file(content))
         assert seen[0] == "000000000"
         assert len(seen) == text_file.HEAD_BYTES // 10
+
+
+def test_a_list_whose_name_is_no_text_is_read_as_any_other(good, tmp_path: Path):
+    """Names of files are bytes; what is kept names them in letters, and holds nothing that a terminal obeys."""
+    text, reader = good
+    path = tmp_path / os.fsdecode(b"log\xe9 \xff\x1b[2J.csv")
+    path.write_text(text)
+    trace = open_trace(write_trace(reader([path]), tmp_path / "t"))
+    (tmp_path / "plain.csv").write_text(text)
+    said = ("submit_time", "start_time", "end_time", "gpus")
+    assert trace.jobs.select(said).equals(reader([tmp_path / "plain.csv"]).jobs.select(said))
+    assert [file["name"] for file in trace.provenance["files"]] == [r"log\xe9 \xff\u001b[2J.csv"]
+    assert set(trace.rejects["file"]) <= {r"log\xe9 \xff\u001b[2J.csv"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -422,3 +423,18 @@ def test_warnings_of_the_server_are_findings(file: File, good_text: Text):
     text = good_text("prometheus")[:-1] + ', "warnings": ["partial response"]}'
     quality = read("prometheus", file(text)).quality
     assert "the server warned: partial response" in quality["check"].to_list()
+
+
+def test_a_file_whose_name_is_no_text_is_read_as_any_other(
+    good: tuple[str, str, dict[str, Any], int], tmp_path: Path
+):
+    """Names of files are bytes; where the log names no node, the readable form of the name does."""
+    source, text, hints, _ = good
+    told = {}
+    for name in ("zz", os.fsdecode(b"n\xff")):
+        path = tmp_path / f"{name}.txt"
+        path.write_text(text)
+        told[name] = read(source, path, **hints)
+    plain, odd = told.values()
+    assert odd.provenance["files"][0]["name"] == r"n\xff.txt"
+    assert odd.samples.equals(plain.samples.with_columns(pl.col("node").replace("zz", r"n\xff")))
