@@ -1,0 +1,52 @@
+"""What describe says does not depend on how little of the jobs it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from gpuplanner.inbox import write as write_trace
+from gpuplanner.study import describe_trace, past
+from gpuplanner.study.history import load_trace
+
+
+def as_told(found):
+    """Tables as text and numbers, in the order in which they are shown."""
+    return {name: part if isinstance(part, dict) else part.rows(named=True) for name, part in found.items()}
+
+
+def cut_without_inventory(folder):
+    """The sample with every third small job on an instance, and nobody to say what is installed."""
+    sample = load_trace("sample")
+    small = (pl.col("gpus") == 1) & (pl.int_range(pl.len()) % 3 == 0)
+    jobs = sample.jobs.with_columns(
+        gpus=pl.when(small).then(3 / 7).otherwise("gpus"),
+        gpus_by_memory=pl.when(small).then(0.5).otherwise("gpus_by_memory"),
+        instances=pl.when(small).then(1).otherwise("instances").cast(sample.jobs.schema["instances"]),
+        profile_requested=pl.when(small).then(pl.lit("3g.40gb")).otherwise("profile_requested"),
+        gpu_model=pl.lit("H100-80GB-SXM5"),
+    )
+    write_trace(replace(sample, jobs=jobs, inventory=None, samples=None), folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("smallest_group", [0, 40])
+def test_the_columns_that_are_read_are_all_that_is_looked_at(monkeypatch, tmp_path, cut, smallest_group):
+    folder = cut_without_inventory(tmp_path / "cut") if cut else "sample"
+    some = as_told(describe_trace(folder, smallest_group=smallest_group))
+    monkeypatch.setattr(past, "load_trace", lambda folder, columns: load_trace(folder))
+    whole = as_told(describe_trace(folder, smallest_group=smallest_group))
+    assert some["facts"] == whole["facts"] | {
+        "installed_gpu_hours": pytest.approx(whole["facts"]["installed_gpu_hours"])
+    }
+    assert some.keys() == whole.keys()
+    for name in some.keys() - {"facts", "quality"}:
+        assert len(some[name]) == len(whole[name]) > 0
+        for one, other in zip(some[name], whole[name], strict=True):
+            assert one == {
+                key: pytest.approx(value) if isinstance(value, float) else value
+                for key, value in other.items()
+            }
