@@ -12,8 +12,10 @@ from gpuplanner.ledger.slabs import Slabs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.ledger.window import Window
 
+COLUMNS = ("start_time", "end_time", "profile_requested", "gpus", "gpus_by_memory", "instances")
 
-def boards_at_once(held: pl.DataFrame, board: str | None, window: Window) -> int:
+
+def boards_at_once(held: pl.DataFrame | pl.LazyFrame, board: str | None, window: Window) -> int:
     """Most boards that jobs needed at one time, at least.
 
     A board is cut or it is not. Instances need as many boards as their compute slices, their memory slices and the
@@ -22,7 +24,7 @@ def boards_at_once(held: pl.DataFrame, board: str | None, window: Window) -> int
 
     Parameters
     ----------
-    held : polars.DataFrame
+    held : polars.DataFrame or polars.LazyFrame
         Table ``schemas.Jobs``; jobs of one pool that started.
     board : str or None
         Board of the pool in the catalogue, if it is known.
@@ -40,7 +42,8 @@ def boards_at_once(held: pl.DataFrame, board: str | None, window: Window) -> int
     4
     """
     cut = pl.col("instances").is_not_null()
-    plain, parts = held.filter(~cut), held.filter(cut)
+    plain = held.lazy().filter(~cut)
+    parts = held.lazy().filter(cut).select(*COLUMNS).collect()
     needs = [(window.spans(parts, "start_time", "end_time", "gpus"), 1)]
     if not parts["gpus_by_memory"].has_nulls():
         needs.append((window.spans(parts, "start_time", "end_time", "gpus_by_memory"), 1))

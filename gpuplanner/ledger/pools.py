@@ -82,7 +82,7 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
     asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="jobs"), window)
     if asking["gpu_model"].has_nulls():
         asking = asking.with_columns(gpu_model=pl.lit(None, pl.String))
-    held = asking.filter(pl.col("start_time").is_not_null())
+    held = asking.lazy().filter(pl.col("start_time").is_not_null())
     rows = [
         {
             "node": f"inferred-{board}" if board is not None else "inferred",
