@@ -109,6 +109,7 @@ def asked_and_used(
     (79.25, 8.0, '1g.10gb', 2.0)
     """
     table = conform(jobs, Jobs, where="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
+    table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
     sized = [
         _sized(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), board, samples, headroom)
         for word, board in boards_of(table, boards).items()
@@ -134,7 +135,7 @@ def asked_and_used(
             hours.mul(3600).alias("run_s"),
             "time_limit_s",
             wait_s=(pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6,
-            gpus_active=pl.when(pl.col("gpus_seen") >= pl.col("gpus")).then("gpus_active"),
+            gpus_active=pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
             profile_needed="profile_needed",
             size_from="size_from",
             share_asked="share_asked",
@@ -151,14 +152,15 @@ def _sized(
     """Jobs of one board with the request on it and the profile that they needed."""
     if board is None:
         named = pl.col("profile_requested").is_not_null()
-        # Without a board a slice has no known memory and no known share; a whole GPU is one GPU anywhere.
+        # Without a board a slice has no known memory; a whole GPU is one GPU anywhere.
         share = pl.when(~named).then(pl.lit(1.0))
+        of_each = pl.col("gpus") / pl.col("instances")
         return jobs.with_columns(
             board=pl.lit(None, pl.String),
             profile=pl.coalesce("profile_requested", pl.lit(WHOLE_GPU)),
-            instances=pl.col("gpus").ceil().cast(pl.Int32),
+            instances=pl.coalesce("instances", pl.col("gpus").ceil().cast(pl.Int32)),
             memory_asked_gib=pl.lit(None, pl.Float64),
-            share_asked=pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share),
+            share_asked=pl.coalesce(of_each, pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share)),
             rank_asked=pl.lit(None, pl.Int32),
             profile_needed=pl.lit(None, pl.String),
             size_from=pl.lit(None, pl.String),
