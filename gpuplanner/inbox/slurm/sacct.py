@@ -93,10 +93,10 @@ CHECKS = (
         (pl.col("types") > 0) & (pl.col("typed") != pl.col("untyped")),
     ),
     Check(
-        "several GPU types in one job",
+        "several boards in one job",
         "warning",
-        "the boards are joined by '|'; figures per board leave such jobs out",
-        pl.col("types") > 1,
+        "they are joined by '|'; figures per board leave such jobs out",
+        pl.col("gpu_model").str.contains("|", literal=True),
     ),
     Check(
         "array of waiting tasks on one row",

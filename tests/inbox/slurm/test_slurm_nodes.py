@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,72 @@ def test_nodes_go_with_the_jobs(file: File):
     assert trace.inventory is not None
     assert trace.inventory["gpus"].sum() == 12
     assert [each["name"] for each in trace.provenance["files"]] == ["j", "nodes.txt"]
+
+
+CSV = "node,gpus,gpu_model,rack,installed,retired,mig_enabled,layouts\n"
+
+
+def test_a_node_list_keeps_mig_mode_layouts_and_times(file: File):
+    text = (
+        CSV
+        + 'n1,2,a100,r1,2026-01-15,,TRUE,"3g.20gb:2;4g.20gb:1,1g.5gb:3"\n'
+        + "n2,2,a100,r1,2026-01-15T06:30:00+02:00,2026-03-01 00:00:00 UTC,no,\n"
+        + "n3,1,a100,,,2026-03-01T12:00:00.5Z,,1g.5gb:7\n"
+        + "n4,1,a100,,,,on,\n"
+        + "n5,1,a100,,,,,off\n"
+    )
+    table = read_inventory(file(text))[0]
+    assert table["mig_enabled"].to_list() == [True, False, True, True, None]
+    assert table["layouts"].to_list() == ["3g.20gb:2;4g.20gb:1,1g.5gb:3", None, "1g.5gb:7", None, "off"]
+    at = [datetime(2026, 1, 15, tzinfo=UTC), datetime(2026, 1, 15, 4, 30, tzinfo=UTC), None, None, None]
+    assert table["installed"].to_list() == at
+    assert table["retired"].to_list()[1:3] == [
+        datetime(2026, 3, 1, tzinfo=UTC),
+        datetime(2026, 3, 1, 12, 0, 0, 500_000, tzinfo=UTC),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("n1,2,a100,,,,maybe,", "mig_enabled: neither true nor false"),
+        ("n1,2,a100,,,,,7x1g", "layouts: not such as"),
+        ("n1,2,a100,,,,,gpu;gpu;gpu", "layouts: of more GPUs than the node has"),
+        ("n1,2,a100,,,,false,1g.5gb:7", "layouts: of cut GPUs, and mig_enabled is false"),
+        ("n1,2,a100,,2026-01-15T06:30:00,,,", "installed: neither a date nor a time with its offset"),
+        ("n1,2,a100,,,soon,,", "retired: neither a date nor a time with its offset"),
+        ("n1,2,a100,,2026-02-01,2026-01-01,,", "retired: before installed"),
+    ],
+)
+def test_a_value_that_cannot_be_right_names_its_line_and_column(file: File, row: str, reason: str):
+    with pytest.raises(TraceFormatError, match="expected one whole row per node") as error:
+        read_inventory(file(f"{CSV}n0,1,a100,,,,,\n{row}\n"))
+    assert f"line 3: {reason}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("gres", "boards", "gpus", "layouts"),
+    [
+        ("gpu:a100_1g.5gb:7", None, 1, "1g.5gb:7"),
+        ("gpu:a100_1g.5gb:8", None, 2, "1g.5gb:7;1g.5gb:1"),
+        ("gpu:a100:4(S:0),gpu:a100_1g.5gb:28(S:1)", None, 8, ";".join(["gpu"] * 4 + ["1g.5gb:7"] * 4)),
+        ("gpu:a100_3g.20gb:2,gpu:a100_4g.20gb:1", None, 2, "4g.20gb:1,3g.20gb:1;3g.20gb:1"),
+        ("gpu:a30_2g.12gb:2,gpu:a100_1g.5gb:1", None, 2, "2g.12gb:2;1g.5gb:1"),
+        ("gpu:1g.10gb:7", {"gpu": "H100-80GB-SXM5"}, 1, "1g.10gb:7"),
+        ("gpu:a100_1g.10gb:4", {"a100": "A100-40GB"}, 1, "1g.10gb:4"),
+        ("gpu:a100_1g.10gb:4", {"a100": "A100-80GB"}, 1, "1g.10gb:4"),
+        ("gpu:h100_1g.10gb:0,gpu:h100:1", None, 1, None),
+    ],
+)
+def test_instances_are_on_the_fewest_boards_that_hold_them(file: File, gres, boards, gpus, layouts):
+    table = read_inventory(file(f"NodeName=n1 Arch=x86_64\n   Gres={gres}\n"), boards)[0]
+    assert table.select("gpus", "layouts").row(0) == (gpus, layouts)
+    assert table["mig_enabled"].to_list() == [True if layouts else None]
+
+
+@pytest.mark.parametrize(
+    "gres", ["gpu:1g.10gb:7", "gpu:a100_9g.9gb:1", "gpu:a100_1g.5gb:999999", "gpu:t4_1g.5gb:1"]
+)
+def test_instances_on_boards_that_cannot_be_told_are_an_error(file: File, gres):
+    with pytest.raises(TraceFormatError, match="MIG instances on a number of GPUs that does not follow"):
+        read_inventory(file(f"NodeName=n1 Arch=x86_64\n   Gres={gres}\n"))

@@ -1,0 +1,81 @@
+"""Words for devices, the boards that they may mean, and the fewest boards that hold some instances."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.catalog import board_names, names_of, slurm_type
+from gpuplanner.hardware import (
+    DeviceWord,
+    at_least,
+    boards_meant,
+    common_share,
+    fewest_gpus,
+    load_gpu_model,
+    parse_device,
+    prove,
+)
+from gpuplanner.hardware.spread import MOST_GPUS
+
+
+@pytest.mark.parametrize(
+    ("word", "board", "profile"),
+    [
+        ("a100", "a100", None),
+        ("a100_1g.5gb", "a100", "1g.5gb"),
+        ("A100-mig-3g.20gb", "A100", "3g.20gb"),
+        ("nvidia_a100_mig_1g.5gb", "nvidia_a100", "1g.5gb"),
+        ("1g.5gb", None, "1g.5gb"),
+        ("mig-1g.5gb", None, "1g.5gb"),
+        ("nvidia.com/mig-1g.10gb.me", None, "1g.10gb+me"),
+        ("NVIDIA-H100-80GB-HBM3-SHARED", "NVIDIA-H100-80GB-HBM3", None),
+        ("gpu", None, None),
+        ("", None, None),
+        ("h100_1c.3g.40gb", "h100", "1c.3g.40gb"),
+        ("x_0g.5gb", "x", "0g.5gb"),
+        ("rtx_pro_6000_1g.24gb-me", "rtx_pro_6000", "1g.24gb-me"),
+    ],
+)
+def test_a_word_has_two_parts(word, board, profile):
+    assert parse_device(word) == DeviceWord(board, profile)
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_what_labels_and_slurm_print_is_understood(board):
+    """Labels and types as the tools derive them from NVML's names, with every profile of the board."""
+    for name, profile in itertools.product(names_of(board, "nvml"), load_gpu_model(board).profiles):
+        label = f"{name.replace(' ', '-')}-MIG-{profile.name.replace('+', '.')}"
+        for word in (label, f"{slurm_type(name)}_{profile.name}"):
+            parts = parse_device(word)
+            assert parts.profile == profile.name
+            assert board in boards_meant(parts.board, parts.profile)
+
+
+def test_a_compute_instance_is_no_share():
+    assert boards_meant("h100", "1c.3g.40gb") == ()
+    assert common_share([], "1c.3g.40gb") is None
+    assert common_share(["A100-40GB", "T4"], "1g.5gb") is None
+    assert common_share([], "gpu").compute == 1.0
+
+
+@given(st.sampled_from(["A100-40GB", "A30-24GB", "H100-80GB-SXM5"]), st.data())
+def test_fewest_gpus_hold_all_and_no_fewer_do(name, data):
+    board = load_gpu_model(name)
+    profiles = [profile.name for profile in board.profiles if not profile.attribute]
+    counts = data.draw(st.dictionaries(st.sampled_from(profiles), st.integers(1, 5), min_size=1, max_size=3))
+    found = fewest_gpus(board, counts)
+    assert found is not None
+    assert all(prove(board, cut).ok for cut in found)
+    assert {name: sum(cut.get(name, 0) for cut in found) for name in counts} == counts
+    assert at_least(board, counts) <= len(found)
+
+
+def test_more_gpus_than_a_node_has_are_not_searched():
+    assert fewest_gpus("A100-40GB", {"1g.5gb": 7 * MOST_GPUS}) == [{"1g.5gb": 7}] * MOST_GPUS
+    assert fewest_gpus("A100-40GB", {"1g.5gb": 7 * MOST_GPUS + 1}) is None
+    assert fewest_gpus("A100-40GB", {}) == []
+    assert at_least(load_gpu_model("A100-40GB"), {"gpu": 2, "1g.5gb": 8}) == 4
