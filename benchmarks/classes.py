@@ -106,7 +106,7 @@ def main():
     )
     given = parser.parse_args()
     made()
-    if given.data is not None:
+    if given.data is not None and Path(given.data).is_dir():
         public(Path(given.data))
 
 

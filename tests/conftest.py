@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from gpuplanner.packing.effort import Effort as PackingEffort
+from gpuplanner.planner.effort import Effort as PlanningEffort
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 
@@ -30,6 +34,31 @@ def public_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"public traces not found in {folder}; set GPUPLANNER_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="module")
+def unhurried() -> Iterator[None]:
+    """Time limits of two seconds or more are a day, so that no result depends on how busy the machine is.
+
+    A search then ends by its proof, its gap or its work limit; a test that wants one to run out of time gives it
+    less, or moves the clock itself.
+    """
+    begin, check = PlanningEffort.begin.__func__, PackingEffort.__post_init__  # type: ignore[attr-defined]
+
+    def planning(cls: type[PlanningEffort], *, time_limit_s: float, **limits: Any) -> PlanningEffort:
+        return begin(cls, time_limit_s=patient(time_limit_s), **limits)
+
+    def packing(effort: PackingEffort) -> None:
+        effort.time_limit_s = patient(effort.time_limit_s)
+        check(effort)
+
+    def patient(seconds: float) -> float:
+        return 86_400.0 if 2.0 <= seconds < 86_400.0 else seconds
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanningEffort, "begin", classmethod(planning))
+        patched.setattr(PackingEffort, "__post_init__", packing)
+        yield
 
 
 @pytest.fixture(scope="session")

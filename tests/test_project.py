@@ -104,6 +104,28 @@ def test_lock_names_every_package_and_no_host(root):
     assert "://" not in text
 
 
+def test_make_bench_installs_what_the_benchmarks_import(root):
+    """What they measure against stands in an extra of its own, which is installed before they run."""
+    import ast
+    import tomllib
+
+    imported = set()
+    for path in (root / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            imported |= {name.partition(".")[0] for name in names}
+    ours = {"gpuplanner", *(path.stem for path in (root / "benchmarks").glob("*.py"))}
+    peers = imported - ours - set(sys.stdlib_module_names)
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    # pandas comes with statsforecast.
+    assert peers <= {*requirements(root), *(_split(line)[0] for line in extras["bench"]), "pandas"}
+    assert {"simpy", "accasim"} <= peers
+    rules = (root / "Makefile").read_text()
+    assert "\nbench: $(VENV)/.bench" in rules
+    assert re.search(r"\n\$\(VENV\)/\.bench:.*\n\t.*\[dev,bench\]", rules)
+
+
 def test_reference_pages_are_fresh(root):
     spec = importlib.util.spec_from_file_location("make_reference", root / "docs" / "make_reference.py")
     module = importlib.util.module_from_spec(spec)

@@ -111,3 +111,8 @@ def draw() -> Callable[..., PackingProblem]:
 @pytest.fixture(scope="session")
 def every_packing() -> Callable[[PackingProblem], list[list[tuple[int, ...]]]]:
     return lambda problem: list(partitions(problem.n_items, scalar_holds(problem)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unhurried(unhurried: None) -> None:
+    """No packing here may end because the machine is busy."""

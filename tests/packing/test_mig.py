@@ -54,7 +54,7 @@ def test_an_instance_cannot_move():
     """Beside 2g and 3g a 2g must start at 0 or 2, beside 4g at 4: each moment fits one GPU, both do not."""
     names = ["2g.20gb", "2g.20gb", "3g.40gb", "4g.40gb"]
     problem = MigPackingProblem([0, 0, 0, 2], [4, 2, 2, 4], names, H100)
-    found = pack(problem, work_limit=20)
+    found = pack(problem, work_limit=3)
     assert (found.bins, found.lower_bound, found.stopped_by) == (2, 1, "work_limit")
     assert verify_packing(found, problem) == []
 
