@@ -9,6 +9,9 @@ import polars as pl
 
 from gpuplanner.study.saving import HEADLINED, NO_PLAN, SIMULATED_ONLY
 
+TOLD = 0.0005
+"""Shares that would be printed as 0.0 % are not worth a sentence."""
+
 
 def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Say the three findings that a planner should take away; each states its own uncertainty.
@@ -47,9 +50,9 @@ def _where_time_went(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFr
             f" and {share['held_idle']:.1%} were held idle; {top['tenant']} holds the most of the idle time "
             f"({top['held_idle']:,.0f} GPU-hours)"
         )
-    if share.get("fragmented", 0.0) > 0:
+    if share.get("fragmented", 0.0) >= TOLD:
         text += f". {share['fragmented']:.1%} stood free in pieces too small for a job that waited"
-    if share.get("unexplained", 0.0) > 0:
+    if share.get("unexplained", 0.0) >= TOLD:
         text += (
             f". {share['unexplained']:.1%} stood free although waiting jobs asked for it and would have fitted: the "
             "fleet does not explain why they waited"

@@ -110,7 +110,9 @@ def judged_saving(check: WaitsCheck, runs: pl.DataFrame, *, baseline: str, plan:
     Returns
     -------
     Saving
-        Waits are worse if the 95 % interval of their difference, replication by replication, is above zero.
+        Waits are worse if their mean is above the 95 % interval of today's, or the interval of the difference,
+        replication by replication, is above zero. Few replications make wide intervals of differences, and weeks
+        that differ make wide intervals of waits; either is enough.
 
     Examples
     --------
@@ -146,9 +148,11 @@ def _of(runs: pl.DataFrame, policy: str, measure: str) -> pl.Series:
 
 
 def _worse(before: pl.Series, after: pl.Series) -> bool:
-    """Whether the second is above the first by more than the interval of their difference."""
-    differences = (after - before).drop_nulls()
-    if differences.is_empty():
+    """Whether the second is above the first by more than its interval, or than that of their difference."""
+    known = before.is_not_null() & after.is_not_null()
+    before, after = before.filter(known), after.filter(known)
+    if before.is_empty():
         return False
-    found = mean_interval(differences.to_numpy())
-    return (found.mean if found.low is None else found.low) > 0
+    today, differences = mean_interval(before.to_numpy()), mean_interval((after - before).to_numpy())
+    above = today.mean + differences.mean > (today.mean if today.high is None else today.high)
+    return above or (differences.mean if differences.low is None else differences.low) > 0

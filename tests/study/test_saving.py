@@ -45,6 +45,7 @@ def runs(before, after, *, stuck=(0, 0)):
             (110.0, 911.0, 509.0),
             "not comparable",
         ),  # always ten more, however weeks differ
+        ((0.0, 0.0, 0.0), (0.0, 9000.0, 0.0), "not comparable"),  # nobody waits today, whatever the weeks
         ((None, None, None), (None, None, None), "shown"),  # nobody came
     ],
 )
