@@ -133,35 +133,46 @@ def unquoted(lines: pl.Series, separator: str) -> pl.Series:
     >>> unquoted(lines, ",").to_list()
     ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
     """
-    plain = pl.col("line").str.replace_all(separator, UNIT_SEPARATOR, literal=True)
     quoted = lines.str.contains('"', literal=True)
-    text = pl.select(line=lines).select(plain).to_series()
+    if quoted.all():
+        return _quoted(lines, separator)
+    text = lines.to_frame("line").select(
+        pl.col("line").str.replace_all(separator, UNIT_SEPARATOR, literal=True)
+    )["line"]
     places = quoted.arg_true()
-    if places.is_empty():
-        return text
-    some = lines.gather(places)
-    read = _all_quoted(some, separator)
+    return text if places.is_empty() else text.scatter(places, _quoted(lines.gather(places), separator))
+
+
+def _quoted(lines: pl.Series, separator: str) -> pl.Series:
+    """Lines with quotation marks, cut."""
+    read = _all_quoted(lines, separator)
+    if not read.null_count():
+        return read
     slow = read.is_null().arg_true()
-    by_one = [_unquote(line, separator) for line in some.gather(slow).to_list()]
-    return text.scatter(places, read.scatter(slow, pl.Series(by_one, dtype=pl.String)))
+    by_one = [_unquote(line, separator) for line in lines.gather(slow).to_list()]
+    return read.scatter(slow, pl.Series(by_one, dtype=pl.String))
 
 
 def _all_quoted(lines: pl.Series, separator: str) -> pl.Series:
     """Lines each of whose fields stands in quotation marks; null for those that may be anything else."""
-    cut = pl.col("line").str.strip_prefix('"').str.strip_suffix('"')
-    cut = cut.str.replace_all(f'"{separator}"', UNIT_SEPARATOR, literal=True)
-    ends = pl.col("line").str.starts_with('"') & pl.col("line").str.ends_with('"')
-    sound = (
-        ends
-        & ~pl.col("line").str.contains(UNIT_SEPARATOR, literal=True)
-        & (pl.col("line").str.len_bytes() > 1)
+    line, cut, text = pl.col("line"), pl.col("cut"), pl.col("text")
+    frame = lines.to_frame("line").select(
+        cut=line.str.strip_prefix('"')
+        .str.strip_suffix('"')
+        .str.replace_all(f'"{separator}"', UNIT_SEPARATOR, literal=True),
+        sound=line.str.starts_with('"')
+        & line.str.ends_with('"')
+        & (line.str.len_bytes() > 1)
+        & ~line.str.contains(UNIT_SEPARATOR, literal=True),
     )
-    frame = lines.to_frame("line").with_columns(cut=cut, sound=sound)
+    frame = frame.with_columns(text=cut.str.replace_all('""', '"', literal=True))
     # A mark that is left without its twin shows that the line was cut in the wrong places.
-    twins = ~pl.col("cut").str.replace_all('""', "", literal=True).str.contains('"', literal=True)
-    return frame.select(
-        pl.when(pl.col("sound") & twins).then(pl.col("cut").str.replace_all('""', '"', literal=True))
-    ).to_series()
+    pairs = cut.str.len_bytes() - text.str.len_bytes()
+    marks = cut.str.count_matches('"', literal=True)
+    frame = frame.with_columns(sound=pl.col("sound") & (marks == 2 * pairs))
+    if frame["sound"].all():
+        return frame["text"]
+    return frame.select(pl.when("sound").then(text)).to_series()
 
 
 def _unquote(line: str, separator: str) -> str | None:

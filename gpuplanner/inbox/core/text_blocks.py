@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
@@ -25,7 +27,7 @@ from gpuplanner.inbox.core.text_file import (
     too_large,
 )
 
-BLOCK_BYTES = 48 << 20
+BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
 
 MAX_STREAM_BYTES = 1 << 40
@@ -84,7 +86,7 @@ class FileBlocks:
         for number, file in enumerate(self.files):
             digest, lines, ends_open = hashlib.sha256(), 0, False
             with explained(file.path), regular(file.path, size_limit(MAX_STREAM_BYTES)).open("rb") as raw:
-                for data in self._blocks(file.path, raw, digest.update):
+                for data in self.blocks_of(file.path, raw, digest.update):
                     block = of_text(data, file.path, lines)
                     lines += block.lines.height
                     ends_open = block.ends_open
@@ -97,13 +99,50 @@ class FileBlocks:
                 file.path, digest.hexdigest(), size, NO_LINES, False, False, ends_open
             )
 
-    def _blocks(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
+    def blocks_of(
+        self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None
+    ) -> Iterator[bytes]:
         """Unpacked text, cut behind line ends; at least one block, which may be empty."""
+        head = raw.read(_LOOK_AT)
+        raw.seek(0)
+        first, is_packed = True, head.startswith(GZIP)
+        if not is_packed:
+            refuse_other_formats(head, path)
+        cut = self._unpacked(path, raw, seen) if is_packed else self._plain(raw, seen)
+        for data in cut:
+            if first and is_packed:
+                refuse_other_formats(data, path)
+            yield data.removeprefix(BYTE_ORDER_MARK) if first else data
+            first = False
+        if first:
+            yield b""
+
+    def _plain(self, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
+        """Blocks of text as it lies on disk: where a block ends is looked up first, so that none is copied."""
+        end = raw.seek(0, io.SEEK_END)
+        begin = 0
+        while begin < end:
+            cut = _line_end(raw, begin, begin + self.block_bytes, end)
+            raw.seek(begin)
+            data = raw.read(cut - begin)
+            if not data:  # the file has become shorter
+                return
+            seen(data)
+            begin += len(data)
+            yield data
+
+    def _unpacked(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
         size, limit = _size(path), size_limit(MAX_STREAM_BYTES)
         waiting: list[bytes] = []
         held = unpacked = 0
         first = True
-        for piece in _pieces(raw, seen):
+
+        def packed() -> Iterator[bytes]:
+            while piece := raw.read(STEP_BYTES):
+                seen(piece)
+                yield piece
+
+        for piece in members(packed()):
             unpacked += len(piece)
             if unpacked > limit or is_bomb(unpacked, size):
                 raise TraceFormatError(too_large(path, limit, f"more than {unpacked} bytes out of {size}"))
@@ -115,12 +154,9 @@ class FileBlocks:
             end = data.rfind(b"\n") + 1
             if not end:
                 continue
-            yield _begun(data[:end], path) if first else data[:end]
+            yield data[:end]
             first, waiting, held = False, [data[end:]], len(data) - end
-        data = b"".join(waiting)
-        if first:
-            yield _begun(data, path)
-        elif data:
+        if data := b"".join(waiting):
             yield data
 
 
@@ -128,20 +164,20 @@ _LOOK_AT = 512
 """First bytes that tell the format of a file."""
 
 
-def _pieces(raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
-    def steps(size: int) -> Iterator[bytes]:
-        while piece := raw.read(size):
-            seen(piece)
-            yield piece
-
-    is_packed = raw.read(len(GZIP)) == GZIP
-    raw.seek(0)
-    return members(steps(STEP_BYTES)) if is_packed else steps(16 * STEP_BYTES)
-
-
-def _begun(data: bytes, path: Path) -> bytes:
-    refuse_other_formats(data, path)
-    return data.removeprefix(BYTE_ORDER_MARK)
+def _line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
+    """End of the line that `target` lies in, or of one not far before it; `end` is that of the file."""
+    if target >= end:
+        return end
+    low = max(begin, target - STEP_BYTES)
+    raw.seek(low)
+    last = raw.read(target - low).rfind(b"\n")
+    if last >= 0:
+        return low + last + 1
+    while piece := raw.read(STEP_BYTES):
+        found = piece.find(b"\n")
+        if found >= 0:
+            return raw.tell() - len(piece) + found + 1
+    return end
 
 
 def _unread(path: Path) -> TextFile:
@@ -153,6 +189,50 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
+    r"""Text of some lines.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files.
+    wanted : mapping of int to collection of int
+        Number of file → numbers of lines.
+
+    Returns
+    -------
+    dict
+        Numbers of file and line → text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.csv"
+    ...     _ = path.write_bytes(b"x\ny\nz")
+    ...     texts_of_lines(FileBlocks([path], block_bytes=2), {0: [2, 3]})
+    {(0, 2): 'y', (0, 3): 'z'}
+    """
+    found = {}
+    for number, lines in wanted.items():
+        missing, before = sorted(lines, reverse=True), 0
+        path = blocks.files[number].path
+        with explained(path), path.open("rb") as raw:
+            for data in blocks.blocks_of(path, raw):
+                count = data.count(b"\n") + (not data.endswith(b"\n"))
+                if missing and missing[-1] <= before + count:
+                    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+                while missing and missing[-1] <= before + count:
+                    place = missing.pop() - before
+                    begin = int(ends[place - 2]) + 1 if place > 1 else 0
+                    end = int(ends[place - 1]) if place <= len(ends) else len(data)
+                    found[number, before + place] = data[begin:end].decode().removesuffix("\r")
+                before += count
+                if not missing:
+                    break
+    return found
 
 
 def refuse_twins(files: Sequence[TextFile], source: str) -> None:

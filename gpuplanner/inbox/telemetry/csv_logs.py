@@ -15,13 +15,16 @@ from gpuplanner.inbox.core.text_blocks import FileBlocks
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.labels import devices, parse_labels
+from gpuplanner.inbox.telemetry.labels import DEVICE, device, parse_labels
 from gpuplanner.inbox.telemetry.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.inbox.telemetry.numbers import read_wide
 from gpuplanner.inbox.telemetry.pages import Hints
 from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish
 from gpuplanner.inbox.telemetry.sample_spans import Way
+
+MANY_LABELS = 200_000
+"""Texts of labels that are remembered from block to block."""
 
 ROUND_S = 3.0
 """Readings of one round of the DCGM CSV are up to this far apart."""
@@ -127,17 +130,23 @@ def read_dcgm_csv(
     hints, way, source = hints or Hints(), way or Way(), "dcgm-csv"
     blocks = FileBlocks(paths, way.block_bytes)
     gathered = Gathering(DCGM, stream=way.room(), keeps_text=way.into is None)
+    known: dict[str | None, tuple[object, ...]] = {}
     for rows in read_row_blocks(blocks, READING_COLUMNS, source=source):
-        gathered.add(_of_exporter(rows, hints) if rows.good.width else rows)
+        gathered.add(_of_exporter(rows, hints, known) if rows.good.width else rows)
     story = Story(source, hints.tz)
     return finish(gathered, blocks.files, story, within_s=ROUND_S, way=way, again=blocks)
 
 
-def _of_exporter(rows: Rows, hints: Hints) -> Rows:
-    """Readings of a block, with the devices that their labels name."""
+def _of_exporter(rows: Rows, hints: Hints, known: dict[str | None, tuple[object, ...]]) -> Rows:
+    """Readings of a block, with the devices that their labels name; `known` are those of blocks before."""
     rows = with_instants(rows, "timestamp", hints.tz, "dcgm-csv")
     texts = rows.good["labels"].unique(maintain_order=True)
-    table = devices([None if text is None else parse_labels(text) for text in texts], hints.node)
+    if len(known) > MANY_LABELS:
+        known.clear()
+    for text in texts:
+        if text not in known:
+            known[text] = device(None if text is None else parse_labels(text), hints.node)
+    table = pl.DataFrame([known[text] for text in texts], schema=DEVICE, orient="row")
     named = rows.good.join(
         table.with_columns(labels=texts), on="labels", how="left", maintain_order="left", nulls_equal=True
     )

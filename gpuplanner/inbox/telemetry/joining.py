@@ -16,7 +16,7 @@ from gpuplanner.inbox.telemetry.spill import Columns
 
 DEVICE_KEY = ("node", "gpu", "instance")
 
-WINDOW_ROWS = 1_500_000
+WINDOW_ROWS = 1_000_000
 """Rows that are sorted at a time; more only where one minute has more."""
 
 AGAIN = "the same reading again"

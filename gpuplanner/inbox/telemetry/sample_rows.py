@@ -11,7 +11,7 @@ from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.inbox.core.rows import Rows, names_of
-from gpuplanner.inbox.core.text_blocks import FileBlocks
+from gpuplanner.inbox.core.text_blocks import FileBlocks, texts_of_lines
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.core.trace import REJECTS
@@ -243,15 +243,11 @@ def _came_twice(joiner: Joiner, names: list[str], again: FileBlocks | None) -> p
 
 def _read_again(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
     """Texts of lines, by number of file and line."""
-    wanted = sorted(rows["number"].unique().to_list())
-    found = [pl.DataFrame(schema={"number": pl.Int64, "row": pl.Int64, "raw": pl.String})]
-    some = FileBlocks([blocks.paths[number] for number in wanted], blocks.block_bytes)
-    for place, block in some:
-        mine = rows.filter(number=wanted[place]).select("number", "row").unique()
-        lines = block.lines.select(pl.col("line").cast(pl.Int64).alias("row"), raw="text")
-        found.append(mine.join(lines, on="row", how="inner").select("number", "row", "raw"))
-    texts = pl.concat(found)
-    return rows.join(texts, on=["number", "row"], how="left", maintain_order="left")["raw"]
+    wanted: dict[int, set[int]] = {}
+    for row, number in rows.select("row", "number").iter_rows():
+        wanted.setdefault(number, set()).add(row)
+    texts = texts_of_lines(blocks, wanted)
+    return pl.Series([texts[number, row] for row, number in rows.iter_rows()], dtype=pl.String)
 
 
 def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:

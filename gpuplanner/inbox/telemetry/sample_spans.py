@@ -22,7 +22,7 @@ from gpuplanner.inbox.telemetry.spill import Columns, Spill
 from gpuplanner.schemas import Samples, empty
 from gpuplanner.schemas.tables import LATER_COUNTERS
 
-BLOCK_BYTES = 48 << 20
+BLOCK_BYTES = 24 << 20
 COUNTERS = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
 """Column of samples that older folders lack → quantity."""
 assert set(COUNTERS) == set(LATER_COUNTERS)

@@ -20,7 +20,7 @@ from gpuplanner.inbox.telemetry.spill import Columns, Spill
 
 DAY_US = 86_400_000_000
 HOUR_US = 3.6e9
-GROUP_ROWS = 1_500_000
+GROUP_ROWS = 1_000_000
 """Samples of a group of GPUs that are looked at together; more only where one GPU has more."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
