@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
 import typer
 
+from gpuplanner.cli.ending import ended_by_sigterm
 from gpuplanner.errors import (
     GpuPlannerError,
     GpuPlannerWarning,
@@ -67,7 +64,7 @@ def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
     register_commands()
     warnings.formatwarning = _one_line
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         _run()
 
 
@@ -98,23 +95,6 @@ def _one_line(
     if issubclass(category, GpuPlannerWarning):
         return printable(f"gpuplanner: warning: {message}\n")
     return printable(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, as Slurm and Kubernetes send it, end the run as an exception does: through every clean-up."""
-
-    def end(*_: object) -> None:
-        raise SystemExit(Exit.TERMINATED)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def register_commands() -> None:

@@ -79,6 +79,35 @@ def test_a_run_that_is_ended_leaves_the_old_and_the_next_one_no_trace_of_it(
     assert (store / "notes.md").exists() == old
 
 
+ENDLESS = f"""
+import time
+import polars as pl
+from polars.io.plugins import register_io_source
+def rows(*_):
+    print("reading", flush=True)
+    while True:
+        time.sleep(0.01)
+        yield pl.DataFrame({{"a": [1]}})
+def endless(table, path):
+    register_io_source(rows, schema=pl.Schema({{"a": pl.Int64()}})).sink_parquet(path, engine="streaming")
+pl.DataFrame.write_parquet = endless
+{MAIN}
+"""
+
+
+def test_sigterm_ends_a_step_of_polars_that_never_would(lists, tmp_path: Path):
+    """Python handles signals between its own steps only: without more, this run would have to be killed."""
+    ingest = [sys.executable, "-c", ENDLESS, "ingest", "itp", lists[0], "-o", str(tmp_path / "store")]
+    with subprocess.Popen(ingest, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == "reading\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait() == 143
+        assert run.stderr.read().strip() == "gpuplanner: ended by SIGTERM; results written before are intact"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "two.csv"]
+
+
 def test_a_second_ingest_keeps_what_is_not_ours(command, lists, tmp_path: Path):
     """Notes, a plan and the raw source beside the tables: all three were lost once."""
     source = tmp_path / "in"
