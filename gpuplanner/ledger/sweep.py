@@ -44,15 +44,6 @@ class Spans:
         )
         return np.asarray(sums / HOUR_TICKS)
 
-    def peak(self, length: int) -> float:
-        """Most GPUs at one time between 0 and `length`, a number of whole hours."""
-        slabs = Slabs(length // HOUR_TICKS, (self.begin, self.end))
-        steps = self.steps(slabs)
-        return max(
-            float(steps.level(slab, slabs.edges(slab, steps.instants(slab))).max())
-            for slab in range(len(slabs))
-        )
-
 
 Idle = Callable[[int, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Number of a slab, its edges and the GPUs left between each edge and the next → of these, GPUs that are free in

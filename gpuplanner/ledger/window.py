@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.intervals import EPOCH, HOUR_TICKS, TICK, require_zone
+from gpuplanner.intervals import EPOCH, TICK, require_zone
 from gpuplanner.ledger.sweep import Spans
 
 HOUR = timedelta(hours=1)
@@ -47,11 +47,6 @@ class Window:
     def hours(self) -> int:
         """Hours of the grid."""
         return -((self.origin - self.end) // HOUR)
-
-    @property
-    def length(self) -> int:
-        """Length of the grid in ticks."""
-        return self.hours * HOUR_TICKS
 
     def overlap_h(self, begin: str, end: str) -> pl.Expr:
         """Hours of the window between two columns; a null begin lies before it, a null end behind it."""

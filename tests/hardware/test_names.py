@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner.catalog import board_names, names_of, slurm_type
 from gpuplanner.hardware import (
     DeviceWord,
+    Share,
     at_least,
     boards_meant,
     common_share,
@@ -60,6 +61,7 @@ def test_a_compute_instance_is_no_share():
     assert common_share([], "1c.3g.40gb") is None
     assert common_share(["A100-40GB", "T4"], "1g.5gb") is None
     assert common_share([], "gpu").compute == 1.0
+    assert common_share(["A100-80GB", "H100-80GB-SXM5"], "1g.20gb") == Share(1 / 7, 2 / 8)
 
 
 @given(st.sampled_from(["A100-40GB", "A30-24GB", "H100-80GB-SXM5"]), st.data())

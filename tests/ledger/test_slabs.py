@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gpuplanner.intervals import HOUR_TICKS
 from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, slabs
 from gpuplanner.ledger.node_lists import numbered_lists
-from gpuplanner.ledger.sweep import Spans
 
 HOURS = 5
 TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)
@@ -45,8 +44,6 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
             for hour in range(first, last)
         ]
         assert cut.by_hour(slab, edges, level) * HOUR_TICKS == pytest.approx(held)
-    most = max((sum(w for a, b, w in rows if a <= tick < b) for tick, _, _ in rows), default=0.0)
-    assert Spans(begin, end, weight).peak(HOURS * HOUR_TICKS) == most
 
 
 def test_an_hour_with_many_events_is_one_slab(monkeypatch):

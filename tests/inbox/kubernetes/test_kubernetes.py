@@ -19,6 +19,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Trace, open_trace, read_kubernetes, write_trace
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
+from gpuplanner.inbox.kubernetes.installed import installed_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
 from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, Place, gangs, read_pod
 from gpuplanner.inbox.kubernetes.words import count, gpu_resource, quantity
@@ -820,3 +821,33 @@ def test_a_broken_line_is_rejected_and_a_broken_document_is_an_error(file: File)
 def test_a_dump_without_gpu_jobs_says_what_it_holds(file: File):
     with pytest.raises(TraceFormatError, match="asks for no GPU in 1 row"):
         dump(file, pod("a", boxes=[{}]), node(labels=H100))
+
+
+@pytest.mark.parametrize(
+    ("labels", "capacity", "gpus", "layouts"),
+    [
+        ({}, {GPU: "2", "nvidia.com/mig-3g.40gb": "3"}, 4, "gpu;gpu;3g.40gb:2;3g.40gb:1"),
+        (
+            {f"{GPU}.count": "4"},
+            {GPU: "2", "nvidia.com/mig-3g.40gb": "2"},
+            4,
+            None,
+        ),  # one each, or both on one
+        ({f"{GPU}.count": "2"}, {"nvidia.com/mig-9g.90gb": "2", GPU: "0"}, 2, None),
+        ({f"{GPU}.replicas": "3"}, {GPU: "4"}, None, None),  # units that are no whole number of GPUs
+        ({f"{GPU}.replicas": "3", f"{GPU}.count": "4"}, {GPU: "4"}, 4, None),
+        ({}, {"nvidia.com/mig-3g.40gb": "0", GPU: "8"}, 8, None),
+    ],
+)
+def test_gpus_of_a_node_follow_from_labels_and_capacity(labels: Json, capacity: Json, gpus, layouts):
+    counted = {name: int(number) for name, number in capacity.items()}
+    replicas = {GPU: int(labels[f"{GPU}.replicas"])} if f"{GPU}.replicas" in labels else {}
+    assert installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None) == (gpus, layouts)
+
+
+def test_under_the_strategy_single_instances_that_no_board_has_leave_the_number_open():
+    assert installed_gpus({f"{GPU}.count": "8"}, {GPU: 8}, {}, "NVIDIA-H100-80GB-HBM3", "9g.90gb") == (
+        None,
+        None,
+    )
+    assert installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
