@@ -49,6 +49,26 @@ def test_sbatch_lines_are_read_back_as_asked(profile, count):
     assert faults == []
 
 
+@pytest.mark.parametrize(
+    ("board", "product", "profile"),
+    [
+        ("H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "3g.40gb"),
+        ("H100-80GB-PCIe", "NVIDIA H100 PCIe", "1g.10gb"),
+        ("A100-40GB", "NVIDIA A100-SXM4-40GB", "3g.20gb"),
+        ("A100-80GB", "NVIDIA A100-SXM4-80GB", "3g.40gb"),
+        ("A30-24GB", "NVIDIA A30", "2g.12gb"),
+        ("H200-141GB", "NVIDIA H200", "1g.18gb+me"),
+    ],
+)
+def test_types_are_those_that_slurmd_finds(board, product, profile):
+    """Slurmd: lower case, blanks to underscores, cut at the first dash, then the profile."""
+    sliced = request_lines(Request(profile, board=as_board(board)), "sbatch", gres_type=slurm_type_of(board))
+    found = f"{product.lower().replace(' ', '_').split('-')[0]}_{profile}"
+    assert sliced == f"#SBATCH --gres=gpu:{found}:1\n"
+    whole = request_lines(Request("gpu"), "sbatch", gres_type=slurm_type_of(board))
+    assert whole.split(":")[1] in product.lower().replace(" ", "_")
+
+
 def test_sbatch_nodes_and_time():
     assert request_lines(Request("gpu", 16, 59.5, nodes=2), "sbatch", gres_type="a100_80").splitlines() == [
         "#SBATCH --gres=gpu:a100_80:8",
