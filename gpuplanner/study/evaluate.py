@@ -182,6 +182,7 @@ def _of_the_past(known: History, priced: Money, tables: Mapping[str, pl.DataFram
         "jobs": known.jobs.height,
         "tenants": known.jobs["tenant"].n_unique(),
         "board": known.fleet.name,
+        "boards": known.fleet.installed.listed,
         "board_has_mig": known.fleet.can_be_cut,
         "cut_gpus": known.fleet.cut_gpus,
         "installed_gpus": known.fleet.installed.gpus,

@@ -74,7 +74,9 @@ class Installed:
             return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
         if not self.words:
             return "not named"
-        return ", ".join(self.words) + ("" if len(self.words) == 1 else "; jobs do not say on which they ran")
+        return ", ".join(self.words) + (
+            "" if len(self.words) == 1 else "; not all jobs say on which they ran"
+        )
 
     @property
     def origin(self) -> str:
@@ -251,8 +253,8 @@ class PlannedFleet:
         elif self.name is None and len(self.installed.words) > 1:
             found.append(
                 f"The {self.installed.gpus:,} GPUs are of {len(self.installed.words)} kinds "
-                f"({', '.join(self.installed.words)}), and the jobs do not say on which they ran: all of them are "
-                f"planned as one pool of whole GPUs. {ASK}"
+                f"({', '.join(self.installed.words)}), and not all jobs say on which they ran: all GPUs "
+                f"are planned as one pool of whole GPUs. {ASK}"
             )
         elif self.name is None:
             found.append(f"The data name no board: whole GPUs are planned. {ASK}")

@@ -224,7 +224,7 @@ def notes(study: Study) -> Mapping[str, str]:
         "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
         "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
         "Baseline": study.provenance["policies"]["installed"],
-        "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or 'no named board'}, "
+        "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or study.headline['boards']}, "
         f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
         "Saving": f"{study.headline['saving_status']}: {STATUSES[study.headline['saving_status']]}",
         "Waits": study.headline["waits_note"],
