@@ -27,10 +27,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-
 from gpuplanner.inbox.core.folder import write_folder
 from gpuplanner.inbox.core.store import MARK
-from gpuplanner.inbox.core.trace import REJECTS, gpu_hours
+
+from gpuplanner.inbox.core.dataset import REJECTS, gpu_hours
 from gpuplanner.schemas import JOB_STATES, Inventory, Jobs, empty
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)

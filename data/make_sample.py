@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.inbox import Trace, gpu_hours, write_trace
+from gpuplanner.inbox import Dataset, gpu_hours, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
 from gpuplanner.inbox.public.made_up_jobs import BOARD, as_jobs, make_requests
 from gpuplanner.inbox.public.made_up_telemetry import make_samples
@@ -34,7 +34,7 @@ JOBS_WITH_TELEMETRY = {
 }
 
 
-def make_sample(seed: int) -> Trace:
+def make_sample(seed: int) -> Dataset:
     """Requests, a whole-GPU schedule, and telemetry of a few dozen jobs."""
     lead_in_start = START - LEAD_IN
     requests = make_requests(start=lead_in_start, days=(END - lead_in_start).days, seed=seed)
@@ -55,7 +55,7 @@ def make_sample(seed: int) -> Trace:
     }
     in_month = jobs.filter(pl.col("submit_time") >= START)
     rejects = pl.DataFrame(schema={"file": pl.String, "row": pl.Int64, "reason": pl.String, "raw": pl.String})
-    return Trace(
+    return Dataset(
         jobs=jobs,
         rejects=rejects,
         quality=report([*run_checks(jobs, JOB_CHECKS), *gap_findings(in_month["submit_time"])]),
@@ -138,4 +138,4 @@ if __name__ == "__main__":
     parser.add_argument("-o", "--out", type=Path, default=Path(__file__).parent / "sample")
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()
-    write_trace(make_sample(arguments.seed), arguments.out)
+    write_dataset(make_sample(arguments.seed), arguments.out)

@@ -13,7 +13,7 @@ from gpuplanner._version import __version__
 if TYPE_CHECKING:
     from gpuplanner.catalog import facts
     from gpuplanner.hardware import load_gpu_model, prove
-    from gpuplanner.inbox import open_trace, read
+    from gpuplanner.inbox import open_dataset, read
     from gpuplanner.planner import Plan, PlanProblem, plan, verify
     from gpuplanner.scenario import Scenario
     from gpuplanner.study import Study, evaluate
@@ -27,7 +27,7 @@ _HOME = {
     "evaluate": "study",
     "facts": "catalog",
     "load_gpu_model": "hardware",
-    "open_trace": "inbox",
+    "open_dataset": "inbox",
     "plan": "planner",
     "prove": "hardware",
     "read": "inbox",
@@ -44,7 +44,7 @@ __all__ = [
     "evaluate",
     "facts",
     "load_gpu_model",
-    "open_trace",
+    "open_dataset",
     "plan",
     "prove",
     "read",

@@ -28,7 +28,7 @@ from gpuplanner.files import (
     sole_writer,
     write_atomically,
 )
-from gpuplanner.inbox import append, open_trace
+from gpuplanner.inbox import add, open_dataset
 
 MARK = Mark("about.txt", "made here", names=("content.txt", "deep/*.txt"))
 
@@ -424,7 +424,7 @@ STOPPED = """
 import os, signal, sys
 from pathlib import Path
 from gpuplanner.files import folder
-from gpuplanner.inbox import append
+from gpuplanner.inbox import add
 folder.exchanged = lambda one, other: False
 rename = Path.rename
 def die(one, other):
@@ -432,7 +432,7 @@ def die(one, other):
     if other.name == "previous":
         os.kill(os.getpid(), signal.SIGKILL)
 Path.rename = die
-append("itp", [sys.argv[1]], sys.argv[2])
+add("itp", [sys.argv[1]], sys.argv[2])
 """
 
 
@@ -442,16 +442,16 @@ def test_a_folder_that_stands_aside_is_named_and_put_back(tmp_path: Path):
     old, new = tmp_path / "old.csv", tmp_path / "new.csv"
     old.write_text(header + "a,0,3600,8\n")
     new.write_text(header + "b,60,3600,8\n")
-    append("itp", [old], store)
+    add("itp", [old], store)
     done = subprocess.run([sys.executable, "-c", STOPPED, str(new), str(store)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not store.exists()
     with pytest.raises(TraceFormatError, match=r"a run was stopped; what stood there is .*/previous"):
-        open_trace(store)
+        open_dataset(store)
     with pytest.warns(GpuPlannerWarning, match="put back as it was before that run"):
-        again = append("itp", [old], store)
+        again = add("itp", [old], store)
     assert (again.added, again.unchanged) == ((), ("old.csv",))
-    assert append("itp", [new], store).trace.jobs["job_id"].to_list() == ["a", "b"]
+    assert add("itp", [new], store).dataset.jobs["job_id"].to_list() == ["a", "b"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv", "old.csv", "store"]
 
 

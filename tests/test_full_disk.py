@@ -69,15 +69,15 @@ def jobs(place: Path, rows: int) -> Path:
 
 
 def trace(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import read_itp, write_trace
+    from gpuplanner.inbox import read_itp, write_dataset
 
-    write_trace(read_itp([jobs(place, rows)]), out)
+    write_dataset(read_itp([jobs(place, rows)]), out)
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import append
+    from gpuplanner.inbox import add
 
-    append("itp", [jobs(place, rows)], out)
+    add("itp", [jobs(place, rows)], out)
 
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
@@ -89,7 +89,7 @@ def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
         for row in range(rows)
     )
     log.write_text(head + "".join(lines))
-    telemetry.write_telemetry(telemetry.read("nvidia-smi", [log], tz="UTC"), out)
+    telemetry.write_dataset(telemetry.read("nvidia-smi", [log], tz="UTC"), out)
 
 
 def saved(out: Path, place: Path, rows: int, study: Study) -> None:

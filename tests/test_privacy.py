@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.cli.app import main
 from gpuplanner.errors import PrivacyError
-from gpuplanner.inbox import open_trace
+from gpuplanner.inbox import open_dataset
 from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
@@ -50,11 +50,11 @@ def test_no_name_remains_and_no_figure_changes(monkeypatch, tmp_path, dump, key_
     assert run(monkeypatch, *words, tmp_path / "open") == 0
     private = ["--pseudonyms", "user,tenant", "--key-file", key_file]
     assert run(monkeypatch, *words, tmp_path / "private", *private) == 0
-    for path in (tmp_path / "private").iterdir():
+    for path in filter(Path.is_file, (tmp_path / "private").rglob("*")):
         content = path.read_bytes()
         found = [name for name in ("alice", "bob", "carol", "vision", "speech") if name.encode() in content]
         assert not found, path.name
-    named, nameless = open_trace(tmp_path / "open"), open_trace(tmp_path / "private")
+    named, nameless = open_dataset(tmp_path / "open"), open_dataset(tmp_path / "private")
     assert named.summary() == nameless.summary()
     hidden = ["user", "tenant"]
     assert nameless.jobs.drop(hidden).equals(named.jobs.drop(hidden))
@@ -62,11 +62,12 @@ def test_no_name_remains_and_no_figure_changes(monkeypatch, tmp_path, dump, key_
     assert nameless.rejects.drop("raw").equals(named.rejects.drop("raw"))
     again = tmp_path / "again"
     assert run(monkeypatch, *words, again, *private) == 0
-    assert open_trace(again).jobs.equals(nameless.jobs)
+    assert open_dataset(again).jobs.equals(nameless.jobs)
     new_key(tmp_path / "other.key")
     private[-1] = tmp_path / "other.key"
-    assert run(monkeypatch, *words, again, *private) == 0
-    assert not set(open_trace(again).jobs["user"]) & set(nameless.jobs["user"])
+    assert run(monkeypatch, *words, again, *private) == 3  # another key would give everybody a second name
+    assert run(monkeypatch, *words, again, *private, "--replace") == 0
+    assert not set(open_dataset(again).jobs["user"]) & set(nameless.jobs["user"])
 
 
 LEFT = """JobID|User|Account|Partition|JobName|State|Submit|Start|End|AllocTRES|NodeList
@@ -92,15 +93,15 @@ def test_a_name_that_can_still_be_read_elsewhere_is_warned_of(monkeypatch, tmp_p
         tmp_path / "out",
     ]
     assert run(monkeypatch, *words, "--pseudonyms", "user,tenant") == 0
-    quality = open_trace(tmp_path / "out").quality
+    quality = open_dataset(tmp_path / "out").quality
     told = quality.filter(pl.col("check").str.contains("replaced elsewhere")).sort("check")
     assert told.select("check", "severity", "rows").rows() == [
         ("job_name: holds a user that was replaced elsewhere", "warning", 1),
         ("node_list: holds a tenant that was replaced elsewhere", "warning", 1),
         ("partition: holds a tenant that was replaced elsewhere", "warning", 1),
     ]
-    assert run(monkeypatch, *words, "--pseudonyms", "user,tenant,partition,job_name") == 0
-    trace = open_trace(tmp_path / "out")
+    assert run(monkeypatch, *words, "--pseudonyms", "user,tenant,partition,job_name", "--replace") == 0
+    trace = open_dataset(tmp_path / "out")
     assert trace.jobs["partition"].str.starts_with("partition-").all()
     left = trace.quality.filter(pl.col("check").str.contains("replaced elsewhere"))["check"].to_list()
     assert sorted(left) == [

@@ -23,16 +23,14 @@ def bill(
 ) -> None:
     """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
     from gpuplanner.errors import TraceFormatError, message
-    from gpuplanner.inbox import open_reading
+    from gpuplanner.inbox import open_dataset
     from gpuplanner.inbox.bills import difference, summarise, totals, unknown_types
 
-    reading = open_reading(folder)
-    if reading.kind != "charges":
+    found = open_dataset(folder)
+    charges = found.tables.get("charges")
+    if charges is None:
         todo = "Ingest a FOCUS or CUR export first."
-        raise TraceFormatError(
-            message(str(folder), "the charges of a bill", f"a table of {reading.kind}", todo)
-        )
-    charges = reading.table
+        raise TraceFormatError(message(str(folder), "the charges of a bill", f"{found.kind}", todo))
     summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
     missing = difference(summary, charges)
     tables = {

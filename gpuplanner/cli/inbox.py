@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,7 @@ from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
-    from gpuplanner.inbox import Reading, Trace
-    from gpuplanner.inbox.telemetry import Appended, Telemetry
+    from gpuplanner.inbox import Dataset
 
 
 @app.command()
@@ -43,27 +43,34 @@ def ingest(
     pseudonyms: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMNS", help="Replace names: user, tenant, job_id, job_name, joined by commas."
+            metavar="COLUMNS",
+            help="Replace names: user, tenant, job_id, job_name, partition, joined by commas.",
         ),
     ] = None,
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
     ] = None,
+    board: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--board", metavar="WORD=BOARD", help="Board that a word of the source means; may be repeated."
+        ),
+    ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Add to DIR, reading only files that are new or changed.")
+        bool, typer.Option("--append", help="Add only files that are new or changed: what is done anyway.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Read the source anew: forget what it said before.")
     ] = False,
     list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read a trace or telemetry into a folder: rows, rejected rows with reasons, quality, provenance."""
-    from gpuplanner import inbox as traces
-    from gpuplanner.inbox import telemetry
+    """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance."""
+    from gpuplanner import inbox
 
     if list_sources:
-        known = {name: each.description for name, each in traces.SOURCES.items()}
-        known |= {name: each.description for name, each in telemetry.SOURCES.items()}
-        show(known, as_json=as_json)
+        show({name: each.description for name, each in inbox.SOURCES.items()}, as_json=as_json)
         return
     if source is None or not paths:
         text = "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
@@ -71,36 +78,38 @@ def ingest(
     if (pseudonyms is None) != (key_file is None):
         text = "--pseudonyms and --key-file go together"
         raise typer.BadParameter(text)
-    if append and (nodes is not None or pseudonyms is not None):
-        text = "--append goes without --nodes and --pseudonyms: they depend on all files at once"
+    if append and replace:
+        text = "--append and --replace ask for different things: give one of them"
         raise typer.BadParameter(text)
-    fields = tuple(columns.split(",")) if columns else None
-    hints = {"interval_s": interval, "node": node, "gpu": gpu, "columns": fields}
-    read: Trace | Reading | Telemetry | Appended
-    news = f"written to {out}"
-    if telemetry.speaks(source, paths, fields):
-        _refuse({"--nodes": nodes, "--pseudonyms": pseudonyms}, "telemetry")
-        if append:
-            read = telemetry.append(source, paths, out, tz=tz, origin=origin, **hints)
-            news = read.news()
-        else:
-            read = telemetry.read(source, paths, tz=tz, origin=origin, **hints)
-            telemetry.write_telemetry(read, out)
-    else:
-        _refuse({"--interval": interval, "--node": node, "--gpu": gpu}, "a list of jobs")
-        if append:
-            done = traces.append(source, paths, out, tz=tz, origin=origin, columns=fields)
-            read, news = done.trace, done.news()
-        else:
-            read = traces.read(source, paths, nodes=nodes, tz=tz, origin=origin, columns=fields)
-            if pseudonyms is not None and key_file is not None:
-                read = _without_names(read, key_file, pseudonyms)
-            traces.write(read, out)
-    show(read.summary(), as_json=as_json)
+    boards = {}
+    for text in board or []:
+        word, equals, name = text.partition("=")
+        if not (equals and word and name):
+            problem = f"--board takes WORD=BOARD, not {text!r}"
+            raise typer.BadParameter(problem)
+        boards[word] = name
+    terms, change = _without_names(pseudonyms, key_file)
+    done = inbox.add(
+        source,
+        paths,
+        out,
+        replace_source=replace,
+        change=change,
+        terms=terms,
+        tz=tz,
+        origin=origin,
+        nodes=nodes,
+        boards=boards or None,
+        columns=tuple(columns.split(",")) if columns else None,
+        interval_s=interval,
+        node=node,
+        gpu=gpu,
+    )
+    show(done.dataset.summary(), as_json=as_json)
     if not quiet:
-        for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
+        for check, severity, rows in done.dataset.quality.select("check", "severity", "rows").iter_rows():
             say(f"{severity}: {check}: {rows} row(s)")
-        say(news)
+        say(f"{out}: {done.news()}")
 
 
 @app.command("new-key")
@@ -127,12 +136,13 @@ def describe(
 ) -> None:
     """Say what a trace or telemetry holds: span, tenants, where the GPU-time went, and what is wrong with it."""
     from gpuplanner.study import describe_trace
-    from gpuplanner.study.quality import data_quality, describe_telemetry, is_telemetry
+    from gpuplanner.study.history import load_trace
+    from gpuplanner.study.quality import data_quality, describe_telemetry
 
     if chart is not None and chart.suffix not in (".html", ".svg"):
         text = "the name must end in .html or .svg"
         raise typer.BadParameter(text, param_hint="--chart")
-    if is_telemetry(folder):
+    if load_trace(folder).kind == "samples":
         _refuse({"--smallest-group": smallest_group or None}, "telemetry")
         told = describe_telemetry(folder)
     else:
@@ -166,12 +176,17 @@ def _refuse(options: dict[str, object], what: str) -> None:
         raise typer.BadParameter(text)
 
 
-def _without_names(read: Trace | Reading, key_file: Path, columns: str) -> Trace:
-    from gpuplanner.inbox import Trace
+def _without_names(
+    columns: str | None, key_file: Path | None
+) -> tuple[dict[str, object], Callable[[Dataset], Dataset]]:
+    """What is remembered of the pseudonyms asked for, and what replaces the names."""
+    if columns is None or key_file is None:
+        return {}, lambda read: read
     from gpuplanner.inbox.core.pseudonyms import without_names
-    from gpuplanner.privacy import read_key
+    from gpuplanner.privacy import pseudonym, read_key
 
-    if not isinstance(read, Trace):
-        text = "--pseudonyms means nothing for what is no list of jobs"
-        raise typer.BadParameter(text)
-    return without_names(read, read_key(key_file), [name.strip() for name in columns.split(",")])
+    key, names = read_key(key_file), [name.strip() for name in columns.split(",")]
+    # A name of which everybody knows the word tells one key from another, and nothing else.
+    return {"pseudonyms": names, "key": pseudonym("gpuplanner", key, "key")}, lambda read: without_names(
+        read, key, names
+    )

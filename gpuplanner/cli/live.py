@@ -34,8 +34,9 @@ def scrape(
 ) -> None:
     """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
     from gpuplanner.files import held_directory
-    from gpuplanner.inbox.telemetry import Server, read_live, write_telemetry
-    from gpuplanner.inbox.telemetry.store import MARK
+    from gpuplanner.inbox import add_read
+    from gpuplanner.inbox.store import MARK
+    from gpuplanner.inbox.telemetry import Server, read_live
 
     matchers = {}
     for text in match or []:
@@ -47,7 +48,7 @@ def scrape(
     server = Server(url, ca_file=ca_file)
     with held_directory(out, mark=MARK):
         read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
-        write_telemetry(read, out)
+        add_read(read, out)
     show(read.summary(), as_json=as_json)
     if not quiet:
         for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():

@@ -1,6 +1,6 @@
 """One way to write: whole or not at all, one run at a time, and nothing that is not ours is ever destroyed."""
 
-from gpuplanner.files.folder import held_directory, replaced_directory
+from gpuplanner.files.folder import held_directory, replaced_directory, spare_room
 from gpuplanner.files.leftovers import kept_aside
 from gpuplanner.files.lock import sole_writer
 from gpuplanner.files.manifest import MANIFEST, Mark
@@ -19,6 +19,7 @@ __all__ = [
     "sha256",
     "sha256_of_all",
     "sole_writer",
+    "spare_room",
     "to_json",
     "to_yaml",
     "write_atomically",

@@ -128,6 +128,23 @@ def replaced_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | P
             raise
 
 
+@contextmanager
+def spare_room(path: str | Path) -> Iterator[Path]:
+    """An empty folder beside another one, on its disk, for what must wait there; it goes with the block.
+
+    What a killed run leaves in it is swept by the next run that writes the folder.
+    """
+    place = Path(path).resolve()
+    room = new_room(place)
+    try:
+        with explained(place, within=(room,)):
+            (room / UNFINISHED).touch()
+            (room / NEW).mkdir()
+            yield room / NEW
+    finally:
+        settle(room, place)
+
+
 def _put_in_place(path: Path, place: Path, room: Path, mark: Mark, ours: Mapping[str, Written]) -> None:
     new = room / NEW
     if not place.exists():

@@ -1,10 +1,9 @@
-"""The inbox: one reader per source, each giving a table, rejects, a quality report and provenance."""
+"""The inbox: sources of every kind into one dataset, with rejects, a quality report and provenance."""
 
-from gpuplanner.inbox.additions import Appended, append
-from gpuplanner.inbox.core.reading import Reading
+from gpuplanner.inbox.additions import Added, add, add_read
+from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.source import Source
-from gpuplanner.inbox.core.store import open_reading, open_trace, write, write_reading, write_trace
-from gpuplanner.inbox.core.trace import Trace, gpu_hours
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.public.itp import read_itp
 from gpuplanner.inbox.public.openb import read_openb
@@ -13,18 +12,18 @@ from gpuplanner.inbox.public.supercloud import read_supercloud
 from gpuplanner.inbox.registry import SOURCES, detect, read
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.inbox.store import open_dataset, scan_samples
 
 __all__ = [
     "SOURCES",
-    "Appended",
-    "Reading",
+    "Added",
+    "Dataset",
     "Source",
-    "Trace",
-    "append",
+    "add",
+    "add_read",
     "detect",
     "gpu_hours",
-    "open_reading",
-    "open_trace",
+    "open_dataset",
     "read",
     "read_inventory",
     "read_itp",
@@ -33,7 +32,6 @@ __all__ = [
     "read_philly",
     "read_slurm",
     "read_supercloud",
-    "write",
-    "write_reading",
-    "write_trace",
+    "scan_samples",
+    "write_dataset",
 ]

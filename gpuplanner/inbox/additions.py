@@ -1,14 +1,13 @@
-"""A trace folder that grows: only files that are new or changed are read, and every run ends in whole tables.
+"""Adding a source, or more of one, to a dataset: only what is new is read, and every run ends in whole tables.
 
-The folder is a trace like any other, with one more folder in it: ``parts`` holds the trace of each file, named
-after the hash of its bytes. The tables on top follow from the parts alone (:func:`~.core.merge_jobs.merge`),
-so that files may come in any order and a file that was changed at its source takes back all it said before.
+Each source keeps what its tables follow from, so that files may come in any order. Lists of jobs are kept in parts
+(:func:`~.core.merge_jobs.merge`), samples by month (:func:`~.telemetry.overlay.overlay`); of other tables, rows of
+which there are some already are refused.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,177 +15,298 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
-from gpuplanner.files import sole_writer
-from gpuplanner.inbox.core.folder import replace_folder
-from gpuplanner.inbox.core.growth import TERMS, files_before, linked, require_terms, terms_of
-from gpuplanner.inbox.core.merge_jobs import SUPERSEDED, merge
-from gpuplanner.inbox.core.store import MARK, open_trace, tables_of, write_trace
+from gpuplanner.files import held_directory, spare_room
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
+from gpuplanner.inbox.core.months import MONTH, SAMPLES
+from gpuplanner.inbox.core.source import useful
 from gpuplanner.inbox.core.text_file import fingerprint
-from gpuplanner.inbox.core.trace import Trace
-from gpuplanner.inbox.registry import ALIASES, AUTO, SOURCES, detect, name_of, read
+from gpuplanner.inbox.draft import Draft, replace_dataset
+from gpuplanner.inbox.growth import as_it_is, laid_over, with_months, without
+from gpuplanner.inbox.registry import AUTO, SOURCES, name_of, read
+from gpuplanner.inbox.store import (
+    MARK,
+    OF_EACH,
+    open_dataset,
+)
 
-PARTS = "parts"
+TERMS = "read_with"
+"""Name in the facts of a source of the options that all its files were read with."""
 KIND = "kind"
-HASH_LETTERS = 16
-"""Letters of a hash that name a part: 64 bits."""
+LASTING = ("tz", "columns", "boards", "pseudonyms")
+"""Options that must be the same in every run; the others tell of the files of one run."""
+NUMBERED = frozenset({"dcgm-exporter"})
+"""Sources whose files, where they carry no times, are numbered through all that are given."""
+Change = Callable[[Dataset], Dataset]
 
 
 @dataclass(frozen=True)
-class Appended:
-    """What a run did to a folder.
+class Added:
+    """What a run did to a dataset.
 
     Attributes
     ----------
-    trace : Trace
+    dataset : Dataset
         All that the folder holds now.
+    source : str
+        The source that was read.
     added, replaced, unchanged : tuple of str
         Names of the files that are new, that took the place of an older one of their name, and that were there
         already and not read.
+    months : tuple of str
+        Months of samples that were written, ``2026-01``; the others keep their bytes.
     """
 
-    trace: Trace
+    dataset: Dataset
+    source: str
     added: tuple[str, ...]
-    replaced: tuple[str, ...]
-    unchanged: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    months: tuple[str, ...] = ()
 
     def news(self) -> str:
         """One line: what was done, or that there was nothing to do."""
         if not self.added and not self.replaced:
             return f"nothing to do: {len(self.unchanged)} file(s) read before, none new or changed"
-        rows = self.trace.rejects.filter(pl.col("reason") == SUPERSEDED).height
-        return (
-            f"{len(self.added)} file(s) added, {len(self.replaced)} replaced, {len(self.unchanged)} read before; "
-            f"{rows} row(s) told again by a later export"
-        )
+        again = self.dataset.rejects.filter(pl.col("reason") == SUPERSEDED).height
+        told = f"; {again} row(s) told again by a later export" if again else ""
+        told += f"; months written: {', '.join(self.months)}" if self.months else ""
+        counts = f"{len(self.added)} file(s) added, {len(self.replaced)} replaced, {len(self.unchanged)} read before"
+        return counts + told
 
 
-def append(
+def add(
     source: str,
     paths: Sequence[str | Path],
     directory: str | Path,
+    *,
+    replace_source: bool = False,
+    change: Change = lambda read: read,
+    terms: Mapping[str, Any] | None = None,
     **options: Any,  # noqa: ANN401 - of any reader
-) -> Appended:
-    r"""Add job lists to a folder; files whose bytes it knows are not read again.
+) -> Added:
+    r"""Read files of one source into a dataset, beside what is there.
 
-    A file is known by its name without its folder: one of the same name and other bytes takes its place. Where
-    files overlap, the latest export wins, see :func:`~.core.merge_jobs.merge`.
+    A source that the dataset lacks is added; of one that it has, only files are read that are new or changed. What
+    would contradict is refused: another source for a table that is there, other options, rows of a table without a
+    later word. A file of a list of jobs is known by its name without its folder: one of the same name and other
+    bytes takes its place, and where files overlap, the latest export wins. Of telemetry, what was read first counts.
 
     Parameters
     ----------
     source : str
         As in :func:`gpuplanner.inbox.read`.
     paths : sequence of str or Path
-        Files, each whole in itself.
+        Files, or folders of a delivered bill.
     directory : str or Path
-        A folder that this function made, or a new or empty one.
+        A dataset, or a new or empty folder.
+    replace_source : bool
+        Read the source anew: all that it said before is forgotten.
+    change : callable
+        What is done to the dataset as read, such as replacing names.
+    terms : mapping, optional
+        What `change` depends on: the same in every run.
     **options
-        ``tz``, ``origin`` and ``columns`` as in :func:`gpuplanner.inbox.read`: the same in every run.
+        As in :func:`gpuplanner.inbox.read`; ``tz``, ``columns`` and, for jobs, ``origin`` the same in every run.
 
     Returns
     -------
-    Appended
-        The whole trace, and what became of each file. If nothing is new, nothing is written.
+    Added
+        The whole dataset, and what became of each file. If nothing is new, nothing is written.
 
     Raises
     ------
     TraceFormatError
-        If a file holds no jobs or cannot be read, the folder was not made by this
-        function, or was made with another source or other options. Nothing is changed then.
+        If a file cannot be read, or contradicts what is there. Nothing is changed then.
     OutputError
         If the folder cannot be written, or another run is writing it.
 
     Examples
     --------
     >>> import tempfile
-    >>> header = "job_id,submission_time,duration,num_gpu\n"
+    >>> jobs = "job_id,submission_time,duration,num_gpu\na,0,3600,1\nb,60,3600,1\n"
+    >>> log = "timestamp, index, power.draw [W]\n2021/03/04 00:10:00, 0, 400 W\n"
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     january, store = Path(place) / "january.csv", Path(place) / "store"
-    ...     _ = january.write_text(header + "a,0,3600,8\nb,60,3600,8\n")
-    ...     first = append("itp", [january], store)
-    ...     again = append("itp", [january], store)
-    ...     _ = january.write_text(header + "a,0,3600,8\n")
-    ...     mended = append("itp", [january], store)
-    >>> first.added, again.unchanged, mended.replaced, mended.trace.summary()["gpu_hours"]
-    (('january.csv',), ('january.csv',), ('january.csv',), 8.0)
+    ...     january, power, mine = (Path(place) / name for name in ("january.csv", "n1.csv", "mine"))
+    ...     _, _ = january.write_text(jobs), power.write_text(log)
+    ...     first = add("itp", [january], mine)
+    ...     second = add("auto", [power], mine, tz="UTC")
+    ...     again = add("itp", [january], mine)
+    >>> sorted(second.dataset.tables), second.dataset.kind, again.unchanged
+    (['coverage', 'jobs'], 'jobs', ('january.csv',))
     """
-    directory = Path(directory)
-    files = _by_name(paths)
-    hashes = {name: fingerprint(path) for name, path in files.items()}
-    with sole_writer(directory):
-        before, told = files_before(directory, MARK, "a trace")
-        known = dict(before)
-        fresh = [name for name, key in hashes.items() if not _is_known(name, key, known)]
-        kept = {name: key for name, key in known.items() if name not in fresh}
-        _refuse_twins([*kept.items(), *((name, hashes[name]) for name in fresh)])
-        wanted = _terms(source, [files[name] for name in fresh], told, options)
-        require_terms(directory, told, wanted)
-        unchanged = tuple(name for name in files if name not in fresh)
+    with held_directory(directory, mark=MARK, inputs=paths) as directory:
+        facts, draft = as_it_is(directory)
+        given = {name: value for name, value in options.items() if value is not None}
+        name = _name(source, paths, facts, given)
+        kind, whole = _kind(name, paths), all(map(SOURCES[name].whole_files, paths))
+        layer = name if whole or kind is None else f"{name}-{kind.replace(' ', '-')}"
+        if replace_source:
+            facts, draft = without(facts, draft, layer)
+        known = facts.get(layer)
+        before = {str(file["name"]): str(file["sha256"]) for file in (known or {}).get("files", ())}
+        fresh = [path for path in paths if not _is_known(path, before, by_name=whole)]
+        unchanged = tuple(file_name(path) for path in paths if path not in fresh)
+        wanted = _terms(name, kind, given, terms or {})
+        _require_terms(directory, known, wanted)
+        _refuse_numbered(name, known, given)
         if not fresh:
-            return Appended(open_trace(directory), (), (), unchanged)
-        new = [_read(wanted["source"], files[name], options) for name in fresh]
-        trace = merge([*(open_trace(_place(directory, key)) for key in kept.values()), *new])
-        trace = replace(trace, provenance={**trace.provenance, TERMS: wanted})
+            return Added(open_dataset(directory), name, (), (), unchanged)
+        if whole:
+            _refuse_twins(fresh, before)
 
-        def fill(folder: Path) -> None:
-            for key in kept.values():
-                shutil.copytree(_place(directory, key), _place(folder, key), copy_function=linked)
-            for part in new:
-                write_trace(part, _place(folder, part.provenance["files"][0]["sha256"]))
+        def reading(files: Sequence[str | Path]) -> Dataset:
+            found = change(read(name, files, **given))
+            return replace(found, provenance={**found.provenance, TERMS: wanted, "layer": layer})
 
-        replace_folder(directory, MARK, tables_of(trace), trace.quality, trace.provenance, more=fill)
-    replaced = tuple(name for name in fresh if name in known)
-    return Appended(trace, tuple(name for name in fresh if name not in known), replaced, unchanged)
-
-
-def _by_name(paths: Sequence[str | Path]) -> dict[str, Path]:
-    files = {file_name(path): Path(path) for path in paths}
-    if len(files) != len(paths) or not files:
-        got = examples([str(path) for path in paths]) if paths else "none"
-        todo = "Rename one of them: a file is known by its name."
-        raise TraceFormatError(message("files to append", "files of different names", got, todo))
-    return files
-
-
-def _is_known(name: str, key: str, known: Mapping[str, str]) -> bool:
-    """True if these bytes are there under this name, or under another one: the file was renamed since."""
-    return known[name] == key if name in known else key in known.values()
+        long = SOURCES[name].read_months
+        if long is not None and known is None and not terms:
+            # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
+            with spare_room(directory) as room:
+                files = useful(f"source {name!r}", given, SOURCES[name].options)
+                read_long = change(long(fresh, room, f"{layer}.parquet", **files))
+                facts_read = {**read_long.provenance, TERMS: wanted, "layer": layer}
+                grown = with_months(draft, replace(read_long, provenance=facts_read), layer, room)
+                replace_dataset(directory, grown)
+        else:
+            new = [reading([path]) for path in fresh] if whole else [reading(fresh)]
+            _refuse_rivals(new[0], facts, layer)
+            grown = laid_over(draft, layer, new, known, by_metric=SOURCES[name].by_metric)
+            replace_dataset(directory, grown)
+    names = tuple(file_name(path) for path in fresh)
+    again = tuple(each for each in names if whole and each in before)
+    added = tuple(each for each in names if each not in again)
+    return Added(open_dataset(directory), name, added, again, unchanged, _months(grown, directory))
 
 
-def _refuse_twins(files: Sequence[tuple[str, str]]) -> None:
-    """The same bytes under two names would be one part."""
+def add_read(read: Dataset, directory: str | Path) -> Added:
+    """Add what was read elsewhere, such as a live Prometheus, to a dataset, beside what is there.
+
+    Parameters
+    ----------
+    read : Dataset
+        Of one source.
+    directory : str or Path
+        A dataset, or a new or empty folder.
+
+    Raises
+    ------
+    TraceFormatError, OutputError
+        As :func:`add`.
+    """
+    name = str(read.provenance["source"])
+    with held_directory(directory, mark=MARK) as directory:
+        facts, draft = as_it_is(directory)
+        known = facts.get(name)
+        _require_terms(directory, known, {})
+        _refuse_rivals(read, facts, name)
+        new = replace(read, provenance={**read.provenance, TERMS: {}})
+        grown = laid_over(draft, name, [new], known, by_metric=SOURCES[name].by_metric)
+        replace_dataset(directory, grown)
+    files = tuple(file["name"] for file in read.provenance["files"])
+    return Added(open_dataset(directory), name, files, months=_months(grown, directory))
+
+
+def _months(grown: Draft, directory: Path) -> tuple[str, ...]:
+    """Months whose samples are new or changed."""
+    written = {
+        month
+        for (month, _), samples in grown.months.items()
+        if not (isinstance(samples, Path) and directory in samples.parents)
+    }
+    return tuple(sorted(month.removeprefix(MONTH) for month in written))
+
+
+def _name(
+    source: str, paths: Sequence[str | Path], facts: Mapping[str, Any], given: Mapping[str, Any]
+) -> str:
+    """Full name of the source; files that were read before need no look into them."""
+    if source == AUTO:
+        known = {file["sha256"]: name for name, each in facts.items() for file in each["files"]}
+        names = {known.get(fingerprint(path)) if Path(path).is_file() else None for path in paths}
+        [*only] = names
+        if len(only) == 1 and only[0] is not None:
+            return only[0]
+    return name_of(source, paths, given.get("columns"))
+
+
+def _is_known(path: str | Path, before: Mapping[str, str], *, by_name: bool) -> bool:
+    """True if these bytes are there: under this name, or, unless a file of this name changed, under another one."""
+    if not Path(path).is_file():
+        return False  # a folder: what is new in it shows when it is read
+    key, name = fingerprint(path), file_name(path)
+    return before[name] == key if by_name and name in before else key in before.values()
+
+
+def _refuse_twins(fresh: Sequence[str | Path], before: Mapping[str, str]) -> None:
+    """Files that are known by their names need different ones, and the same bytes under two names would be one part."""
+    files = {file_name(path): Path(path) for path in fresh}
+    if len(files) != len(fresh):
+        got, todo = (
+            examples([str(path) for path in fresh]),
+            "Rename one of them: a file is known by its name.",
+        )
+        raise TraceFormatError(message("files to add", "files of different names", got, todo))
     names: dict[str, str] = {}
-    for name, key in files:
+    kept = [(name, key) for name, key in before.items() if name not in files]
+    for name, key in [*kept, *((name, fingerprint(path)) for name, path in files.items())]:
         twin = names.setdefault(key, name)
         if twin != name:
             got = f"{twin} and {name}, which are equal"
-            raise TraceFormatError(message("files to append", "different files", got, "Give one of them."))
+            raise TraceFormatError(message("files to add", "different files", got, "Give one of them."))
 
 
-def _terms(
-    source: str, fresh: Sequence[Path], told: Mapping[str, Any] | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Source, kind of its files and options; where nothing is new to look into, "auto" and the kind are as told."""
-    if not fresh and told is not None:
-        name = (
-            str(told["source"]) if source == AUTO else name_of(source, [], SOURCES, detect, aliases=ALIASES)
-        )
-        return terms_of(name, {**options, KIND: told.get(KIND)})
-    name = name_of(source, fresh, SOURCES, detect, aliases=ALIASES)
-    kinds = {str(path): SOURCES[name].kind(path) for path in fresh}
+def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
+    """The one kind of files of a source that all paths are."""
+    kinds = {str(path): SOURCES[name].kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         got = examples([f"{path}: {kind}" for path, kind in kinds.items()])
-        todo = "Read each kind into a folder of its own."
-        raise TraceFormatError(message(f"source {name!r}", "files of one kind", got, todo))
-    return terms_of(name, {**options, KIND: next(iter(kinds.values()), None)})
+        raise TraceFormatError(
+            message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
+        )
+    return next(iter(kinds.values()), None)
 
 
-def _read(source: str, path: Path, options: Mapping[str, Any]) -> Trace:
-    trace = read(source, path, **options)
-    if isinstance(trace, Trace):
-        return trace
-    got = f"a table {trace.kind!r}"
-    raise TraceFormatError(message(str(path), "a list of jobs", got, "Read it without --append."))
+def _terms(name: str, kind: str | None, given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """What all files of a source are read with, ready for JSON."""
+    names = LASTING if SOURCES[name].options & {"node"} else (*LASTING, "origin")
+    stated = (
+        {each: given[each] for each in names if each in given} | dict(more) | ({KIND: kind} if kind else {})
+    )
+    return {each: _plain(value) for each, value in sorted(stated.items())}
 
 
-def _place(directory: Path, key: str) -> Path:
-    return directory / PARTS / key[:HASH_LETTERS]
+def _plain(value: Any) -> Any:  # noqa: ANN401 - anything that is an option
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
+
+
+def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+    """Refuse to add to a source on other terms than it was read on."""
+    if known is None or known.get(TERMS) == wanted:
+        return
+    todo = "Use them again, or read the source anew from all its files, with --replace."
+    told = known.get(TERMS)
+    expected = "a source that can grow" if told is None else f"the options that it was read with, {told}"
+    got = "one that an earlier version read at once" if told is None else str(dict(wanted))
+    raise TraceFormatError(message(f"{known['source']} in {directory}", expected, got, todo))
+
+
+def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+    """Pages without times are numbered from the first to the last, so they must come at once."""
+    if known is not None and name in NUMBERED and given.keys() & {"origin", "interval_s"}:
+        expected, got = "pages that carry their times", "an origin to count from"
+        todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
+        raise TraceFormatError(message(f"source {name!r}", expected, got, todo))
+
+
+def _refuse_rivals(new: Dataset, facts: Mapping[str, Mapping[str, Any]], name: str) -> None:
+    """Two sources of one table would contradict each other; telemetry may come from several."""
+    shared = {SAMPLES, *OF_EACH}
+    for source, each in facts.items():
+        both = sorted(set(new.tables) & set(each.get("tables", ())) - shared)
+        if source != name and both:
+            expected = f"no other source of {', '.join(both)}"
+            todo = "Keep each in a folder of its own."
+            raise TraceFormatError(message(f"source {name!r}", expected, f"{source!r} is there", todo))

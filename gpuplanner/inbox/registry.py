@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.bills.sources import BILLS
-from gpuplanner.inbox.core.reading import Reading
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.source import Source, useful
 from gpuplanner.inbox.core.text_file import head
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.kubernetes.sources import KUBERNETES
 from gpuplanner.inbox.public.sources import PUBLIC
 from gpuplanner.inbox.slurm.sources import SLURM
+from gpuplanner.inbox.telemetry.sources import TELEMETRY
 from gpuplanner.names import resolve
 
 AUTO = "auto"
 ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
 
-SOURCES: dict[str, Source] = {source.name: source for source in (*PUBLIC, *BILLS, *SLURM, *KUBERNETES)}
-"""Name → source."""
+SOURCES: dict[str, Source] = {
+    source.name: source for source in (*PUBLIC, *BILLS, *SLURM, *KUBERNETES, *TELEMETRY)
+}
+"""Name → source, in the order in which files are compared with them."""
 
 
-def detect(path: str | Path) -> str:
+def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     r"""Name of the source that a file looks like, from its first few kilobytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        File.
+    columns : sequence of str, optional
+        Fields of a file without a header: they stand for it.
 
     Raises
     ------
@@ -44,14 +51,15 @@ def detect(path: str | Path) -> str:
     'itp'
     """
     lines = head(path)
+    headed = [lines, *([separator.join(columns), *lines] for separator in ",|" if columns)]
     for source in SOURCES.values():
-        if lines and source.sniff(lines):
+        if lines and any(map(source.sniff, headed if "columns" in source.options else headed[:1])):
             return source.name
     text = message(
         str(path),
         f"the first lines of one of the sources {', '.join(SOURCES)}",
         repr(lines[0][:120]) if lines else "an empty file",
-        "If a column was renamed, name the source to see which.",
+        "Name the source to see what it misses; nvidia-smi without a header needs its columns too.",
     )
     raise TraceFormatError(text)
 
@@ -59,42 +67,32 @@ def detect(path: str | Path) -> str:
 def read(
     source: str,
     paths: str | Path | Sequence[str | Path],
-    *,
-    nodes: str | Path | None = None,
-    tz: str | None = None,
-    origin: datetime | str | None = None,
-    columns: Sequence[str] | None = None,
-    boards: Mapping[str, str] | None = None,
-) -> Trace | Reading:
-    r"""Read files of one source into a trace.
+    **options: Any,  # noqa: ANN401 - of any reader
+) -> Dataset:
+    r"""Read files of one source.
 
     Parameters
     ----------
     source : str
-        A name in :data:`SOURCES` (a unique beginning will do), ``"sacct"``, or ``"auto"``.
+        A name in :data:`SOURCES` (a unique beginning will do), ``"sacct"``, ``"kubectl"`` or ``"auto"``.
     paths : str, Path or sequence of these
         Files of the same source; their rows follow each other.
-    nodes : str or Path, optional
-        Node list that belongs to the jobs (``openb``, ``slurm``).
-    tz : str, optional
-        Zone of naive times (``philly``, ``helios``, ``azure-llm``, ``slurm``).
-    origin : datetime or str, optional
-        Instant from which seconds are counted (``itp``, ``openb``, ``pai``, ``dlrm``, ``spot``, ``simulator``).
-    columns : sequence of str, optional
-        Names of the fields of a file without a header line (``slurm``).
-    boards : mapping of str to str, optional
-        Word for a board → board of the catalogue, where the word does not decide it (``slurm``, ``kubernetes``,
-        ``nodes``).
+    **options
+        What the files leave out; None is not given. ``tz``: zone of naive times. ``origin``: instant from which
+        seconds are counted, or of the first row. ``columns``: names of the fields of a file without a header.
+        ``nodes``: node list that belongs to the jobs. ``boards``: word for a board → board of the catalogue. Of
+        telemetry also ``interval_s``: seconds between rows without times; ``node`` and ``gpu``: what all rows are of.
 
     Returns
     -------
-    Trace or Reading
-        Jobs, or rows of another table, with rejects, quality report and provenance.
+    Dataset
+        Tables of the one source, with rejects, quality report and provenance.
 
     Raises
     ------
     TraceFormatError
-        If the source is unknown, the files are of different sources, or a file cannot be read.
+        If the source is unknown, the files are of different sources, an option means nothing anywhere, or a file
+        cannot be read.
 
     Warns
     -----
@@ -108,30 +106,16 @@ def read(
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
     ...     read("auto", path)
-    Trace(source='itp', rows_in=1, rows_kept=1, rows_rejected=0, span_start='2021-03-04T00:00:00Z',
-          span_end='2021-03-04T02:00:00Z', gpu_hours=16.0)
+    Dataset(source='itp', rows_in=1, rows_kept=1, rows_rejected=0, span_start='2021-03-04T00:00:00Z',
+            span_end='2021-03-04T02:00:00Z', gpu_hours=16.0)
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    chosen = SOURCES[name_of(source, files, SOURCES, detect, aliases=ALIASES)]
-    given: dict[str, Any] = {
-        "nodes": nodes,
-        "tz": tz,
-        "origin": origin,
-        "columns": columns,
-        "boards": boards or None,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
-    return chosen.read(files, **useful(f"source {chosen.name!r}", options, chosen.options))
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = SOURCES[name_of(source, files, given.get("columns"))]
+    return chosen.read(files, **useful(f"source {chosen.name!r}", given, chosen.options))
 
 
-def name_of(
-    source: str,
-    files: Sequence[str | Path],
-    names: Collection[str],
-    detect: Callable[[str | Path], str],
-    *,
-    aliases: Mapping[str, str] = MappingProxyType({}),
-) -> str:
+def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | None = None) -> str:
     """Full name of a source; with ``"auto"``, that of the one source which all files look like.
 
     Parameters
@@ -140,23 +124,24 @@ def name_of(
         What the user typed: a name, a unique beginning of one, an alias or ``"auto"``.
     files : sequence of str or Path
         Files to look into for ``"auto"``.
-    names : collection of str
-        Names that there are.
-    detect : callable
-        Name of the source that a file looks like.
-    aliases : mapping of str to str
-        Other words → names.
+    columns : sequence of str, optional
+        As for :func:`detect`.
 
     Raises
     ------
     TraceFormatError
         If the name is unknown, or the files are of none or of different sources.
+
+    Examples
+    --------
+    >>> name_of("dcgm-exp", []), name_of("sacct", [])
+    ('dcgm-exporter', 'slurm')
     """
     if source != AUTO:
-        name = resolve(source, [AUTO, *names, *aliases], what="source", error=TraceFormatError)
+        name = resolve(source, [AUTO, *SOURCES, *ALIASES], what="source", error=TraceFormatError)
         if name != AUTO:
-            return aliases.get(name, name)
-    found = {str(path): detect(path) for path in files}
+            return ALIASES.get(name, name)
+    found = {str(path): detect(path, columns) for path in files}
     kinds = sorted(set(found.values()))
     if len(kinds) != 1:
         got = examples([f"{path}: {kind}" for path, kind in found.items()]) if found else "no files"

@@ -7,40 +7,10 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.node_names import known_nodes
+from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import Inventory, Jobs, conform
-
-
-def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
-    """One row for each job and node, the GPUs of a job spread evenly over its nodes.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The jobs with ``node`` (null where the source does not name the nodes, or the list cannot be read) and
-        ``gpus`` on that node.
-
-    Examples
-    --------
-    >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [8.0, 1.0], "node_list": ["n[1-2]", None]})
-    >>> on_nodes(jobs).select("job_id", "node", "gpus").rows()
-    [('1', 'n1', 4.0), ('1', 'n2', 4.0), ('2', None, 1.0)]
-    """
-    lists = jobs["node_list"].drop_nulls().unique()
-    names = pl.DataFrame(
-        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
-        schema={"node_list": pl.String, "node": pl.List(pl.String)},
-    )
-    spread = jobs.join(names, on="node_list", how="left", maintain_order="left")
-    many = pl.col("node").list.len().fill_null(1)
-    return spread.with_columns(pl.col("gpus") / many).explode("node")
 
 
 def gpu_hours_by_node(

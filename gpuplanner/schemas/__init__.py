@@ -1,6 +1,7 @@
 """One declaration per table: used for checks, for the reference page and for test data."""
 
 from gpuplanner.schemas.check import check, conform, empty, filter_rows, some_columns, to_markdown
+from gpuplanner.schemas.readings import Coverage, JobNames, Processes, QueueQuotas
 from gpuplanner.schemas.tables import (
     LATER_COUNTERS,
     TABLES,
@@ -25,13 +26,17 @@ __all__ = [
     "USED_FROM",
     "WHOLE_GPU",
     "Costs",
+    "Coverage",
     "Demand",
     "Forecast",
     "Inventory",
+    "JobNames",
     "Jobs",
     "LayoutPlan",
     "Ledger",
     "Outcomes",
+    "Processes",
+    "QueueQuotas",
     "Samples",
     "check",
     "conform",

@@ -112,6 +112,52 @@ class Charges(dy.Schema):
     Tags = text("tags as a JSON object with sorted keys", nullable=True)
 
 
+class Processes(dy.Schema):
+    """One process seen on a GPU at one time."""
+
+    time = time("when it was seen")
+    node = text("node name")
+    gpu = count("index of the GPU on its node")
+    pid = dy.Int64(nullable=True, metadata=meaning("number of the process on its node"))
+    kind = text("C (compute), G (graphics) or both", nullable=True)
+    command = text("name of the program", nullable=True)
+    memory_gib = number("device memory that it holds", "GiB", nullable=True)
+
+
+class Coverage(dy.Schema):
+    """One node on one UTC day: how much of it telemetry saw."""
+
+    node = text("node name")
+    day = dy.Date(nullable=False, metadata=meaning("UTC day"))
+    gpus = count("GPUs seen on the node on any day")
+    samples = dy.Int64(nullable=False, metadata=meaning("samples of the day"))
+    observed_gpu_h = number("time between samples that follow each other without a gap", "GPU h")
+    expected_gpu_h = number("those GPUs within the node's first and last sample", "GPU h")
+    covered = number("observed of expected; null where nothing was to be expected", "0-1", nullable=True)
+
+
+class QueueQuotas(dy.Schema):
+    """One resource of one flavor of one queue of a cluster. A null limit is none."""
+
+    tenant = text("ClusterQueue, which is the tenant of its jobs")
+    cohort = text("queues of one cohort lend each other their rest", nullable=True)
+    flavor = text("ResourceFlavor: kind of node", nullable=True)
+    gpu_model = text("board of the flavor's nodes", nullable=True)
+    resource = text("resource, in the words of the source")
+    profile = text("MIG profile of the resource; null: whole GPUs", nullable=True)
+    nominal = number("units of the resource that are its own")
+    borrow = number("units that it may borrow at most", nullable=True)
+    lend = number("units that it may lend at most", nullable=True)
+    namespaces = text("namespaces that use it, joined by ','", nullable=True)
+
+
+class JobNames(dy.Schema):
+    """Another name of a job, by which telemetry may know it: a pod, the number of an array task."""
+
+    name = text("name in telemetry")
+    job_id = text("identity in the list of jobs")
+
+
 READING_TABLES: dict[str, type[dy.Schema]] = {
     "requests": Requests,
     "occupancy": Occupancy,
@@ -121,4 +167,8 @@ READING_TABLES: dict[str, type[dy.Schema]] = {
     "distributions": Distributions,
     "job_states": JobStates,
     "charges": Charges,
+    "processes": Processes,
+    "coverage": Coverage,
+    "job_names": JobNames,
+    "queue_quotas": QueueQuotas,
 }

@@ -86,6 +86,11 @@ class Samples(dy.Schema):
     instance = _count("MIG instance on that GPU; null for the whole GPU", nullable=True)
     profile = _text("MIG profile of the instance; null for the whole GPU", nullable=True)
     job_id = _text("job that held it; null if none or not known", nullable=True)
+    job_evidence = _text(
+        "how the job is known: stated by the source, device, whole_node; together: several jobs of the node held it "
+        "and no one can tell which; none",
+        nullable=True,
+    )
     sm_activity = _number("share of time and SMs with a warp resident", "0-1", nullable=True, high=1.0)
     tensor_activity = _number("share of cycles the tensor pipe was busy", "0-1", nullable=True, high=1.0)
     dram_activity = _number("share of cycles device memory was busy", "0-1", nullable=True, high=1.0)

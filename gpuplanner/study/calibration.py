@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.metrics.agreement import NEAR_S, agreement, wait_quantiles
 from gpuplanner.simulate import Rules
 from gpuplanner.study.fleet_fit import candidates, replay
@@ -127,7 +127,7 @@ class Calibration:
 
 
 def calibrate(
-    trace: Trace,
+    trace: Dataset,
     *,
     gpus: int | None = None,
     rules: Rules | None = None,
@@ -138,7 +138,7 @@ def calibrate(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Dataset
         With start times.
     gpus : int, optional
         GPUs of the fleet; else the inventory, else what was held at most.

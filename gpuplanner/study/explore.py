@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.demand import demand_series
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
 from gpuplanner.memory import resolve_requests
 from gpuplanner.names import resolve
@@ -59,7 +59,7 @@ class Inbox:
 
     Attributes
     ----------
-    trace : Trace
+    trace : Dataset
         As ingested.
     board : str or None
         Board that requests are read for; None: the data's own, see :attr:`model`.
@@ -69,7 +69,7 @@ class Inbox:
         Tenants of fewer people stand together, see :func:`gpuplanner.privacy.merge_small_groups`; 0: none do.
     """
 
-    trace: Trace
+    trace: Dataset
     board: str | None = None
     tz: str = "UTC"
     smallest_group: int = 0
@@ -237,13 +237,13 @@ class Inbox:
 
 
 def open_inbox(
-    data: str | Trace, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
+    data: str | Dataset, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> Inbox:
     """Open a trace to look into it.
 
     Parameters
     ----------
-    data : str or Trace
+    data : str or Dataset
         Folder written by ``ingest``, ``"sample"``, the name of a public trace (see :func:`public_traces`), or a
         trace that is open already.
     board : str, optional
@@ -263,6 +263,6 @@ def open_inbox(
     >>> open_inbox("sample").tenants[:2]
     ['assistants', 'llm-core']
     """
-    if not isinstance(data, Trace):
+    if not isinstance(data, Dataset):
         data = read_public(data) if data in public_traces() else load_trace(data)
     return Inbox(data, board, tz, smallest_group)

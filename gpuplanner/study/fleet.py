@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.catalog import board_names, whole_board_names
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.hardware import GpuModel, any_board, whole_board
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
@@ -92,7 +92,7 @@ class Installed:
         return "from the inventory"
 
 
-def installed(trace: Trace, begin: datetime, end: datetime) -> Installed:
+def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
     """What is installed according to the inventory, else as few GPUs as could have run the jobs of the window.
 
     Examples
@@ -285,7 +285,7 @@ ASK = (
 )
 
 
-def planned_fleet(scenario: Scenario, trace: Trace, begin: datetime, end: datetime) -> PlannedFleet:
+def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
     """Choose what is planned: the scenario's board, else the data's own, of several the largest pool.
 
     Examples

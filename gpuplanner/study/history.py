@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel
-from gpuplanner.inbox import Trace, open_trace
+from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.memory import keep_requests, resolve_requests, rightsize
 from gpuplanner.privacy import merge_small_groups
@@ -34,7 +34,7 @@ class History:
 
     Attributes
     ----------
-    trace : Trace
+    trace : Dataset
         As ingested.
     jobs : polars.DataFrame
         ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
@@ -53,7 +53,7 @@ class History:
         Board and GPUs that are planned for.
     """
 
-    trace: Trace
+    trace: Dataset
     jobs: pl.DataFrame
     views: dict[str, pl.DataFrame]
     rightsizing: pl.DataFrame
@@ -64,17 +64,17 @@ class History:
     fleet: PlannedFleet
 
 
-def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Trace:
+def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
     """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one.
 
     Jobs in quarantine are left out: no figure of a study is made of them.
     """
     wanted = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
-    trace = open_trace(sample_folder() if data == "sample" else Path(data), columns=wanted)
-    return replace(trace, jobs=believed(trace.jobs))
+    trace = open_dataset(sample_folder() if data == "sample" else Path(data), columns=wanted)
+    return trace.with_tables(jobs=believed(trace.jobs)) if "jobs" in trace.tables else trace
 
 
-def grouped(trace: Trace, smallest: int) -> Trace:
+def grouped(trace: Dataset, smallest: int) -> Dataset:
     """A trace as it may be shown to others: tenants of fewer than `smallest` people stand together; 0: as it is.
 
     Examples
@@ -84,15 +84,15 @@ def grouped(trace: Trace, smallest: int) -> Trace:
     """
     if not smallest:
         return trace
-    return replace(trace, jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
+    return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 
-def longest_samples(trace: Trace, job_class: str) -> pl.DataFrame:
+def longest_samples(trace: Dataset, job_class: str) -> pl.DataFrame:
     """Telemetry of the job of a class that was sampled longest.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Dataset
         With telemetry.
     job_class : str
         Class of the job.
@@ -170,17 +170,17 @@ def history(scenario: Scenario) -> History:
     )
 
 
-def begin_of(trace: Trace) -> datetime:
+def begin_of(trace: Dataset) -> datetime:
     """First instant of the observation."""
     return datetime.fromisoformat(trace.provenance["span_start"]).astimezone(UTC)
 
 
-def end_of(trace: Trace) -> datetime:
+def end_of(trace: Dataset) -> datetime:
     """First instant after the observation."""
     return datetime.fromisoformat(trace.provenance["span_end"]).astimezone(UTC)
 
 
-def _window(scenario: Scenario, trace: Trace) -> tuple[datetime, datetime]:
+def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
     """The month, as far as it was observed."""
     begin, end = begin_of(trace), end_of(trace)
     span = scenario.month_span()

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.fleet import in_service, installed
 from gpuplanner.study.history import begin_of, end_of
@@ -48,7 +48,7 @@ class Observed:
     left_out: pl.DataFrame
 
 
-def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
+def observe(trace: Dataset, *, gpus: int | None = None) -> Observed:
     """Take from a trace what can be replayed.
 
     Jobs that still ran at the end of the observation count as running until then. The fleet is `gpus`, else
@@ -57,7 +57,7 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
 
     Parameters
     ----------
-    trace : Trace
+    trace : Dataset
         With start times.
     gpus : int, optional
         GPUs of the fleet, as a pool.
@@ -95,14 +95,14 @@ def observe(trace: Trace, *, gpus: int | None = None) -> Observed:
     return Observed(kept, parts, fleet, note, nodes, pl.concat([left, larger]).filter(pl.col("jobs") > 0))
 
 
-def obstacles(observed: Observed, trace: Trace) -> pl.DataFrame:
+def obstacles(observed: Observed, trace: Dataset) -> pl.DataFrame:
     """Name what a queue over one pool cannot explain, with what the trace shows of it.
 
     Parameters
     ----------
     observed : Observed
         From :func:`observe`.
-    trace : Trace
+    trace : Dataset
         The trace itself.
 
     Returns
@@ -199,7 +199,7 @@ def _workload(jobs: pl.DataFrame, parts: int) -> pl.DataFrame:
     )
 
 
-def _fleet(trace: Trace, parts: int, gpus: int | None) -> tuple[int, str, int]:
+def _fleet(trace: Dataset, parts: int, gpus: int | None) -> tuple[int, str, int]:
     if gpus is not None:
         return gpus, "as given", 1
     there = installed(trace, begin_of(trace), end_of(trace))

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.demand import demand_series, weekly
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import (
     by_bucket,
     by_tenant,
@@ -42,7 +42,7 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
 
 
 def trace_ledger(
-    trace: Trace, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
+    trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Ledger of a trace between two instants, over the GPUs that :func:`gpuplanner.study.fleet.installed` finds."""
     if nodes is None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.inbox import Trace, read
+from gpuplanner.inbox import Dataset, read
 from gpuplanner.inbox.core.quarantine import believed
 
 
@@ -41,7 +41,7 @@ def public_traces() -> list[str]:
     return [name for name, each in PUBLIC.items() if (Path(folder) / each.jobs).is_file()]
 
 
-def read_public(name: str) -> Trace:
+def read_public(name: str) -> Dataset:
     """Read a public trace by name.
 
     Parameters
@@ -59,7 +59,7 @@ def read_public(name: str) -> Trace:
     known, folder = PUBLIC[name], Path(os.environ["GPUPLANNER_DATA"])
     nodes = None if known.nodes is None else folder / known.nodes
     found = read(known.source, folder / known.jobs, tz=known.tz, nodes=nodes)
-    if not isinstance(found, Trace):
+    if found.kind != "jobs":
         text = message(f"public trace {known.jobs}", "a list of jobs", found.kind, "Check the files.")
         raise ScenarioError(text)
-    return replace(found, jobs=believed(found.jobs))
+    return found.with_tables(jobs=believed(found.jobs))

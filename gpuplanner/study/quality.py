@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox import Trace
-from gpuplanner.inbox.telemetry import Telemetry, coverage, open_telemetry
-from gpuplanner.inbox.telemetry.store import MARK as TELEMETRY
+from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.telemetry import coverage
 from gpuplanner.study.history import load_trace
 
 FIGURES = {
@@ -58,13 +56,13 @@ class DataQuality:
     provenance: Mapping[str, Any]
 
 
-def data_quality(data: str | Trace | Telemetry) -> DataQuality:
+def data_quality(data: str | Dataset) -> DataQuality:
     """Gather the quality report of jobs or telemetry.
 
     Parameters
     ----------
-    data : str, Trace or Telemetry
-        Folder written by ``ingest``, of jobs or of telemetry; ``"sample"``; or what was opened already.
+    data : str or Dataset
+        Folder written by ``ingest``; ``"sample"``; or what was opened already.
 
     Raises
     ------
@@ -77,13 +75,11 @@ def data_quality(data: str | Trace | Telemetry) -> DataQuality:
     >>> found.findings["check"].to_list(), found.coverage["node"].n_unique()
     (['running when the observation ended'], 8)
     """
-    read = _opened(data) if isinstance(data, str) else data
-    if isinstance(read, Telemetry):
-        seen: pl.DataFrame | None = read.coverage
-        jobs = pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")})
-    else:
-        seen = None if read.samples is None else coverage(read.samples)
-        jobs = read.jobs
+    read = load_trace(data) if isinstance(data, str) else data
+    seen = read.coverage
+    if seen is None and read.samples is not None:  # of an earlier version
+        seen = coverage(read.samples)
+    jobs = read.tables.get("jobs", pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")}))
     return DataQuality(read.summary(), read.quality, seen, intake(jobs, read.rejects), read.provenance)
 
 
@@ -176,11 +172,6 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([submitted.cast(INTAKE), refused.cast(INTAKE)])
 
 
-def is_telemetry(folder: str) -> bool:
-    """True if a folder bears the mark of telemetry."""
-    return TELEMETRY.stands_in(Path(folder))
-
-
 def describe_telemetry(folder: str) -> dict[str, Any]:
     """Say what a folder of telemetry holds: facts, quality report, observed time by node.
 
@@ -189,7 +180,8 @@ def describe_telemetry(folder: str) -> dict[str, Any]:
     TraceFormatError
         If the folder is damaged.
     """
-    read = open_telemetry(folder)
+    read = load_trace(folder)
+    assert read.coverage is not None, "as all telemetry has"
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     nodes = read.coverage.group_by("node").agg(
         pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
@@ -200,7 +192,3 @@ def describe_telemetry(folder: str) -> dict[str, Any]:
         "quality": read.quality,
         "coverage by node": covered.sort("covered", "node"),
     }
-
-
-def _opened(folder: str) -> Trace | Telemetry:
-    return open_telemetry(folder) if is_telemetry(folder) else load_trace(folder)

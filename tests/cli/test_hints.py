@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.inbox import open_trace, write_trace
-from gpuplanner.inbox.core.trace import Trace
+from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.schemas import Jobs, check
 from gpuplanner.study.bundled import sample_folder
 
@@ -100,10 +100,10 @@ def test_wrong_use(command, arguments, code, told):
 
 
 def test_names_of_users_do_not_act(command, tmp_path):
-    trace = open_trace(sample_folder())
+    trace = open_dataset(sample_folder())
     evil = "x'\n#SBATCH --wrap='rm -rf ~'\x1b[2J"
     jobs = check(trace.jobs.with_columns(user=pl.lit(evil), gpu_model=pl.lit("h100; rm")), Jobs, where="test")
-    write_trace(Trace(jobs, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
+    write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
     arguments = ("hints", str(tmp_path / "t"), "--board", "h100; rm=H100-80GB-SXM5", "--format")
     for form in ("sbatch", "pod", "dra"):
         code, text, talk = command(*arguments, form)

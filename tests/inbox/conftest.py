@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox import Trace, read_itp, read_openb, read_philly, read_slurm, read_supercloud
+from gpuplanner.inbox import Dataset, read_itp, read_openb, read_philly, read_slurm, read_supercloud
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -50,7 +50,7 @@ id_job,id_array_task,id_user,nodelist,partition,state,timelimit,time_submit,time
 6.2e12,7,6.1e13,,gaia,4,60,1609536136,0,1609536200,"1=4,4=1","1=4"
 """
 
-GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Trace]]] = {
+GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Dataset]]] = {
     "philly": (PHILLY, read_philly),
     "itp": (ITP, read_itp),
     "openb": (OPENB, read_openb),
@@ -60,7 +60,7 @@ GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Trace]]] = {
 
 
 @pytest.fixture(scope="session", params=sorted(GOOD))
-def good(request: pytest.FixtureRequest) -> tuple[str, Callable[[Sequence[str | Path]], Trace]]:
+def good(request: pytest.FixtureRequest) -> tuple[str, Callable[[Sequence[str | Path]], Dataset]]:
     """A small whole file of each source in turn, and its reader."""
     return GOOD[request.param]
 

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.report import inbox
 from gpuplanner.report.live import Text, parts, still
 from gpuplanner.report.quality import write_quality
@@ -28,7 +28,7 @@ def box():
 def blind():
     trace = load_trace("sample")
     jobs = trace.jobs.head(200).with_columns(pl.col("tenant").replace({"search": HOSTILE}))
-    return open_inbox(Trace(jobs, trace.rejects, trace.quality.clear(), trace.provenance))
+    return open_inbox(Dataset({"jobs": jobs}, trace.rejects, trace.quality.clear(), trace.provenance))
 
 
 @pytest.mark.parametrize("name", inbox.VIEWS)

@@ -14,7 +14,7 @@ import pytest
 from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.export import verify_file
 from gpuplanner.files import sha256
-from gpuplanner.inbox import Trace, write_trace
+from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, load_trace
@@ -107,8 +107,9 @@ def hostile_trace(folder) -> str:
     trace = load_trace("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
     jobs = trace.jobs.with_columns(pl.col("tenant").replace(evil))
-    write_trace(
-        Trace(jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory), folder / "trace"
+    write_dataset(
+        Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance, trace.inventory),
+        folder / "trace",
     )
     return str(folder / "trace")
 
@@ -179,7 +180,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
-    write_trace(read("openb", pods, nodes=nodes), tmp_path / "openb")
+    write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
     found = evaluate(
         Scenario(data=str(tmp_path / "openb"), workload="fractional", replications=2), cache=False
     )
@@ -211,7 +212,7 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     from gpuplanner.inbox import read
 
     path = public_data / "philly" / "philly.csv.gz"
-    write_trace(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
+    write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
     zone = "America/Los_Angeles"
     found = evaluate(
         Scenario(data=str(tmp_path / "philly"), month="2017-10", tz=zone, replications=2, horizon_slots=24),
@@ -238,7 +239,7 @@ def test_fox_numbers_equal_a_short_query(public_data, tmp_path):
     from gpuplanner.inbox import read
 
     path = public_data / "slurm" / "sacct_fox_2025.txt"
-    write_trace(read("slurm", path, tz="Europe/Oslo"), tmp_path / "fox")
+    write_dataset(read("slurm", path, tz="Europe/Oslo"), tmp_path / "fox")
     found = evaluate(
         Scenario(data=str(tmp_path / "fox"), board="A100-80GB", replications=2, horizon_slots=24), cache=False
     )

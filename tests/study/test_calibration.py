@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Trace, read, write_trace
+from gpuplanner.inbox import Dataset, read, write_dataset
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.study.calibration import SENTENCES, Thresholds, calibrate, judge, outcome, size_class
@@ -25,7 +25,7 @@ START = datetime(2026, 3, 2, tzinfo=UTC)
 GPUS = 16
 
 
-def trace_of(jobs: pl.DataFrame, *, inventory: pl.DataFrame | None = None, end_s: float = 1e7) -> Trace:
+def trace_of(jobs: pl.DataFrame, *, inventory: pl.DataFrame | None = None, end_s: float = 1e7) -> Dataset:
     """A trace with ``tenant, submit_s, start_s, end_s, gpus``; null starts and ends stay null."""
     defaults = {"state": pl.lit("COMPLETED"), "time_limit_s": pl.lit(None, pl.Float64)}
     table = jobs.with_columns(**{k: v for k, v in defaults.items() if k not in jobs.columns}).select(
@@ -49,10 +49,10 @@ def trace_of(jobs: pl.DataFrame, *, inventory: pl.DataFrame | None = None, end_s
         "rows_rejected": 0,
     }
     nothing = pl.DataFrame()
-    return Trace(conform(table, Jobs, where="jobs"), nothing, nothing, facts, inventory)
+    return Dataset(conform(table, Jobs, where="jobs"), nothing, nothing, facts, inventory)
 
 
-def cluster(rules: Rules, seed: int = 5, jobs: int = 600) -> Trace:
+def cluster(rules: Rules, seed: int = 5, jobs: int = 600) -> Dataset:
     """A loaded pool of 16 GPUs that is served by some rules; limits are twice the run times."""
     rng = np.random.default_rng(seed)
     gpus, run_s = rng.choice([1, 2, 4, 8], jobs, p=[0.6, 0.2, 0.1, 0.1]), rng.integers(60, 7200, jobs)
@@ -74,7 +74,7 @@ def cluster(rules: Rules, seed: int = 5, jobs: int = 600) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def easy() -> Trace:
+def easy() -> Dataset:
     return cluster(Rules(queue="easy"))
 
 
@@ -302,7 +302,7 @@ def test_command(easy, tmp_path):
     register_commands()
     folder = tmp_path / "trace"
     sample = load_trace("sample")
-    write_trace(replace(easy, rejects=sample.rejects, quality=sample.quality), folder)
+    write_dataset(replace(easy, rejects=sample.rejects, quality=sample.quality), folder)
     run = CliRunner().invoke(app, ["calibrate", str(folder), "--gpus", str(GPUS), "--json"])
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import write as write_trace
+from gpuplanner.inbox import write_dataset
 from gpuplanner.study import describe_trace, past
 from gpuplanner.study.history import load_trace
 
@@ -28,7 +28,7 @@ def cut_without_inventory(folder):
         profile_requested=pl.when(small).then(pl.lit("3g.40gb")).otherwise("profile_requested"),
         gpu_model=pl.lit("H100-80GB-SXM5"),
     )
-    write_trace(replace(sample, jobs=jobs, inventory=None, samples=None), folder)
+    write_dataset(replace(sample, jobs=jobs, inventory=None, samples=None), folder)
     return str(folder)
 
 

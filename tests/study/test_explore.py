@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Trace
+from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import by_bucket, held_by_activity
 from gpuplanner.study import load_trace
 from gpuplanner.study.explore import EVERYBODY, open_inbox
@@ -74,7 +73,7 @@ def test_tables_of_the_whole_are_computed_once(box):
 
 def test_without_telemetry_there_is_nothing_to_say_of_phases():
     trace = load_trace("sample")
-    blind = open_inbox(Trace(trace.jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory))
+    blind = open_inbox(Dataset(trace.jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory))
     assert blind.jobs_of() == []
     assert (blind.phases, blind.signatures, blind.claim, blind.quality.coverage) == (None,) * 4
     with pytest.raises(ScenarioError, match="Ingest telemetry"):
@@ -105,7 +104,7 @@ def test_small_tenants_stand_together_in_all_that_is_shown():
     first = trace.jobs.filter(tenant="vision")["user"].min()
     alone = pl.when(pl.col("user") == first).then(pl.lit("solo")).otherwise("tenant")
     jobs = trace.jobs.with_columns(tenant=alone)
-    box = open_inbox(replace(trace, jobs=jobs), smallest_group=5)
+    box = open_inbox(trace.with_tables(jobs=jobs), smallest_group=5)
     tables = (box.ledger, box.demand, box.activity, box.ended, box.sampled)
     assert all("solo" not in table["tenant"] for table in tables)
     people = box.trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())

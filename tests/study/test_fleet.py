@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Trace
-from gpuplanner.inbox import write as write_trace
+from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.ledger import installed_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
@@ -52,7 +51,7 @@ def made(jobs, inventory=None):
     sample = load_trace("sample")
     empty = sample.rejects.clear(), sample.quality.clear()
     given = None if inventory is None else conform(inventory, Inventory, where="test")
-    return Trace(table, *empty, kept | {"gpu_hours": 0.0}, given)
+    return Dataset(table, *empty, kept | {"gpu_hours": 0.0}, given)
 
 
 def nodes(*rows):
@@ -136,7 +135,7 @@ def test_nodes_of_unlike_sizes_are_all_counted():
 @pytest.mark.parametrize("inventory", [None, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))])
 def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inventory):
     trace = made(H200S, inventory)
-    write_trace(trace, tmp_path / "t")
+    write_dataset(trace, tmp_path / "t")
     scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
     known = history(scenario)
     hours = float(ledger(scenario)["gpu_hours"].sum())
@@ -149,7 +148,7 @@ def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inv
 
 
 def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
-    write_trace(made([(None, 2, 8, 6), (None, 1, 9, 3)]), tmp_path / "t")
+    write_dataset(made([(None, 2, 8, 6), (None, 1, 9, 3)]), tmp_path / "t")
     scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
     study = evaluate(scenario, cache=False)
     assert study.headline["allocated_gpu_hours"] == DAYS * (2 * 6 + 1 * 3)
@@ -166,7 +165,7 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
 
 
 def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
-    write_trace(made([("V100-16GB-SXM2", 2, 8, 6), ("V100-16GB-SXM2", 0.5, 9, 3)]), tmp_path / "t")
+    write_dataset(made([("V100-16GB-SXM2", 2, 8, 6), ("V100-16GB-SXM2", 0.5, 9, 3)]), tmp_path / "t")
     study = evaluate(
         Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2, quantile=0.5), cache=False
     )
@@ -181,7 +180,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
         mig_enabled=pl.Series([True, None]), layouts=pl.Series([";".join(["1g.5gb:7"] * 4), None])
     )
     jobs = [("A100-40GB", "1g.5gb", 8, 6)] * 20 + [("A100-40GB", 2, 9, 3)]
-    write_trace(made(jobs, cut), tmp_path / "t")
+    write_dataset(made(jobs, cut), tmp_path / "t")
     study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
     assert study.headline["allocated_gpu_hours"] == pytest.approx(DAYS * (20 * 6 / 7 + 6))
     assert (study.headline["fleet_gpus"], study.headline["cut_gpus"]) == (8, 4)
@@ -203,7 +202,7 @@ def test_instances_without_known_layouts_are_said():
 
 
 def test_money_is_that_of_the_planned_pool(tmp_path):
-    write_trace(made(MIXED, TWO_BOARDS), tmp_path / "t")
+    write_dataset(made(MIXED, TWO_BOARDS), tmp_path / "t")
     study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
     assert study.headline["installed_gpu_hours"] == 20 * 24 * DAYS
     assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(16 * 24 * DAYS)

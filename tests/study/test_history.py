@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.inbox import read
-from gpuplanner.inbox import write as write_trace
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import describe_trace
 from gpuplanner.study.explore import open_inbox
@@ -29,7 +28,7 @@ INSTALLED = 3 * 125 / 60
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "sacct.txt").write_text(SACCT)
-    write_trace(read("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
+    write_dataset(read("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
     return str(tmp_path / "trace")
 
 

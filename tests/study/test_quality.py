@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, report
-from gpuplanner.inbox.telemetry import read, write_telemetry
 from gpuplanner.study.quality import (
     FIGURES,
     NONE,
@@ -19,7 +19,6 @@ from gpuplanner.study.quality import (
     describe_telemetry,
     figures_moved,
     intake,
-    is_telemetry,
 )
 
 
@@ -99,13 +98,11 @@ def telemetry(tmp_path) -> str:
     ]
     path = tmp_path / "node1.csv"
     path.write_text("\n".join(lines) + "\n")
-    write_telemetry(read("auto", [path], tz="UTC"), tmp_path / "telemetry")
+    write_dataset(read("auto", [path], tz="UTC"), tmp_path / "telemetry")
     return str(tmp_path / "telemetry")
 
 
 def test_telemetry_has_coverage_and_no_jobs(telemetry):
-    assert is_telemetry(telemetry)
-    assert not is_telemetry("sample")
     found = data_quality(telemetry)
     share = found.coverage["observed_gpu_h"].sum() / found.coverage["expected_gpu_h"].sum()
     assert share == pytest.approx(58 / 119)

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read
-from gpuplanner.inbox import write as write_trace
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.evaluate import _saved
@@ -103,7 +102,7 @@ def test_the_sample_explains_its_waits(study: Study):
 def test_fox_contradicts_the_simulator(public_data, tmp_path):
     """Nobody waits in the simulation of its inferred fleet, and people waited for days."""
     trace = read("slurm", public_data / "slurm" / "sacct_fox_2025.txt", tz="Europe/Oslo")
-    write_trace(trace, tmp_path / "fox")
+    write_dataset(trace, tmp_path / "fox")
     found = waits_check(Scenario(data=str(tmp_path / "fox")))
     assert found.outcome == "contradicted"
     assert "mean 0.0 min against 717.5 min observed" in found.sentence

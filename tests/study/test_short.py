@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read
-from gpuplanner.inbox import write as write_trace
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, open_study
@@ -37,7 +36,7 @@ def three_days(tmp_path_factory):
         )
         held += gpus * seconds / 3600
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
-    write_trace(read("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
+    write_dataset(read("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
     return str(folder / "trace"), held
 
 

@@ -147,10 +147,10 @@ def test_workload_without_jobs_is_refused(tmp_path):
 
 
 def _only_gangs(folder) -> str:
-    from gpuplanner.inbox import Trace, write_trace
+    from gpuplanner.inbox import Dataset, write_dataset
 
     trace = load_trace("sample")
     jobs = trace.jobs.filter(pl.col("gpus") > 1)
     provenance = {**trace.provenance, "rows_kept": jobs.height}
-    write_trace(Trace(jobs, trace.rejects, trace.quality, provenance), folder / "gangs")
+    write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, provenance), folder / "gangs")
     return str(folder / "gangs")

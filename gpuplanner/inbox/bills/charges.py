@@ -12,10 +12,11 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.delivery import Delivery
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field, header_names
 from gpuplanner.inbox.core.findings import Check, Finding
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import PLACE, Rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.text_file import head
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
@@ -76,7 +77,7 @@ def assemble_bill(
     source: str,
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
-) -> Reading:
+) -> Dataset:
     """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``.
 
     Parameters
@@ -94,7 +95,7 @@ def assemble_bill(
 
     Returns
     -------
-    Reading
+    Dataset
         With the totals of each currency, as exact text: amounts of two currencies are never added.
 
     Raises

@@ -12,9 +12,9 @@ import polars as pl
 
 from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers, pairs_of
 from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.reading import Reading
 from gpuplanner.inbox.core.rows import read_rows
 
 COLUMN_MAP = {
@@ -127,7 +127,7 @@ def cur2_name(legacy: str) -> str:
     return "_".join(re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower() for part in legacy.split("/"))
 
 
-def read_cur(paths: Sequence[str | Path]) -> Reading:
+def read_cur(paths: Sequence[str | Path]) -> Dataset:
     r"""Read AWS Cost and Usage Reports, all legacy or all CUR 2.0.
 
     Parameters
@@ -137,7 +137,7 @@ def read_cur(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["charges"]``. The billed cost is the unblended cost; the effective cost is the
         amortised one.
 

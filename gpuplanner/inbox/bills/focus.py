@@ -11,8 +11,8 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.reading import Reading
 from gpuplanner.inbox.core.rows import read_rows
 
 
@@ -76,7 +76,7 @@ INSTANCE_TYPE = pl.coalesce(
 Microsoft), at the end of the usage type (AWS), in the name of the meter (Microsoft)."""
 
 
-def read_focus(paths: Sequence[str | Path]) -> Reading:
+def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 
     Parameters
@@ -87,7 +87,7 @@ def read_focus(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["charges"]``.
 
     Raises

@@ -43,8 +43,8 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     --------
     >>> from gpuplanner.study.bundled import sample_folder
     >>> jobs = read_jobs(sample_folder() / "jobs.parquet", ["tenant", "gpus"])
-    >>> jobs.height, jobs.schema
-    (11521, Schema({'tenant': Categorical, 'gpus': Float64}))
+    >>> jobs.height, [str(dtype) for dtype in jobs.dtypes]
+    (11521, ['Categorical', 'Float64'])
     """
     scan = pl.scan_parquet(path, glob=False)
     rows = scan.select(pl.len()).collect().item()

@@ -9,6 +9,7 @@ from datetime import datetime
 import dataframely as dy
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import (
     JOB_CHECKS,
     UNSORTED,
@@ -23,7 +24,6 @@ from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarant
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.shares import resolve_jobs
 from gpuplanner.inbox.core.text_file import TextFile
-from gpuplanner.inbox.core.trace import Trace, gpu_hours
 from gpuplanner.schemas import Jobs, conform, filter_rows
 
 ORDER_FAULTS = {
@@ -46,7 +46,7 @@ def assemble(
     inventory: pl.DataFrame | None = None,
     boards: Mapping[str, str] | None = None,
     more_files: Sequence[TextFile] = (),
-) -> Trace:
+) -> Dataset:
     """Make a trace of rows that have the columns of ``schemas.Jobs``.
 
     Parameters
@@ -78,7 +78,7 @@ def assemble(
 
     Returns
     -------
-    Trace
+    Dataset
         With rows in = rows kept + rows rejected. Jobs in quarantine are among the rows kept, and in none of the
         figures.
 
@@ -111,7 +111,8 @@ def assemble(
         more_files=more_files,
     )
     known |= {"gpu_hours": gpu_hours(told, until), **quarantine_facts(jobs, until)}
-    return Trace(jobs, sorted_rejects(rows), report(findings), known, inventory)
+    found = Dataset({"jobs": jobs}, sorted_rejects(rows), report(findings), known)
+    return found.with_tables(inventory=inventory)
 
 
 def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:

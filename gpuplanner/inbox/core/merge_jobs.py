@@ -10,6 +10,7 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, combined, gap_findings, report, run_checks
 from gpuplanner.inbox.core.quarantine import (
     QUARANTINED,
@@ -19,7 +20,6 @@ from gpuplanner.inbox.core.quarantine import (
     quarantine_findings,
     with_quarantine,
 )
-from gpuplanner.inbox.core.trace import REJECTS, Trace, gpu_hours
 
 SUPERSEDED = "told again by a later export"
 """Reason of a row that gives way; its place in the file is not kept, its job is in ``raw``."""
@@ -27,7 +27,7 @@ SUPERSEDED = "told again by a later export"
 KEY = ("job_id", "attempt")
 
 
-def merge(traces: Sequence[Trace]) -> Trace:
+def merge(traces: Sequence[Dataset]) -> Dataset:
     """Put traces of one source together; the order in which they are given changes nothing.
 
     An export is later if its observation ends later; of two that end together, the one whose file comes later
@@ -37,12 +37,12 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
     Parameters
     ----------
-    traces : sequence of Trace
+    traces : sequence of Dataset
         At least one, each of one file.
 
     Returns
     -------
-    Trace
+    Dataset
         Checks on jobs are made anew, and so is the quarantine; other findings are those of the files, with their
         rows summed.
 
@@ -68,18 +68,16 @@ def merge(traces: Sequence[Trace]) -> Trace:
     )
     rejects = pl.concat([*(part.rejects for part in parts), superseded.cast(REJECTS)])
     rejects = rejects.sort("file", "row", "raw", nulls_last=True, maintain_order=True)
-    return Trace(
-        jobs=jobs,
-        rejects=rejects,
-        quality=_quality(parts, jobs, superseded),
-        provenance=_provenance(parts, jobs, rejects.height),
+    return Dataset(
+        {"jobs": jobs}, rejects, _quality(parts, jobs, superseded), _provenance(parts, jobs, rejects.height)
+    ).with_tables(
         inventory=inventory,
-        samples=_latest([part.samples for part in parts]),
-        quotas=_latest([part.quotas for part in parts]),
+        queue_quotas=_latest([part.quotas for part in parts]),
+        job_names=_all_of([part.tables.get("job_names") for part in parts]),
     )
 
 
-def _names(part: Trace) -> str:
+def _names(part: Dataset) -> str:
     return ", ".join(file["name"] for file in part.provenance["files"])
 
 
@@ -88,7 +86,7 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _require_alike(parts: Sequence[Trace]) -> None:
+def _require_alike(parts: Sequence[Dataset]) -> None:
     kinds = {(part.provenance["source"], part.provenance["time_zone"]) for part in parts}
     if len(kinds) != 1:
         got = "; ".join(sorted(f"{source} in zone {zone}" for source, zone in kinds)) or "none"
@@ -100,7 +98,13 @@ def _latest(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
     return next((table for table in reversed(tables) if table is not None), None)
 
 
-def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
+def _all_of(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+    """Rows of all tables, the later ones first, so that they count where two say something else."""
+    known = [table for table in reversed(tables) if table is not None]
+    return pl.concat(known).unique("name", keep="first", maintain_order=True) if known else None
+
+
+def _quality(parts: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
     """Findings on the merged jobs, and those that only the files could tell."""
     told, until = believed(jobs), max(_instant(part.provenance["span_end"]) for part in parts)
     found = run_checks(told, JOB_CHECKS) + gap_findings(told["submit_time"])
@@ -117,7 +121,7 @@ def _quality(parts: Sequence[Trace], jobs: pl.DataFrame, superseded: pl.DataFram
     return report([*found, *combined(each for each in before if each.check not in remade)])
 
 
-def _provenance(parts: Sequence[Trace], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:
+def _provenance(parts: Sequence[Dataset], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:
     facts: list[Mapping[str, Any]] = [part.provenance for part in parts]
     return {
         **facts[-1],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import polars as pl
+
 from gpuplanner.errors import TraceFormatError, message
 
 MAX_NODES = 100_000
@@ -48,6 +50,37 @@ def known_nodes(text: str) -> list[str] | None:
         return expand_node_list(text) or None
     except TraceFormatError:
         return None
+
+
+def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
+    """One row for each job and node, the GPUs of a job spread evenly over its nodes.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``, or at least ``node_list`` and ``gpus``; ``instances`` where it is there.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs with ``node`` (null where the source does not name the nodes, or the list cannot be read), and
+        ``gpus`` and ``instances`` on that node.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [8.0, 1.0], "node_list": ["n[1-2]", None]})
+    >>> on_nodes(jobs).select("job_id", "node", "gpus").rows()
+    [('1', 'n1', 4.0), ('1', 'n2', 4.0), ('2', None, 1.0)]
+    """
+    lists = jobs["node_list"].drop_nulls().unique()
+    names = pl.DataFrame(
+        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
+        schema={"node_list": pl.String, "node": pl.List(pl.String)},
+    )
+    spread = jobs.join(names, on="node_list", how="left", maintain_order="left")
+    many = pl.col("node").list.len().fill_null(1)
+    counted = [name for name in ("gpus", "instances") if name in jobs.columns]
+    return spread.with_columns(pl.col(counted) / many).explode("node")
 
 
 def _numbers(text: str) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import PrivacyError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding, report
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.privacy import pseudonym, pseudonymise, rows_that_name
 
 NAMED = ("user", "tenant", "job_id", "job_name", "partition")
@@ -21,7 +21,7 @@ WITHHELD = "(withheld)"
 WORD = re.compile(r"[\w.@-]+")
 
 
-def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> Trace:
+def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) -> Dataset:
     """Replace names of a trace by pseudonyms, in every table that has them.
 
     Lines of rejected rows and examples in the quality report are withheld, since they quote the source. The report
@@ -29,7 +29,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
 
     Parameters
     ----------
-    trace : Trace
+    trace : Dataset
         As read.
     key : bytes
         From :func:`gpuplanner.privacy.read_key`.
@@ -38,7 +38,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
 
     Returns
     -------
-    Trace
+    Dataset
         With the same rows and figures.
 
     Raises
@@ -51,7 +51,7 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
     >>> jobs = pl.DataFrame({"job_id": ["1"], "user": ["alice"], "tenant": ["vision"]})
     >>> rejects = pl.DataFrame({"raw": ["alice|??"]})
     >>> quality = report([Finding("no GPU", "info", 1, "none", "job of alice")])
-    >>> trace = Trace(jobs, rejects, quality, {"notes": ["account of alice: vision"]})
+    >>> trace = Dataset({"jobs": jobs}, rejects, quality, {"notes": ["account of alice: vision"]})
     >>> private = without_names(trace, bytes(32), ["user"])
     >>> private.jobs["user"][0], private.rejects["raw"][0], private.provenance["notes"]
     ('user-e1085d492d', '(withheld)', ['account of user-e1085d492d: vision'])
@@ -61,28 +61,31 @@ def without_names(trace: Trace, key: bytes, columns: Sequence[str] = NAMED) -> T
         got = examples(strange) if strange else "none"
         raise PrivacyError(message("pseudonyms", f"columns of {examples(list(NAMED))}", got, "Name them."))
 
-    def changed(table: pl.DataFrame | None) -> pl.DataFrame | None:
-        if table is None:
-            return None
-        return pseudonymise(table, key, [name for name in columns if name in table.columns])
-
-    names = {column: trace.jobs[column].drop_nulls().unique().sort() for column in columns}
+    names = {
+        column: sorted(
+            {
+                name
+                for table in trace.tables.values()
+                if column in table.columns
+                for name in table[column].drop_nulls().unique()
+            }
+        )
+        for column in columns
+    }
     known = {name: pseudonym(name, key, column) for column in columns for name in names[column]}
     quality = trace.quality.with_columns(example=pl.lit(WITHHELD))
-    tables = [trace.jobs, trace.inventory, trace.samples, trace.quotas]
     left = [
         finding
-        for table in tables
-        if table is not None
+        for table in trace.tables.values()
         for column in columns
-        for finding in _left(table, column, names[column].to_list(), columns)
+        for finding in _left(table, column, names[column], columns)
     ]
     return replace(
         trace,
-        jobs=pseudonymise(trace.jobs, key, columns),
-        inventory=changed(trace.inventory),
-        samples=changed(trace.samples),
-        quotas=changed(trace.quotas),
+        tables={
+            name: pseudonymise(table, key, [column for column in columns if column in table.columns])
+            for name, table in trace.tables.items()
+        },
         rejects=trace.rejects.with_columns(raw=pl.lit(WITHHELD)),
         quality=report([*left, *(Finding(*row) for row in quality.iter_rows())]),
         provenance={**_scrubbed(trace.provenance, known), "pseudonyms": list(columns)},

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.rows import RAW, Rows, typed
 from gpuplanner.inbox.core.text_file import TextFile
-from gpuplanner.inbox.core.trace import REJECTS
 
 CONTROL = "a control character"
 

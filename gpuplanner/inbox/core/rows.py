@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
+from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.fields import (
     CSV,
     UNIT_SEPARATOR,
@@ -27,7 +28,6 @@ from gpuplanner.inbox.core.parquet_text import as_text, require_types
 from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
 from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
-from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.schemas.columns import DECIMAL
 
 HEADER_AGAIN = "the header line again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.reading import Reading
 from gpuplanner.inbox.core.text_file import head
-from gpuplanner.inbox.core.trace import Trace
 
 Sniff = Callable[[Sequence[str]], bool]
 
-OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "node", "gpu", "interval_s"})
+OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s"})
 """What files may leave out and a user may tell."""
 
 
@@ -31,22 +31,34 @@ class Source:
     description : str
         One line.
     read : callable
-        Reads paths; takes the keyword arguments in `options`.
+        Reads paths into a :class:`Dataset` of one source; takes the keyword arguments in `options`.
     sniff : callable
         True if the first lines of a file look like this source.
     options : frozenset of str
-        Which of ``tz``, ``origin``, ``nodes``, ``columns`` and ``boards`` mean something here.
+        Which options mean something here: ``tz``, ``origin``, ``nodes``, ``columns``, ``boards``; for telemetry
+        also ``node``, ``gpu`` and ``interval_s``.
     kind : callable
         Which of its kinds of files a path is; None where it has but one. Files of two kinds may tell of the same
         jobs under other names, so they are never put together.
+    whole_files : callable
+        True if a path is of a list of jobs that is whole in itself, so that files may come one by one and a changed
+        one takes back all it said. Otherwise the files of one call belong together.
+    by_metric : bool
+        Of telemetry: rows are readings of single metrics, and several make a sample; otherwise each row is one.
+    read_months : callable, optional
+        Of telemetry whose files may be longer than the memory: reads paths with the same options, and a folder
+        ``into`` and a file name ``name`` for each month in it; what it gives has no samples.
     """
 
     name: str
     description: str
-    read: Callable[..., Trace | Reading]
+    read: Callable[..., Dataset]
     sniff: Sniff
-    options: frozenset[str]
+    options: frozenset[str] = frozenset()
     kind: Callable[[str | Path], str | None] = lambda _: None
+    whole_files: Callable[[str | Path], bool] = lambda _: True
+    by_metric: bool = False
+    read_months: Callable[..., Dataset] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +75,15 @@ class Form:
         True if the first lines of a file look like it.
     options : frozenset of str
         As in :class:`Source`.
+    whole_files : bool
+        It is a list of jobs, and each file is whole in itself.
     """
 
     what: str
-    read: Callable[..., Trace | Reading]
+    read: Callable[..., Dataset]
     sniff: Sniff
     options: frozenset[str] = frozenset()
+    whole_files: bool = True
 
 
 def family(name: str, description: str, *forms: Form) -> Source:
@@ -87,7 +102,7 @@ def family(name: str, description: str, *forms: Form) -> Source:
         Its options are those of any form; those that mean nothing for a form are left out with a warning.
     """
 
-    def read(paths: Sequence[str | Path], **options: Any) -> Trace | Reading:  # noqa: ANN401 - of any reader
+    def read(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
         chosen = {str(path): _form(forms, path) for path in paths}
         kinds = {form.what for form in chosen.values()}
         if len(kinds) > 1:
@@ -105,6 +120,7 @@ def family(name: str, description: str, *forms: Form) -> Source:
         sniff=lambda lines: any(form.sniff(lines) for form in forms),
         options=frozenset().union(*(form.options for form in forms)),
         kind=lambda path: _form(forms, path).what,
+        whole_files=lambda path: _form(forms, path).whole_files,
     )
 
 
@@ -165,6 +181,23 @@ def header_has(names: Iterable[str], separator: str = ",") -> Sniff:
         return wanted <= {name.strip().strip('"').casefold() for name in lines[0].split(separator)}
 
     return sniff
+
+
+def together(_: str | Path) -> bool:
+    """For sources of which the files of one call belong together."""
+    return False
+
+
+def matches(pattern: str, flags: int = 0) -> Sniff:
+    r"""A test for files in whose first lines a pattern is found.
+
+    Examples
+    --------
+    >>> matches(r"\A#.*\bgpu\s")(["# gpu   pwr", "# Idx     W"])
+    True
+    """
+    found = re.compile(pattern, flags)
+    return lambda lines: found.search("\n".join(lines)) is not None
 
 
 def columns_of(columns: Mapping[str, Field]) -> Sniff:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuplanner.inbox.core.json_items import read_items
-from gpuplanner.inbox.core.queue_quotas import quota_rows
 from gpuplanner.inbox.core.text_file import TextFile, head
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, Place, owner_of, read_job, read_pod
+from gpuplanner.inbox.kubernetes.queue_quotas import quota_rows
 from gpuplanner.inbox.kubernetes.resource_claims import Claim, Device, read_claim, read_slice
 from gpuplanner.inbox.kubernetes.words import Object, part, text
 from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items

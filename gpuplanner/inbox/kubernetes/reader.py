@@ -11,14 +11,14 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.queue_quotas import quota_table
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
+from gpuplanner.inbox.kubernetes.queue_quotas import quota_table
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
@@ -54,7 +54,7 @@ CHECKS = (
 )
 
 
-def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Trace:
+def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
     """Read dumps of Kubernetes objects.
 
     The more kinds a dump holds, the more is known: ``kubectl get pods,jobs,nodes -A -o json``, with Kueue
@@ -72,7 +72,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
 
     Returns
     -------
-    Trace
+    Dataset
         With the inventory where every node tells its GPUs, and the quotas where there are queues.
 
     Raises
@@ -121,7 +121,8 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         inventory=inventory,
         boards=boards,
     )
-    return replace(trace, quotas=quota_table(chain.from_iterable(dump.quotas.values()), flavors, namespaces))
+    quotas = quota_table(chain.from_iterable(dump.quotas.values()), flavors, namespaces)
+    return trace.with_tables(queue_quotas=quotas)
 
 
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:

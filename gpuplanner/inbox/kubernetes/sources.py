@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpuplanner.inbox.core.json_items import is_json
-from gpuplanner.inbox.core.source import Source
+from gpuplanner.inbox.core.source import Source, together
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml
 
@@ -33,5 +33,6 @@ KUBERNETES = (
         read_kubernetes,
         looks_like_kubernetes,
         frozenset({"boards"}),
+        whole_files=together,  # pods of one file stand on the nodes of another
     ),
 )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.helios import OTHER_QUEUE, QUEUE_S, RUN_S, with_states
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -78,7 +78,7 @@ CHECKS = (
 )
 
 
-def read_acme(paths: Sequence[str | Path]) -> Trace:
+def read_acme(paths: Sequence[str | Path]) -> Dataset:
     r"""Read the job tables of Seren and Kalos, whole or reduced to five columns.
 
     The columns mean different things in the two clusters: the duration of Seren is end - start, that of Kalos
@@ -92,7 +92,7 @@ def read_acme(paths: Sequence[str | Path]) -> Trace:
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job; the tenant is the cluster.
 
     Raises

@@ -9,11 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.local_times import localized
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 
 MAX_TOKENS = 100_000_000
@@ -42,7 +43,7 @@ CHECKS = (
 )
 
 
-def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Reading:
+def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read a log of requests with their tokens; the name of a file is its service.
 
     Parameters
@@ -54,7 +55,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Rea
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["requests"]``.
 
     Raises

@@ -9,10 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.text_file import head
 
 PERCENT = "__cdf_pct"
@@ -21,7 +22,7 @@ PERCENT = "__cdf_pct"
 NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can be made of it"
 
 
-def read_distributions(paths: Sequence[str | Path]) -> Reading:
+def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     r"""Read cumulative distributions: pairs of columns ``x`` and ``x__cdf_pct``.
 
     Parameters
@@ -31,7 +32,7 @@ def read_distributions(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["distributions"]``, one row per series and line; rows in, kept and rejected are
         lines.
 

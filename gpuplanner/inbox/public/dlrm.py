@@ -9,13 +9,13 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {
@@ -54,7 +54,7 @@ CHECKS = (
 )
 
 
-def read_dlrm(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_dlrm(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read instances with their lifetimes, which the trace cuts at both ends.
 
     An instance without creation time existed before the trace; one without deletion time outlived it and still
@@ -69,7 +69,7 @@ def read_dlrm(paths: Sequence[str | Path], *, origin: datetime | str | None = No
 
     Returns
     -------
-    Trace
+    Dataset
         One row per instance; the tenant is the application.
 
     Raises

@@ -9,11 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.origin_clock import Clock
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
 
 COLUMN_MAP = {
@@ -52,7 +53,7 @@ CLOCK = (
 )
 
 
-def read_genai(paths: Sequence[str | Path]) -> Reading:
+def read_genai(paths: Sequence[str | Path]) -> Dataset:
     r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric a file.
 
     Parameters
@@ -62,7 +63,7 @@ def read_genai(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["gauges"]``.
 
     Raises

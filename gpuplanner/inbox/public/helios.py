@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.local_times import localized
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 TIME_ZONE = "Asia/Shanghai"
@@ -69,7 +69,7 @@ CHECKS = (
 )
 
 
-def read_helios(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
+def read_helios(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read Helios job tables, ``cluster_log.csv``.
 
     Parameters
@@ -81,7 +81,7 @@ def read_helios(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job; the tenant is the virtual cluster.
 
     Raises

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -41,7 +42,7 @@ def looks_like_quotas(lines: Sequence[str]) -> bool:
     return len(names) > 2 and names[0] == DAY and names[-1] == TOTAL
 
 
-def read_helios_quotas(paths: Sequence[str | Path]) -> Reading:
+def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
     r"""Read ``cluster_gpu_number.csv``: a row a day, a column a virtual cluster; 0 means that it did not exist.
 
     Parameters
@@ -51,7 +52,7 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["quotas"]``; rows in, kept and rejected are days.
 
     Raises

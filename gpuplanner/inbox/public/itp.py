@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.job_lists import read_list
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -25,7 +25,7 @@ COLUMN_MAP = {
 """`submission_time`: seconds after the start of the collection; `duration`: run time [s]."""
 
 
-def read_itp(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_itp(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read ITP job tables, one file per cluster; the name of the file is the tenant.
 
     Columns `job_id`, `submission_time`, `duration`, `num_gpu`; see :data:`COLUMN_MAP`. Queueing is not in
@@ -40,7 +40,7 @@ def read_itp(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job.
 
     Raises

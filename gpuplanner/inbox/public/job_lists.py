@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import NO_QUEUE
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import seconds
-from gpuplanner.inbox.core.trace import Trace
 
 
 def read_list(
@@ -26,7 +26,7 @@ def read_list(
     source: str,
     fills: Mapping[str, pl.Expr] | None = None,
     notes: Sequence[str] = (),
-) -> Trace:
+) -> Dataset:
     """Read job lists; queueing is not in them, so the start is set to the submission.
 
     Parameters
@@ -46,7 +46,7 @@ def read_list(
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job.
 
     Raises
@@ -66,7 +66,7 @@ def list_trace(
     source: str,
     fills: Mapping[str, pl.Expr] | None = None,
     notes: Sequence[str] = (),
-) -> Trace:
+) -> Dataset:
     """Make a trace of rows with `job_id`, `submit_s` and `run_s`; see :func:`read_list`."""
     stems = {number: file_name(file.path).split(".")[0] for number, file in enumerate(rows.files)}
     known = {

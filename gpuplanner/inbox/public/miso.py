@@ -11,13 +11,13 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.json_items import read_items
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.job_lists import list_trace
 
 COLUMN_MAP = {
@@ -36,7 +36,7 @@ def looks_like_miso(lines: Sequence[str]) -> bool:
     return re.match(r'\{\s*"0"\s*:\s*\d', "".join(lines[:2]).lstrip()) is not None
 
 
-def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read the arrivals and the run times of the same jobs.
 
     Parameters
@@ -48,7 +48,7 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job; how much of a GPU each held is not in the files.
 
     Raises

@@ -9,11 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
 from gpuplanner.inbox.core.local_times import localized
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.helios import TIME_ZONE as HELIOS_ZONE
 from gpuplanner.inbox.public.helios import ZONE_NOTE
@@ -64,7 +65,7 @@ HELIOS_CHECKS = (
 )
 
 
-def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Reading:
+def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the per-minute sequences of Helios virtual clusters; the folder of a file names its pool.
 
     Parameters
@@ -76,7 +77,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["occupancy"]`` in GPUs.
 
     Raises
@@ -91,7 +92,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
     return _occupancy(rows, "helios", "gpu", pools, zone, HELIOS_CHECKS, notes)
 
 
-def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Reading:
+def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the per-minute count of active and of all Philly nodes.
 
     Parameters
@@ -103,7 +104,7 @@ def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> 
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["occupancy"]`` in nodes.
 
     Raises
@@ -134,7 +135,7 @@ def _occupancy(
     zone: str,
     checks: Sequence[Check],
     notes: Sequence[str],
-) -> Reading:
+) -> Dataset:
     rows = localized(rows, ["time"], zone)
     counts = pl.col("total", "allocated", *(["pending"] if resource == "gpu" else []))
     rows = rows.reject({"not a whole number": pl.any_horizontal(counts != counts.floor())})

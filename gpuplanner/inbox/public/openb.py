@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
@@ -16,7 +17,6 @@ from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -60,7 +60,7 @@ UNTIMED = Check(
 
 def read_openb(
     paths: Sequence[str | Path], *, nodes: str | Path | None = None, origin: datetime | str | None = None
-) -> Trace:
+) -> Dataset:
     r"""Read an OpenB pod list, and its node list if given.
 
     A pod is a job: submitted at `creation_time`, started at `scheduled_time` (never, if that is empty),
@@ -79,7 +79,7 @@ def read_openb(
 
     Returns
     -------
-    Trace
+    Dataset
         One row per pod; `inventory` if `nodes` was given.
 
     Raises

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
@@ -17,7 +18,6 @@ from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.helios import with_states
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -90,7 +90,7 @@ def table_of(lines: Sequence[str]) -> str | None:
     return None
 
 
-def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read PAI tables: the task table, and better with the job table and the instance table.
 
     A task is a row of the trace, named job/task, since each has GPUs, times and a state of its own. The job
@@ -105,7 +105,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
 
     Returns
     -------
-    Trace
+    Dataset
         One row per task; the tenant is the user, else ``pai``.
 
     Raises

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.derived_ids import plain, told_apart
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, NO_QUEUE, Check
@@ -15,7 +16,6 @@ from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.local_times import localized
 from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 TIME_ZONE = "America/Los_Angeles"
@@ -49,7 +49,7 @@ CHECKS = (
 )
 
 
-def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
+def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the Philly job table.
 
     Columns `timestamp`, `duration`, `num_gpus`, `gpu_time`, `cluster`; see :data:`COLUMN_MAP`. Queueing is
@@ -65,7 +65,7 @@ def read_philly(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job.
 
     Raises

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
@@ -17,7 +18,6 @@ from gpuplanner.inbox.core.json_items import is_json, read_items
 from gpuplanner.inbox.core.local_times import localized
 from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.times import known_zone
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.helios import with_states
 from gpuplanner.inbox.public.philly import TIME_ZONE
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
@@ -67,7 +67,7 @@ def looks_like_log(lines: Sequence[str]) -> bool:
     return is_json(lines) and all(f'"{name}"' in text for name in ("jobid", "vc", "attempts"))
 
 
-def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Trace:
+def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the Philly job log, ``cluster_job_log``: a row of the trace is one scheduling attempt.
 
     The status is that of the job, so it is given to the last attempt; those before it failed. A last attempt
@@ -82,7 +82,7 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Tr
 
     Returns
     -------
-    Trace
+    Dataset
         One row per attempt, and one per job without any.
 
     Raises

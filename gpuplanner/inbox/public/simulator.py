@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.job_lists import read_list
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -22,7 +22,7 @@ COLUMN_MAP = {
 """`submit_time`: seconds from the start of the list; `duration`: run time [s]."""
 
 
-def read_simulator(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_simulator(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read a simulator's job list; the name of the file is the tenant.
 
     Columns `job_id`, `submit_time`, `duration`, `num_gpus`; see :data:`COLUMN_MAP`.
@@ -36,7 +36,7 @@ def read_simulator(paths: Sequence[str | Path], *, origin: datetime | str | None
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job.
 
     Raises

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.inbox.core.source import Form, Source, columns_of, family, header_has
+from gpuplanner.inbox.core.source import Form, Source, columns_of, family, header_has, together
 from gpuplanner.inbox.public.acme import REDUCED_COLUMNS as ACME_COLUMNS
 from gpuplanner.inbox.public.acme import read_acme
 from gpuplanner.inbox.public.azure_llm import COLUMN_MAP as AZURE_COLUMNS
@@ -48,7 +48,7 @@ PUBLIC = (
         "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
         Form("job table", read_philly, columns_of(PHILLY_COLUMNS), TZ),
         Form("job log", read_philly_log, looks_like_log, TZ),
-        Form("node sequence", read_philly_nodes, columns_of(PHILLY_NODE_COLUMNS), TZ),
+        Form("node sequence", read_philly_nodes, columns_of(PHILLY_NODE_COLUMNS), TZ, whole_files=False),
     ),
     Source(
         "itp",
@@ -66,26 +66,26 @@ PUBLIC = (
             header_has(["name", "num_gpu", "gpu_milli"]),
             frozenset({"origin", "nodes"}),
         ),
-        Form("node list", read_nodes, header_has(["sn", "gpu", "model"])),
+        Form("node list", read_nodes, header_has(["sn", "gpu", "model"]), whole_files=False),
     ),
     family(
         "helios",
         "SenseTime Helios, 2020: job table, sequences of virtual clusters or their quotas by day (CSV)",
         Form("job table", read_helios, columns_of(HELIOS_COLUMNS), TZ),
-        Form("sequence", read_helios_sequence, columns_of(SEQUENCE_COLUMNS), TZ),
-        Form("quotas", read_helios_quotas, looks_like_quotas),
+        Form("sequence", read_helios_sequence, columns_of(SEQUENCE_COLUMNS), TZ, whole_files=False),
+        Form("quotas", read_helios_quotas, looks_like_quotas, whole_files=False),
     ),
     family(
         "acme",
         "Shanghai AI Laboratory Acme, 2023: job tables of Seren and Kalos, or distributions (CSV)",
         Form("job table", read_acme, columns_of(ACME_COLUMNS)),
-        Form("distribution", read_distributions, lambda lines: PERCENT in lines[0]),
+        Form("distribution", read_distributions, lambda lines: PERCENT in lines[0], whole_files=False),
     ),
     family(
         "pai",
         "Alibaba PAI, 2020: task table with job and instance tables, or mini-batch times (CSV)",
-        Form("tables", read_pai, lambda lines: table_of(lines) is not None, ORIGIN),
-        Form("mini-batch times", read_step_times, columns_of(STEP_COLUMNS)),
+        Form("tables", read_pai, lambda lines: table_of(lines) is not None, ORIGIN, whole_files=False),
+        Form("mini-batch times", read_step_times, columns_of(STEP_COLUMNS), whole_files=False),
     ),
     Source("dlrm", "Alibaba DLRM serving instances, 2025 (CSV)", read_dlrm, columns_of(DLRM_COLUMNS), ORIGIN),
     Source(
@@ -93,7 +93,7 @@ PUBLIC = (
         "Alibaba GenAI serving gauges, 2026 (CSV under its own name)",
         read_genai,
         columns_of(GENAI_COLUMNS),
-        frozenset(),
+        whole_files=together,
     ),
     family(
         "spot",
@@ -114,6 +114,7 @@ PUBLIC = (
         read_miso,
         looks_like_miso,
         ORIGIN,
+        whole_files=together,
     ),
     Source(
         "azure-llm",
@@ -121,6 +122,7 @@ PUBLIC = (
         read_azure_llm,
         columns_of(AZURE_COLUMNS),
         TZ,
+        whole_files=together,
     ),
     Source(
         "supercloud",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.times import MAX_SECONDS
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.public.job_lists import read_list
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -31,7 +31,7 @@ job; `job_type`: ``HP`` or ``Spot``."""
 TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
 
 
-def read_spot(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Trace:
+def read_spot(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read the job list; its node list is read as source ``nodes``.
 
     Parameters
@@ -43,7 +43,7 @@ def read_spot(paths: Sequence[str | Path], *, origin: datetime | str | None = No
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job, with GPUs = GPUs of one worker × workers.
 
     Raises

@@ -9,10 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 
 MAX_COUNT = 2.0**31 - 1
 
@@ -32,7 +33,7 @@ AGAIN = Check(
 )
 
 
-def read_step_times(paths: Sequence[str | Path]) -> Reading:
+def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     r"""Read mini-batch times, one file per training job; its name is the job.
 
     They are no jobs and no telemetry: the times have no unit and the steps no dates.
@@ -44,7 +45,7 @@ def read_step_times(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["step_times"]``.
 
     Raises

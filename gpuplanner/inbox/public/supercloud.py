@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.derived_ids import plain, told_apart
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.slurm.accounting_rows import with_resources
 from gpuplanner.inbox.slurm.words import UNSET, slurm_state
 
@@ -90,7 +90,7 @@ CHECKS = (
 )
 
 
-def read_supercloud(paths: Sequence[str | Path]) -> Trace:
+def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     r"""Read job tables of MIT Supercloud.
 
     Parameters
@@ -100,7 +100,7 @@ def read_supercloud(paths: Sequence[str | Path]) -> Trace:
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job. The ids of the source were rounded and collide: a job is named after its id, task of an
         array, user and submission [epoch s], none of which change while it lives.
 

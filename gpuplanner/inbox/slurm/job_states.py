@@ -8,10 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.slurm.words import slurm_state
 
 NAMED = ("JobID", "State")
@@ -30,7 +31,7 @@ STEP = "step of a job"
 NO_TIMES = "no times and no GPUs: ask sacct for Submit,Start,End,AllocTRES as well to read it as jobs"
 
 
-def read_slurm_states(paths: Sequence[str | Path]) -> Reading:
+def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     r"""Read sacct output that has no times, such as that of a plain ``sacct --parsable2``.
 
     Parameters
@@ -40,7 +41,7 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Reading:
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["job_states"]``; steps of jobs are in the reject table.
 
     Raises

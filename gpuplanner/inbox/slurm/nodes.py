@@ -8,9 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.reading import Reading, assemble_reading
 from gpuplanner.inbox.core.shares import resolve_nodes
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.slurm.inventory import columns_of_nodes, inventory_rows
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes
 
@@ -22,7 +23,7 @@ def looks_like_nodes(lines: Sequence[str]) -> bool:
     return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
 
 
-def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Reading:
+def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
     r"""Read node lists.
 
     Parameters
@@ -34,7 +35,7 @@ def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None 
 
     Returns
     -------
-    Reading
+    Dataset
         Table ``schemas.TABLES["inventory"]``.
 
     Raises

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check
 from gpuplanner.inbox.core.job_rows import assemble
@@ -16,7 +17,6 @@ from gpuplanner.inbox.core.json_items import is_json
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
-from gpuplanner.inbox.core.trace import Trace
 from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,
     with_derived_times,
@@ -126,7 +126,7 @@ def read_slurm(
     nodes: str | Path | None = None,
     columns: Sequence[str] | None = None,
     boards: Mapping[str, str] | None = None,
-) -> Trace:
+) -> Dataset:
     r"""Read sacct output, as text or JSON.
 
     Any list of fields will do from which a job's id, state, times and GPUs follow, in any order (see
@@ -149,7 +149,7 @@ def read_slurm(
 
     Returns
     -------
-    Trace
+    Dataset
         One row per job and attempt.
 
     Raises

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpuplanner.inbox.core.json_items import is_json
-from gpuplanner.inbox.core.source import Source, header_has
+from gpuplanner.inbox.core.source import Source, header_has, together
 from gpuplanner.inbox.slurm.job_states import NAMED, TIMES, read_slurm_states
 from gpuplanner.inbox.slurm.nodes import looks_like_nodes, read_nodes
 from gpuplanner.inbox.slurm.sacct import read_slurm
@@ -38,7 +38,7 @@ SLURM = (
         "Slurm accounting without times: what jobs there were and how they ended",
         read_slurm_states,
         lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES),
-        frozenset(),
+        whole_files=together,
     ),
     Source(
         "slurm",
@@ -53,6 +53,7 @@ SLURM = (
         read_nodes,
         looks_like_nodes,
         frozenset({"boards"}),
+        whole_files=together,
     ),
 )
 """In the order in which files are compared with them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows, names_of, read_row_blocks
@@ -19,7 +20,6 @@ from gpuplanner.inbox.telemetry.labels import DEVICE, device, parse_labels
 from gpuplanner.inbox.telemetry.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.inbox.telemetry.numbers import read_wide
 from gpuplanner.inbox.telemetry.pages import Hints
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
@@ -45,9 +45,7 @@ READING_COLUMNS = {
 }
 
 
-def read_node_csv(
-    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
-) -> Telemetry:
+def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None) -> Dataset:
     """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
 
     Columns: see :data:`gpuplanner.inbox.telemetry.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
@@ -64,7 +62,7 @@ def read_node_csv(
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per row.
 
     Raises
@@ -90,9 +88,7 @@ def _of_node(rows: Rows, hints: Hints) -> Rows:
     )
 
 
-def read_dcgm_csv(
-    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
-) -> Telemetry:
+def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None) -> Dataset:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
     The metrics of a round are read up to 3 s apart; readings of a GPU within that are one sample.
@@ -108,7 +104,7 @@ def read_dcgm_csv(
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per GPU or MIG instance and round.
 
     Raises

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.labels import devices, parse_labels
 from gpuplanner.inbox.telemetry.metrics import DCGM
 from gpuplanner.inbox.telemetry.pages import Hints, data_only, path_of, read_pages
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SAMPLE = (
@@ -32,7 +32,7 @@ END = "# EOF"
 """Last line of an OpenMetrics file; a Prometheus page has none, which tells their times apart."""
 
 
-def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read pages of the DCGM exporter, in the order in which they were fetched.
 
     Pages have no times: the first was fetched at the origin, each other an interval later. Samples that do
@@ -47,7 +47,7 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per GPU or MIG instance and page.
 
     Raises

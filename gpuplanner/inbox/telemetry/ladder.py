@@ -8,11 +8,15 @@ it reads 99 % while a tenth of the tensor cores work, and 100 % on a job that ha
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import polars as pl
 
 from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
 from gpuplanner.inbox.telemetry.metrics import QUANTITIES
 from gpuplanner.schemas import Samples, conform
+
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 PROFILING, ENGINE, LEGACY, NONE = "profiling", "engine", "legacy", "none"
 RUNGS = (PROFILING, ENGINE, LEGACY, NONE)
@@ -153,7 +157,7 @@ def best_rungs(ever: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def on_one_rung(samples: pl.DataFrame, ever: pl.DataFrame) -> pl.DataFrame:
+def on_one_rung(samples: Frame, ever: pl.DataFrame) -> Frame:
     """Take away activity that comes from a worse counter than the best that the device was ever read by.
 
     What is told of a device later can only take more away, so doing it again changes nothing.
@@ -186,16 +190,18 @@ def on_one_rung(samples: pl.DataFrame, ever: pl.DataFrame) -> pl.DataFrame:
         | ((source == LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
     )
     left = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
-    return (
-        samples.join(best_rungs(ever), on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
+    judged = (
+        samples.lazy()
+        .join(best_rungs(ever).lazy(), on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(
             sm_activity=pl.when(stays).then("sm_activity"),
             activity_source=pl.when(stays)
             .then(source)
             .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NONE))),
         )
-        .select(samples.columns)
+        .select(samples.collect_schema().names())
     )
+    return judged if isinstance(samples, pl.LazyFrame) else judged.collect()
 
 
 def effective_compute() -> pl.Expr:

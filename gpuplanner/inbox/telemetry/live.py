@@ -16,11 +16,11 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso, known_origin
 from gpuplanner.inbox.telemetry.metrics import DCGM
 from gpuplanner.inbox.telemetry.prometheus import answered, from_points, points
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.transport import Server
 
 MAX_POINTS = 11_000
@@ -88,7 +88,7 @@ def read_live(
     interval_s: float = 15.0,
     step_s: float | None = None,
     matchers: Mapping[str, str] | None = None,
-) -> Telemetry:
+) -> Dataset:
     """Read GPU metrics of a span from a live Prometheus.
 
     A bearer token is taken from the environment variable ``GPUPLANNER_PROMETHEUS_TOKEN``.
@@ -108,7 +108,7 @@ def read_live(
 
     Returns
     -------
-    Telemetry
+    Dataset
         The same as from a file with the same points.
 
     Raises

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.telemetry.csv_logs import node_by_file, node_finding
@@ -16,8 +17,8 @@ from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
 from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
 from gpuplanner.inbox.telemetry.pages import Hints, data_only, path_of, read_pages
-from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import from_table
+from gpuplanner.schemas import Processes, conform
 
 DEFAULT_INTERVAL_S = 1.0
 """Sampling interval of all three programs unless told otherwise (option ``-d``)."""
@@ -28,7 +29,7 @@ OTHER_INSTANCE = (
 )
 
 
-def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read ``nvidia-smi dmon``.
 
     Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU
@@ -43,7 +44,7 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per row.
 
     Raises
@@ -80,7 +81,7 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     return from_table(rows, source=source, time_zone=hints.tz, more=_assumed(rows, hints))
 
 
-def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read ``nvidia-smi pmon``: which processes are on the GPUs.
 
     The samples say that a GPU was looked at; activity per process is a share of the legacy counter that
@@ -95,7 +96,7 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
 
     Returns
     -------
-    Telemetry
+    Dataset
         With ``processes``; one sample per GPU and round.
 
     Raises
@@ -143,11 +144,11 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
         source=source,
         time_zone=hints.tz,
         more=_assumed(rows, hints),
-        processes=processes.cast(PROCESSES),
+        processes=conform(processes, Processes, where="processes"),
     )
 
 
-def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read ``dcgmi dmon``, with GPUs and MIG instances as entities.
 
     DCGM numbers instances through the node and not through the GPU. Their GPU is known only where the table
@@ -162,7 +163,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> 
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per row.
 
     Raises

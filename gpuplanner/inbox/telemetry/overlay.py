@@ -3,83 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from gpuplanner._version import __version__
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding, combined, report
-from gpuplanner.inbox.core.folder import Folder
+from gpuplanner.inbox.core.months import DERIVED, by_month, scan_months
 from gpuplanner.inbox.core.times import iso
-from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, DEVICE_KEY
 from gpuplanner.inbox.telemetry.ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
-from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
 from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected
-from gpuplanner.inbox.telemetry.store import by_month, months, open_whole, scan_months
 from gpuplanner.schemas import Samples
 
 FACTS = ("profile", "job_id")
 ACTIVITY = ("sm_activity", "activity_source")
-QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY))
+QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED))
 NEW = " of the new"
 """Ending of the columns of new samples beside those of old ones."""
 
 
-@dataclass(frozen=True, eq=False)
-class Grown:
-    """What a folder holds once new telemetry is in it.
-
-    Attributes
-    ----------
-    tables : mapping of str to polars.DataFrame or None
-        As :func:`gpuplanner.inbox.telemetry.store.tables_of` gives them.
-    quality : polars.DataFrame
-        Quality report.
-    provenance : mapping
-        Ready for JSON.
-    months : mapping of str to polars.DataFrame
-        Folder of a month → its samples, for the months that change.
-    """
-
-    tables: Mapping[str, pl.DataFrame | None]
-    quality: pl.DataFrame
-    provenance: Mapping[str, Any]
-    months: Mapping[str, pl.DataFrame]
-
-
-def grow(directory: Path, new: Telemetry, *, by_metric: bool) -> Grown:
-    """Lay new telemetry over a folder of the same source; nothing is written.
+def grow(
+    old: Dataset, there: Mapping[str, Path], new: Dataset, *, by_metric: bool
+) -> tuple[Dataset, dict[str, pl.DataFrame]]:
+    """Lay new telemetry over that of the same source; nothing is written.
 
     Months are read one by one, those without new samples only if a device in them was read by a better counter now.
 
     Parameters
     ----------
-    directory : Path
-        Folder of telemetry.
-    new : Telemetry
+    old : Dataset
+        What the source said before, without its samples.
+    there : mapping of str to Path
+        Folder of a month → the file of its samples.
+    new : Dataset
         As just read.
     by_metric : bool
         As for :func:`overlay`.
 
     Returns
     -------
-    Grown
-        Coverage and findings on samples are made anew from all samples; other findings are summed.
-
-    Raises
-    ------
-    TraceFormatError
-        If the folder is damaged.
+    whole : Dataset
+        Without its samples. Coverage and findings on samples are made anew from all samples; other findings are
+        summed.
+    months : dict of str to polars.DataFrame
+        Folder of a month → its samples, for the months that change.
     """
-    old, there = open_whole(directory), months(directory)
     assert new.told is not None, "as every reader gives it"
-    coming = by_month(pl.concat([new.samples, new.told], how="horizontal"))
+    coming = by_month(pl.concat([new.tables["samples"], new.told], how="horizontal"))
     known = rungs(scan_months(list(there.values())))
-    ever = pl.concat([known, rungs(new.samples)])
+    ever = pl.concat([known, rungs(new.tables["samples"])])
     unsettled = not best_rungs(known).equals(
         best_rungs(ever).join(known, on=DEVICE_KEY, how="semi", nulls_equal=True)
     )
@@ -105,8 +81,8 @@ def grow(directory: Path, new: Telemetry, *, by_metric: bool) -> Grown:
     before = (Finding(*row) for table in (old.quality, new.quality) for row in table.iter_rows())
     lasting = combined(each for each in before if not is_of_samples(each.check))
     found = [*rejected(rejects, provenance["rows_in"]), *of_samples(seen, days), *lasting]
-    tables = {"rejects": rejects, "coverage": days, "processes": _processes(old, new)}
-    return Grown(tables, report(found), provenance, changed)
+    whole = Dataset({"coverage": days}, rejects, report(found), provenance)
+    return whole.with_tables(processes=_processes(old, new)), changed
 
 
 def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -187,11 +163,9 @@ def _refused(both: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
     return table.filter(pl.col("reason").is_not_null()).cast(REJECTS)
 
 
-def _processes(old: Folder, new: Telemetry) -> pl.DataFrame | None:
+def _processes(old: Dataset, new: Dataset) -> pl.DataFrame | None:
     """Processes of both, each once."""
-    tables = [
-        table for table in (old.table_if_there("processes", PROCESSES), new.processes) if table is not None
-    ]
+    tables = [each.processes for each in (old, new) if each.processes is not None]
     return pl.concat(tables).unique(maintain_order=True) if tables else None
 
 

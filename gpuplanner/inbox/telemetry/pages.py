@@ -10,12 +10,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
+from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.records import CONTROL
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
 from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
-from gpuplanner.inbox.core.trace import REJECTS
 
 Parse = Callable[[Rows], Rows]
 """Turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""

@@ -10,14 +10,13 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
-from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.inbox.telemetry.labels import DEVICE, READING, device
 from gpuplanner.inbox.telemetry.metrics import DCGM
 from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SOURCE = "prometheus"
@@ -31,7 +30,7 @@ MAX_EPOCH = 1e11
 """Times beyond it are milliseconds, which the API does not send."""
 
 
-def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read saved answers of ``/api/v1/query_range`` or ``/api/v1/query``.
 
     Every point is a row, numbered through the file. NaN is missing, and so is a point that is not there.
@@ -46,7 +45,7 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> 
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per device and time.
 
     Raises
@@ -86,7 +85,7 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> 
     return from_points(rows, warnings, notes=[HELD])
 
 
-def from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) -> Telemetry:
+def from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) -> Dataset:
     """Telemetry of the points of :func:`points`, with what the server warned of."""
     effect = "the server may have left out data"
     more = [Finding(f"the server warned: {each}", "warning", 1, effect, "") for each in warnings]

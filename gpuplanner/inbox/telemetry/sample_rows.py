@@ -9,16 +9,15 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.inbox.core.rows import Rows, names_of
 from gpuplanner.inbox.core.text_blocks import FileBlocks, texts_of_lines
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
-from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner
 from gpuplanner.inbox.telemetry.metrics import Metric
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_files, of_seen, overlaps, rejected
 from gpuplanner.inbox.telemetry.sample_spans import SampleSpans, Way, files_of, texts_of
 
@@ -40,7 +39,7 @@ class Story:
     more : sequence of Finding
         Findings of this source.
     processes : polars.DataFrame, optional
-        Columns of :data:`gpuplanner.inbox.telemetry.result.PROCESSES`; then rows are processes, of which a device
+        Table ``schemas.Processes``; then rows are processes, of which a device
         and time may have several.
     empty_is_fine : bool
         No rows are an answer.
@@ -63,7 +62,7 @@ def from_readings(
     time_zone: str | None = None,
     notes: Sequence[str] = (),
     more: Sequence[Finding] = (),
-) -> Telemetry:
+) -> Dataset:
     """Telemetry of a source with one row per device, time and metric.
 
     Parameters
@@ -98,7 +97,7 @@ def from_table(
     more: Sequence[Finding] = (),
     processes: pl.DataFrame | None = None,
     empty_is_fine: bool = False,
-) -> Telemetry:
+) -> Dataset:
     """Telemetry of a source with one row per device and time.
 
     Parameters
@@ -128,7 +127,7 @@ def finish(
     within_s: float = 0.0,
     way: Way | None = None,
     again: FileBlocks | None = None,
-) -> Telemetry:
+) -> Dataset:
     """Telemetry of all rows that were gathered.
 
     Parameters
@@ -148,7 +147,7 @@ def finish(
 
     Returns
     -------
-    Telemetry
+    Dataset
         Where the samples went into a folder, it has none of them and no ``told``.
 
     Raises
@@ -204,15 +203,12 @@ def finish(
         *of_files(names, [file.ends_open for file in files], gathered.blank),
         *story.more,
     ]
-    return Telemetry(
-        samples,
-        rejects.sort("file", "row", maintain_order=True),
-        report(found),
-        days,
-        provenance,
-        None if story.processes is None else story.processes.unique(maintain_order=True),
-        spans.told(names) if gathered.keeps_text and way.into is None else None,
-    )
+    tables = {"coverage": days} if way.into is not None else {"samples": samples, "coverage": days}
+    if story.processes is not None:
+        tables["processes"] = story.processes.unique(maintain_order=True)
+    ordered = rejects.sort("file", "row", maintain_order=True)
+    told = spans.told(names) if gathered.keeps_text and way.into is None else None
+    return Dataset(tables, ordered, report(found), provenance, told=told)
 
 
 def _came_twice(joiner: Joiner, names: list[str], again: FileBlocks | None) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
+from gpuplanner.inbox.core.months import DERIVED
 from gpuplanner.inbox.core.parquet_parts import write_parts
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import WINDOW_ROWS, Joiner, holders_table
@@ -111,7 +112,11 @@ class SampleSpans:
         for month in self.months:
             place = self.way.into / f"month={month // 12:04d}-{month % 12 + 1:02d}"
             absent = [name for name, quantity in COUNTERS.items() if quantity not in self._counted[month]]
-            types = {name: column.dtype for name, column in Samples.columns().items() if name not in absent}
+            types = {
+                name: column.dtype
+                for name, column in Samples.columns().items()
+                if name not in (*absent, *DERIVED)
+            }
             place.mkdir(parents=True, exist_ok=True)
             self._write(month, pl.Schema(types), place / self.way.name)
         return empty(Samples)

@@ -9,21 +9,22 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.telemetry.csv_logs import node_by_file, node_finding
 from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.metrics import Metric
 from gpuplanner.inbox.telemetry.numbers import read_wide
 from gpuplanner.inbox.telemetry.pages import Hints, read_pages
-from gpuplanner.inbox.telemetry.result import PROCESSES, Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import from_table
+from gpuplanner.schemas import Processes, conform
 
 SOURCE = "smi-apps"
 MEMORY = Metric("memory_used", "MiB")
 FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 
 
-def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
 
     The list names GPUs by UUID alone: the number of the GPU must be stated, and a list that speaks of several
@@ -38,7 +39,7 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
 
     Returns
     -------
-    Telemetry
+    Dataset
         With ``processes``; one sample per time, without activity or memory: what processes hold is not all
         that is in use.
 
@@ -59,7 +60,7 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
     number = pl.col("pid").cast(pl.Int64, strict=False)
     rows = read_wide(rows.reject({"pid: not a number": number.is_null()}), {FIELDS[-1]: MEMORY})
     good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
-    processes = good.select(
+    seen = good.select(
         "time",
         "node",
         "gpu",
@@ -67,7 +68,8 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Te
         kind=pl.lit("C"),
         command="process_name",
         memory_gib="memory_used",
-    ).cast(PROCESSES)
+    )
+    processes = conform(seen, Processes, where=SOURCE)
     return from_table(
         replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64))),
         source=SOURCE,

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.text_blocks import FileBlocks
@@ -20,7 +21,6 @@ from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
 from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
 from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_page_blocks
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
@@ -41,7 +41,7 @@ SOURCE = "nvidia-smi"
 
 def read_smi_query(
     paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
-) -> Telemetry:
+) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-gpu``.
 
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
@@ -59,7 +59,7 @@ def read_smi_query(
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per row. The activity is the legacy counter, the only one that nvidia-smi has.
 
     Raises
@@ -98,7 +98,7 @@ def read_smi_query(
     return finish(gathered, blocks.files, story, way=way, again=blocks)
 
 
-def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Telemetry:
+def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Dataset:
     """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
     named, counted = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
     more = [*assumed, *_on_trust(named, counted, rows.files, rows.count, hints)]

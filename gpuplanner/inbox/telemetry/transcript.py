@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages, together
-from gpuplanner.inbox.telemetry.result import Telemetry
 from gpuplanner.inbox.telemetry.smi_query import parse_query, query_telemetry
 from gpuplanner.inbox.telemetry.transcript_heading import stated_instant, zone_of
 
@@ -25,7 +25,7 @@ STAMP = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
 """A time as nvidia-smi prints it, in whichever column it stands."""
 
 
-def read_smi_transcript(paths: Sequence[str | Path], hints: Hints | None = None) -> Telemetry:
+def read_smi_transcript(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
     """Read the CSV that stands under each ``# $ nvidia-smi --query-gpu=...`` heading of a transcript.
 
     Rows of the other commands are not telemetry of the GPUs over time and are not counted. nvidia-smi prints local
@@ -41,7 +41,7 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints | None = None)
 
     Returns
     -------
-    Telemetry
+    Dataset
         One sample per row of the queries.
 
     Raises

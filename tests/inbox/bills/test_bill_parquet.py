@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Reading, detect, open_reading, read
+from gpuplanner.inbox import Dataset, detect, open_dataset, read, write_dataset
 from gpuplanner.inbox.bills import difference, summarise
-from gpuplanner.inbox.core.store import write
 from tests.inbox.bills.test_cur import BILLED_USD, EFFECTIVE_USD, LINES, report
 from tests.inbox.bills.test_focus import MONTH, bill
 
@@ -56,7 +55,7 @@ def texts(csv: str) -> pl.DataFrame:
     return pl.read_csv(csv.encode(), infer_schema=False).fill_null("")
 
 
-def same(one: Reading, other: Reading) -> None:
+def same(one: Dataset, other: Dataset) -> None:
     assert one.table.equals(other.table)
     assert one.provenance["notes"][0] == other.provenance["notes"][0]
     assert one.summary() == other.summary()
@@ -90,7 +89,7 @@ def test_a_month_of_focus_is_the_same_in_every_way_of_writing_it(file: File, way
     path = file(packed(MADE[way](texts(csv))), "part.snappy.parquet")
     assert detect(path) == "focus"
     reading = read("focus", path)
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, Dataset)
     same(reading, read("focus", file(csv, "a.csv")))  # type: ignore[arg-type]
     facts = reading.summary()
     assert facts["BilledCost_USD"] == "150.815999999999999999"
@@ -114,7 +113,7 @@ def test_what_was_read_from_parquet_is_kept_and_summed(file: File, tmp_path: Pat
     reading = read(
         "focus", file(packed(MADE["decimals"](texts(bill("1.2", *MONTH.values())))), "bill\udcff.parquet")
     )
-    opened = open_reading(write(reading, tmp_path / "bill"))
+    opened = open_dataset(write_dataset(reading, tmp_path / "bill"))
     assert opened.provenance["files"][0]["name"] == r"bill\xff.parquet"
     summary = summarise(opened.table, tag="team")
     assert not any(any(row[1:]) for row in difference(summary, opened.table).iter_rows())
@@ -134,7 +133,7 @@ def test_tags_come_as_maps_structures_and_lists(file: File):
         packed(rows.with_columns(Tags=pl.Series([{"team": "vision", "spot": None}, None]))),
     ):
         reading = read("focus", file(content, "a.parquet"))
-        assert isinstance(reading, Reading)
+        assert isinstance(reading, Dataset)
         assert reading.table["Tags"].to_list() == ['{"spot":"","team":"vision"}', None]
 
 
@@ -148,7 +147,7 @@ def test_the_instance_type_stands_in_a_map_of_details(file: File):
         arrow.set_column(arrow.schema.get_field_index("SkuPriceDetails"), "SkuPriceDetails", details), stream
     )
     reading = read("focus", file(stream.getvalue()))
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, Dataset)
     assert reading.table["x_InstanceType"].item() == "p5.48xlarge"
     assert summarise(reading.table)["gpu_hours"].sum() == 1.5 * 8
 
@@ -156,7 +155,7 @@ def test_the_instance_type_stands_in_a_map_of_details(file: File):
 def test_line_ends_within_a_text_are_blanks_and_control_characters_reject(file: File):
     rows = texts(bill("1.2", {"ChargeDescription": "a\nb"}, {"ChargeDescription": "a\x1bb"}))
     reading = read("focus", file(packed(rows), "a.parquet"))
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, Dataset)
     assert reading.table["ChargeDescription"].to_list() == ["a b"]
     assert reading.rejects["row", "reason"].rows() == [(3, "a control character")]
 
@@ -199,7 +198,7 @@ def test_the_legacy_report_as_parquet_has_a_column_for_each_tag(file: File):
         resource_tags_user_team=pl.lit("vision"), resource_tags_aws_created_by=pl.lit("")
     )
     reading = read("cur", file(packed(rows.drop("resource_tags")), "cur.parquet"))
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, Dataset)
     assert reading.table["Tags"].unique().to_list() == ['{"team":"vision"}']
     assert reading.provenance["notes"][0] == "legacy report"
 

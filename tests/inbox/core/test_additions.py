@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, TraceFormatError
 from gpuplanner.files import sole_writer
-from gpuplanner.inbox import append, open_trace, read, write_trace
+from gpuplanner.inbox import add, open_dataset, read, write_dataset
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
@@ -50,29 +50,29 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_later_export_wins_and_every_row_is_accounted_for(dump: Callable[..., Path], tmp_path: Path):
     months = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY)
-    done = append("slurm", months, tmp_path / "store", tz="UTC")
+    done = add("slurm", months, tmp_path / "store", tz="UTC")
     assert done.added == ("jan.txt", "feb.txt")
-    jobs, facts = done.trace.jobs, done.trace.summary()
+    jobs, facts = done.dataset.jobs, done.dataset.summary()
     assert jobs["job_id", "state"].rows() == [("1", "COMPLETED"), ("2", "COMPLETED"), ("3", "COMPLETED")]
     assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (5, 3, 2)
     assert facts["gpu_hours"] == 4 * 2 + 8 * 2 + 1
-    rejects = done.trace.rejects["file", "row", "reason", "raw"].rows()
+    rejects = done.dataset.rejects["file", "row", "reason", "raw"].rows()
     assert ("jan.txt", None, SUPERSEDED, "job 2, attempt 1") in rejects
-    checks = dict(done.trace.quality["check", "rows"].iter_rows())
+    checks = dict(done.dataset.quality["check", "rows"].iter_rows())
     assert checks[f"rejected: {SUPERSEDED}"] == 1
     assert "running when the observation ended" not in checks  # true of January alone
-    opened = open_trace(tmp_path / "store")
+    opened = open_dataset(tmp_path / "store")
     assert opened.jobs.equals(jobs)
-    assert opened.quality.equals(done.trace.quality)
-    assert opened.provenance == done.trace.provenance
+    assert opened.quality.equals(done.dataset.quality)
+    assert opened.provenance == done.dataset.provenance
 
 
 def test_an_export_that_ends_half_a_second_later_is_later(tmp_path: Path):
     for name, seconds, gpus in (("z.csv", "100", 1), ("a.csv", "100.5", 2)):
         (tmp_path / name).write_text(f"job_id,submission_time,duration,num_gpu\nj,0,{seconds},{gpus}\n")
-    done = append("itp", [tmp_path / "a.csv", tmp_path / "z.csv"], tmp_path / "store")
-    assert done.trace.jobs["gpus"].to_list() == [2]
-    assert done.trace.provenance["span_end"] == "2021-03-04T00:01:40.500000Z"
+    done = add("itp", [tmp_path / "a.csv", tmp_path / "z.csv"], tmp_path / "store")
+    assert done.dataset.jobs["gpus"].to_list() == [2]
+    assert done.dataset.provenance["span_end"] == "2021-03-04T00:01:40.500000Z"
 
 
 def test_the_order_of_the_files_changes_no_byte(dump: Callable[..., Path], tmp_path: Path):
@@ -81,18 +81,18 @@ def test_the_order_of_the_files_changes_no_byte(dump: Callable[..., Path], tmp_p
     for number, order in enumerate(itertools.permutations(files)):
         folder = tmp_path / f"store{number}"
         for path in order:
-            append("slurm", [path], folder, tz="UTC")
+            add("slurm", [path], folder, tz="UTC")
         found.append(contents(folder))
-    append("slurm", files, tmp_path / "at once", tz="UTC")
+    add("slurm", files, tmp_path / "at once", tz="UTC")
     assert all(each == contents(tmp_path / "at once") for each in found)
 
 
 def test_nothing_new_is_said_and_nothing_is_written(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
-    append("slurm", [january], tmp_path / "store", tz="UTC")
+    add("slurm", [january], tmp_path / "store", tz="UTC")
     inode, before = (tmp_path / "store").stat().st_ino, contents(tmp_path / "store")
     renamed = january.rename(tmp_path / "january.txt")
-    again = append("auto", [renamed], tmp_path / "store", tz="UTC")
+    again = add("auto", [renamed], tmp_path / "store", tz="UTC")
     assert (again.added, again.replaced, again.unchanged) == ((), (), ("january.txt",))
     assert again.news() == "nothing to do: 1 file(s) read before, none new or changed"
     assert ((tmp_path / "store").stat().st_ino, contents(tmp_path / "store")) == (inode, before)
@@ -101,16 +101,16 @@ def test_nothing_new_is_said_and_nothing_is_written(dump: Callable[..., Path], t
 def test_a_file_that_changed_takes_back_what_it_said(dump: Callable[..., Path], tmp_path: Path):
     """Job 2 was told by both; once February has it no more, January's word counts again."""
     files = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY)
-    append("slurm", files, tmp_path / "store", tz="UTC")
+    add("slurm", files, tmp_path / "store", tz="UTC")
     dump("feb.txt", FEBRUARY[1])
-    done = append("slurm", files, tmp_path / "store", tz="UTC")
+    done = add("slurm", files, tmp_path / "store", tz="UTC")
     assert (done.added, done.replaced, done.unchanged) == ((), ("feb.txt",), ("jan.txt",))
-    assert done.trace.jobs["job_id", "state"].rows() == [
+    assert done.dataset.jobs["job_id", "state"].rows() == [
         ("1", "COMPLETED"),
         ("2", "RUNNING"),
         ("3", "COMPLETED"),
     ]
-    append("slurm", files, tmp_path / "anew", tz="UTC")
+    add("slurm", files, tmp_path / "anew", tz="UTC")
     assert contents(tmp_path / "anew") == contents(tmp_path / "store")
 
 
@@ -138,9 +138,9 @@ def test_merged_is_what_a_dictionary_would_hold(exports: list[dict[int, int]]):
                 )
             )
             expected |= {str(job): float(gpus) for job, gpus in export.items()} | {f"mark{day}": 0.0}
-            done = append("itp", [path], Path(folder) / "store")
-    assert dict(done.trace.jobs["job_id", "gpus"].iter_rows()) == expected
-    facts = done.trace.summary()
+            done = add("itp", [path], Path(folder) / "store")
+    assert dict(done.dataset.jobs["job_id", "gpus"].iter_rows()) == expected
+    facts = done.dataset.summary()
     assert facts["rows_in"] == sum(len(export) + 1 for export in exports)
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
 
@@ -186,15 +186,15 @@ def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: s
             return  # equal files are refused in both ways
         at_once = read(source, paths)
         for path in paths:
-            done = append(source, [path], Path(folder) / "store")
+            done = add(source, [path], Path(folder) / "store")
         again = Path(folder) / "again.csv"
         again.write_text("\r\n".join([header, *parts[-1], ""]))
-        twice = append(source, [again], Path(folder) / "store")
+        twice = add(source, [again], Path(folder) / "store")
     facts = ("rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
     order = ["submit_time", "job_id"]
-    assert done.trace.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
-    assert [done.trace.summary()[name] for name in facts] == [at_once.summary()[name] for name in facts]
-    assert twice.trace.jobs.equals(done.trace.jobs)
+    assert done.dataset.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
+    assert [done.dataset.summary()[name] for name in facts] == [at_once.summary()[name] for name in facts]
+    assert twice.dataset.jobs.equals(done.dataset.jobs)
 
 
 def test_a_month_of_philly_by_hand(tmp_path: Path):
@@ -205,9 +205,9 @@ def test_a_month_of_philly_by_hand(tmp_path: Path):
         ("two.csv", [shared, other, other]),
     ):
         (tmp_path / name).write_text("\n".join([PHILLY, *lines, ""]))
-    append("philly", [tmp_path / "one.csv"], tmp_path / "store")
-    done = append("auto", [tmp_path / "two.csv"], tmp_path / "store")
-    facts = done.trace.summary()
+    add("philly", [tmp_path / "one.csv"], tmp_path / "store")
+    done = add("auto", [tmp_path / "two.csv"], tmp_path / "store")
+    facts = done.dataset.summary()
     assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (5, 4, 1)
     assert facts["gpu_hours"] == 1 * 2 + 2 * 1 + 2 * (4 * 0.5)
 
@@ -220,12 +220,12 @@ def test_two_kinds_of_files_that_tell_of_the_same_jobs_are_not_put_together(tmp_
     job = {"jobid": "application_1", "status": "Pass", "vc": "a", "user": "u", "attempts": [attempt]}
     log.write_text(json.dumps([job | {"submitted_time": "2017-10-01 06:13:03"}]))
     with pytest.raises(TraceFormatError, match="files of one kind"):
-        append("philly", [table, log], store)
-    append("philly", [table], store)
+        add("philly", [table, log], store)
+    add("philly", [table], store)
     before = contents(store)
-    with pytest.raises(TraceFormatError, match=r"the terms it was made with, .*'kind': 'job table'"):
-        append("philly", [log], store)
-    assert append("auto", [table], store).unchanged == ("table.csv",)
+    with pytest.raises(TraceFormatError, match=r"the options that it was read with, .*'kind': 'job table'"):
+        add("philly", [log], store)
+    assert add("auto", [table], store).unchanged == ("table.csv",)
     assert contents(store) == before
 
 
@@ -235,8 +235,8 @@ def test_an_export_of_which_every_row_is_told_again(tmp_path: Path):
     for name, jobs in (("1", "ab"), ("2", "cd"), ("3", "cd")):
         rows = [f"{job},{name},3600,1\n" for job in jobs]
         (tmp_path / f"{name}.csv").write_text(header + "".join(rows))
-    done = append("itp", sorted(tmp_path.glob("*.csv")), tmp_path / "store")
-    assert done.trace.rejects["file", "raw"].rows() == [
+    done = add("itp", sorted(tmp_path.glob("*.csv")), tmp_path / "store")
+    assert done.dataset.rejects["file", "raw"].rows() == [
         ("2.csv", "job c, attempt 1"),
         ("2.csv", "job d, attempt 1"),
     ]
@@ -245,45 +245,52 @@ def test_an_export_of_which_every_row_is_told_again(tmp_path: Path):
 def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
     store = tmp_path / "store"
-    append("slurm", [january], store, tz="UTC")
+    add("slurm", [january], store, tz="UTC")
     before = contents(store)
     february, bad = dump("feb.txt", *FEBRUARY), dump("bad.txt", "1|bio|x|x|x|x|x")
-    nodes, twin = tmp_path / "nodes.csv", tmp_path / "twin.txt"
-    nodes.write_text("node,gpus,gpu_model\nn1,8,H100\n")
+    rival, twin = tmp_path / "rival.csv", tmp_path / "twin.txt"
+    rival.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
     twin.write_bytes(february.read_bytes())
+    other = tmp_path / "other" / "mar.txt"
+    other.parent.mkdir()
+    other.write_text("\n".join([HEADER, *FEBRUARY, ""]))
     for fault, source, paths, zone in (
         ("at least one readable job", "slurm", [february, bad], "UTC"),
-        ("the terms it was made with", "slurm", [february], "Europe/Oslo"),
-        ("a list of jobs", "nodes", [nodes], None),
+        ("the options that it was read with", "slurm", [february], "Europe/Oslo"),
+        ("no other source of jobs", "itp", [rival], None),
         ("different files", "slurm", [february, twin], "UTC"),
-        ("files of different names", "slurm", [january, tmp_path / "other" / "jan.txt"], "UTC"),
+        ("files of different names", "slurm", [dump("mar.txt", *FEBRUARY[1:]), other], "UTC"),
         ("No such file", "slurm", [tmp_path / "none.txt"], "UTC"),
         ("a regular file; got a folder", "slurm", [tmp_path], "UTC"),
     ):
         with pytest.raises(TraceFormatError, match=fault):
-            append(source, paths, store if source == "slurm" else tmp_path / "new", tz=zone)
+            add(source, paths, store, tz=zone)
         assert contents(store) == before
-        assert not (tmp_path / "new").exists()
-    plain = write_trace(read("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
-    with pytest.raises(TraceFormatError, match="a folder made with --append"):
-        append("slurm", [january], plain, tz="UTC")
+    plain = write_dataset(read("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
+    with pytest.raises(
+        TraceFormatError, match="a source that can grow; got one that an earlier version read at once"
+    ):
+        add("slurm", [january], plain, tz="UTC")
     facts = json.loads((store / "provenance.json").read_text())
-    (store / "provenance.json").write_text(json.dumps(facts | {"files": [{"name": "jan.txt"}]}))
-    with pytest.raises(TraceFormatError, match="name and hash of each file"):
-        append("slurm", [january], store, tz="UTC")
+    facts["sources"][0]["files"] = [{"name": "jan.txt"}]
+    (store / "provenance.json").write_text(json.dumps(facts))
+    with pytest.raises(TraceFormatError, match="the facts of each source"):
+        open_dataset(store)
+    with pytest.raises(OutputError, match=r"'provenance\.json', changed since"):
+        add("slurm", [january], store, tz="UTC")
 
 
 SLOW = """
 import sys, time
 import polars as pl
-from gpuplanner.inbox import append
+from gpuplanner.inbox import add
 write = pl.DataFrame.write_parquet
 def slow(*given, **named):
     write(*given, **named)
     print("writing", flush=True)
     time.sleep(60)
 pl.DataFrame.write_parquet = slow
-append("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
+add("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 
 
@@ -291,20 +298,20 @@ def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(
     dump: Callable[..., Path], tmp_path: Path
 ):
     january, february, store = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY), tmp_path / "store"
-    append("slurm", [january], store, tz="UTC")
+    add("slurm", [january], store, tz="UTC")
     before = contents(store)
     command = [sys.executable, "-c", SLOW, str(february), str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(OutputError, match="the only run that writes it; got another run at it"):
-            append("slurm", [february], store, tz="UTC")
+            add("slurm", [february], store, tz="UTC")
         with pytest.raises(OutputError, match="another run"):
-            write_trace(open_trace(store), store)
+            write_dataset(open_dataset(store), store)
         assert contents(store) == before
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
-    assert append("slurm", [february], store, tz="UTC").added == ("feb.txt",)
+    assert add("slurm", [february], store, tz="UTC").added == ("feb.txt",)
 
 
 def test_the_lock_goes_with_its_holder(tmp_path: Path):
@@ -325,7 +332,7 @@ def test_the_command_says_what_it_did(dump: Callable[..., Path], tmp_path: Path,
 
     january, february = str(dump("jan.txt", *JANUARY)), str(dump("feb.txt", *FEBRUARY))
     more = ("-o", str(tmp_path / "store"), "--append", "--tz", "UTC")
-    assert "1 file(s) added, 0 replaced, 0 read before; 0 row(s)" in run("slurm", january, *more)[1]
+    assert "1 file(s) added, 0 replaced, 0 read before" in run("slurm", january, *more)[1]
     assert "1 file(s) added, 0 replaced, 1 read before; 1 row(s)" in run("sacct", january, february, *more)[1]
     assert "nothing to do: 2 file(s) read before" in run("auto", january, february, *more)[1]
-    assert run("slurm", january, *more, "--nodes", january)[0] == 2
+    assert run("slurm", january, *more, "--replace")[0] == 2

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox import open_trace
+from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core import job_pieces
 from gpuplanner.inbox.core.job_pieces import read_jobs
 from gpuplanner.schemas import Jobs, conform
@@ -18,7 +18,7 @@ COLUMNS = ("job_id", "tenant", "submit_time", "end_time", "gpus", "node_list", "
 @pytest.mark.parametrize("rows", [1000, 11_521, 100_000])
 def test_pieces_are_the_whole_table(monkeypatch, rows):
     monkeypatch.setattr(job_pieces, "PIECE", rows)
-    whole = open_trace(sample_folder()).jobs
+    whole = open_dataset(sample_folder()).jobs
     found = read_jobs(sample_folder() / "jobs.parquet", COLUMNS)
     assert found.columns == list(COLUMNS)
     assert found.schema["job_id"] == pl.String
@@ -29,7 +29,7 @@ def test_pieces_are_the_whole_table(monkeypatch, rows):
 
 def test_a_bad_row_in_a_later_piece_is_found_also_in_a_column_not_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(job_pieces, "PIECE", 1000)
-    jobs = open_trace(sample_folder()).jobs.with_columns(
+    jobs = open_dataset(sample_folder()).jobs.with_columns(
         attempt=pl.when(pl.int_range(pl.len()) == 5007).then(0).otherwise("attempt")
     )
     jobs.write_parquet(tmp_path / "jobs.parquet")
@@ -41,17 +41,17 @@ def test_tables_without_rows_or_values_keep_their_columns(tmp_path):
     types = {name: column.dtype for name, column in Jobs.columns().items()}
     pl.DataFrame(schema=types).write_parquet(tmp_path / "none.parquet")
     assert read_jobs(tmp_path / "none.parquet", ["tenant", "gpus"]).shape == (0, 2)
-    jobs = open_trace(sample_folder()).jobs.head(3).with_columns(gpus=pl.lit(None, pl.Float64))
+    jobs = open_dataset(sample_folder()).jobs.head(3).with_columns(gpus=pl.lit(None, pl.Float64))
     conform(jobs, Jobs, where="test").write_parquet(tmp_path / "unknown.parquet")
     assert read_jobs(tmp_path / "unknown.parquet", ["gpus"])["gpus"].to_list() == [None] * 3
 
 
 def test_a_folder_gives_the_columns_asked_for_and_names_where_there_are_samples(tmp_path):
-    found = open_trace(sample_folder(), columns=["gpus"])
+    found = open_dataset(sample_folder(), columns=["gpus"])
     assert found.jobs.columns == ["job_id", "gpus"]
     (tmp_path / "damaged").mkdir()
     for file in sample_folder().iterdir():
         (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes())
     (tmp_path / "damaged" / "jobs.parquet").write_bytes(b"PAR1")
     with pytest.raises(TraceFormatError, match="a table written by this program"):
-        open_trace(tmp_path / "damaged", columns=["gpus"])
+        open_dataset(tmp_path / "damaged", columns=["gpus"])

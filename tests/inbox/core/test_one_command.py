@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.cli.app import main
-from gpuplanner.inbox import open_reading, open_trace
+from gpuplanner.inbox import open_dataset
 
 HOURS = "gpu_hours"
 HELIOS_MINUTES = {
@@ -89,16 +89,19 @@ def test_one_command_reads_the_whole_file(
     assert facts["rows_in"] == rows == facts["rows_kept"] + facts["rows_rejected"]
     assert facts["rows_rejected"] == 0
     assert facts[figure] == pytest.approx(value, rel=1e-12)
-    opened = (open_reading if "table" in facts else open_trace)(tmp_path / "out")
+    opened = open_dataset(tmp_path / "out")
     assert opened.summary() == facts
 
 
 @pytest.mark.data
 def test_the_quota_of_a_helios_pool_fits_its_sequence(public_data: Path, ingest, tmp_path: Path):
     ingest(public_data / "helios" / "Earth_vcs" / "Earth_gpu_number.csv")
-    quotas = open_reading(tmp_path / "out").table
+    quotas = open_dataset(tmp_path / "out").tables["quotas"]
     may = quotas.filter(quotas["day"].dt.month() == 5)
     for vc, (_, quota) in HELIOS_MINUTES.items():
         assert may.filter(pool=vc)["gpus"].unique().to_list() == [quota]
     facts = ingest(public_data / "helios" / "Earth_vcs" / "vcpDC" / "cluster_sequence_vc.csv.gz")
-    assert facts["total_hours"] == 56 * 31 * 24
+    first, second = facts, facts["other sources"][0]
+    assert {first["table"], second["table"]} == {"quotas", "occupancy"}
+    assert max(each.get("total_hours", 0) for each in (first, second)) == 56 * 31 * 24
+    assert {"quotas", "occupancy"} <= open_dataset(tmp_path / "out").tables.keys()

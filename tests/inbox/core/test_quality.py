@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.files import to_json
+from gpuplanner.inbox.core.dataset import gpu_hours
 from gpuplanner.inbox.core.findings import JOB_CHECKS, UNSORTED, gap_findings, run_checks
-from gpuplanner.inbox.core.trace import gpu_hours
 from gpuplanner.schemas import Jobs, conform
 
 ZERO = datetime(2025, 1, 1, tzinfo=UTC)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, read_itp
+from gpuplanner.inbox import Dataset, read_itp
 from gpuplanner.schemas import Jobs, check
 
-Read = Callable[[Sequence[str | Path]], Trace]
+Read = Callable[[Sequence[str | Path]], Dataset]
 Good = tuple[str, Read]
 File = Callable[..., Path]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerWarning, OutputError, TraceFormatError
-from gpuplanner.inbox import Reading, open_reading, open_trace, read, write
+from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
+from gpuplanner.inbox import Dataset, open_dataset, read, write_dataset
 from gpuplanner.inbox.public.azure_llm import read_azure_llm
 from gpuplanner.inbox.public.distributions import read_distributions
 from gpuplanner.inbox.public.genai import read_genai
@@ -24,7 +24,7 @@ File = Callable[..., Path]
 SEQUENCE = "time,total_gpu_num,running_gpu_num,pending_gpu_num,idle_gpu_num,gpu_utilization\n"
 
 
-def checks(reading: Reading) -> dict[str, int]:
+def checks(reading: Dataset) -> dict[str, int]:
     return dict(reading.quality["check", "rows"].iter_rows())
 
 
@@ -175,32 +175,27 @@ def test_an_option_that_means_nothing_for_a_kind_of_file_is_warned_of(file: File
         assert read("helios", quotas, tz="UTC").summary() == read("helios", quotas).summary()
 
 
-def test_a_reading_and_a_trace_never_replace_or_open_as_each_other(file: File, tmp_path: Path):
-    reading = read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")])
-    folder = write(reading, tmp_path / "out")
-    with pytest.raises(TraceFormatError, match="of another format"):
-        open_trace(folder)
+def test_a_dataset_of_one_kind_takes_the_place_of_one_of_another(file: File, tmp_path: Path):
+    folder = write_dataset(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
     trace = read("itp", file("job_id,submission_time,duration,num_gpu\na,0,7200,8\n"))
-    with pytest.raises(
-        OutputError, match="expected a 'gpuplanner trace 1' or another folder; got a 'gpuplanner reading 1'"
-    ):
-        write(trace, folder)
-    assert open_reading(folder).table.equals(reading.table)
+    write_dataset(trace, folder)
+    assert open_dataset(folder).jobs.equals(trace.jobs)
+    assert open_dataset(folder).inventory is None
 
 
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (lambda text: text.replace('"inventory"', '"nonsense"'), "a table among jobs"),
-        (lambda text: text.replace('"inventory"', "[]"), "a table among jobs"),
-        (lambda text: text.replace('"table_rows": 1', '"table_rows": 2'), "expected the rows its provenance"),
-        (lambda text: text.replace('"totals"', '"other"'), "totals"),
+        (lambda text: text.replace('"inventory"', '"nonsense"'), "expected the facts of each source"),
+        (lambda text: text.replace('"inventory"', "[]"), "JSON file|facts of each source"),
+        (lambda text: text.replace('"rejects": 0', '"rejects": 2'), "expected the rows its provenance"),
+        (lambda text: text.replace('"rows_in"', '"other"'), "expected the facts of each source"),
         (lambda text: text.replace('"inventory"', '"jobs"'), "jobs.parquet: expected a table"),
     ],
 )
 def test_a_damaged_reading_is_an_error(file: File, tmp_path: Path, damage: Callable[[str], str], fault: str):
-    folder = write(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
+    folder = write_dataset(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
     stated = folder / "provenance.json"
     stated.write_text(damage(stated.read_text()))
     with pytest.raises(TraceFormatError, match=fault):
-        open_reading(folder)
+        open_dataset(folder)

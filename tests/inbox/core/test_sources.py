@@ -10,6 +10,7 @@ import pytest
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
 from gpuplanner.inbox import SOURCES, detect, read
+from gpuplanner.inbox.core.source import OPTIONS
 
 File = Callable[..., Path]
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,3600.0,4,14400.0,a\n"
@@ -38,7 +39,6 @@ def test_public_files_are_told_apart_by_their_first_lines(public_data: Path, pat
     "path",
     [
         "acme/cluster_summary.csv",
-        "dcgm/dcgm_exporter_a100_mig.prom",
         "memory/memory_measurements.csv",
         "miso_mig/memory.json",
         "miso_mig/feasible/1g_5gb.json",
@@ -50,7 +50,7 @@ def test_public_files_are_told_apart_by_their_first_lines(public_data: Path, pat
         "zeus/summary_power_a40.csv",
     ],
 )
-def test_files_that_are_no_jobs_nodes_requests_or_bills_are_none_of_the_sources(public_data: Path, path: str):
+def test_files_of_other_things_are_none_of_the_sources(public_data: Path, path: str):
     with pytest.raises(
         TraceFormatError, match="first lines of one of the sources philly, itp, openb, helios"
     ):
@@ -105,4 +105,4 @@ def test_every_source_describes_itself():
     for name, source in SOURCES.items():
         assert source.name == name
         assert source.description
-        assert source.options <= {"tz", "origin", "nodes", "columns", "boards"}
+        assert source.options <= OPTIONS

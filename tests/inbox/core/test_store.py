@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from gpuplanner.errors import OutputError, TraceFormatError
-from gpuplanner.inbox import Trace, open_trace, write_trace
+from gpuplanner.inbox import Dataset, open_dataset, write_dataset
 from gpuplanner.schemas import Inventory, Samples, empty
 
-Good = tuple[str, Callable[[Sequence[str | Path]], Trace]]
+Good = tuple[str, Callable[[Sequence[str | Path]], Dataset]]
 File = Callable[..., Path]
 
 
 @pytest.fixture
-def trace(good: Good, file: File) -> Trace:
+def trace(good: Good, file: File) -> Dataset:
     return good[1]([file(good[0])])
 
 
-def same(first: Trace, second: Trace) -> bool:
-    def tables(trace: Trace) -> list[pl.DataFrame | None]:
+def same(first: Dataset, second: Dataset) -> bool:
+    def tables(trace: Dataset) -> list[pl.DataFrame | None]:
         return [trace.jobs, trace.rejects, trace.quality, trace.inventory, trace.samples]
 
     pairs = zip(tables(first), tables(second), strict=True)
@@ -34,76 +33,81 @@ def same(first: Trace, second: Trace) -> bool:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
-def test_what_was_written_is_opened(trace: Trace, tmp_path: Path):
-    assert same(open_trace(write_trace(trace, tmp_path / "a")), trace)
+def test_what_was_written_is_opened(trace: Dataset, tmp_path: Path):
+    assert same(open_dataset(write_dataset(trace, tmp_path / "a")), trace)
 
 
-def test_inventory_and_samples_go_with_it(trace: Trace, tmp_path: Path):
+def test_inventory_and_samples_go_with_it(trace: Dataset, tmp_path: Path):
     nodes = pl.DataFrame({"node": ["n1"], "gpus": [8]})
     inventory = pl.concat([empty(Inventory), nodes.cast({"gpus": pl.Int32})], how="diagonal")
-    whole = replace(trace, inventory=inventory, samples=empty(Samples))
-    opened = open_trace(write_trace(whole, tmp_path / "a"))
+    whole = trace.with_tables(inventory=inventory, samples=empty(Samples))
+    opened = open_dataset(write_dataset(whole, tmp_path / "a"))
     assert same(opened, whole)
     assert opened.inventory is not None
 
 
-def test_the_same_trace_gives_the_same_bytes(trace: Trace, good: Good, file: File, tmp_path: Path):
-    first = contents(write_trace(trace, tmp_path / "a"))
-    again = contents(write_trace(good[1]([file(good[0])]), tmp_path / "b"))
+def test_the_same_trace_gives_the_same_bytes(trace: Dataset, good: Good, file: File, tmp_path: Path):
+    first = contents(write_dataset(trace, tmp_path / "a"))
+    again = contents(write_dataset(good[1]([file(good[0])]), tmp_path / "b"))
     assert first == again
+    source = trace.provenance["source"]
     assert sorted(first) == [
         "jobs.parquet",
         "manifest.json",
         "provenance.json",
         "quality.json",
         "rejects.parquet",
+        f"sources/{source}/quality.json",
+        f"sources/{source}/rejects.parquet",
     ]
 
 
-def test_an_older_trace_is_replaced_whole(trace: Trace, tmp_path: Path):
-    folder = write_trace(replace(trace, samples=empty(Samples)), tmp_path / "a")
-    write_trace(trace, folder)
-    assert not (folder / "samples.parquet").exists()
-    assert same(open_trace(folder), trace)
+def test_an_older_trace_is_replaced_whole(trace: Dataset, tmp_path: Path):
+    folder = write_dataset(trace.with_tables(samples=empty(Samples)), tmp_path / "a")
+    write_dataset(trace, folder)
+    assert not (folder / "samples").exists()
+    assert same(open_dataset(folder), trace)
 
 
-def test_other_things_in_the_folder_stay(trace: Trace, tmp_path: Path):
+def test_other_things_in_the_folder_stay(trace: Dataset, tmp_path: Path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "notes.txt").write_text("mine")
-    folder = write_trace(trace, tmp_path / "home")
-    assert same(open_trace(folder), trace)
+    folder = write_dataset(trace, tmp_path / "home")
+    assert same(open_dataset(folder), trace)
     assert (folder / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "manifest.json", "quotas.parquet"])
-def test_a_name_of_ours_that_is_taken_is_refused(trace: Trace, tmp_path: Path, name: str):
+def test_a_name_of_ours_that_is_taken_is_refused(trace: Dataset, tmp_path: Path, name: str):
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / name).write_text("{}")
     with pytest.raises(OutputError, match=f"'{name}', not written by gpuplanner"):
-        write_trace(trace, folder)
+        write_dataset(trace, folder)
     assert contents(folder) == {name: b"{}"}
 
 
-def test_a_file_is_never_replaced(trace: Trace, tmp_path: Path):
+def test_a_file_is_never_replaced(trace: Dataset, tmp_path: Path):
     path = tmp_path / "a"
     path.write_text("mine")
     with pytest.raises(OutputError, match="got a file"):
-        write_trace(trace, path)
+        write_dataset(trace, path)
     assert path.read_text() == "mine"
 
 
-def test_an_empty_folder_may_be_filled(trace: Trace, tmp_path: Path):
+def test_an_empty_folder_may_be_filled(trace: Dataset, tmp_path: Path):
     (tmp_path / "a").mkdir()
-    assert same(open_trace(write_trace(trace, tmp_path / "a")), trace)
+    assert same(open_dataset(write_dataset(trace, tmp_path / "a")), trace)
 
 
-def test_json_can_be_read_by_anything(trace: Trace, tmp_path: Path):
-    folder = write_trace(trace, tmp_path / "a")
-    provenance = json.loads((folder / "provenance.json").read_text())
+def test_json_can_be_read_by_anything(trace: Dataset, tmp_path: Path):
+    folder = write_dataset(trace, tmp_path / "a")
+    (provenance,) = json.loads((folder / "provenance.json").read_text())["sources"]
     assert {key: provenance[key] for key in trace.summary()} == trace.summary()
     findings = json.loads((folder / "quality.json").read_text())
     assert [finding["check"] for finding in findings] == trace.quality["check"].to_list()
@@ -127,7 +131,11 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b"[]"), "of another format"),
         (_write("provenance.json", b'{"format": "other"}'), "of another format"),
-        (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "expected the rows its provenance"),
+        (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), r"expected facts \['rows_in'"),
+        (
+            _write("provenance.json", b'{"format": "gpuplanner dataset 1"}'),
+            "expected the facts of each source",
+        ),
         (_forget("jobs.parquet"), "jobs.parquet: expected a table"),
         (_write("jobs.parquet", b"PAR1PAR1"), "jobs.parquet: expected a table"),
         (lambda folder: shutil.copy(folder / "rejects.parquet", folder / "jobs.parquet"), "jobs.parquet"),
@@ -137,20 +145,20 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("inventory.parquet", b""), "inventory.parquet: expected a table"),
     ],
 )
-def test_what_is_missing_or_damaged_is_named(trace: Trace, tmp_path: Path, damage, message: str):
-    folder = write_trace(trace, tmp_path / "a")
+def test_what_is_missing_or_damaged_is_named(trace: Dataset, tmp_path: Path, damage, message: str):
+    folder = write_dataset(trace, tmp_path / "a")
     damage(folder)
     with pytest.raises(TraceFormatError, match=message):
-        open_trace(folder)
+        open_dataset(folder)
 
 
-def test_rows_that_went_missing_are_noticed(trace: Trace, tmp_path: Path):
-    folder = write_trace(trace, tmp_path / "a")
+def test_rows_that_went_missing_are_noticed(trace: Dataset, tmp_path: Path):
+    folder = write_dataset(trace, tmp_path / "a")
     trace.jobs.head(1).write_parquet(folder / "jobs.parquet")
     with pytest.raises(TraceFormatError, match=r"expected the rows its provenance\.json states"):
-        open_trace(folder)
+        open_dataset(folder)
 
 
 def test_a_file_is_no_trace(file: File):
-    with pytest.raises(TraceFormatError, match="expected a folder that holds a trace; got a file"):
-        open_trace(file("x"))
+    with pytest.raises(TraceFormatError, match="expected a folder that holds a dataset; got a file"):
+        open_dataset(file("x"))

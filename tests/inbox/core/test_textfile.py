@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import open_trace, write_trace
+from gpuplanner.inbox import open_dataset, write_dataset
 from gpuplanner.inbox.core import text_file
 from gpuplanner.inbox.core.text_file import head, read_text_file
 
@@ -141,7 +141,7 @@ def test_a_list_whose_name_is_no_text_is_read_as_any_other(good, tmp_path: Path)
     text, reader = good
     path = tmp_path / os.fsdecode(b"log\xe9 \xff\x1b[2J.csv")
     path.write_text(text)
-    trace = open_trace(write_trace(reader([path]), tmp_path / "t"))
+    trace = open_dataset(write_dataset(reader([path]), tmp_path / "t"))
     (tmp_path / "plain.csv").write_text(text)
     said = ("submit_time", "start_time", "end_time", "gpus")
     assert trace.jobs.select(said).equals(reader([tmp_path / "plain.csv"]).jobs.select(said))

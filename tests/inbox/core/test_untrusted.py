@@ -21,11 +21,10 @@ import pytest
 from gpuplanner import inbox as traces
 from gpuplanner.cli.app import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import telemetry
 from gpuplanner.inbox.core import text_file
 
 TABLE = "job_id,submission_time,duration,num_gpu\na,0,7200,8\n"
-SOURCES = sorted({*traces.SOURCES, *telemetry.SOURCES})
+SOURCES = sorted(traces.SOURCES)
 LIKELY = {"tz": "UTC", "origin": "2026-01-01T00:00:00Z", "gpu": 0, "interval_s": 1}
 
 
@@ -52,10 +51,9 @@ NAMES = {"miso": ("trace_1.json", "exp_1.json"), "genai": ("pod_gpu_duty_cycle_a
 def door(request: pytest.FixtureRequest) -> Door:
     """Each source in turn."""
     name = request.param
-    library: Any = telemetry if name in telemetry.SOURCES else traces
-    known = library.SOURCES[name].hints if library is telemetry else library.SOURCES[name].options & {"tz"}
+    known = traces.SOURCES[name].options
     given = {option: value for option, value in LIKELY.items() if option in known}
-    return Door(lambda paths: library.read(name, paths, **given), NAMES.get(name, ("jobs.csv",)))
+    return Door(lambda paths: traces.read(name, paths, **given), NAMES.get(name, ("jobs.csv",)))
 
 
 def zipped(text: str) -> bytes:
@@ -187,8 +185,7 @@ def test_a_second_zone_in_one_column_rejects_its_rows(name: str, tmp_path: Path)
     header, lines = MIXED[name]
     path = tmp_path / "mixed.csv"
     path.write_text("\n".join([header, *lines, ""]))
-    library: Any = telemetry if name in telemetry.SOURCES else traces
-    got = library.read(name, path, tz="UTC")
+    got = traces.read(name, path, tz="UTC")
     assert got.rejects["row"].to_list() == [3, 4]
     assert got.provenance["rows_kept"] == 1
 
@@ -199,10 +196,9 @@ def test_a_renamed_column_is_an_error_that_names_it(name: str, tmp_path: Path):
     first = header.split(",")[0]
     path = tmp_path / "renamed.csv"
     path.write_text("\n".join([header.replace(first, "when"), lines[0], ""]))
-    library: Any = telemetry if name in telemetry.SOURCES else traces
     missing = "times in the file" if name == "nvidia-smi" else f"columns '{first}'"
     with pytest.raises(TraceFormatError, match=f"expected {missing}"):
-        library.read(name, path, tz="UTC")
+        traces.read(name, path, tz="UTC")
 
 
 CLOTHES: dict[str, Callable[[str], bytes]] = {

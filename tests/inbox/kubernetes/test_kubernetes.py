@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, open_trace, read_kubernetes, write_trace
+from gpuplanner.inbox import Dataset, open_dataset, read_kubernetes, write_dataset
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.installed import installed_gpus
@@ -122,7 +122,7 @@ def node(
 H100 = {f"{GPU}.product": "NVIDIA-H100-80GB-HBM3", f"{GPU}.count": "8", f"{GPU}.replicas": "1"}
 
 
-def dump(file: File, *things: Json, name: str = "dump.json") -> Trace:
+def dump(file: File, *things: Json, name: str = "dump.json") -> Dataset:
     listed = {"apiVersion": "v1", "items": list(things), "kind": "List", "metadata": {"resourceVersion": ""}}
     return read_kubernetes([file(json.dumps(listed, indent=4), name)])
 
@@ -589,7 +589,7 @@ def test_how_a_workload_finished_may_be_known_to_its_job_alone(file: File):
 
 
 def test_quotas_become_limits_of_the_planner_and_survive_the_folder(file: File, tmp_path: Path):
-    trace = open_trace(write_trace(dump(file, pod("a"), *QUEUES), tmp_path / "trace"))
+    trace = open_dataset(write_dataset(dump(file, pod("a"), *QUEUES), tmp_path / "trace"))
     assert trace.quotas is not None
     assert trace.quotas.select(
         "tenant", "cohort", "gpu_model", "profile", "nominal", "borrow", "lend"

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, detect, read, read_inventory, read_kubernetes, read_slurm
-from gpuplanner.inbox.core.queue_quotas import Quotas
+from gpuplanner.inbox import Dataset, detect, read, read_inventory, read_kubernetes, read_slurm
 from gpuplanner.schemas import Inventory, Jobs, check
+from gpuplanner.schemas import QueueQuotas as Quotas
 
 T0 = 1_756_706_400
 DAY = "2025-09-01T"
@@ -122,7 +122,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return document
 
 
-def lawful(content: bytes, reader: Callable[[list[Path]], Trace]) -> None:
+def lawful(content: bytes, reader: Callable[[list[Path]], Dataset]) -> None:
     """An error of ours, or a trace whose tables are whole and whose rows add up."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "dump.json"

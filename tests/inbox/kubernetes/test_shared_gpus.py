@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox import Trace, read_kubernetes
+from gpuplanner.inbox import Dataset, read_kubernetes
 from gpuplanner.inbox.kubernetes.dump import RESERVES
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, MEMORY_MIB, pod_gpus
 from gpuplanner.inbox.kubernetes.nodes import read_node, registered_boards
@@ -64,7 +64,7 @@ def pod(
     }
 
 
-def dump(file: File, *things: Json) -> Trace:
+def dump(file: File, *things: Json) -> Dataset:
     return read_kubernetes([file(json.dumps({"kind": "List", "items": list(things)}), "dump.json")])
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, detect, read
+from gpuplanner.inbox import detect, read
 from gpuplanner.inbox.public.dlrm import read_dlrm
 from gpuplanner.inbox.public.miso import read_miso
 from gpuplanner.inbox.public.simulator import read_simulator
@@ -143,7 +143,6 @@ def test_a_damaged_miso_file_is_an_error_or_a_full_account(text: bytes):
 def test_the_public_jobs_of_miso(public_data: Path):
     paths = [public_data / "miso_mig" / name for name in ("trace_100.json", "exp_100.json")]
     trace = read("auto", paths)
-    assert isinstance(trace, Trace)
     runs = (trace.jobs["end_time"] - trace.jobs["start_time"]).dt.total_seconds()
     assert trace.summary()["rows_in"] == trace.jobs.height == 100  # data README
     assert runs.sum() == sum(json.loads(paths[1].read_text()).values()) == 312_232

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import Trace, read_supercloud
+from gpuplanner.inbox import Dataset, read_supercloud
 
 File = Callable[..., Path]
 
@@ -21,7 +21,7 @@ HEADER = (
 T0 = 1609535912
 
 
-def rows(file: File, *lines: str) -> Trace:
+def rows(file: File, *lines: str) -> Dataset:
     return read_supercloud([file("\n".join([HEADER, *lines]) + "\n")])
 
 

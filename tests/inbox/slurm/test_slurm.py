@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, read, read_slurm
+from gpuplanner.inbox import Dataset, read, read_slurm
 from gpuplanner.inbox.slurm.accounting_rows import SEEN_AGAIN
 from gpuplanner.inbox.slurm.sacct import STEP
 from gpuplanner.inbox.slurm.words import duration_s, parse_tres, slurm_state
@@ -45,7 +45,9 @@ FAULTY = f"""\
 """
 
 
-def table(file: File, *rows: str, header: str = HEADER, tz: str | None = "UTC", name: str = "a.txt") -> Trace:
+def table(
+    file: File, *rows: str, header: str = HEADER, tz: str | None = "UTC", name: str = "a.txt"
+) -> Dataset:
     return read_slurm([file("\n".join([header, *rows]) + "\n", name)], tz=tz)
 
 

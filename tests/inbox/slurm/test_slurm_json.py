@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Trace, read_slurm
+from gpuplanner.inbox import Dataset, read_slurm
 from gpuplanner.inbox.slurm.sacct import STEP
 
 File = Callable[..., Path]
@@ -89,7 +89,7 @@ def newer(old: Json) -> Json:
     return new
 
 
-def read(file: File, jobs: list[Json], name: str = "sacct.json") -> Trace:
+def read(file: File, jobs: list[Json], name: str = "sacct.json") -> Dataset:
     return read_slurm([file(json.dumps({"meta": META, "errors": [], "jobs": jobs}, indent=1), name)])
 
 

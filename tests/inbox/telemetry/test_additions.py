@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, TraceFormatError
-from gpuplanner.inbox.core.growth import TERMS
-from gpuplanner.inbox.telemetry import append, open_telemetry, read, write_telemetry
+from gpuplanner.inbox import add, open_dataset, read, write_dataset
+from gpuplanner.inbox.additions import TERMS
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
 
 File = Callable[..., Path]
@@ -49,7 +49,7 @@ def assert_alike(folder: Path, at_once: Path) -> None:
     assert one.keys() == other.keys()
     tables = [name for name in one if name.startswith(("samples", "coverage"))]
     assert [name for name in tables if one[name] != other[name]] == []
-    grown, whole = open_telemetry(folder), open_telemetry(at_once)
+    grown, whole = open_dataset(folder), open_dataset(at_once)
     assert grown.rejects.drop("reason").equals(whole.rejects.drop("reason"))
     assert {**grown.provenance, TERMS: None} == {**whole.provenance, TERMS: None}
 
@@ -59,34 +59,33 @@ def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file:
     store = tmp_path / "store"
     inodes, written = {}, []
     for path in files:
-        done = append("nvidia-smi", [path], store, tz="UTC")
+        done = add("nvidia-smi", [path], store, tz="UTC")
         written.append(done.months)
         now = {month.name: next(month.iterdir()).stat().st_ino for month in (store / "samples").iterdir()}
         assert all(now[month] == inode for month, inode in inodes.items())
         inodes = now
     assert written == [("2026-01",), ("2026-02",), ("2026-03",)]
-    assert_alike(store, write_telemetry(read("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
+    assert_alike(store, write_dataset(read("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
     assert contents(store)["quality.json"] == contents(tmp_path / "once")["quality.json"]
 
 
 def test_nothing_new_is_said_and_nothing_is_written(file: File, tmp_path: Path):
     path, store = file(log(*JANUARY), "n1.csv"), tmp_path / "store"
-    append("nvidia-smi", [path], store, tz="UTC")
+    add("nvidia-smi", [path], store, tz="UTC")
     inode, before = store.stat().st_ino, contents(store)
     renamed = path.rename(tmp_path / "n2.csv")
-    again = append("auto", [renamed], store, tz="UTC")
+    again = add("auto", [renamed], store, tz="UTC")
     assert (again.added, again.unchanged, again.months) == ((), ("n2.csv",), ())
-    assert again.news() == "nothing to do: 1 file(s) read before, none new"
-    assert again.summary() == open_telemetry(store).summary()
+    assert again.news() == "nothing to do: 1 file(s) read before, none new or changed"
     assert (store.stat().st_ino, contents(store)) == (inode, before)
 
 
 def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Path):
     store = tmp_path / "store"
-    append("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
-    done = append("nvidia-smi", [file(log(*JANUARY, *FEBRUARY), "n1.csv")], store, tz="UTC")
+    add("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
+    done = add("nvidia-smi", [file(log(*JANUARY, *FEBRUARY), "n1.csv")], store, tz="UTC")
     assert (done.added, done.months) == (("n1.csv",), ("2026-02",))
-    whole = open_telemetry(store)
+    whole = open_dataset(store)
     assert whole.samples["power_w"].to_list() == [400, 401, 402, 400, 401, 402]
     assert whole.rejects["row", "reason"].rows() == [(2, AGAIN), (3, AGAIN), (4, AGAIN)]
     assert (whole.provenance["rows_in"], whole.provenance["rows_kept"]) == (9, 6)
@@ -97,10 +96,10 @@ def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Pat
 def test_of_rows_that_contradict_one_another_the_first_read_counts(file: File, tmp_path: Path):
     changed = JANUARY[0].replace("400", "480")
     store = tmp_path / "store"
-    append("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
-    done = append("nvidia-smi", [file(log(changed), "n1.late.csv")], store, tz="UTC")
-    assert (done.months, done.news()) == ((), "1 file(s) added, 0 read before; no month changed")
-    whole = open_telemetry(store)
+    add("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
+    done = add("nvidia-smi", [file(log(changed), "n1.late.csv")], store, tz="UTC")
+    assert (done.months, done.news()) == ((), "1 file(s) added, 0 replaced, 0 read before")
+    whole = open_dataset(store)
     assert whole.samples["power_w"].to_list() == [400, 401, 402]
     assert whole.rejects.rows() == [("n1.late.csv", 2, CONTRADICTION, changed)]
     assert whole.quality.filter(check=f"rejected: {CONTRADICTION}")["severity"].to_list() == ["error"]
@@ -129,8 +128,8 @@ def test_any_rows_in_any_runs_are_as_all_files_at_once(logs: list[list[tuple[Any
             files[-1].write_text(log(*texts, f"{EDGE + 7200}.0, {number + 2}, 1, 1"))
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
-            append("nvidia-smi", files[first:last], Path(place) / "store", tz="UTC")
-        once = write_telemetry(read("nvidia-smi", files, tz="UTC"), Path(place) / "once")
+            add("nvidia-smi", files[first:last], Path(place) / "store", tz="UTC")
+        once = write_dataset(read("nvidia-smi", files, tz="UTC"), Path(place) / "once")
         assert_alike(Path(place) / "store", once)
 
 
@@ -168,8 +167,8 @@ def test_metrics_that_come_in_different_files_make_one_sample(
             files[-1].write_text("\n".join([*lines, mark, ""]))
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
-            append("dcgm-exporter", files[first:last], Path(place) / "store")
-        grown, once = open_telemetry(Path(place) / "store"), read("dcgm-exporter", files)
+            add("dcgm-exporter", files[first:last], Path(place) / "store")
+        grown, once = open_dataset(Path(place) / "store"), read("dcgm-exporter", files)
     assert grown.samples.equals(once.samples)
     assert grown.coverage.equals(once.coverage)
     facts = grown.provenance
@@ -185,10 +184,10 @@ def test_a_better_counter_read_later_takes_the_legacy_activity_out_of_earlier_mo
     legacy = file(page("DCGM_FI_DEV_GPU_UTIL", 99, EDGE), "a.prom")
     profiled = file(page("DCGM_FI_PROF_SM_ACTIVE", 0.2, EDGE + 86400), "b.prom")
     store = tmp_path / "store"
-    append("dcgm-exporter", [legacy], store)
-    assert open_telemetry(store).samples["sm_activity"].to_list() == [0.99]
-    assert append("dcgm-exporter", [profiled], store).months == ("2026-01", "2026-02")
-    samples = open_telemetry(store).samples
+    add("dcgm-exporter", [legacy], store)
+    assert open_dataset(store).samples["sm_activity"].to_list() == [0.99]
+    assert add("dcgm-exporter", [profiled], store).months == ("2026-01", "2026-02")
+    samples = open_dataset(store).samples
     assert samples["sm_activity", "activity_source"].rows() == [(None, "none"), (0.2, "profiling")]
     assert samples.equals(read("dcgm-exporter", [legacy, profiled]).samples)
 
@@ -200,8 +199,8 @@ def test_processes_are_added_once(file: File, tmp_path: Path):
         file("\n".join([head, *part, ""]), name) for name, part in (("n1.a", rows[:3]), ("n1.b", rows[2:]))
     )
     for path in (one, two):
-        append("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
-    whole, once = open_telemetry(tmp_path / "store"), read("smi-apps", [one, two], tz="UTC", gpu=0)
+        add("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
+    whole, once = open_dataset(tmp_path / "store"), read("smi-apps", [one, two], tz="UTC", gpu=0)
     assert whole.processes is not None
     assert once.processes is not None
     assert whole.processes.equals(once.processes)
@@ -217,28 +216,30 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(
         file(log(*FEBRUARY), "n1.b.csv"),
         tmp_path / "store",
     )
-    append("nvidia-smi", [january], store, tz="UTC")
+    add("nvidia-smi", [january], store, tz="UTC")
     before = contents(store)
     page, unreadable = file(good_text("dcgm-exporter"), "n1.prom"), file(log("x, 0, 1, 1"), "n1.c.csv")
     for fault, source, paths, hints in (
-        ("the terms it was made with", "nvidia-smi", [february], {"tz": "Europe/Oslo"}),
-        ("the terms it was made with", "nvidia-smi", [january], {"tz": "Europe/Oslo"}),
-        ("the terms it was made with", "dcgm-exporter", [page], {}),
+        ("the options that it was read with", "nvidia-smi", [february], {"tz": "Europe/Oslo"}),
+        ("the options that it was read with", "nvidia-smi", [january], {"tz": "Europe/Oslo"}),
         ("at least one readable sample", "nvidia-smi", [unreadable], {"tz": "UTC"}),
         ("No such file", "nvidia-smi", [tmp_path / "none.csv"], {"tz": "UTC"}),
     ):  # fmt: skip
         with pytest.raises(TraceFormatError, match=fault):
-            append(source, paths, store, **hints)
+            add(source, paths, store, **hints)
         assert contents(store) == before
+    counted = {"origin": "2026-01-01T00:00:00Z", "interval_s": 15}
+    add("dcgm-exporter", [page], tmp_path / "new", **counted)
     with pytest.raises(TraceFormatError, match="pages that carry their times"):
-        append("dcgm-exporter", [page], tmp_path / "new", origin="2026-01-01T00:00:00Z", interval_s=15)
-    assert not (tmp_path / "new").exists()
-    (store / "samples" / "month=2026-01" / "samples.parquet").unlink()
+        add(
+            "dcgm-exporter", [file(good_text("dcgm-exporter") + "\n", "n2.prom")], tmp_path / "new", **counted
+        )
+    (store / "samples" / "month=2026-01" / "nvidia-smi.parquet").unlink()
     with pytest.raises(TraceFormatError, match="'samples': 0"):
-        append("nvidia-smi", [february], store, tz="UTC")
-    plain = write_telemetry(read("nvidia-smi", january, tz="UTC"), tmp_path / "plain")
-    with pytest.raises(TraceFormatError, match="a folder made with --append"):
-        append("nvidia-smi", [january], plain, tz="UTC")
+        add("nvidia-smi", [february], store, tz="UTC")
+    plain = write_dataset(read("nvidia-smi", january, tz="UTC"), tmp_path / "plain")
+    with pytest.raises(TraceFormatError, match="a source that can grow"):
+        add("nvidia-smi", [january], plain, tz="UTC")
 
 
 def test_logs_without_times_start_at_the_origin_of_their_run(
@@ -247,8 +248,8 @@ def test_logs_without_times_start_at_the_origin_of_their_run(
     text = good_text("dcgmi-dmon")
     for day, name in enumerate(("n1", "n2"), start=1):
         origin = f"2026-01-0{day}T00:00:00Z"
-        append("dcgmi-dmon", [file(f"{text}# {day}\n", f"{name}.txt")], tmp_path / "store", origin=origin)
-    samples = open_telemetry(tmp_path / "store").samples
+        add("dcgmi-dmon", [file(f"{text}# {day}\n", f"{name}.txt")], tmp_path / "store", origin=origin)
+    samples = open_dataset(tmp_path / "store").samples
     assert samples.group_by("node").agg(pl.col("time").min().dt.day()).sort("node").rows() == [
         ("n1", 1),
         ("n2", 2),
@@ -260,21 +261,21 @@ def test_public_runs_one_by_one(public_data: Path, tmp_path: Path):
     """Four logs of H100 nodes in two months, added one by one, against one reading of all: to the byte."""
     files = sorted((public_data / "h100_runs").glob("*_telemetry.csv.gz"))
     for path in files:
-        append("node-csv", [path], tmp_path / "store")
-    assert append("auto", files, tmp_path / "store").unchanged == tuple(path.name for path in files)
-    assert_alike(tmp_path / "store", write_telemetry(read("node-csv", files), tmp_path / "once"))
+        add("node-csv", [path], tmp_path / "store")
+    assert add("auto", files, tmp_path / "store").unchanged == tuple(path.name for path in files)
+    assert_alike(tmp_path / "store", write_dataset(read("node-csv", files), tmp_path / "once"))
 
 
 SLOW = """
 import sys, time
-from gpuplanner.inbox.telemetry import append, growth as additions
-link = additions.linked
+from gpuplanner.inbox import add, draft
+link = draft.linked
 def slow(*given):
     link(*given)
     print("writing", flush=True)
     time.sleep(60)
-additions.linked = slow
-append("nvidia-smi", [sys.argv[1]], sys.argv[2], tz="UTC")
+draft.linked = slow
+add("nvidia-smi", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 
 
@@ -284,17 +285,17 @@ def test_a_run_that_is_killed_leaves_the_old_state(file: File, tmp_path: Path):
         file(log(*FEBRUARY), "n1.b.csv"),
         tmp_path / "store",
     )
-    append("nvidia-smi", [january], store, tz="UTC")
+    add("nvidia-smi", [january], store, tz="UTC")
     before = contents(store)
     command = [sys.executable, "-c", SLOW, str(february), str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(OutputError, match="another run"):
-            append("nvidia-smi", [february], store, tz="UTC")
+            add("nvidia-smi", [february], store, tz="UTC")
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
-    assert append("nvidia-smi", [february], store, tz="UTC").months == ("2026-02",)
+    assert add("nvidia-smi", [february], store, tz="UTC").months == ("2026-02",)
 
 
 def test_the_command_says_what_it_did(file: File, tmp_path: Path, capsys, monkeypatch):
@@ -309,8 +310,11 @@ def test_the_command_says_what_it_did(file: File, tmp_path: Path, capsys, monkey
 
     january, february = str(file(log(*JANUARY), "n1.csv")), str(file(log(*FEBRUARY), "n1.b.csv"))
     more = ("-o", str(tmp_path / "store"), "--append", "--tz", "UTC", "--json")
-    assert "1 file(s) added, 0 read before; months written: 2026-01" in run("auto", january, *more)[1]
+    assert (
+        "1 file(s) added, 0 replaced, 0 read before; months written: 2026-01"
+        in run("auto", january, *more)[1]
+    )
     out, err = run("nvidia-smi", january, february, *more)
-    assert "1 file(s) added, 1 read before; months written: 2026-02" in err
+    assert "1 file(s) added, 0 replaced, 1 read before; months written: 2026-02" in err
     assert json.loads(out)["rows_in"] == 6
     assert "nothing to do: 2 file(s) read before" in run("auto", january, february, *more)[1]

@@ -17,11 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import SOURCES, Telemetry, read, read_months
+from gpuplanner.inbox import Dataset, add, read
+from gpuplanner.inbox.core.months import by_month, write_month
+from gpuplanner.inbox.telemetry.csv_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.inbox.telemetry.pages import Hints
 from gpuplanner.inbox.telemetry.sample_spans import Way
-from gpuplanner.inbox.telemetry.store import by_month, write_month
+from gpuplanner.inbox.telemetry.smi_query import read_smi_query
 
+READERS: dict[str, Callable[..., Dataset]] = {
+    "nvidia-smi": read_smi_query,
+    "node-csv": read_node_csv,
+    "dcgm-csv": read_dcgm_csv,
+}
 EXAMPLES = settings(max_examples=12, deadline=None)
 START = datetime(2026, 1, 31, 23, 56, tzinfo=UTC)
 SMALL = Way(block_bytes=200, window_rows=7, group_rows=9)
@@ -111,10 +118,10 @@ def damaged(random: random.Random, lines: list[str]) -> str:
     return "\n".join([lines[0], *body]) + random.choice(["\n", ""])
 
 
-def outcome(source: str, paths: list[Path], way: Way) -> Telemetry | None:
+def outcome(source: str, paths: list[Path], way: Way) -> Dataset | None:
     """What reading in a way gives; None where the files are refused."""
     try:
-        return SOURCES[source].read(paths, Hints(tz="UTC"), way)
+        return READERS[source](paths, Hints(tz="UTC"), way)
     except TraceFormatError:
         return None
 
@@ -149,20 +156,19 @@ def test_blocks_give_what_the_whole_gives(source: str, seed: int, rows: int, fil
         months = by_month(whole.samples)
         assert sorted(path.name for path in (folder / "months").iterdir()) == sorted(months)
         for name, samples in months.items():
-            write_month(samples, folder / "again" / name)
+            write_month(samples, folder / "again" / name / "samples.parquet")
             written = (folder / "months" / name / "samples.parquet").read_bytes()
             assert written == (folder / "again" / name / "samples.parquet").read_bytes()
 
 
-def test_other_sources_are_read_whole_and_written_by_month(good: Any, tmp_path: Path):
+def test_a_dataset_holds_what_reading_gives(good: Any, tmp_path: Path):
     name, text, hints, _ = good
-    path, months = tmp_path / "n1.txt", tmp_path / "months"
+    path = tmp_path / "n1.txt"
     path.write_text(text)
-    months.mkdir()
-    told, whole = read_months(name, path, months, **hints), read(name, path, **hints)
-    assert told.provenance == whole.provenance
-    assert told.samples.is_empty()
-    assert sum(pl.read_parquet(file).height for file in months.rglob("*.parquet")) == whole.samples.height
+    told, whole = add(name, [path], tmp_path / "mine", **hints).dataset, read(name, path, **hints)
+    assert told.summary() == whole.summary()
+    assert told.samples is not None
+    assert told.samples.equals(whole.samples)
 
 
 def test_rows_are_counted_on_from_block_to_block(tmp_path: Path):
@@ -170,6 +176,6 @@ def test_rows_are_counted_on_from_block_to_block(tmp_path: Path):
     path = tmp_path / "n1.csv"
     path.write_text("index, power.draw [W]\n" + "".join(f"{row % 2}, {row}\n" for row in range(14)))
     hints = Hints(origin="2026-01-01T00:00:00Z", interval_s=10)
-    telemetry = SOURCES["nvidia-smi"].read([path], hints, SMALL)
+    telemetry = read_smi_query([path], hints, SMALL)
     last = telemetry.samples.filter(pl.col("power_w") >= 12)
     assert last["time"].to_list() == [datetime(2026, 1, 1, 0, 1, tzinfo=UTC)] * 2

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.cli import main
-from gpuplanner.inbox.telemetry import SOURCES, open_telemetry
+from gpuplanner.errors import GpuPlannerWarning
+from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.telemetry.sources import TELEMETRY
+
+SOURCES = {source.name: source for source in TELEMETRY}
 
 File = Callable[..., Path]
 Run = Callable[..., tuple[int, str, str]]
@@ -47,7 +51,7 @@ def test_ingest_reads_every_source(good, file: File, tmp_path: Path, run: Run):
     assert code == 0
     facts = json.loads(printed)
     assert (facts["source"], facts["rows_in"], facts["rows_kept"]) == (name, rows, rows)
-    assert open_telemetry(out).summary() == facts
+    assert open_dataset(out).summary() == facts
 
 
 def test_the_list_names_them(run: Run):
@@ -70,17 +74,20 @@ def test_columns_interval_and_node(source: str, file: File, tmp_path: Path, run:
     code, _, err = run("ingest", *words, OPTIONS["origin"], "-o", str(tmp_path / "out"))
     assert code == 0
     assert "warning: times made from a count: 2 row(s)" in err
-    samples = open_telemetry(tmp_path / "out").samples
+    samples = open_dataset(tmp_path / "out").samples
     assert samples.select("node", "gpu", "power_w").rows() == [("n5", 1, 40.0), ("n5", 1, 41.0)]
 
 
-def test_options_that_mean_nothing_are_refused(file: File, good_text: Callable[[str], str], run: Run):
+def test_options_that_mean_nothing_are_warned_of(
+    file: File, good_text: Callable[[str], str], tmp_path: Path, run: Run
+):
     dmon = str(file(good_text("smi-dmon")))
-    code, _, err = run("ingest", "smi-dmon", dmon, f"--nodes={dmon}")
-    assert (code, "--nodes means nothing" in err) == (2, True)
     jobs = str(file("job_id,submission_time,duration,num_gpu\na,0,60,1\n", "c.csv"))
-    code, _, err = run("ingest", "itp", jobs, "--gpu=0")
-    assert (code, "--gpu means nothing" in err) == (2, True)
+    for source, path, option in (("smi-dmon", dmon, f"--nodes={jobs}"), ("itp", jobs, "--gpu=0")):
+        name = option.partition("=")[0].removeprefix("--")
+        more = (OPTIONS["origin"],) if source == "smi-dmon" else ()
+        with pytest.warns(GpuPlannerWarning, match=f"source '{source}': {name}: changes nothing here"):
+            assert run("ingest", source, path, option, *more, "-o", str(tmp_path / source))[0] == 0
 
 
 def test_a_file_like_nothing_names_the_sources(file: File, run: Run):

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.telemetry import hourly, open_telemetry, read, scan_samples, write_telemetry
+from gpuplanner.inbox import open_dataset, read, scan_samples, write_dataset
+from gpuplanner.inbox.telemetry import hourly
 from gpuplanner.inbox.telemetry.energy import BOTH, COUNTER, J_PER_KWH, POWER, board_energy
 from gpuplanner.inbox.telemetry.sample_findings import RESTARTS, TWO_ENERGIES, XIDS
 from gpuplanner.schemas import LATER_COUNTERS, Samples, conform
@@ -200,11 +201,11 @@ def test_a_folder_without_the_later_counters_opens(file: File, tmp_path: Path):
     """Months of an older folder have no such columns, and neither have those in which nobody read them."""
     texts = [PAGE.format(at=1769900000000 + 86400000 * day, mj=1) for day in (0, 1)]
     telemetry = read("dcgm-exporter", file(texts[0].splitlines()[1] + "\n" + texts[1]))
-    folder = write_telemetry(telemetry, tmp_path / "out")
+    folder = write_dataset(telemetry, tmp_path / "out")
     older, newer = (pl.read_parquet(path) for path in sorted(folder.glob("samples/*/samples.parquet")))
     assert set(LATER_COUNTERS) & {*older.columns} == set()
     assert [name for name in LATER_COUNTERS if name in newer.columns] == ["sm_occupancy", "energy_counter_j"]
-    assert open_telemetry(folder).samples.equals(telemetry.samples)
+    assert open_dataset(folder).samples.equals(telemetry.samples)
     assert scan_samples(folder).select(LATER_COUNTERS).collect().rows() == [
         (None, None, None),
         (0.375, 0.001, None),

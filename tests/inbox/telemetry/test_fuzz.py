@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import SOURCES, Telemetry, read
+from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.telemetry.sources import TELEMETRY
 from gpuplanner.schemas import Samples, check
 
 EXAMPLES = settings(
@@ -46,8 +47,10 @@ EDGES = st.sampled_from(
 )
 PIECES = st.text(max_size=12) | EDGES
 
+SOURCES = {source.name: source for source in TELEMETRY}
 
-def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Telemetry | None:
+
+def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Dataset | None:
     """What a reader makes of bytes; None where it refuses them. No row may be lost, no value be off the table."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "n1.txt"
@@ -69,7 +72,7 @@ def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Telemetry | 
 @pytest.mark.parametrize("name", SOURCES)
 def test_noise(name: str, content: bytes):
     hints = {"origin": "2026-01-01T00:00:00Z", "tz": "UTC", "gpu": 0, "interval_s": 1}
-    attempt(name, content, {hint: value for hint, value in hints.items() if hint in SOURCES[name].hints})
+    attempt(name, content, {hint: value for hint, value in hints.items() if hint in SOURCES[name].options})
 
 
 @EXAMPLES

@@ -12,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import expand_node_list, match_jobs
+from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.node_names import expand_node_list
+from gpuplanner.inbox.telemetry import coverage
+from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
+from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas import Jobs, Samples, conform
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,10 +59,21 @@ def jobs(*rows: tuple[str, float, float | None, str | None, float | None, str | 
     return conform(table, Jobs, where="test")
 
 
-def held(table: pl.DataFrame, *rows: Any, allocations: pl.DataFrame | None = None) -> Sequence[str | None]:
+def matched(
+    table: pl.DataFrame, known: pl.DataFrame, names: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, dict[str, Any], list[Finding]]:
+    """Samples with their jobs, and the report on the match."""
+    holders = find_holders(devices_of(table.lazy()), known, names)
+    found = holders.give_jobs(table.lazy())
+    facts, findings = join_report(found, known, holders, coverage(table))
+    return found.collect(), facts, findings
+
+
+def held(table: pl.DataFrame, *rows: Any) -> Sequence[str | None]:
     """Jobs of the samples, in the order in which they were given."""
-    found, _ = match_jobs(table, jobs(*rows), allocations)
-    assert found.drop("job_id").equals(table.drop("job_id"))
+    found = matched(table, jobs(*rows))[0]
+    derived = ("job_id", "job_evidence")
+    assert found.drop(derived).equals(table.drop(derived))
     return found["job_id"].to_list()
 
 
@@ -92,20 +107,11 @@ def test_a_job_on_a_part_of_the_node_is_not_guessed():
     table = samples({"gpu": 0}, {"gpu": 1})
     assert held(table, ("a", 0, 1, "n1", 1, None)) == [None, None]
     assert held(table, ("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n1", 1, None)) == [None, None]
-    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
-    assert [(found.check, found.severity, found.rows) for found in findings] == [
-        ("job not known", "warning", 2)
+    found, _, findings = matched(table, jobs(("a", 0, 1, "n1", 1, None)))
+    assert found["job_evidence"].to_list() == ["together", "together"]
+    assert [(each.check, each.severity, each.rows) for each in findings] == [
+        ("several jobs on the node: job of a device not known", "info", 2)
     ]
-
-
-def test_allocations_say_which_part():
-    table = samples({"gpu": 0}, {"gpu": 1}, {"gpu": 1, "time": hour(5)})
-    given_out = pl.DataFrame(
-        {"job_id": ["a", "b"], "node": "n1", "gpu": [0, 1], "instance": [None, None]},
-        schema_overrides={"instance": pl.Int32},
-    )
-    both = ("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n1", 1, None)
-    assert held(table, *both, allocations=given_out) == ["a", "b", None]
 
 
 def test_a_name_from_the_source_counts_most():
@@ -129,10 +135,10 @@ def test_instances_are_matched_by_their_profile():
 
 def test_jobs_seen_outside_their_time_show_that_clocks_differ():
     table = samples(*({"time": hour(at), "job_id": "a"} for at in (0, 0.01, 0.02, 0.03)))
-    _, findings = match_jobs(table, jobs(("a", 0.5, 1, "n1", 1, None)))
+    *_, findings = matched(table, jobs(("a", 0.5, 1, "n1", 1, None)))
     (skew,) = [found for found in findings if found.check.startswith("clock skew")]
     assert (skew.severity, skew.rows, skew.example) == ("warning", 1, "job a on n1: by 1800 s")
-    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    *_, findings = matched(table, jobs(("a", 0, 1, "n1", 1, None)))
     assert [found.check for found in findings] == ["job named by the source"]
 
 
@@ -143,7 +149,7 @@ def test_only_free_devices_at_work_have_activity_without_a_job():
             for at, busy in ((0, 0.9), (2, 0.049), (3, None), (4, 0.05))
         )
     )
-    _, findings = match_jobs(table, jobs(("a", 0, 1, "n1", 1, None)))
+    *_, findings = matched(table, jobs(("a", 0, 1, "n1", 1, None)))
     told = [(found.check, found.severity, found.rows, found.example) for found in findings]
     assert told == [
         ("job found by node and time", "info", 1, ""),
@@ -152,10 +158,41 @@ def test_only_free_devices_at_work_have_activity_without_a_job():
     ]
 
 
+def test_another_name_of_a_job_is_told_by_the_list():
+    names = pl.DataFrame({"name": ["ads/train-0", "ads/train-1"], "job_id": "ads/train"})
+    table = samples(
+        {"job_id": "ads/train-0"}, {"gpu": 1, "job_id": "ads/train-1"}, {"gpu": 2, "job_id": "x/y"}
+    )
+    found, facts, findings = matched(table, jobs(("ads/train", 0, 1, "n1", 2, None)), names)
+    assert found["job_id"].to_list() == ["ads/train", "ads/train", "x/y"]
+    assert [each.check for each in findings] == ["job named by the source", "job not in the list of jobs"]
+    assert facts["unmatched_gpu_hours"] == 0.0  # one instant is no time
+
+
+def test_the_report_sums_to_the_observed_gpu_hours():
+    """Two GPUs for four hours: a whole job, two jobs together, nobody, and on another node nobody at all."""
+    seen = [{"time": hour(at / 4), "gpu": gpu} for at in range(17) for gpu in (0, 1)]
+    table = samples(*seen, *({"time": hour(at / 4), "node": "n9"} for at in range(5)))
+    known = jobs(("a", 0, 1, "n1", 2, None), ("b", 1, 3, "n1", 1, None), ("c", 1, 2, "n1", 1, None))
+    _, facts, _ = matched(table, known)
+    total = facts["matched_gpu_hours"] + facts["together_gpu_hours"] + facts["unmatched_gpu_hours"]
+    assert total == pytest.approx(float(coverage(table)["observed_gpu_h"].sum()), abs=1e-12) == 9.0
+    assert facts["by_reason"]["no job names this node"] == pytest.approx(1.0)
+    # Samples at 17 instants stand for 16 quarters of an hour.
+    assert facts["matched_gpu_hours"] == pytest.approx(8 * 4 / 17)
+    assert facts["together_gpu_hours"] == pytest.approx(8 * 8 / 17)
+
+
+def test_a_node_is_known_by_its_first_name():
+    table = samples({"node": "n1.cluster.site"}, {"node": "n2"}, {"node": "n3.a"}, {"node": "n3.b"})
+    rows = [("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n2.site", 1, None), ("c", 0, 1, "n3", 1, None)]
+    assert held(table, *rows) == ["a", "b", None, None]
+
+
 def test_no_jobs_and_no_samples():
     none = jobs(("a", 0, 1, None, 1, None))
-    assert match_jobs(samples({}), none)[0]["job_id"].to_list() == [None]
-    assert match_jobs(samples({}).clear(), none)[0].is_empty()
+    assert matched(samples({}), none)[0]["job_id"].to_list() == [None]
+    assert matched(samples({}).clear(), none)[0].is_empty()
 
 
 SPANS = st.lists(

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.inbox.telemetry import read, write_telemetry
+from gpuplanner.inbox import read, scan_samples, write_dataset
 from gpuplanner.inbox.telemetry.coverage import observed_gpu_hours
 from gpuplanner.inbox.telemetry.energy import board_energy
 from gpuplanner.inbox.telemetry.hourly import HOURS, READ, hourly
-from gpuplanner.inbox.telemetry.store import scan_samples
 from gpuplanner.schemas import Samples, conform, empty
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)
@@ -125,7 +123,7 @@ def test_covered_time_is_that_of_the_coverage_report(
         rows += [{"time": at(float(s)), "node": f"n{node}", "power_w": 300.0} for s in np.round(seconds, 1)]
     samples = table(rows).sort("time", "node")
     telemetry = read("node-csv", file(good_text("node-csv")))
-    folder = write_telemetry(replace(telemetry, samples=samples), tmp_path / "out")
+    folder = write_dataset(telemetry.with_tables(samples=samples), tmp_path / "out")
     hours = hourly(scan_samples(folder))
     assert hours["covered"].sum() == pytest.approx(observed_gpu_hours(samples), rel=1e-12)
     assert hours["energy_kwh"].sum() == pytest.approx(0.3 * observed_gpu_hours(samples), rel=1e-12)

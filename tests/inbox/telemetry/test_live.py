@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.cli import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import Server, open_telemetry, read_live
+from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.telemetry import Server, read_live
 from gpuplanner.inbox.telemetry.live import MAX_POINTS, chunks
 from gpuplanner.inbox.telemetry.transport import TOKEN_VARIABLE
 
@@ -310,7 +311,7 @@ def test_the_command_writes_what_the_server_has(
     assert json.loads(capsys.readouterr().out)["rows_in"] == len(fake.points)
     assert 'hostname="n1"' in fake.asked[0]["query"]
     assert set(fake.tokens) == {f"Bearer {TOKEN}"}
-    assert open_telemetry(tmp_path).samples.height == len(fake.points)
+    assert open_dataset(tmp_path).samples.height == len(fake.points)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) >= 5
     assert not any(TOKEN in path.read_text("latin-1") for path in files)

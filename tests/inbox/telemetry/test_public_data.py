@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import Telemetry, effective_compute, read
+from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.telemetry import effective_compute
 
 pytestmark = pytest.mark.data
 
@@ -23,7 +24,7 @@ ORIGIN = {"origin": "2026-01-01T00:00:00Z"}
 LOOP = ("power.draw", "temperature.gpu", "temperature.memory", "utilization.gpu", "utilization.memory")
 
 
-def counted(telemetry: Telemetry, rows: int) -> Telemetry:
+def counted(telemetry: Dataset, rows: int) -> Dataset:
     """The telemetry, if no row of so many is lost, and none was rejected."""
     facts = telemetry.provenance
     assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (rows, rows, 0)

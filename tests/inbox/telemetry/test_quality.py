@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.files import to_json
-from gpuplanner.inbox.telemetry import coverage, observed_gpu_hours, read
+from gpuplanner.inbox import read
+from gpuplanner.inbox.telemetry import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.limits import POWER_MARGIN, board_limits
 
 File = Callable[..., Path]

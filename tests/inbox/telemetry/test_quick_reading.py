@@ -10,10 +10,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.fields import UNIT_SEPARATOR, unquoted
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.text_file import TextFile
-from gpuplanner.inbox.core.trace import REJECTS
 from gpuplanner.inbox.telemetry.instants import with_instants
 from gpuplanner.inbox.telemetry.metrics import Metric
 from gpuplanner.inbox.telemetry.numbers import read_cells

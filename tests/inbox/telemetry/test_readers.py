@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import read
+from gpuplanner.inbox import read
 
 File = Callable[..., Path]
 ORIGIN = {"origin": "2026-01-01T00:00:00Z"}

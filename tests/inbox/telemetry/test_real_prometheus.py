@@ -17,7 +17,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import Telemetry, read, read_live
+from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.telemetry import read_live
 
 pytestmark = pytest.mark.prometheus
 
@@ -63,7 +64,7 @@ def exposition(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def from_file(exposition: Path) -> Telemetry:
+def from_file(exposition: Path) -> Dataset:
     """The same file, read by us."""
     return read("dcgm-exporter", exposition)
 
@@ -107,7 +108,7 @@ def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
     pytest.fail(f"Prometheus was not ready within {START_S} s")
 
 
-def test_the_scrapes_are_those_of_the_file_to_the_last_bit(server: str, from_file: Telemetry):
+def test_the_scrapes_are_those_of_the_file_to_the_last_bit(server: str, from_file: Dataset):
     span = from_file.provenance["span_start"], from_file.provenance["span_end"]
     live = read_live(server, *span, interval_s=60)
     assert live.samples.equals(from_file.samples)
@@ -117,13 +118,13 @@ def test_the_scrapes_are_those_of_the_file_to_the_last_bit(server: str, from_fil
     assert from_file.provenance["rows_in"] == len(METRICS) * from_file.samples.height
 
 
-def test_the_file_says_what_the_sample_says(from_file: Telemetry, root: Path):
+def test_the_file_says_what_the_sample_says(from_file: Dataset, root: Path):
     sample = pl.read_parquet(root / "data" / "sample" / "samples.parquet").sort("time", "node", "gpu")
     same = ["time", "node", "gpu", "job_id", "sm_activity", "memory_used_gib", "power_w", "activity_source"]
     assert from_file.samples.select(same).equals(sample.select(same))
 
 
-def test_borders_of_many_chunks_change_nothing(server: str, from_file: Telemetry):
+def test_borders_of_many_chunks_change_nothing(server: str, from_file: Dataset):
     span = from_file.provenance["span_start"], from_file.provenance["span_end"]
     live = read_live(server, *span, interval_s=5)
     asked = int(live.provenance["notes"][0].split()[0])
@@ -131,14 +132,14 @@ def test_borders_of_many_chunks_change_nothing(server: str, from_file: Telemetry
     assert live.samples.equals(from_file.samples)
 
 
-def test_matchers_choose_series(server: str, from_file: Telemetry):
+def test_matchers_choose_series(server: str, from_file: Dataset):
     span = from_file.provenance["span_start"], from_file.provenance["span_end"]
     node = from_file.samples["node"][0]
     live = read_live(server, *span, interval_s=60, matchers={"Hostname": node})
     assert live.samples.equals(from_file.samples.filter(node=node))
 
 
-def test_a_grid_holds_no_value_beyond_its_step(server: str, from_file: Telemetry):
+def test_a_grid_holds_no_value_beyond_its_step(server: str, from_file: Dataset):
     device = from_file.samples.filter(pl.struct("node", "gpu") == pl.struct("node", "gpu").first())
     until = device["time"].dt.offset_by("1d")[0]
     device = device.filter(pl.col("time") <= until)

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.telemetry import SOURCES, detect, read
+from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.telemetry.sources import TELEMETRY
 from gpuplanner.schemas import Samples, check
+
+SOURCES = {source.name: source for source in TELEMETRY}
 
 File = Callable[..., Path]
 Text = Callable[[str], str]
@@ -84,7 +87,7 @@ def test_the_file_of_another_source_is_refused(good: Good, file: File):
         if {name, other} == {"smi-pmon", "smi-dmon"}:
             continue
         known = {"origin": "2026-01-01T00:00:00Z", "tz": "UTC", "gpu": 0}
-        told = {hint: value for hint, value in known.items() if hint in SOURCES[other].hints}
+        told = {hint: value for hint, value in known.items() if hint in SOURCES[other].options}
         with pytest.raises(TraceFormatError):
             read(other, path, **told)
 

@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import OutputError, SchemaError, TraceFormatError
-from gpuplanner.inbox.telemetry import open_telemetry, read, write_telemetry
-from gpuplanner.inbox.telemetry.store import scan_samples
+from gpuplanner.inbox import open_dataset, read, scan_samples, write_dataset
 
 File = Callable[..., Path]
 Good = tuple[str, str, dict[str, Any], int]
@@ -23,7 +22,7 @@ Good = tuple[str, str, dict[str, Any], int]
 def test_what_was_written_comes_back(good: Good, file: File, tmp_path: Path):
     name, text, hints, _ = good
     telemetry = read(name, file(text), **hints)
-    again = open_telemetry(write_telemetry(telemetry, tmp_path / "out"))
+    again = open_dataset(write_dataset(telemetry, tmp_path / "out"))
     assert again.samples.equals(telemetry.samples)
     assert again.rejects.equals(telemetry.rejects)
     assert again.quality.equals(telemetry.quality)
@@ -34,7 +33,7 @@ def test_what_was_written_comes_back(good: Good, file: File, tmp_path: Path):
 
 def test_the_same_input_gives_the_same_bytes(file: File, good_text: Callable[[str], str], tmp_path: Path):
     folders = [
-        write_telemetry(
+        write_dataset(
             read("smi-dmon", file(good_text("smi-dmon")), origin="2026-01-01T00:00:00Z"), tmp_path / name
         )
         for name in ("a", "b")
@@ -45,7 +44,8 @@ def test_the_same_input_gives_the_same_bytes(file: File, good_text: Callable[[st
     )
     assert sorted(first) == [
         *("coverage.parquet", "manifest.json", "provenance.json", "quality.json", "rejects.parquet"),
-        "samples/month=2026-01/samples.parquet",
+        "samples/month=2026-01/smi-dmon.parquet",
+        *(f"sources/smi-dmon/{name}" for name in ("coverage.parquet", "quality.json", "rejects.parquet")),
     ]
     assert first == second
 
@@ -56,21 +56,21 @@ def test_other_things_in_the_folder_are_left_alone(
     telemetry = read("node-csv", file(good_text("node-csv")))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    write_telemetry(telemetry, tmp_path / "mine")
+    write_dataset(telemetry, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
     (tmp_path / "mine" / "coverage.parquet").write_text("mine now")
     with pytest.raises(OutputError, match=r"'coverage\.parquet', changed since"):
-        write_telemetry(telemetry, tmp_path / "mine")
+        write_dataset(telemetry, tmp_path / "mine")
 
 
 def test_damaged_folders_are_refused(file: File, good_text: Callable[[str], str], tmp_path: Path):
     telemetry = read("node-csv", file(good_text("node-csv")))
 
     def damage(spoil: Callable[[Path], object], words: str) -> None:
-        folder = write_telemetry(telemetry, tmp_path / "out")
+        folder = write_dataset(telemetry, tmp_path / "out")
         spoil(folder)
         with pytest.raises(TraceFormatError, match=words):
-            open_telemetry(folder)
+            open_dataset(folder)
         shutil.rmtree(folder)
 
     def other_format(folder: Path) -> None:
@@ -78,20 +78,20 @@ def test_damaged_folders_are_refused(file: File, good_text: Callable[[str], str]
         (folder / "provenance.json").write_text(json.dumps(facts | {"note": facts["format"], "format": "x"}))
 
     def month(folder: Path) -> Path:
-        return next(folder.glob("samples/month=*/samples.parquet"))
+        return next(folder.glob("samples/month=*/node-csv.parquet"))
 
     def fewer_rows(folder: Path) -> None:
         pl.read_parquet(month(folder)).head(1).write_parquet(month(folder))
 
-    damage(lambda folder: month(folder).unlink(), "got {'samples': 0")
+    damage(lambda folder: month(folder).unlink(), "'samples': 0")
     damage(lambda folder: month(folder).write_bytes(b"PAR1"), "tables written by this program")
     damage(lambda folder: (folder / "coverage.parquet").unlink(), "coverage.parquet")
     damage(lambda folder: (folder / "quality.json").write_text("[1]"), "a list of findings")
     damage(lambda folder: (folder / "quality.json").write_text("{"), "a JSON file")
-    damage(other_format, "expected a 'gpuplanner telemetry 2'")
+    damage(other_format, "expected a 'gpuplanner dataset 1'")
     damage(fewer_rows, "the rows its provenance.json states")
-    with pytest.raises(TraceFormatError, match="a folder that holds telemetry"):
-        open_telemetry(tmp_path / "nothing")
+    with pytest.raises(TraceFormatError, match="a folder that holds a dataset"):
+        open_dataset(tmp_path / "nothing")
 
 
 def test_months_are_opened_one_by_one(file: File, tmp_path: Path):
@@ -99,9 +99,9 @@ def test_months_are_opened_one_by_one(file: File, tmp_path: Path):
     clocks = {"01/31 23:58": 100, "01/31 23:59": 200, "02/01 00:00": 300, "02/01 00:01": 400}
     lines = [f"2026/{clock}:00.000, 0, {watt}" for clock, watt in clocks.items()]
     text = "\n".join(["timestamp, index, power.draw [W]", *lines, ""])
-    folder = write_telemetry(read("nvidia-smi", file(text), tz="UTC"), tmp_path / "out")
+    folder = write_dataset(read("nvidia-smi", file(text), tz="UTC"), tmp_path / "out")
     assert sorted(path.name for path in (folder / "samples").iterdir()) == ["month=2026-01", "month=2026-02"]
-    assert open_telemetry(folder).samples["power_w"].to_list() == [100, 200, 300, 400]
+    assert open_dataset(folder).samples["power_w"].to_list() == [100, 200, 300, 400]
 
     midnight, minute = datetime(2026, 2, 1, tzinfo=UTC), timedelta(minutes=1)
     watts = [
@@ -109,7 +109,7 @@ def test_months_are_opened_one_by_one(file: File, tmp_path: Path):
         for start, end in ((None, None), (midnight - minute, midnight + minute), (None, midnight))
     ]
     assert watts == [[100, 200, 300, 400], [200, 300], [100, 200]]
-    (folder / "samples" / "month=2026-01" / "samples.parquet").write_bytes(b"torn")
+    (folder / "samples" / "month=2026-01" / "nvidia-smi.parquet").write_bytes(b"torn")
     assert scan_samples(folder, start=midnight).select(pl.len()).collect().item() == 2
     with pytest.raises(SchemaError, match="instants with a time zone"):
         scan_samples(folder, start=datetime(2026, 2, 1))

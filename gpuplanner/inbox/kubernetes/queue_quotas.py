@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import dataframely as dy
 import polars as pl
 
 from gpuplanner.inbox.kubernetes.words import Object, gpu_resource, part, parts, quantity, text
-from gpuplanner.schemas import conform
-
-
-class Quotas(dy.Schema):
-    """One resource of one flavor of one queue a row. A null limit is none."""
-
-    tenant = dy.String(nullable=False, metadata={"meaning": "ClusterQueue, which is the tenant of its jobs"})
-    cohort = dy.String(nullable=True, metadata={"meaning": "queues of one cohort lend each other their rest"})
-    flavor = dy.String(nullable=True, metadata={"meaning": "ResourceFlavor: kind of node"})
-    gpu_model = dy.String(nullable=True, metadata={"meaning": "board of the flavor's nodes"})
-    resource = dy.String(nullable=False, metadata={"meaning": "resource, in the words of the source"})
-    profile = dy.String(nullable=True, metadata={"meaning": "MIG profile of the resource; null: whole GPUs"})
-    nominal = dy.Float64(
-        nullable=False, min=0, metadata={"meaning": "units of the resource that are its own"}
-    )
-    borrow = dy.Float64(nullable=True, min=0, metadata={"meaning": "units that it may borrow at most"})
-    lend = dy.Float64(nullable=True, min=0, metadata={"meaning": "units that it may lend at most"})
-    namespaces = dy.String(nullable=True, metadata={"meaning": "namespaces that use it, joined by ','"})
+from gpuplanner.schemas import QueueQuotas, conform
 
 
 def quota_rows(queue: Object) -> list[dict[str, Any]]:
@@ -114,5 +96,5 @@ def quota_table(
     ]
     if not full:
         return None
-    table = conform(pl.DataFrame(full, infer_schema_length=None), Quotas, where="quotas")
+    table = conform(pl.DataFrame(full, infer_schema_length=None), QueueQuotas, where="quotas")
     return table.sort("tenant", "flavor", "resource", maintain_order=True)

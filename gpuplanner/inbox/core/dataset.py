@@ -1,0 +1,195 @@
+"""A dataset: tables that sources gave, with everything needed to trust or doubt them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.units import SECONDS_PER_HOUR
+
+COUNTS = ("source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end")
+"""Facts that every source has."""
+
+REJECTS = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
+"""Columns of the reject table: file name, 1-based line number, why, and the line as it stood."""
+
+COMMON = ("jobs", "samples")
+"""Tables that a dataset is named after, before any other."""
+
+Scan = Callable[[datetime | None, datetime | None], pl.LazyFrame]
+"""Samples of a span, read when they are collected."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What sources gave: read from files just now, or kept in a folder.
+
+    Attributes
+    ----------
+    tables : mapping of str to polars.DataFrame
+        Name → table of ``schemas.TABLES``, or one of ``coverage`` and ``processes`` beside telemetry. Those that no
+        source gave are absent; samples of a folder are not among them until they are asked for.
+    rejects : polars.DataFrame
+        Rows that cannot be read or believed: ``file``, ``row`` (line number), ``reason``, ``raw``.
+    quality : polars.DataFrame
+        ``check``, ``severity``, ``rows``, ``effect``, ``example``; gravest first.
+    provenance : mapping
+        Where the rows of the first table came from and what was counted; ready for JSON.
+    others : tuple of mapping
+        The same of the other sources of a folder.
+    join : mapping, optional
+        GPU-hours of the telemetry by how the job that held the device is known; None without jobs or telemetry.
+    scan : callable, optional
+        How samples are read from a folder.
+    told : polars.DataFrame, optional
+        Where each sample was read first: ``file``, ``row``, ``raw``, in the order of the samples. Not kept in a
+        folder.
+    """
+
+    tables: Mapping[str, pl.DataFrame]
+    rejects: pl.DataFrame
+    quality: pl.DataFrame
+    provenance: Mapping[str, Any]
+    others: tuple[Mapping[str, Any], ...] = ()
+    join: Mapping[str, Any] | None = None
+    scan: Scan | None = field(default=None, repr=False)
+    told: pl.DataFrame | None = field(default=None, repr=False)
+
+    @property
+    def kind(self) -> str:
+        """Name of the table that the dataset is named after: jobs, else samples, else the first."""
+        names = [*self.tables, *(["samples"] if self.scan is not None else [])]
+        return next((name for name in COMMON if name in names), names[0])
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The table that the dataset is named after."""
+        samples = self.samples if self.kind == "samples" else None
+        return self.tables[self.kind] if samples is None else samples
+
+    @property
+    def jobs(self) -> pl.DataFrame:
+        """Table ``schemas.Jobs``, sorted by submission.
+
+        Raises
+        ------
+        TraceFormatError
+            If no source gave a list of jobs.
+        """
+        if "jobs" not in self.tables:
+            got = f"{self.kind} of {self.provenance['source']}"
+            todo = "Ingest a list of jobs into the same folder."
+            raise TraceFormatError(message("dataset", "a list of jobs", got, todo))
+        return self.tables["jobs"]
+
+    @cached_property
+    def samples(self) -> pl.DataFrame | None:
+        """Table ``schemas.Samples``, sorted by time and device, all of it in memory; None without telemetry."""
+        if "samples" in self.tables or self.scan is None:
+            return self.tables.get("samples")
+        return self.scan(None, None).collect()
+
+    @property
+    def inventory(self) -> pl.DataFrame | None:
+        """Table ``schemas.Inventory``, or None."""
+        return self.tables.get("inventory")
+
+    @property
+    def quotas(self) -> pl.DataFrame | None:
+        """Table ``schemas.QueueQuotas``, or None."""
+        return self.tables.get("queue_quotas")
+
+    @property
+    def coverage(self) -> pl.DataFrame | None:
+        """How much of each node and UTC day telemetry saw, or None without telemetry."""
+        return self.tables.get("coverage")
+
+    @property
+    def processes(self) -> pl.DataFrame | None:
+        """Processes seen on the GPUs, or None where no source lists them."""
+        return self.tables.get("processes")
+
+    def with_tables(self, **tables: pl.DataFrame | None) -> Dataset:
+        """The same dataset with other tables under some names; None takes one away.
+
+        Examples
+        --------
+        >>> empty = pl.DataFrame()
+        >>> made = Dataset({"jobs": empty}, empty, empty, {}).with_tables(inventory=empty, jobs=None)
+        >>> list(made.tables)
+        ['inventory']
+        """
+        kept = {name: table for name, table in (self.tables | tables).items() if table is not None}  # type: ignore[operator]
+        return replace(self, tables=kept)
+
+    def summary(self) -> dict[str, Any]:
+        """The facts to show first: source, row counts, span in UTC, totals; then those of the other sources."""
+        told = summary_of(self.provenance)
+        if self.others:
+            told["other sources"] = [summary_of(facts) for facts in self.others]
+        if self.join is not None:
+            told["telemetry by job"] = dict(self.join)
+        return told
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{key}={value!r}" for key, value in self.summary().items())
+        return f"Dataset({facts})"
+
+
+def summary_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of one source to show first.
+
+    Examples
+    --------
+    >>> summary_of({"source": "itp", "rows_in": 1, "rows_kept": 1, "rows_rejected": 0, "span_start": None,
+    ...             "span_end": None, "gpu_hours": 8.0, "notes": []})["gpu_hours"]
+    8.0
+    """
+    table = {"table": facts["table"]} if "table" in facts else {}
+    held = {"gpu_hours": facts["gpu_hours"]} if "gpu_hours" in facts else {}
+    first, *rest = COUNTS
+    return (
+        {first: facts[first]}
+        | table
+        | {key: facts[key] for key in rest}
+        | held
+        | dict(facts.get("totals", {}))
+    )
+
+
+def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
+    """GPU-hours held: GPUs times time between start and end.
+
+    A job that still runs counts up to `until`. Jobs without a start, an end or a number of GPUs add
+    nothing; the quality report counts them.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    until : datetime
+        End of the observation.
+
+    Returns
+    -------
+    float
+        GPU-hours [GPU h].
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> noon, two = datetime(2025, 1, 1, 12, tzinfo=UTC), datetime(2025, 1, 1, 14, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"start_time": [noon], "end_time": [None], "state": ["RUNNING"], "gpus": [4.0]})
+    >>> gpu_hours(jobs, two)
+    8.0
+    """
+    still = pl.when(pl.col("state") == "RUNNING").then(pl.lit(until))
+    held = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), still) - pl.col("start_time")
+    total = jobs.select((pl.col("gpus") * held.dt.total_microseconds()).sum() / 1e6).item()
+    return float(total) / SECONDS_PER_HOUR

@@ -1,0 +1,206 @@
+"""Writing a dataset: all of the new folder is filled beside the old one, then takes its place at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.findings import Finding, combined, report
+from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month
+from gpuplanner.inbox.store import (
+    FORMAT,
+    MARK,
+    OF_EACH,
+    SOURCES,
+    Layer,
+    Stored,
+    layer_of,
+    part_of,
+    read_table,
+)
+from gpuplanner.inbox.telemetry.coverage import coverage
+from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
+from gpuplanner.inbox.telemetry.join_report import join_report
+from gpuplanner.schemas import TABLES
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """What a folder shall hold.
+
+    Attributes
+    ----------
+    layers : mapping of str to Layer
+        Source → what it said of itself, in the order in which they came.
+    tables : mapping of str to polars.DataFrame
+        Tables on top, but for :data:`OF_EACH`, which follow from the layers.
+    months : mapping of (str, str) to polars.DataFrame or Path
+        Month's folder and source → its samples, or the file that holds them as they are.
+    parts : mapping of (str, str) to Dataset or Path
+        Source and key → a part of its list of jobs, or the folder that holds it as it is.
+    """
+
+    layers: Mapping[str, Layer]
+    tables: Mapping[str, pl.DataFrame]
+    months: Mapping[tuple[str, str], pl.DataFrame | Path]
+    parts: Mapping[tuple[str, str], Dataset | Path]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Draft:
+        """What a folder holds that one source filled."""
+        source = layer_of(dataset.provenance)
+        samples = dataset.samples
+        by = {} if samples is None else by_month(samples)
+        return cls(
+            {source: as_layer(dataset)},
+            {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *OF_EACH)},
+            {(month, source): part for month, part in by.items()},
+            {},
+        )
+
+
+def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
+    r"""Write what one source gave as a folder, in place of an older dataset or an empty folder.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of one source, as read.
+    directory : str or Path
+        Gets a Parquet file for each table (samples by month), rejects.parquet, quality.json, provenance.json and the
+        folder ``sources``.
+
+    Returns
+    -------
+    Path
+        `directory`.
+
+    Raises
+    ------
+    OutputError
+        If the folder holds anything but a dataset, or cannot be written; what stood there is intact.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gpuplanner.inbox import read_itp
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "cluster01.csv"
+    ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
+    ...     written = write_dataset(read_itp([path]), Path(folder) / "mine")
+    ...     sorted(file.name for file in written.iterdir())
+    ['jobs.parquet', 'manifest.json', 'provenance.json', 'quality.json', 'rejects.parquet', 'sources']
+    """
+    return replace_dataset(directory, Draft.of(dataset))
+
+
+def as_layer(dataset: Dataset, more: Sequence[str] = ()) -> Layer:
+    """What a source said of itself; `more` are tables that it gave beside those of the dataset."""
+    facts = {**dataset.provenance, "tables": sorted({*dataset.tables, *more})}
+    tables = {name: table for name, table in dataset.tables.items() if name in OF_EACH}
+    samples = dataset.tables.get(SAMPLES)
+    if samples is not None and "coverage" not in tables:
+        tables["coverage"] = coverage(samples)
+    return Layer(facts, dataset.quality, dataset.rejects, tables)
+
+
+def replace_dataset(directory: str | Path, draft: Draft) -> Path:
+    """Put a folder in place of what stood there."""
+    directory = Path(directory)
+    with replaced_directory(directory, mark=MARK) as folder:
+        _fill(folder, draft)
+    return directory
+
+
+def _fill(folder: Path, draft: Draft) -> None:
+    for name, table in draft.tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    for (month, source), samples in draft.months.items():
+        path = folder / SAMPLES / month / f"{source}.parquet"
+        if isinstance(samples, Path):
+            linked(samples, path)
+        else:
+            write_month(samples, path)
+    for source, layer in draft.layers.items():
+        _write_layer(folder / SOURCES / source, layer)
+    for (source, key), part in draft.parts.items():
+        place = part_of(folder, source, key)
+        if isinstance(part, Path):
+            shutil.copytree(part, place, copy_function=linked)
+        else:
+            _write_part(place, part)
+    layers = list(draft.layers.values())
+    rejects = pl.concat([layer.rejects for layer in layers])
+    rejects.write_parquet(folder / "rejects.parquet")
+    rows = {name: table.height for name, table in draft.tables.items()} | {"rejects": rejects.height}
+    stored = Stored(folder, {"sources": [layer.facts for layer in layers]})
+    for name, table in _of_each(stored, layers).items():
+        table.write_parquet(folder / f"{name}.parquet")
+        rows[name] = table.height
+    told: dict[str, Any] = {}
+    findings = [Finding(*row) for layer in layers for row in layer.quality.iter_rows()]
+    if stored.telemetry:
+        raw = scan_months(of_span(folder, stored.telemetry, None, None))
+        rows[SAMPLES] = raw.select(pl.len()).collect().item()
+        if "jobs" in draft.tables:
+            told["join"], found = _join(folder, stored, raw, draft.tables)
+            findings += found
+    quality = layers[0].quality if len(layers) == 1 and not told else report(combined(findings))
+    (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
+    stated = {"format": FORMAT, "sources": [layer.facts for layer in layers], "rows": rows, **told}
+    (folder / "provenance.json").write_text(to_json(stated), encoding="utf-8")
+
+
+def _join(
+    folder: Path, stored: Stored, raw: pl.LazyFrame, tables: Mapping[str, pl.DataFrame]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Work out who held the devices of the telemetry, and keep it."""
+    jobs = tables["jobs"]
+    holders = find_holders(devices_of(raw), jobs, tables.get("job_names"))
+    holders.devices.write_parquet(folder / "devices.parquet")
+    holders.spans.write_parquet(folder / "holders.parquet")
+    seen = read_table(folder / "coverage.parquet", TABLES["coverage"])
+    return join_report(stored.scan(), jobs, holders, seen)
+
+
+def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]:
+    """Coverage and processes of all telemetry together."""
+    found = {}
+    several = len(stored.telemetry) > 1
+    for name in OF_EACH:
+        tables = [layer.tables[name] for layer in layers if name in layer.tables]
+        if tables and name == "coverage" and several:
+            found[name] = coverage(stored.scan().select("time", "node", "gpu").collect(engine="streaming"))
+        elif tables:
+            found[name] = pl.concat(tables).unique(maintain_order=True) if several else tables[0]
+    return found
+
+
+def _write_layer(folder: Path, layer: Layer) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    layer.rejects.write_parquet(folder / "rejects.parquet")
+    for name, table in layer.tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    (folder / "quality.json").write_text(to_json(layer.quality.to_dicts()), encoding="utf-8")
+
+
+def _write_part(folder: Path, part: Dataset) -> None:
+    _write_layer(folder, Layer(part.provenance, part.quality, part.rejects, part.tables))
+    (folder / "provenance.json").write_text(to_json(dict(part.provenance)), encoding="utf-8")
+
+
+def linked(source: str | Path, target: str | Path) -> None:
+    """Give the new folder a file of the old one as it is: files are replaced and never changed, so they may share."""
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

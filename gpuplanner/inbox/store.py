@@ -1,0 +1,427 @@
+"""Datasets as folders: Parquet and JSON that anyone can open, the same bytes for the same input.
+
+On top stand the tables of all sources together; ``sources/NAME`` holds what each source said of itself (facts,
+rejects, quality) and, for lists of jobs, the parts from which the table on top follows. Samples stand by month, a file
+for each source. Telemetry is joined to jobs when it is read, see :mod:`gpuplanner.inbox.telemetry.holders`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dataframely as dy
+import polars as pl
+
+from gpuplanner.errors import SchemaError, TraceFormatError, message
+from gpuplanner.files import Mark, kept_aside
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan
+from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
+from gpuplanner.inbox.core.job_pieces import read_jobs
+from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
+from gpuplanner.inbox.telemetry.holders import DEVICES, SPANS, Holders
+from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
+from gpuplanner.inbox.telemetry.ladder import on_one_rung, rungs
+from gpuplanner.intervals import require_zone
+from gpuplanner.schemas import TABLES, check
+
+FORMAT = "gpuplanner dataset 1"
+"""Text in provenance.json by which a dataset is known."""
+_FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
+OLDER = tuple(
+    Mark("provenance.json", text, names=names)
+    for text, names in {
+        "gpuplanner trace 1": (*_FILES, *(f"parts/*/{name}" for name in _FILES)),
+        "gpuplanner reading 1": _FILES,
+        "gpuplanner telemetry 2": (*_FILES, "samples/month=*/samples.parquet"),
+    }.items()
+)
+"""Kinds of folders of earlier versions, of one source each."""
+MARK = Mark(
+    "provenance.json",
+    FORMAT,
+    names=(*_FILES, "devices.parquet", "holders.parquet", "sources/*/*.*", "samples/month=*/*.parquet"),
+    older=OLDER,
+)
+
+REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
+SOURCES = "sources"
+JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS}
+"""What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
+OF_EACH = ("coverage", "processes")
+"""Tables that several sources of telemetry may give, put together on top."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """What one source said of itself."""
+
+    facts: Mapping[str, Any]
+    quality: pl.DataFrame
+    rejects: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame]
+    """Those of :data:`OF_EACH`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A dataset as it lies in its folder; tables are read when they are asked for."""
+
+    path: Path
+    provenance: Mapping[str, Any]
+
+    @cached_property
+    def facts(self) -> dict[str, Mapping[str, Any]]:
+        """Source → its facts, in the order in which they came."""
+        return {layer_of(each): each for each in self.provenance["sources"]}
+
+    def layer(self, source: str) -> Layer:
+        """What a source said of itself."""
+        folder = self.path / SOURCES / source
+        return Layer(
+            self.facts[source],
+            _findings(folder / "quality.json"),
+            read_table(folder / "rejects.parquet", REJECTS),
+            {
+                name: read_table(folder / f"{name}.parquet", TABLES[name])
+                for name in OF_EACH
+                if (folder / f"{name}.parquet").exists()
+            },
+        )
+
+    def table(self, name: str) -> pl.DataFrame | None:
+        """A table on top, or None."""
+        path = self.path / f"{name}.parquet"
+        return read_table(path, TABLES.get(name) or JOINED[name]) if path.exists() else None
+
+    @cached_property
+    def telemetry(self) -> list[str]:
+        """Sources of samples."""
+        return [name for name, facts in self.facts.items() if SAMPLES in facts["tables"]]
+
+    def scan(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
+        """Samples of a span with their jobs, sorted by time, read only when they are collected."""
+        inside = pl.lit(value=True)
+        if start is not None:
+            inside &= pl.col("time") >= start
+        if end is not None:
+            inside &= pl.col("time") < end
+        files = of_span(self.path, self.telemetry, start, end)
+        if not files and not of_span(self.path, self.telemetry, None, None):
+            expected = "the samples its provenance.json states"
+            raise TraceFormatError(message(str(self.path), expected, "none of their files", REMEDY))
+        samples = scan_months(files).filter(inside)
+        if len(self.telemetry) > 1:  # a device is judged by the best counter that any source read it by
+            ever = rungs(scan_months(of_span(self.path, self.telemetry, None, None)))
+            samples = on_one_rung(samples.sort("time", *DEVICE_KEY), ever)
+        devices, spans, names = (self.table(name) for name in ("devices", "holders", "job_names"))
+        if devices is None or spans is None:
+            return samples
+        if names is None:
+            names = pl.DataFrame(schema={"name": pl.String, "job_id": pl.String})
+        return Holders(devices, spans, names).give_jobs(samples)
+
+
+def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None) -> Dataset:
+    """Open a folder written by ``gpuplanner ingest`` or :func:`~.draft.write_dataset`, or by an earlier version.
+
+    Samples are read when they are asked for.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Where it stands.
+    columns : sequence of str, optional
+        Columns of the jobs to keep, text as categories, in little memory; ``job_id`` comes too where there
+        are samples. Default: the whole table.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is missing, is no dataset, or its parts are missing, damaged or do not fit together.
+
+    Examples
+    --------
+    >>> open_dataset("no/such/folder")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds a dataset; ...
+    """
+    folder = Path(directory)
+    provenance = read_provenance(folder)
+    if provenance["format"] != FORMAT:
+        return _open_older(folder, provenance, columns)
+    stored = Stored(folder, provenance)
+    there = [path.stem for path in sorted(folder.glob("*.parquet"))]
+    stated = {name for facts in stored.facts.values() for name in facts["tables"]} - {SAMPLES}
+    tables = {
+        name: _table_on_top(folder, name, columns, seen=bool(stored.telemetry))
+        for name in TABLES
+        if name in stated or (name in there and name != SAMPLES)
+    }
+    rejects = read_table(folder / "rejects.parquet", REJECTS)
+    counted = {name: table.height for name, table in tables.items()} | {"rejects": rejects.height}
+    scan: Scan | None = None
+    if stored.telemetry:
+        scan = stored.scan
+        with _explained(folder / SAMPLES):
+            files = of_span(folder, stored.telemetry, None, None)
+            counted[SAMPLES] = scan_months(files).select(pl.len()).collect().item()
+    if counted != provenance.get("rows"):
+        expected = f"the rows its provenance.json states: {provenance.get('rows')}"
+        raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
+    first, *others = (
+        {name: value for name, value in facts.items() if name != "tables"}
+        for facts in ordered_facts(stored.facts)
+    )
+    return Dataset(
+        tables,
+        rejects,
+        _findings(folder / "quality.json"),
+        first,
+        others=tuple(others),
+        join=provenance.get("join"),
+        scan=None if scan is None else _checked(scan, folder),
+    )
+
+
+def scan_samples(
+    directory: str | Path, *, start: datetime | None = None, end: datetime | None = None
+) -> pl.LazyFrame:
+    """Samples of a dataset, read only when they are collected.
+
+    Months outside the span are not opened, and within a month the parts of the file that cannot hold such
+    times, or that later filters exclude, are skipped by their statistics.
+
+    Parameters
+    ----------
+    directory : str or Path
+        A dataset.
+    start, end : datetime, optional
+        First instant, and first instant after the last; with a zone.
+
+    Returns
+    -------
+    polars.LazyFrame
+        Table ``schemas.Samples``.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is missing, or no source in it gave samples.
+    SchemaError
+        If `start` or `end` has no zone.
+
+    Examples
+    --------
+    >>> scan_samples("no/such/folder")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: no/such/folder: expected a folder that holds a dataset; ...
+    """
+    require_zone(start, end, where="samples")
+    folder = Path(directory)
+    provenance = read_provenance(folder)
+    if provenance["format"] != FORMAT:
+        scan = open_dataset(folder).scan
+    else:
+        stored = Stored(folder, provenance)
+        scan = _checked(stored.scan, folder) if stored.telemetry else None
+    if scan is None:
+        todo = "Ingest telemetry into the same folder."
+        raise TraceFormatError(message(str(directory), "samples", "other tables", todo))
+    return scan(start, end)
+
+
+def layer_of(facts: Mapping[str, Any]) -> str:
+    """Name by which a dataset keeps what a source said: its own, and the kind of its files where it has several."""
+    return str(facts.get("layer") or facts["source"])
+
+
+def part_of(folder: Path, source: str, key: str) -> Path:
+    """Where a part of a list of jobs stands in a dataset."""
+    return folder / SOURCES / source / "parts" / key
+
+
+def open_part(folder: Path) -> Dataset:
+    """Open a part of a list of jobs.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is damaged.
+    """
+    tables = {
+        name: read_table(folder / f"{name}.parquet", schema)
+        for name, schema in TABLES.items()
+        if (folder / f"{name}.parquet").exists()
+    }
+    return Dataset(
+        tables,
+        read_table(folder / "rejects.parquet", REJECTS),
+        _findings(folder / "quality.json"),
+        _json(folder / "provenance.json"),
+    )
+
+
+def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, seen: bool) -> pl.DataFrame:
+    path = folder / f"{name}.parquet"
+    if name != "jobs" or columns is None:
+        return read_table(path, TABLES[name])
+    try:
+        return read_jobs(path, ["job_id", *columns] if seen else columns)
+    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
+        text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
+        raise TraceFormatError(text) from error
+
+
+def ordered_facts(facts: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Facts of the sources, that of the jobs first, then that of the samples, else as they came."""
+    rank = ("jobs", SAMPLES)
+    return sorted(
+        facts.values(),
+        key=lambda each: next((n for n, name in enumerate(rank) if name in each["tables"]), len(rank)),
+    )
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What a folder says of itself.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is missing or no dataset.
+    """
+    path = folder / MARK.file
+    if not path.is_file():
+        got = "nothing there"
+        if folder.exists():
+            got = f"a folder without a {MARK.file}" if folder.is_dir() else "a file"
+        elif (aside := kept_aside(folder)) is not None:
+            got = f"nothing there, since a run was stopped; what stood there is {aside}"
+        raise TraceFormatError(message(str(folder), "a folder that holds a dataset", got, REMEDY))
+    told = _json(path)
+    if not isinstance(told, dict) or told.get("format") not in (FORMAT, *(mark.text for mark in OLDER)):
+        got = f"a {MARK.file} of another format"
+        raise TraceFormatError(message(str(folder), f"a {FORMAT!r}", got, REMEDY))
+    if told["format"] == FORMAT and not _is_whole(told.get("sources")):
+        expected = "the facts of each source, with its name and its tables"
+        raise TraceFormatError(message(str(path), expected, "none that can be read", REMEDY))
+    return told
+
+
+def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
+    """A table of a folder: its columns alone are checked, or, for a declared table, its values too.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is missing, damaged or not of the schema.
+    """
+    try:
+        frame = pl.read_parquet(path, glob=False)
+        if isinstance(schema, pl.Schema):
+            return frame.match_to_schema(schema)
+        return check(frame, schema, where=str(path))
+    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
+        text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
+        raise TraceFormatError(text) from error
+
+
+def _open_older(folder: Path, provenance: dict[str, Any], columns: Sequence[str] | None) -> Dataset:
+    """Open a folder of one source as earlier versions wrote it."""
+    facts = {name: value for name, value in provenance.items() if name != "format"}
+    missing = {"source", "rows_in", "rows_kept", "rows_rejected"} - facts.keys()
+    if missing:
+        raise TraceFormatError(message(str(folder), f"facts {sorted(missing)}", "none", REMEDY))
+    seen = (folder / SAMPLES).is_dir() or (folder / f"{SAMPLES}.parquet").exists()
+    tables = {
+        name: _table_on_top(folder, name, columns, seen=seen)
+        for name in TABLES
+        if (folder / f"{name}.parquet").exists() and name != "quotas"
+    }
+    if (folder / "quotas.parquet").exists():  # the name of what queues of a cluster may hold, too
+        name = "quotas" if provenance.get("table") == "quotas" else "queue_quotas"
+        tables[name] = read_table(folder / "quotas.parquet", TABLES[name])
+    scan: Scan | None = None
+    if (folder / SAMPLES).is_dir():
+
+        def scan(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
+            samples = scan_months(of_span(folder, [SAMPLES], start, end))
+            begun = pl.lit(value=True) if start is None else pl.col("time") >= start
+            return samples.filter(begun, pl.lit(value=True) if end is None else pl.col("time") < end)
+
+    if not tables and scan is None:
+        raise TraceFormatError(message(str(folder), "tables of a dataset", "none", REMEDY))
+    rejects = read_table(folder / "rejects.parquet", REJECTS)
+    counted = {"rows_rejected": rejects.height} | (
+        {"rows_kept": tables["jobs"].height} if "jobs" in tables else {}
+    )
+    stated = {name: facts.get(name) for name in counted}
+    if stated != counted:
+        expected = f"the rows its provenance.json states: {stated}"
+        raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
+    found = None if scan is None else _checked(scan, folder)
+    return Dataset(tables, rejects, _findings(folder / "quality.json"), facts, scan=found)
+
+
+def _checked(scan: Scan, folder: Path) -> Scan:
+    """Explain what is wrong with samples when they are read."""
+
+    def checked(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
+        with _explained(folder / SAMPLES):
+            return scan(start, end)
+
+    return checked
+
+
+def _is_whole(sources: object) -> bool:
+    return (
+        isinstance(sources, list)
+        and bool(sources)
+        and all(
+            isinstance(each, dict)
+            and isinstance(each.get("source"), str)
+            and isinstance(each.get("tables"), list)
+            and set(each["tables"]) <= TABLES.keys()
+            and isinstance(each.get("files"), list)
+            and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in each["files"])
+            and {"rows_in", "rows_kept", "rows_rejected", "span_start", "span_end"} <= each.keys()
+            for each in sources
+        )
+    )
+
+
+def _findings(path: Path) -> pl.DataFrame:
+    quality = _json(path)
+    try:
+        return pl.DataFrame(quality, schema=QUALITY, orient="row")
+    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+        text = message(str(path), "a list of findings", _first_line(error), REMEDY)
+        raise TraceFormatError(text) from error
+
+
+def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceFormatError(message(str(path), "a JSON file", _first_line(error), REMEDY)) from error
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
+        text = message(str(path), "tables written by this program", _first_line(error), REMEDY)
+        raise TraceFormatError(text) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,157 @@
+"""How much of the telemetry is of which job, why the rest is not, and what speaks against the match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.node_names import on_nodes
+from gpuplanner.inbox.telemetry.holders import NONE, STATED, TOGETHER, WHOLE_NODE, Holders, first_part
+from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.schemas import USED_FROM
+
+UNLISTED = "stated_not_in_jobs"
+NO_NODE = "node_not_in_jobs"
+OUTCOMES = {
+    STATED: "job named by the source",
+    WHOLE_NODE: "one job held all devices of the node",
+    TOGETHER: "several jobs of the node, or a part of it: given to them together",
+    NONE: "no job on the node then",
+    UNLISTED: "job named by the source, and not in the list of jobs",
+    NO_NODE: "no job names this node",
+}
+"""Outcome → what it means."""
+WORDS = {
+    STATED: ("info", "job named by the source", "none"),
+    WHOLE_NODE: ("info", "job found by node and time", "none"),
+    TOGETHER: (
+        "info",
+        "several jobs on the node: job of a device not known",
+        "activity is given to the node's jobs together; in right-sizing and phases they have no part",
+    ),
+    NONE: ("info", "no job on the node then", "these samples are in no job's figures"),
+    UNLISTED: ("warning", "job not in the list of jobs", "these samples are in no tenant's figures"),
+    NO_NODE: ("warning", "node that no job names", "these samples are in no job's figures"),
+}
+
+
+def join_report(
+    samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders, seen: pl.DataFrame
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Sum the observed GPU-hours by how the job is known.
+
+    Parameters
+    ----------
+    samples : polars.LazyFrame
+        Table ``schemas.Samples`` with jobs given, see :meth:`Holders.give_jobs`.
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    holders : Holders
+        What gave them.
+    seen : polars.DataFrame
+        Table ``schemas.Coverage`` of the samples.
+
+    Returns
+    -------
+    facts : dict
+        GPU-hours ``matched`` (stated or found), ``together`` and ``unmatched``, and ``by_reason``. They sum to the
+        observed GPU-hours of the coverage report.
+    findings : list of Finding
+        Samples by outcome, and what speaks against the match.
+    """
+    told = _outcomes(samples, jobs, holders)
+    counts = told.group_by("node", "day", "outcome").agg(rows=pl.len()).collect(engine="streaming")
+    share = pl.col("rows") / pl.col("rows").sum().over("node", "day")
+    hours = (
+        counts.join(seen.select("node", "day", "observed_gpu_h"), on=["node", "day"])
+        .with_columns(gpu_hours=share * pl.col("observed_gpu_h"))
+        .sort("node", "day", "outcome")
+        .group_by("outcome")
+        .agg(pl.col("gpu_hours").sum(), pl.col("rows").sum())
+    )
+    by_reason = dict.fromkeys(OUTCOMES, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
+    facts = {
+        "matched_gpu_hours": by_reason[STATED] + by_reason[WHOLE_NODE],
+        "together_gpu_hours": by_reason[TOGETHER],
+        "unmatched_gpu_hours": by_reason[NONE] + by_reason[UNLISTED] + by_reason[NO_NODE],
+        "by_reason": {OUTCOMES[name]: value for name, value in by_reason.items() if value},
+    }
+    rows = dict(hours.select("outcome", "rows").iter_rows())
+    findings = [
+        Finding(check, severity, rows[outcome], effect, "")
+        for outcome, (severity, check, effect) in WORDS.items()
+        if outcome in rows
+    ]
+    return facts, [*findings, *_at_work(samples), *_out_of_time(samples, jobs)]
+
+
+def _outcomes(samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders) -> pl.LazyFrame:
+    """Samples with the outcome of the match; a GPU beside its instances is seen through these alone."""
+    beside = holders.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
+    on_jobs = on_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
+    known = on_jobs.to_frame("node").select(first_part(pl.col("node"))).to_series().unique()
+    listed = pl.col("job_id").is_in(jobs["job_id"].unique().implode())
+    stated, none = pl.col("job_evidence") == STATED, pl.col("job_evidence") == NONE
+    return samples.join(
+        beside.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True
+    ).with_columns(
+        day=pl.col("time").dt.date(),
+        outcome=pl.when(stated & ~listed)
+        .then(pl.lit(UNLISTED))
+        .when(none & ~first_part(pl.col("node")).is_in(known.implode()))
+        .then(pl.lit(NO_NODE))
+        .otherwise("job_evidence"),
+    )
+
+
+def _at_work(samples: pl.LazyFrame) -> list[Finding]:
+    """Devices that nobody held and that were at work."""
+    busy = samples.filter(pl.col("sm_activity") >= USED_FROM, pl.col("job_evidence") == NONE)
+    rows, *first = (
+        busy.select(pl.len(), pl.col("node", "gpu", "time").first()).collect(engine="streaming").row(0)
+    )
+    if not rows:
+        return []
+    node, gpu, time = first
+    effect = "another user worked there, or the clocks of node and scheduler differ"
+    example = f"{node} GPU {gpu} at {time:%Y-%m-%d %H:%M:%S} UTC"
+    return [Finding("activity without a job", "warning", rows, effect, example)]
+
+
+def _out_of_time(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
+    """Jobs that the telemetry saw before they began or after they ended: the clocks differ."""
+    stated = (
+        samples.filter(pl.col("job_evidence") == STATED)
+        .group_by("job_id", "node")
+        .agg(first=pl.col("time").min(), last=pl.col("time").max(), instants=pl.col("time").n_unique())
+        .collect(engine="streaming")
+    )
+    usual = (pl.col("last") - pl.col("first")) / (pl.col("instants") - 1).clip(lower_bound=1)
+    ran = jobs.group_by("job_id").agg(
+        pl.col("start_time").min(),
+        pl.when(pl.col("end_time").is_null().any())
+        .then(None)
+        .otherwise(pl.col("end_time").max())
+        .alias("end_time"),
+    )
+    early, late = pl.col("start_time") - pl.col("first"), pl.col("last") - pl.col("end_time")
+    off = (
+        stated.join(ran, on="job_id")
+        .with_columns(off=pl.max_horizontal(early, late))
+        .filter(pl.col("off") > GAP_FACTOR * usual)
+        .sort("off", "job_id", descending=[True, False])
+    )
+    if off.is_empty():
+        return []
+    worst = off.row(0, named=True)
+    return [
+        Finding(
+            "clock skew: jobs seen outside their time",
+            "warning",
+            off.height,
+            "the clocks of nodes and scheduler differ: activity is given to the wrong minutes or job",
+            f"job {worst['job_id']} on {worst['node']}: by {worst['off'].total_seconds():.0f} s",
+        )
+    ]
