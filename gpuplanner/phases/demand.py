@@ -23,14 +23,14 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     samples : polars.DataFrame
         Table ``schemas.Samples``; rows without a job are left out.
     jobs : polars.DataFrame
-        ``job_id``, ``job_class`` and ``gpus`` (held), one attempt a job.
+        ``job_id``, ``job_class`` and ``gpus`` (held), one attempt a job; ``instances`` where jobs hold some.
 
     Returns
     -------
     polars.DataFrame
         ``job_id``, ``job_class`` (null if the job is not in `jobs`), ``phase`` (from 1), ``label``, ``start``,
-        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, at least the devices that
-        were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for whole GPUs), means
+        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, of whole GPUs at least
+        those that were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for whole GPUs), means
         ``sm_activity`` [0-1], ``memory_used_gib`` [GiB] and ``power_w`` [W], ``sm_need`` (95 % quantile of the
         minute means of a device) and ``memory_peak_gib`` (of the fullest device). Sorted by job and phase.
 
@@ -63,12 +63,14 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
         for (job,), mine in table.sort("job_id", "time").group_by("job_id", maintain_order=True)
         if any(mine[name].count() for name in ("sm_activity", "memory_used_gib", "power_w"))
     ]
-    known = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64)).unique("job_id")
+    cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
+    known = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64), cut=cut).unique("job_id")
+    sampled = pl.max_horizontal("held", pl.col("devices").cast(pl.Float64))
     return (
         pl.concat(found)
         .join(known, on="job_id", how="left")
         .with_columns(
-            gpus=pl.max_horizontal("held", pl.col("devices").cast(pl.Float64)),
+            gpus=pl.when("cut").then("held").otherwise(sampled),
             share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"),
         )
         .select(

@@ -32,7 +32,8 @@ def signatures_of(
     board : GpuModel or str
         The board that was sampled: its power limit and NVLink bandwidth.
     jobs : polars.DataFrame, optional
-        ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled. Otherwise the sampled devices count.
+        ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled; the share of those with ``instances``.
+        Otherwise the sampled devices count.
     by : sequence of str
         Columns that make a group; ``("job_id", "phase")`` gives phases.
     thresholds : mapping, optional
@@ -62,10 +63,15 @@ def signatures_of(
     known = thresholds or load_thresholds()
     spec = board_spec(as_board(board).name)
     means = _means(samples, by, known["idle_sm"].value, spec.get("tdp_w"))
-    gpus = means["devices"]
+    gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
-        asked = means.join(jobs.select("job_id", "gpus").unique("job_id"), on="job_id", how="left")["gpus"]
-        gpus = pl.select(pl.max_horizontal(gpus, asked.ceil().cast(pl.Int64))).to_series()
+        # A job on instances holds its share of GPUs, however many devices were sampled.
+        cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
+        asked = jobs.select("job_id", asked="gpus", share=pl.when(cut).then("gpus")).unique("job_id")
+        held = means.select("job_id", "devices").join(asked, on="job_id", how="left", maintain_order="left")
+        whole = pl.when(pl.col("share").is_null()).then(pl.col("asked").ceil().cast(pl.Int64))
+        gpus = held.select(pl.max_horizontal("devices", whole)).to_series()
+        share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
     named = [
         signature(
             row,
@@ -80,7 +86,7 @@ def signatures_of(
         pl.Series("bound", [each.bound for each in named], dtype=pl.String),
         pl.Series("evidence", [each.evidence for each in named], dtype=pl.String),
         "hours",
-        gpus.alias("gpus"),
+        share.alias("gpus"),
         *FIELDS,
         "idle_share",
         "power_share",

@@ -1,0 +1,24 @@
+"""A job on one instance of a board holds its share in phases and bottlenecks, not a whole GPU."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from gpuplanner.phases import phases_of_jobs
+from gpuplanner.phases.synthetic import make_job
+from gpuplanner.signatures import signatures_of
+
+
+@pytest.mark.parametrize(
+    ("instances", "gpus", "held"), [(1, 1 / 7, 1 / 7), (None, 1.0, 1.0), (None, 0.5, 1.0)]
+)
+def test_the_share_of_the_accounting_counts_where_instances_are_known(instances, gpus, held):
+    samples = make_job(0).samples
+    first = samples.filter(pl.struct("node", "gpu") == pl.struct("node", "gpu").first())
+    jobs = pl.DataFrame(
+        {"job_id": ["1"], "job_class": ["pretraining"], "gpus": [gpus], "instances": [instances]},
+        schema_overrides={"instances": pl.Int32},
+    )
+    assert set(phases_of_jobs(first, jobs)["gpus"]) == {held}
+    assert signatures_of(first, "H100-80GB-SXM5", jobs=jobs)["gpus"].to_list() == [held]
