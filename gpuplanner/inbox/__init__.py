@@ -5,7 +5,7 @@ from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.source import Source
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.inbox.public.itp import read_itp
+from gpuplanner.inbox.public.job_lists import read_itp
 from gpuplanner.inbox.public.openb import read_openb
 from gpuplanner.inbox.public.philly import read_philly
 from gpuplanner.inbox.public.supercloud import read_supercloud

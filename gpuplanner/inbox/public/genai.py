@@ -12,10 +12,10 @@ from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Check, Finding
-from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import read_rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
+from gpuplanner.inbox.public.clocks import Clock
 
 COLUMN_MAP = {
     "value": Field("value", "number"),

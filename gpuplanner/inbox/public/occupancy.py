@@ -12,10 +12,10 @@ from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
-from gpuplanner.inbox.core.local_times import localized
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
+from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.inbox.public.helios import TIME_ZONE as HELIOS_ZONE
 from gpuplanner.inbox.public.helios import ZONE_NOTE
 from gpuplanner.inbox.public.philly import TIME_ZONE as PHILLY_ZONE

@@ -14,10 +14,10 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.origin_clock import Clock
 from gpuplanner.inbox.core.rows import Rows, read_rows
 from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
+from gpuplanner.inbox.public.clocks import Clock
 from gpuplanner.inbox.public.helios import with_states
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 

@@ -15,9 +15,9 @@ from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.json_items import is_json, read_items
-from gpuplanner.inbox.core.local_times import localized
 from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.times import known_zone
+from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.inbox.public.helios import with_states
 from gpuplanner.inbox.public.philly import TIME_ZONE
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -15,8 +15,14 @@ from gpuplanner.inbox.public.genai import read_genai
 from gpuplanner.inbox.public.helios import COLUMN_MAP as HELIOS_COLUMNS
 from gpuplanner.inbox.public.helios import read_helios
 from gpuplanner.inbox.public.helios_quotas import looks_like_quotas, read_helios_quotas
-from gpuplanner.inbox.public.itp import COLUMN_MAP as ITP_COLUMNS
-from gpuplanner.inbox.public.itp import read_itp
+from gpuplanner.inbox.public.job_lists import (
+    ITP_COLUMNS,
+    SIMULATOR_COLUMNS,
+    SPOT_COLUMNS,
+    read_itp,
+    read_simulator,
+    read_spot,
+)
 from gpuplanner.inbox.public.miso import looks_like_miso, read_miso
 from gpuplanner.inbox.public.occupancy import (
     HELIOS_COLUMNS as SEQUENCE_COLUMNS,
@@ -30,10 +36,6 @@ from gpuplanner.inbox.public.pai import read_pai, table_of
 from gpuplanner.inbox.public.philly import COLUMN_MAP as PHILLY_COLUMNS
 from gpuplanner.inbox.public.philly import read_philly
 from gpuplanner.inbox.public.philly_log import looks_like_log, read_philly_log
-from gpuplanner.inbox.public.simulator import COLUMN_MAP as SIMULATOR_COLUMNS
-from gpuplanner.inbox.public.simulator import read_simulator
-from gpuplanner.inbox.public.spot import COLUMN_MAP as SPOT_COLUMNS
-from gpuplanner.inbox.public.spot import read_spot
 from gpuplanner.inbox.public.step_times import COLUMN_MAP as STEP_COLUMNS
 from gpuplanner.inbox.public.step_times import read_step_times
 from gpuplanner.inbox.public.supercloud import COLUMN_MAP as SUPERCLOUD_COLUMNS

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import detect, read
 from gpuplanner.inbox.public.dlrm import read_dlrm
+from gpuplanner.inbox.public.job_lists import read_simulator, read_spot
 from gpuplanner.inbox.public.miso import read_miso
-from gpuplanner.inbox.public.simulator import read_simulator
-from gpuplanner.inbox.public.spot import read_spot
 
 File = Callable[..., Path]
 ZERO = datetime(1970, 1, 1, tzinfo=UTC)
