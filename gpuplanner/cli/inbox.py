@@ -134,19 +134,16 @@ def describe(
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
-    """Say what a trace or telemetry holds: span, tenants, where the GPU-time went, and what is wrong with it."""
-    from gpuplanner.study import describe_trace
-    from gpuplanner.study.history import load_trace
-    from gpuplanner.study.quality import data_quality, describe_telemetry
+    """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
+    from gpuplanner import study
+    from gpuplanner.study.quality import data_quality
 
     if chart is not None and chart.suffix not in (".html", ".svg"):
         text = "the name must end in .html or .svg"
         raise typer.BadParameter(text, param_hint="--chart")
-    if load_trace(folder).kind == "samples":
-        _refuse({"--smallest-group": smallest_group or None}, "telemetry")
-        told = describe_telemetry(folder)
-    else:
-        told = describe_trace(folder, smallest_group=smallest_group)
+    told = study.describe(folder, smallest_group=smallest_group)
+    if smallest_group and "jobs" not in told["facts"]:
+        say("warning: --smallest-group means nothing without jobs: it was left out")
     parts = {name: part for name, part in told.items() if name != "hours"}
     if chart is not None:
         from gpuplanner.report.quality import write_quality
@@ -165,15 +162,6 @@ def describe(
             put("")
         else:
             show_frame(part, as_json=False, title=name)
-
-
-def _refuse(options: dict[str, object], what: str) -> None:
-    """Refuse options that were given and would change nothing."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        verb = "mean" if len(given) > 1 else "means"
-        text = f"{' and '.join(given)} {verb} nothing for {what}"
-        raise typer.BadParameter(text)
 
 
 def _without_names(

@@ -87,8 +87,8 @@ def quality_page(found: DataQuality, *, title: str) -> str:
         Plain text.
     """
     facts = found.facts
-    first, last = (_minute(str(facts[side])) for side in ("span_start", "span_end"))
-    subtitle = f"{first} to {last} UTC"
+    span = [facts[side] for side in ("span_start", "span_end")]
+    subtitle = "without times" if None in span else f"{_minute(span[0])} to {_minute(span[1])} UTC"
     origin = {"source": str(facts["source"]), "gpuplanner": __version__}
     origin |= {each["name"]: each["sha256"] for each in found.provenance.get("files", [])}
     return page.render_page(quality(found).html, title=title, subtitle=subtitle, provenance=origin)

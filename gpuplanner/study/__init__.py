@@ -1,15 +1,15 @@
 """The walk from a scenario to a study, and what the doors need of it."""
 
 from gpuplanner.study.comparison import policy_frame, savings_steps
+from gpuplanner.study.description import describe
 from gpuplanner.study.evaluate import evaluate
 from gpuplanner.study.handover import export_plan, verify_any
 from gpuplanner.study.history import load_trace, longest_samples
-from gpuplanner.study.past import describe_trace
 from gpuplanner.study.study import Study, open_study
 
 __all__ = [
     "Study",
-    "describe_trace",
+    "describe",
     "evaluate",
     "export_plan",
     "load_trace",

@@ -21,7 +21,7 @@ from gpuplanner.ledger import (
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.fleet import installed
-from gpuplanner.study.history import VIEWS, History, begin_of, end_of, grouped, history, load_trace
+from gpuplanner.study.history import VIEWS, History, begin_of, end_of, history
 from gpuplanner.study.stage import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
@@ -31,7 +31,7 @@ DESCRIBED = (
     "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
     "quarantined", "gpus_by_memory",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that :func:`describe_trace` looks at."""
+"""Columns of ``schemas.Jobs`` that :func:`describe_jobs` looks at."""
 
 
 @stage("data", "month", "tz", after=(history,))
@@ -140,58 +140,43 @@ def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
     return {"jobs": jobs, "gpu_hours": provenance["quarantined_gpu_hours"]} if jobs else None
 
 
-def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
-    """Say what a trace holds, without planning anything.
+def describe_jobs(trace: Dataset) -> dict[str, Any]:
+    """Say what the jobs of a dataset did, without planning anything.
 
     Parameters
     ----------
-    folder : str
-        Folder written by ``ingest``, or ``"sample"``.
-    smallest_group : int
-        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+    trace : Dataset
+        With the columns :data:`DESCRIBED` of its jobs at least.
 
     Returns
     -------
     dict
-        Facts; tables of the quality report, the ledger by bucket and (``hours``) in full, job classes, tenants.
+        Facts; tables of the ledger by bucket and (``hours``) in full, job classes, tenants. Jobs of which no time goes
+        by, such as a list that was made at one instant, have facts and classes alone.
     """
-    people = ["user"] if smallest_group else []
-    trace = grouped(load_trace(folder, columns=[*DESCRIBED, *people]), smallest_group)
     begin, end = begin_of(trace), end_of(trace)
+    facts = {
+        "jobs": trace.jobs.height,
+        "quarantined": quarantined(trace.provenance),
+        "tenants": trace.jobs["tenant"].n_unique(),
+    }
+    classes = _classes(trace.jobs)
+    if end <= begin:
+        return {"facts": facts, **classes}
     there = installed(trace, begin, end)
     booked = trace_ledger(trace, begin, end, there.inventory)
     jobs = trace.jobs
-    wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
-    # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
-    if jobs.select((wait_h > 0).any()).item() is not True:
-        wait_h = pl.lit(None, pl.Float64)
-    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
-    by = "job_class" if jobs["job_class"].null_count() < jobs.height else "tenant"
     return {
-        "facts": {
-            **trace.summary(),
-            "jobs": jobs.height,
-            "quarantined": quarantined(trace.provenance),
-            "tenants": jobs["tenant"].n_unique(),
+        "facts": facts
+        | {
             "installed_gpu_hours": float(booked["gpu_hours"].sum()),
             "installed_gpus": there.gpus,
             "fleet": there.origin,
             "boards": there.listed,
         },
-        "quality": trace.quality,
         "ledger": by_bucket(booked),
         "hours": booked,
-        f"jobs by {by}": jobs.group_by(by)
-        .agg(
-            jobs=pl.len(),
-            median_gpus=pl.col("gpus").median(),
-            median_run_h=run_h.median(),
-            p95_run_h=run_h.quantile(0.95),
-            mean_wait_h=wait_h.mean(),
-            failed_fraction=(pl.col("state") == "FAILED").mean(),
-        )
-        .cast({by: pl.String})
-        .sort("jobs", by, descending=[True, False]),
+        **classes,
         "tenants": by_tenant(booked),
         "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
         "GPU-hours by how attempts ended": held_by_state(jobs, start=begin, end=end)
@@ -200,3 +185,22 @@ def describe_trace(folder: str, *, smallest_group: int = 0) -> dict[str, Any]:
         .sort("gpu_hours", "state", descending=[True, False]),
         "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
     }
+
+
+def _classes(jobs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Jobs by class, or by tenant where the source names no classes."""
+    wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
+    # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
+    if jobs.select((wait_h > 0).any()).item() is not True:
+        wait_h = pl.lit(None, pl.Float64)
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    by = "job_class" if jobs["job_class"].null_count() < jobs.height else "tenant"
+    classes = jobs.group_by(by).agg(
+        jobs=pl.len(),
+        median_gpus=pl.col("gpus").median(),
+        median_run_h=run_h.median(),
+        p95_run_h=run_h.quantile(0.95),
+        mean_wait_h=wait_h.mean(),
+        failed_fraction=(pl.col("state") == "FAILED").mean(),
+    )
+    return {f"jobs by {by}": classes.cast({by: pl.String}).sort("jobs", by, descending=[True, False])}

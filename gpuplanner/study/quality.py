@@ -170,25 +170,3 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
     )
     submitted = counted.sort("day").select(pl.lit(SUBMITTED).alias("what"), "day", "rows")
     return pl.concat([submitted.cast(INTAKE), refused.cast(INTAKE)])
-
-
-def describe_telemetry(folder: str) -> dict[str, Any]:
-    """Say what a folder of telemetry holds: facts, quality report, observed time by node.
-
-    Raises
-    ------
-    TraceFormatError
-        If the folder is damaged.
-    """
-    read = load_trace(folder)
-    assert read.coverage is not None, "as all telemetry has"
-    share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
-    nodes = read.coverage.group_by("node").agg(
-        pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
-    )
-    covered = nodes.with_columns(covered=pl.when(pl.col("expected_gpu_h") > 0).then(share))
-    return {
-        "facts": read.summary(),
-        "quality": read.quality,
-        "coverage by node": covered.sort("covered", "node"),
-    }

@@ -228,7 +228,7 @@ def test_interrupt_ends_with_130(command, monkeypatch, wrapped):
             raise SystemError(text) from KeyboardInterrupt()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuplanner.study.describe_trace", interrupted)
+    monkeypatch.setattr("gpuplanner.study.describe", interrupted)
     code, _, err = command("describe", "sample")
     assert code == 130
     assert "intact" in err

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 
 from gpuplanner.inbox import write_dataset
-from gpuplanner.study import describe_trace, past
+from gpuplanner.study import describe, description
 from gpuplanner.study.history import load_trace
 
 
@@ -28,7 +26,7 @@ def cut_without_inventory(folder):
         profile_requested=pl.when(small).then(pl.lit("3g.40gb")).otherwise("profile_requested"),
         gpu_model=pl.lit("H100-80GB-SXM5"),
     )
-    write_dataset(replace(sample, jobs=jobs, inventory=None, samples=None), folder)
+    write_dataset(sample.with_tables(jobs=jobs, inventory=None, samples=None, coverage=None), folder)
     return str(folder)
 
 
@@ -36,9 +34,9 @@ def cut_without_inventory(folder):
 @pytest.mark.parametrize("smallest_group", [0, 40])
 def test_the_columns_that_are_read_are_all_that_is_looked_at(monkeypatch, tmp_path, cut, smallest_group):
     folder = cut_without_inventory(tmp_path / "cut") if cut else "sample"
-    some = as_told(describe_trace(folder, smallest_group=smallest_group))
-    monkeypatch.setattr(past, "load_trace", lambda folder, columns: load_trace(folder))
-    whole = as_told(describe_trace(folder, smallest_group=smallest_group))
+    some = as_told(describe(folder, smallest_group=smallest_group))
+    monkeypatch.setattr(description, "load_trace", lambda folder, columns: load_trace(folder))
+    whole = as_told(describe(folder, smallest_group=smallest_group))
     assert some["facts"] == whole["facts"] | {
         "installed_gpu_hours": pytest.approx(whole["facts"]["installed_gpu_hours"])
     }

@@ -10,13 +10,13 @@ import pytest
 
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, report
+from gpuplanner.study import describe
 from gpuplanner.study.quality import (
     FIGURES,
     NONE,
     OTHER,
     by_figure,
     data_quality,
-    describe_telemetry,
     figures_moved,
     intake,
 )
@@ -107,6 +107,6 @@ def test_telemetry_has_coverage_and_no_jobs(telemetry):
     share = found.coverage["observed_gpu_h"].sum() / found.coverage["expected_gpu_h"].sum()
     assert share == pytest.approx(58 / 119)
     assert found.intake.is_empty()
-    told = describe_telemetry(telemetry)
+    told = describe(telemetry)
     assert told["coverage by node"]["covered"].item() == pytest.approx(58 / 119)
     assert any(re.search("gap", check) for check in told["quality"]["check"])
