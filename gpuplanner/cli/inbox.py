@@ -68,6 +68,7 @@ def ingest(
 ) -> None:
     """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance."""
     from gpuplanner import inbox
+    from gpuplanner.inbox.core.progress import progress_bar
 
     if list_sources:
         show({name: each.description for name, each in inbox.SOURCES.items()}, as_json=as_json)
@@ -89,22 +90,23 @@ def ingest(
             raise typer.BadParameter(problem)
         boards[word] = name
     terms, change = _without_names(pseudonyms, key_file)
-    done = inbox.add(
-        source,
-        paths,
-        out,
-        replace_source=replace,
-        change=change,
-        terms=terms,
-        tz=tz,
-        origin=origin,
-        nodes=nodes,
-        boards=boards or None,
-        columns=tuple(columns.split(",")) if columns else None,
-        interval_s=interval,
-        node=node,
-        gpu=gpu,
-    )
+    with progress_bar(quiet=quiet):
+        done = inbox.add(
+            source,
+            paths,
+            out,
+            replace_source=replace,
+            change=change,
+            terms=terms,
+            tz=tz,
+            origin=origin,
+            nodes=nodes,
+            boards=boards or None,
+            columns=tuple(columns.split(",")) if columns else None,
+            interval_s=interval,
+            node=node,
+            gpu=gpu,
+        )
     show(done.dataset.summary(), as_json=as_json)
     if not quiet:
         for check, severity, rows in done.dataset.quality.select("check", "severity", "rows").iter_rows():

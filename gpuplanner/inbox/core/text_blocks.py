@@ -14,6 +14,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.file_formats import GZIP, refuse_other_formats
+from gpuplanner.inbox.core.progress import tell_progress
 from gpuplanner.inbox.core.text_file import (
     BYTE_ORDER_MARK,
     STEP_BYTES,
@@ -33,9 +34,6 @@ BLOCK_BYTES = 24 << 20
 MAX_STREAM_BYTES = 1 << 40
 """Longest text that is read block by block."""
 
-Progress = Callable[[int, int], object]
-"""Is told how many bytes of how many were read."""
-
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 
 
@@ -49,15 +47,12 @@ class FileBlocks:
         The files.
     block_bytes : int
         Text of a block.
-    progress : callable, optional
-        Told of every block.
     files : list of TextFile
         The files without their lines; hash, size and whether the last line is open are known of those read.
     """
 
     paths: Sequence[str | Path]
     block_bytes: int = BLOCK_BYTES
-    progress: Progress | None = None
     files: list[TextFile] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,8 +86,7 @@ class FileBlocks:
                     lines += block.lines.height
                     ends_open = block.ends_open
                     yield number, block
-                    if self.progress is not None:
-                        self.progress(before + raw.tell(), total)
+                    tell_progress(before + raw.tell(), total)
                 size = raw.tell()
             before += size
             self.files[number] = TextFile(

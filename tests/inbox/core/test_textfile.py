@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import open_dataset, write_dataset
 from gpuplanner.inbox.core import text_file
+from gpuplanner.inbox.core.progress import progress_bar, tell_progress
 from gpuplanner.inbox.core.text_file import head, read_text_file
 
 File = Callable[..., Path]
@@ -147,3 +149,20 @@ def test_a_list_whose_name_is_no_text_is_read_as_any_other(good, tmp_path: Path)
     assert trace.jobs.select(said).equals(reader([tmp_path / "plain.csv"]).jobs.select(said))
     assert [file["name"] for file in trace.provenance["files"]] == [r"log\xe9 \xff\u001b[2J.csv"]
     assert set(trace.rejects["file"]) <= {r"log\xe9 \xff\u001b[2J.csv"}
+
+
+def test_a_bar_is_shown_on_terminals_alone(monkeypatch: pytest.MonkeyPatch):
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def shown(screen: io.StringIO, *, quiet: bool = False) -> str:
+        monkeypatch.setattr("sys.stderr", screen)
+        with progress_bar(quiet=quiet):
+            tell_progress(50, 100)
+            tell_progress(100 << 20, 200 << 20)
+        return screen.getvalue()
+
+    assert "50 %" in shown(Screen())
+    assert shown(Screen(), quiet=True) == ""
+    assert shown(io.StringIO()) == ""
