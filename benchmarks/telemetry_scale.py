@@ -1,4 +1,4 @@
-"""Telemetry at scale: CPU time a row and peak memory of reading made logs of any length into months.
+"""Telemetry at scale: CPU time a row and peak memory of ``gpuplanner ingest`` on made logs of any length.
 
 Run ``python benchmarks/telemetry_scale.py FORM --rows 1e6`` with a form of :data:`FORMS`; ``--columns`` widens the
 rows with columns that nothing is read from, ``--keep`` leaves the files. The logs are seeded: the same options give
@@ -201,21 +201,19 @@ def make_logs(form: str, rows: int, folder: Path, columns: int | None = None) ->
         yield path
 
 
-READ = """
-import sys
-from gpuplanner.inbox.telemetry import read_months
-form, out, *paths = sys.argv[1:]
-told = read_months(form, paths, out, tz="UTC")
-print(told)
-print(told.quality)
-"""
-
-
 def ingest(form: str, paths: list[Path], out: Path) -> tuple[float, float, str]:
-    """CPU seconds and peak GiB of one process that reads the logs into months, and what it printed."""
-    out.mkdir()
-    words = [sys.executable, "-c", READ, form, str(out), *map(str, paths)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+    """CPU seconds and peak GiB of one run of the command, and what it printed."""
+    words = [
+        sys.executable,
+        "-c",
+        "from gpuplanner.cli import main; main()",
+        "ingest",
+        form,
+        *map(str, paths),
+    ]
+    with subprocess.Popen(
+        [*words, "-o", str(out), "--json", "--tz", "UTC"], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         printed = process.stdout.read().decode()
         _, status, usage = os.wait4(process.pid, 0)

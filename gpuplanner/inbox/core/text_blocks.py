@@ -17,6 +17,7 @@ from gpuplanner.inbox.core.file_formats import GZIP, refuse_other_formats
 from gpuplanner.inbox.core.progress import tell_progress
 from gpuplanner.inbox.core.text_file import (
     BYTE_ORDER_MARK,
+    MAX_STREAM_BYTES,
     STEP_BYTES,
     TextFile,
     explained,
@@ -30,9 +31,6 @@ from gpuplanner.inbox.core.text_file import (
 
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
-
-MAX_STREAM_BYTES = 1 << 40
-"""Longest text that is read block by block."""
 
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 

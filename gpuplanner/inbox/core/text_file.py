@@ -24,6 +24,9 @@ from gpuplanner.inbox.core.parquet_text import names_of, table_of
 MAX_BYTES = 4 << 30
 """Largest text that is read into memory."""
 
+MAX_STREAM_BYTES = 1 << 40
+"""Longest text that is read block by block."""
+
 MAX_DOCUMENT_BYTES = 1 << 30
 """Largest document (JSON) that is read into memory: its parts take several times their text."""
 
@@ -183,7 +186,7 @@ def fingerprint(path: str | Path) -> str:
     """
     path = Path(path)
     with explained(path):
-        return sha256(regular(path, size_limit(MAX_BYTES)))
+        return sha256(regular(path, size_limit(MAX_STREAM_BYTES)))
 
 
 def size_limit(usual: int) -> int:
