@@ -213,7 +213,9 @@ def test_an_older_kind_is_replaced_and_another_one_is_not(tmp_path: Path):
     assert set(tree(tmp_path / "out")) == {"b.txt"}
 
 
-@pytest.mark.parametrize("given", ["", ".", "..", "/", "./sub/..", "{home}", "{file}", "{loop}"])
+@pytest.mark.parametrize(
+    "given", ["", ".", "..", "/", "./sub/..", "{home}", "{file}", "{loop}", "\udcff", "{file}/t"]
+)
 def test_places_that_no_folder_can_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str):
     for name in ("work", "house", "work/sub"):
         (tmp_path / name).mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from gpuplanner.errors import GpuPlannerError, OutputError
 from gpuplanner.files import write_atomically
 from gpuplanner.files.faults import explained
 from gpuplanner.study import Study
+from gpuplanner.study.quality import DataQuality, data_quality
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 SMALL_DISK = 4_000_000
@@ -110,12 +112,16 @@ def exported(out: Path, place: Path, rows: int, study: Study) -> None:
     export_plan(place / "plan.json", out)
 
 
+@functools.cache
+def sample_quality() -> DataQuality:
+    return data_quality("sample")
+
+
 def chart(ending: str) -> Callable[[Path, Path, int, Study], None]:
     def write(out: Path, place: Path, rows: int, study: Study) -> None:
         from gpuplanner.report.quality import write_quality
-        from gpuplanner.study.quality import data_quality
 
-        write_quality(data_quality("sample"), out.with_suffix(ending), title="Quality")
+        write_quality(sample_quality(), out.with_suffix(ending), title="Quality")
 
     return write
 

@@ -16,7 +16,7 @@ import shutil
 import warnings
 from pathlib import Path
 
-from gpuplanner.errors import GpuPlannerWarning, examples
+from gpuplanner.errors import GpuPlannerWarning, OutputError, examples
 from gpuplanner.files.foreign import carry, drop, foreign_entries
 from gpuplanner.files.manifest import read_manifest
 from gpuplanner.files.place import left_beside, place_of
@@ -75,7 +75,10 @@ def settle(room: Path, place: Path, *, after_a_kill: bool = False) -> None:
 
 def kept_aside(path: str | Path) -> Path | None:
     """Where an old folder waits since a run was killed before the new one took its place; None if there is none."""
-    place = place_of(path)
+    try:
+        place = place_of(path)
+    except OutputError:  # where nothing can be written, nothing waits
+        return None
     if place.exists() or not place.parent.is_dir():
         return None
     return next((left / PREVIOUS for left in left_beside(place) if (left / PREVIOUS).is_dir()), None)

@@ -21,7 +21,8 @@ def place_of(path: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the path has no name of its own (the root), or its links turn in a circle.
+        If the path has no name of its own (the root), its links turn in a circle, or it is no UTF-8 text, which
+        the libraries that write tables need.
 
     Examples
     --------
@@ -32,6 +33,9 @@ def place_of(path: str | Path) -> Path:
         place = Path(path).resolve()
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, str(error)) from error
+    if any("\udc80" <= letter <= "\udcff" for letter in str(place)):
+        todo = "Choose another place with -o; nothing was changed."
+        raise cannot_write(path, "bytes that are no UTF-8", expected="a place whose name is text", todo=todo)
     if not place.name:
         raise cannot_write(place, "the root of the file system", expected=OWN_FOLDER)
     return place
