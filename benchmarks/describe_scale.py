@@ -1,7 +1,7 @@
 """What ``gpuplanner describe`` of a year of jobs costs: CPU seconds and largest memory, against plain polars.
 
 Run ``python benchmarks/describe_scale.py`` (minutes; ``--jobs 1000000`` makes it shorter). A made-up year of 50
-tenants and 5,000 users on 1,000 nodes of eight GPUs is written as ``ingest`` would have written it: every lane of a
+tenants and 5,000 users on 1,000 nodes of eight GPUs is written as a folder: every lane of a
 node (one, two, four or eight GPUs, an instance of a cut GPU, or four whole nodes) serves one job after the other, so
 nothing is ever held twice. Each run is a process of its own, as a user starts it; its memory is the largest that the
 system saw. Three folders: with node list and inventory, without inventory, and with every fifth node cut by MIG.
@@ -27,10 +27,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from gpuplanner.inbox.core.folder import write_folder
-from gpuplanner.inbox.core.store import MARK
 
 from gpuplanner.inbox.core.dataset import REJECTS, gpu_hours
+from gpuplanner.inbox.store import OLDER
 from gpuplanner.schemas import JOB_STATES, Inventory, Jobs, empty
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
@@ -131,8 +130,8 @@ def made_up_jobs(jobs: int, seed: int, cut_share: float) -> pl.LazyFrame:
     )
 
 
-def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share: float) -> pl.LazyFrame:
-    """Write the year as ``ingest`` does; give its jobs as they were written."""
+def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share: float) -> None:
+    """Write the year as an earlier ``ingest`` did: the whole table need not be in memory for it."""
     cut = [node < cut_share * NODES for node in range(NODES)]
     layout = ";".join(["3g.40gb:1,2g.20gb:1,1g.10gb:2"] * GPUS_PER_NODE)
     nodes = pl.DataFrame(
@@ -144,23 +143,24 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
     )
     types = {name: column.dtype for name, column in Inventory.columns().items()}
     table = pl.concat([empty(Inventory), nodes.cast({"gpus": types["gpus"]})], how="diagonal").select(*types)
-    place = folder.with_suffix(".parquet")
+    folder.mkdir()
+    place = folder / "jobs.parquet"
     made_up_jobs(jobs, seed, cut_share).sink_parquet(place, row_group_size=1 << 18)
     seen = pl.scan_parquet(place)
     kept, first = seen.select(pl.len(), pl.col("submit_time").min()).collect().row(0)
     until = BEGIN + YEAR
     held = seen.select("start_time", "end_time", "state", "gpus").collect(engine="streaming")
     known = {
-        "source": "synthetic", "files": [], "rows_in": kept, "rows_kept": kept, "rows_rejected": 0,
-        "span_start": first.isoformat(), "span_end": until.isoformat(), "time_zone": None, "origin": None,
-        "notes": [f"made up, seed {seed}"], "gpu_hours": gpu_hours(held, until), "gpuplanner": version("gpuplanner"),
+        "format": OLDER[0].text, "source": "synthetic", "files": [], "rows_in": kept, "rows_kept": kept,
+        "rows_rejected": 0, "span_start": first.isoformat(), "span_end": until.isoformat(), "time_zone": None,
+        "origin": None, "notes": [f"made up, seed {seed}"], "gpu_hours": gpu_hours(held, until),
+        "gpuplanner": version("gpuplanner"),
     }  # fmt: skip
-    tables = {"rejects": pl.DataFrame(schema=REJECTS), "inventory": table if inventory else None}
-    quality = pl.DataFrame(schema=dict.fromkeys(("check", "severity", "effect", "example"), pl.String))
-    write_folder(
-        folder, MARK, tables, quality, known, more=lambda new: place.rename(new / "jobs.parquet") and None
-    )
-    return pl.scan_parquet(folder / "jobs.parquet")
+    (folder / "provenance.json").write_text(json.dumps(known))
+    (folder / "quality.json").write_text("[]")
+    pl.DataFrame(schema=REJECTS).write_parquet(folder / "rejects.parquet")
+    if inventory:
+        table.write_parquet(folder / "inventory.parquet")
 
 
 def plain_ledger(path: Path) -> None:
