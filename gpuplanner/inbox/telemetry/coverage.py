@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.inbox.telemetry.seen import seen_of
 
 GPU = ("node", "gpu")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.inbox.telemetry.columns import columns_of
-from gpuplanner.inbox.telemetry.limits import POWER_MARGIN, board_limits
-from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.readers.columns import columns_of
+from gpuplanner.inbox.telemetry.readers.limits import POWER_MARGIN, board_limits
+from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.units import SECONDS_PER_HOUR
 
 BOARD = ("node", "gpu")

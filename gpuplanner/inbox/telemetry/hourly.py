@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.inbox.telemetry.columns import columns_of
 from gpuplanner.inbox.telemetry.energy import (
     BOARD,
     BOTH,
@@ -16,7 +15,8 @@ from gpuplanner.inbox.telemetry.energy import (
     board_readings,
     board_steps,
 )
-from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.readers.columns import columns_of
+from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 
 DEVICE = ("node", "gpu", "instance")
 HOUR = timedelta(hours=1)

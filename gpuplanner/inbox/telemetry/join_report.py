@@ -9,7 +9,7 @@ import polars as pl
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.telemetry.holders import NONE, STATED, TOGETHER, WHOLE_NODE, Holders, first_part
-from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.schemas import USED_FROM
 
 UNLISTED = "stated_not_in_jobs"

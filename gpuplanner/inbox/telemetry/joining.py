@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES
+from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.spill import Columns
 
 DEVICE_KEY = ("node", "gpu", "instance")

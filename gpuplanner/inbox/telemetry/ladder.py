@@ -13,7 +13,7 @@ from typing import TypeVar
 import polars as pl
 
 from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES
+from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.schemas import Samples, conform
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
@@ -42,7 +42,7 @@ def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
     ----------
     wide : polars.DataFrame
         One row per device and time: ``time``, ``node``, ``gpu``, ``instance``, ``profile``, ``job_id``, the
-        quantities of :data:`gpuplanner.inbox.telemetry.metrics.QUANTITIES` in our units, and optionally
+        quantities of :data:`gpuplanner.inbox.telemetry.readers.metrics.QUANTITIES` in our units, and optionally
         ``mig_enabled``.
 
     Returns

@@ -17,7 +17,7 @@ from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner
-from gpuplanner.inbox.telemetry.metrics import Metric
+from gpuplanner.inbox.telemetry.readers.metrics import Metric
 from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_files, of_seen, overlaps, rejected
 from gpuplanner.inbox.telemetry.sample_spans import SampleSpans, Way, files_of, texts_of
 
@@ -68,7 +68,7 @@ def from_readings(
     Parameters
     ----------
     rows : Rows
-        Columns of :data:`gpuplanner.inbox.telemetry.labels.READING`.
+        Columns of :data:`gpuplanner.inbox.telemetry.readers.labels.READING`.
     metrics : dict of str to Metric
         Name in the source → what it is.
     source : str

@@ -15,7 +15,7 @@ from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.energy import board_energy
 from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
 from gpuplanner.inbox.telemetry.ladder import ORDER
-from gpuplanner.inbox.telemetry.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.inbox.telemetry.spill import Columns, Spill
 
 DAY_US = 86_400_000_000

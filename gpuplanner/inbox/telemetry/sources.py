@@ -9,16 +9,16 @@ from typing import Any
 
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.source import Sniff, Source, matches, together
-from gpuplanner.inbox.telemetry.csv_logs import READING_COLUMNS, read_dcgm_csv, read_node_csv
-from gpuplanner.inbox.telemetry.exporter import read_exporter
-from gpuplanner.inbox.telemetry.metrics import NODE_CSV
-from gpuplanner.inbox.telemetry.monitors import read_dcgmi_dmon, read_smi_dmon, read_smi_pmon
-from gpuplanner.inbox.telemetry.pages import Hints
-from gpuplanner.inbox.telemetry.prometheus import read_prometheus
+from gpuplanner.inbox.telemetry.readers.csv_logs import READING_COLUMNS, read_dcgm_csv, read_node_csv
+from gpuplanner.inbox.telemetry.readers.exporter import read_exporter
+from gpuplanner.inbox.telemetry.readers.metrics import NODE_CSV
+from gpuplanner.inbox.telemetry.readers.monitors import read_dcgmi_dmon, read_smi_dmon, read_smi_pmon
+from gpuplanner.inbox.telemetry.readers.pages import Hints
+from gpuplanner.inbox.telemetry.readers.prometheus import read_prometheus
+from gpuplanner.inbox.telemetry.readers.smi_apps import read_smi_apps
+from gpuplanner.inbox.telemetry.readers.smi_query import read_smi_query
+from gpuplanner.inbox.telemetry.readers.transcript import read_smi_transcript
 from gpuplanner.inbox.telemetry.sample_spans import Way
-from gpuplanner.inbox.telemetry.smi_apps import read_smi_apps
-from gpuplanner.inbox.telemetry.smi_query import read_smi_query
-from gpuplanner.inbox.telemetry.transcript import read_smi_transcript
 
 NODE = frozenset({"node"})
 COUNTED = frozenset({"origin", "interval_s"})

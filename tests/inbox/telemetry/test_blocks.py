@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, add, read
 from gpuplanner.inbox.core.months import by_month, write_month
-from gpuplanner.inbox.telemetry.csv_logs import read_dcgm_csv, read_node_csv
-from gpuplanner.inbox.telemetry.pages import Hints
+from gpuplanner.inbox.telemetry.readers.csv_logs import read_dcgm_csv, read_node_csv
+from gpuplanner.inbox.telemetry.readers.pages import Hints
+from gpuplanner.inbox.telemetry.readers.smi_query import read_smi_query
 from gpuplanner.inbox.telemetry.sample_spans import Way
-from gpuplanner.inbox.telemetry.smi_query import read_smi_query
 
 READERS: dict[str, Callable[..., Dataset]] = {
     "nvidia-smi": read_smi_query,

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.inbox.telemetry import RUNGS, effective_compute
 from gpuplanner.inbox.telemetry.ladder import to_samples
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES, without_blanks
+from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, without_blanks
 from gpuplanner.schemas import Samples, check
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

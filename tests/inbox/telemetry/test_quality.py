@@ -15,7 +15,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.files import to_json
 from gpuplanner.inbox import read
 from gpuplanner.inbox.telemetry import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.limits import POWER_MARGIN, board_limits
+from gpuplanner.inbox.telemetry.readers.limits import POWER_MARGIN, board_limits
 
 File = Callable[..., Path]
 START = datetime(2026, 1, 31, 23, 0, tzinfo=UTC)

@@ -14,9 +14,9 @@ from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.fields import UNIT_SEPARATOR, unquoted
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.text_file import TextFile
-from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.metrics import Metric
-from gpuplanner.inbox.telemetry.numbers import read_cells
+from gpuplanner.inbox.telemetry.readers.instants import with_instants
+from gpuplanner.inbox.telemetry.readers.metrics import Metric
+from gpuplanner.inbox.telemetry.readers.numbers import read_cells
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 NUMBER = st.sampled_from(

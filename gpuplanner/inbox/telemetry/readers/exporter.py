@@ -11,9 +11,9 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
-from gpuplanner.inbox.telemetry.labels import devices, parse_labels
-from gpuplanner.inbox.telemetry.metrics import DCGM
-from gpuplanner.inbox.telemetry.pages import Hints, data_only, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.labels import devices, parse_labels
+from gpuplanner.inbox.telemetry.readers.metrics import DCGM
+from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SAMPLE = (

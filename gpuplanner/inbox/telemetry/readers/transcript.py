@@ -12,9 +12,9 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages, together
-from gpuplanner.inbox.telemetry.smi_query import parse_query, query_telemetry
-from gpuplanner.inbox.telemetry.transcript_heading import stated_instant, zone_of
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, together
+from gpuplanner.inbox.telemetry.readers.smi_query import parse_query, query_telemetry
+from gpuplanner.inbox.telemetry.readers.transcript_heading import stated_instant, zone_of
 
 SOURCE = "smi-transcript"
 HEADING = "# $ nvidia-smi --query-gpu=..."

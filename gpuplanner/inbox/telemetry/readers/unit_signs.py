@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.telemetry.metrics import DIVISORS, QUANTITIES
+from gpuplanner.inbox.telemetry.readers.metrics import DIVISORS, QUANTITIES
 
 MIXED_SHARE = 0.01
 """Share of values above 1 from which ratios are taken to be percent; fewer are single faults."""

@@ -19,9 +19,9 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.core.times import iso, known_origin
-from gpuplanner.inbox.telemetry.metrics import DCGM
-from gpuplanner.inbox.telemetry.prometheus import answered, from_points, points
-from gpuplanner.inbox.telemetry.transport import Server
+from gpuplanner.inbox.telemetry.readers.metrics import DCGM
+from gpuplanner.inbox.telemetry.readers.prometheus import answered, from_points, points
+from gpuplanner.inbox.telemetry.readers.transport import Server
 
 MAX_POINTS = 11_000
 """Most points per series that Prometheus gives in one answer [1]_.

@@ -12,11 +12,11 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.csv_logs import node_by_file, node_finding
-from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
-from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.pages import Hints, data_only, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
+from gpuplanner.inbox.telemetry.readers.instants import with_instants
+from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
+from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
+from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages
 from gpuplanner.inbox.telemetry.sample_rows import from_table
 from gpuplanner.schemas import Processes, conform
 

@@ -15,11 +15,11 @@ from gpuplanner.inbox.core.rows import Rows, names_of, read_row_blocks
 from gpuplanner.inbox.core.text_blocks import FileBlocks
 from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
-from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.labels import DEVICE, device, parse_labels
-from gpuplanner.inbox.telemetry.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
-from gpuplanner.inbox.telemetry.numbers import read_wide
-from gpuplanner.inbox.telemetry.pages import Hints
+from gpuplanner.inbox.telemetry.readers.instants import with_instants
+from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device, parse_labels
+from gpuplanner.inbox.telemetry.readers.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
+from gpuplanner.inbox.telemetry.readers.numbers import read_wide
+from gpuplanner.inbox.telemetry.readers.pages import Hints
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
@@ -48,7 +48,7 @@ READING_COLUMNS = {
 def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None) -> Dataset:
     """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
 
-    Columns: see :data:`gpuplanner.inbox.telemetry.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
+    Columns: see :data:`gpuplanner.inbox.telemetry.readers.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
     offset. All but the energy counter are needed: a column that was renamed is an error.
 
     Parameters

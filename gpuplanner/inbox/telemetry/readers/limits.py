@@ -10,8 +10,8 @@ import polars as pl
 
 from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES
-from gpuplanner.inbox.telemetry.unit_signs import ROUNDING
+from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
+from gpuplanner.inbox.telemetry.readers.unit_signs import ROUNDING
 
 POWER_MARGIN = 1.2
 """A mean over a sampling period does not exceed the board's power limit by more than this."""

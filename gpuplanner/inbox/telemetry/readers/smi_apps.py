@@ -11,11 +11,11 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.telemetry.csv_logs import node_by_file, node_finding
-from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.metrics import Metric
-from gpuplanner.inbox.telemetry.numbers import read_wide
-from gpuplanner.inbox.telemetry.pages import Hints, read_pages
+from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
+from gpuplanner.inbox.telemetry.readers.instants import with_instants
+from gpuplanner.inbox.telemetry.readers.metrics import Metric
+from gpuplanner.inbox.telemetry.readers.numbers import read_wide
+from gpuplanner.inbox.telemetry.readers.pages import Hints, read_pages
 from gpuplanner.inbox.telemetry.sample_rows import from_table
 from gpuplanner.schemas import Processes, conform
 

@@ -15,12 +15,12 @@ from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.text_blocks import FileBlocks
 from gpuplanner.inbox.core.text_file import TextFile
-from gpuplanner.inbox.telemetry.csv_logs import node_finding
 from gpuplanner.inbox.telemetry.gathering import Gathering
-from gpuplanner.inbox.telemetry.instants import with_instants
-from gpuplanner.inbox.telemetry.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
-from gpuplanner.inbox.telemetry.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_page_blocks
+from gpuplanner.inbox.telemetry.readers.csv_logs import node_finding
+from gpuplanner.inbox.telemetry.readers.instants import with_instants
+from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
+from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_page_blocks
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
 from gpuplanner.inbox.telemetry.sample_spans import Way
 

@@ -14,9 +14,9 @@ from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
-from gpuplanner.inbox.telemetry.labels import DEVICE, READING, device
-from gpuplanner.inbox.telemetry.metrics import DCGM
-from gpuplanner.inbox.telemetry.pages import Hints, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.labels import DEVICE, READING, device
+from gpuplanner.inbox.telemetry.readers.metrics import DCGM
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SOURCE = "prometheus"
