@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from gpuplanner.files import replaced_directory, to_json
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import Finding, combined, report
 from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month
+from gpuplanner.inbox.core.quarantine import (
+    QUARANTINED,
+    believed,
+    quarantine_facts,
+    quarantine_findings,
+    with_quarantine,
+)
 from gpuplanner.inbox.store import (
     FORMAT,
     MARK,
@@ -116,8 +124,28 @@ def replace_dataset(directory: str | Path, draft: Draft) -> Path:
     """Put a folder in place of what stood there."""
     directory = Path(directory)
     with replaced_directory(directory, mark=MARK) as folder:
-        _fill(folder, draft)
+        _fill(folder, _judged(draft))
     return directory
+
+
+def _judged(draft: Draft) -> Draft:
+    """Jobs judged by the inventory, whichever source gave it, and when."""
+    jobs, inventory = draft.tables.get("jobs"), draft.tables.get("inventory")
+    if jobs is None or inventory is None:
+        return draft
+    marked = with_quarantine(jobs, inventory)
+    if "quarantined" in jobs.columns and marked["quarantined"].equals(jobs["quarantined"]):
+        return draft
+    name = next((name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"]), None)
+    if name is None:
+        return draft
+    layer = draft.layers[name]
+    until = datetime.fromisoformat(layer.facts["span_end"])
+    counted = {"gpu_hours": gpu_hours(believed(marked), until), **quarantine_facts(marked, until)}
+    told = [Finding(*row) for row in layer.quality.iter_rows() if not row[0].startswith(QUARANTINED)]
+    quality = report([*told, *quarantine_findings(marked, until)])
+    layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
+    return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked})
 
 
 def _fill(folder: Path, draft: Draft) -> None:

@@ -93,6 +93,25 @@ def test_all_of_them_at_once_and_a_list_of_nodes_that_is_too_short(described, tm
     assert described("unlisted", [*GOOD[::3], *half])[1]["facts"]["quarantined"] is None
 
 
+def test_a_list_of_nodes_that_comes_later_judges_the_jobs_that_are_there(command, tmp_path):
+    """Jobs alone say nothing of eight GPUs; with the nodes beside them, in whatever order, two at once are too many."""
+    (tmp_path / "jobs.txt").write_text("\n".join([HEADER, *GOOD, BAD["overlap"][0]]) + "\n")
+    (tmp_path / "nodes.csv").write_text("node,gpus,gpu_model\nn1,8,A100-80GB\n")
+    sources = {"slurm": [str(tmp_path / "jobs.txt"), "--tz", "UTC"], "nodes": [str(tmp_path / "nodes.csv")]}
+    found = []
+    for place, order in (("a", ("slurm", "nodes")), ("b", ("nodes", "slurm"))):
+        for source in order:
+            code, _, err = command("ingest", source, *sources[source], "-o", str(tmp_path / place), "--quiet")
+            assert code == 0, err
+        code, told, err = command("describe", str(tmp_path / place), "--json")
+        assert code == 0, err
+        found.append(json.loads(told))
+        (named,) = [each for each in found[-1]["quality"] if each["check"].startswith("quarantined: ")]
+        assert (named["rows"], named["example"]) == (1, "job 999")
+        assert found[-1]["facts"]["quarantined"] == {"jobs": 1, "gpu_hours": 16.0}
+    assert found[0]["ledger"] == found[1]["ledger"]
+
+
 def test_files_added_one_by_one_are_judged_together(command, tmp_path):
     """A row that is far from the first file's is not from the second's, and the other way round."""
     far = [row(500 + n, 1, datetime(2027, 9, 1) + timedelta(hours=n), 1) for n in range(40)]
