@@ -83,7 +83,7 @@ def added(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import telemetry
+    from gpuplanner.inbox import read, write_dataset
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
@@ -91,7 +91,7 @@ def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
         for row in range(rows)
     )
     log.write_text(head + "".join(lines))
-    telemetry.write_dataset(telemetry.read("nvidia-smi", [log], tz="UTC"), out)
+    write_dataset(read("nvidia-smi", [log], tz="UTC"), out)
 
 
 def saved(out: Path, place: Path, rows: int, study: Study) -> None:

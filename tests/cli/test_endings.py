@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gpuplanner.inbox import open_dataset
 
 MAIN = "from gpuplanner.cli import main; main()"
 SLOW = f"""
@@ -75,7 +76,7 @@ def test_a_run_that_is_ended_leaves_the_old_and_the_next_one_no_trace_of_it(
         assert sorted(path.name for path in tmp_path.iterdir()) == there
     assert command("ingest", "itp", one, "-o", str(store))[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*there, "store"})
-    assert json.loads((store / "provenance.json").read_text())["files"][0]["name"] == "one.csv"
+    assert open_dataset(store).provenance["files"][0]["name"] == "one.csv"
     assert (store / "notes.md").exists() == old
 
 
@@ -211,7 +212,7 @@ def test_names_of_files_that_are_no_text(tmp_path: Path):
     ingest = [sys.executable, "-c", MAIN, "ingest", "itp", source, "-o", out, "--json"]
     done = subprocess.run(ingest, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    told = json.loads((tmp_path / "out" / "provenance.json").read_text(encoding="utf-8"))
+    told = open_dataset(tmp_path / "out").provenance
     assert told["files"][0]["name"] == r"jobs-\xff\xe9.csv"
     described = [sys.executable, "-c", MAIN, "describe", out]
     assert subprocess.run(described, capture_output=True, check=False).returncode == 0
