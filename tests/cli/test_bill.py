@@ -58,7 +58,7 @@ def test_what_is_no_bill_is_refused(command, bill, tmp_path):
     assert code == 0, err
     code, _, err = command("bill", str(tmp_path / "requests"))
     assert code == Exit.BAD_INPUT
-    assert "a table of requests" in err
+    assert "expected the charges of a bill; got requests" in err
 
 
 def test_money_on_the_terminal_has_its_decimals(command, bill, tmp_path):

@@ -84,7 +84,7 @@ def test_ingest_prints_the_seven_facts(command, itp, tmp_path):
     )
     by_hand = sum((7000 + n) * (1 + n % 2) for n in range(400)) / 3600
     assert facts["gpu_hours"] == pytest.approx(by_hand)
-    assert "written to" in err
+    assert "1 file(s) added" in err
 
 
 def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
