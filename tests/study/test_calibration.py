@@ -49,7 +49,8 @@ def trace_of(jobs: pl.DataFrame, *, inventory: pl.DataFrame | None = None, end_s
         "rows_rejected": 0,
     }
     nothing = pl.DataFrame()
-    return Dataset(conform(table, Jobs, where="jobs"), nothing, nothing, facts, inventory)
+    dataset = Dataset({"jobs": conform(table, Jobs, where="jobs")}, nothing, nothing, facts)
+    return dataset.with_tables(inventory=inventory)
 
 
 def cluster(rules: Rules, seed: int = 5, jobs: int = 600) -> Dataset:
@@ -172,7 +173,7 @@ def test_nodes_count_where_they_are_alike():
     # Two GPUs are idle, but on different nodes.
     assert replay(observed, Rules(queue="strict")).to_list() == [0.0, 0.0, 60.0]
     unlike = nodes.with_columns(gpus=pl.Series([4, 2], dtype=pl.Int32))
-    pool = observe(replace(trace_of(frame), inventory=unlike))
+    pool = observe(trace_of(frame, inventory=unlike))
     assert (pool.gpus, pool.nodes) == (6, 1)
     assert observe(trace_of(frame, inventory=nodes), gpus=8).nodes == 1
 
@@ -270,7 +271,7 @@ def test_without_observed_waits_the_simulation_stands_alone(easy):
     """A source without starts takes the submission for them: nothing was observed, all is simulated."""
     run = pl.col("end_time") - pl.col("start_time")
     at_once = easy.jobs.with_columns(end_time=pl.col("submit_time") + run, start_time=pl.col("submit_time"))
-    found = calibrate(replace(easy, jobs=at_once))
+    found = calibrate(easy.with_tables(jobs=at_once))
     assert (found.outcome, found.verdict) == ("cannot be checked", "no waits observed")
     assert "simulated only" in found.sentence
     assert found.overall["jobs"] == 600
@@ -287,7 +288,7 @@ def test_what_cannot_be_calibrated_is_refused(easy):
     with pytest.raises(ScenarioError, match="IANA"):
         calibrate(easy, tz="Mars/Base")
     with pytest.raises(ScenarioError, match="a start and an end"):
-        calibrate(replace(easy, jobs=easy.jobs.clear()))
+        calibrate(easy.with_tables(jobs=easy.jobs.clear()))
 
 
 def test_size_classes_cover_all_sizes_in_order():
@@ -302,7 +303,8 @@ def test_command(easy, tmp_path):
     register_commands()
     folder = tmp_path / "trace"
     sample = load_trace("sample")
-    write_dataset(replace(easy, rejects=sample.rejects, quality=sample.quality), folder)
+    facts = {**sample.provenance, **easy.provenance}
+    write_dataset(replace(easy, rejects=sample.rejects, quality=sample.quality, provenance=facts), folder)
     run = CliRunner().invoke(app, ["calibrate", str(folder), "--gpus", str(GPUS), "--json"])
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)

@@ -73,7 +73,8 @@ def test_tables_of_the_whole_are_computed_once(box):
 
 def test_without_telemetry_there_is_nothing_to_say_of_phases():
     trace = load_trace("sample")
-    blind = open_inbox(Dataset(trace.jobs, trace.rejects, trace.quality, trace.provenance, trace.inventory))
+    tables = {"jobs": trace.jobs, "inventory": trace.inventory}
+    blind = open_inbox(Dataset(tables, trace.rejects, trace.quality, trace.provenance))
     assert blind.jobs_of() == []
     assert (blind.phases, blind.signatures, blind.claim, blind.quality.coverage) == (None,) * 4
     with pytest.raises(ScenarioError, match="Ingest telemetry"):
