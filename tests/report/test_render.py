@@ -108,7 +108,7 @@ def hostile_trace(folder) -> str:
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
     jobs = trace.jobs.with_columns(pl.col("tenant").replace(evil))
     write_dataset(
-        Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance, trace.inventory),
+        Dataset({"jobs": jobs, "inventory": trace.inventory}, trace.rejects, trace.quality, trace.provenance),
         folder / "trace",
     )
     return str(folder / "trace")

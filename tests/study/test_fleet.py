@@ -51,7 +51,8 @@ def made(jobs, inventory=None):
     sample = load_trace("sample")
     empty = sample.rejects.clear(), sample.quality.clear()
     given = None if inventory is None else conform(inventory, Inventory, where="test")
-    return Dataset(table, *empty, kept | {"gpu_hours": 0.0}, given)
+    facts = kept | {"gpu_hours": 0.0, "files": []}
+    return Dataset({"jobs": table}, *empty, facts).with_tables(inventory=given)
 
 
 def nodes(*rows):
