@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import TICK, untimed
-from gpuplanner.ledger.activity import IDLE, held_hours
+from gpuplanner.ledger.activity import BY_ID, IDLE, held_hours
 from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
@@ -100,7 +100,7 @@ def gpu_time_ledger(
     [('-', 'free', 2.5), ('-', 'unexplained', 0.5), ('vision', 'unobserved', 1.0)]
     """
     window = Window(start, end)
-    ids = [] if samples is None else ["job_id"]
+    ids = [] if samples is None else [name for name in BY_ID if name not in COLUMNS]
     asking, nodes = with_boards(*_tables(jobs, inventory, window, [*ids, *COLUMNS]))
     started = asking.lazy().filter(pl.col("start_time").is_not_null())
     queued = asking.lazy().with_columns(left_queue=pl.coalesce("start_time", "end_time"))

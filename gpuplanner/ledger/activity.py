@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.together import not_told, seen_together
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, empty, some_columns
+from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, some_columns
 
 PROCESS_FROM_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
@@ -21,6 +22,8 @@ References
 IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
 """Parts of ``held_idle``; unclear where memory was not measured."""
 STATES = ("used", *IDLE, "unobserved")
+BY_ID = ("job_id", "instances", "node_list", "profile_requested")
+"""Columns of ``schemas.Jobs`` by which samples find their jobs."""
 COLUMNS = (
     "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "sm_activity", "memory_peak_gib",
 )  # fmt: skip
@@ -68,7 +71,9 @@ def held_hours(
         .drop(keys)
         .collect()
     )
-    seen = _seen_minutes(held, samples) if seen_by_id else held.clear()
+    seen = held.clear()
+    if samples is not None and seen_by_id:
+        seen = _seen_minutes(held, jobs.lazy().collect(), samples)
     owners = owners.cast({"tenant": pl.String})
     parts = []
     for state in STATES:
@@ -119,7 +124,7 @@ def held_by_activity(
     [6.0]
     """
     window = Window(start, end)
-    ids = [] if samples is None else ["job_id", "instances"]
+    ids = [] if samples is None else [*BY_ID]
     table = some_columns(jobs, Jobs, [*ids, *COLUMNS], where="jobs")
     asking = gpu_jobs(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
     found = held_hours(asking.filter(pl.col("start_time").is_not_null()), samples, window)
@@ -147,18 +152,26 @@ def _state(activity: str, memory_gib: str) -> pl.Expr:
     )
 
 
-def _seen_minutes(held: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+def _seen_minutes(held: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
     """Minutes of jobs with samples: how many of the job's GPUs were seen, and in which state."""
-    table = conform(samples, Samples, where="samples") if samples is not None else empty(Samples)
+    table = conform(samples, Samples, where="samples").filter(pl.col("sm_activity").is_not_null())
     states = STATES[:-1]
     devices = (
-        table.filter(pl.col("sm_activity").is_not_null())
-        .group_by("job_id", pl.col("time").dt.truncate("1m").alias("minute"), "node", "gpu", "instance")
-        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
-        .with_columns(state=_state("sm_activity", "memory_used_gib"))
+        _by_minute(table, "job_id", "node", "gpu", "instance")
         .group_by("job_id", "minute")
-        .agg(pl.len().alias("devices"), *((pl.col("state") == state).sum().alias(state) for state in states))
+        .agg(
+            pl.len().cast(pl.Float64).alias("devices"),
+            *((pl.col("state") == state).sum().cast(pl.Float64).alias(state) for state in states),
+        )
     )
+    shared = not_told(table)
+    if shared.height:
+        together = seen_together(jobs, _by_minute(shared, "node", "gpu", "instance", "kind"))
+        devices = (
+            pl.concat([devices, together.select(devices.columns)])
+            .group_by("job_id", "minute", maintain_order=True)
+            .agg(pl.col("devices", *states).sum())
+        )
     of_gpus = pl.min_horizontal("gpus", "devices")
     of_instances = pl.col("gpus") * (pl.col("devices") / pl.col("instances")).clip(upper_bound=1.0)
     return (
@@ -171,6 +184,15 @@ def _seen_minutes(held: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFr
         .filter(pl.col("begin") < pl.col("until"))
         .with_columns(pl.col(state) / pl.col("devices") * pl.col("gpus_seen") for state in states)
         .sort("row", "minute")  # floats are added in a fixed order
+    )
+
+
+def _by_minute(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """State of each device in each minute."""
+    return (
+        samples.group_by(*keys, pl.col("time").dt.truncate("1m").alias("minute"))
+        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
+        .with_columns(state=_state("sm_activity", "memory_used_gib"))
     )
 
 

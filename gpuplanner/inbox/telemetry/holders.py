@@ -235,6 +235,23 @@ def find_holders(devices: pl.DataFrame, jobs: pl.DataFrame, names: pl.DataFrame 
     return Holders(devices, spans, aliases)
 
 
+def members_on(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Do what :func:`held_devices` does for some nodes and kinds of devices, in the node names of the telemetry.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    devices : polars.DataFrame
+        ``node`` and ``kind``.
+    """
+    plain = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
+    members = held_devices(plain.filter(_nodes_seen(plain, devices["node"])))
+    known = _same_nodes(devices["node"].unique(), members["node"].unique())
+    renamed = members.join(known, on="node").drop("node").rename({"seen": "node"})
+    return renamed.join(devices, on=["node", "kind"], how="semi").select(MEMBERS.names())
+
+
 def first_part(node: pl.Expr) -> pl.Expr:
     """Name of a node without its domain."""
     return node.str.extract(r"^([^.]+)", 1)
