@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 
+import polars as pl
+
 from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.records import Records
 from gpuplanner.inbox.core.rows import Rows
@@ -93,7 +95,7 @@ class _Grip:
         }
 
 
-def job_rows(dump: Dump) -> Rows:
+def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame]:
     """Make the rows of a dump.
 
     Parameters
@@ -103,10 +105,15 @@ def job_rows(dump: Dump) -> Rows:
 
     Returns
     -------
-    Rows
+    rows : Rows
         One good row per job, and one reject per pod, Job and Workload that is none by itself.
+    names : polars.DataFrame
+        Table ``schemas.JobNames``: the pods of each job, by which telemetry knows it.
     """
-    return _Jobs(dump).rows()
+    jobs = _Jobs(dump)
+    rows = jobs.rows()
+    schema = {"name": pl.String, "job_id": pl.String}
+    return rows, pl.DataFrame(sorted(jobs.names.items()), schema=schema, orient="row")
 
 
 @dataclass
@@ -115,6 +122,8 @@ class _Jobs:
     records: Records = field(default_factory=lambda: Records(COLUMN_MAP))
     used: set[tuple[str, str]] = field(default_factory=set)
     """Claims whose devices are counted already: several pods may share one claim."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Pod → its job, where that has another name."""
 
     def rows(self) -> Rows:
         dump = self.dump
@@ -158,6 +167,7 @@ class _Jobs:
         for pod in gang:
             self._grasp(grip, pod)
         owner = self._job_of(first)
+        self._name(f"{first.namespace}/{owner[1] if owner else first.name}", gang)
         starts = [pod.start for pod in gang if pod.start]
         ends = [pod.end for pod in gang if pod.end]
         self.records.add(
@@ -199,6 +209,7 @@ class _Jobs:
         if state is None:
             jobs = [job.state for uid in workload.owners if (job := self.dump.jobs.get(uid))]
             state = min(jobs or [pod.state for pod in pods], key=WORST.index, default="UNKNOWN")
+        self._name(f"{workload.namespace}/{workload.job}", pods)
         queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
         self.records.add(
             workload.place.file,
@@ -219,6 +230,11 @@ class _Jobs:
                 **_places(pods),
             },
         )
+
+    def _name(self, job: str, pods: Sequence[Holding]) -> None:
+        """Note by which other names telemetry knows a job."""
+        names = (f"{pod.namespace}/{pod.name}" for pod in pods if pod.kind == "Pod")
+        self.names |= {name: job for name in names if name != job}
 
     def _grasp(self, grip: _Grip, pod: Holding) -> None:
         """Add what a pod, or all pods of a Job, hold."""

@@ -104,7 +104,8 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         text = message("kubernetes", "at least one file", "none", "Give the path of a file.")
         raise TraceFormatError(text)
     dump = read_dump(paths)
-    rows = _with_attempts(job_rows(dump))
+    found, names = job_rows(dump)
+    rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
     namespaces: dict[str, list[str]] = defaultdict(list)
     for (namespace, _), queue in dump.queues.items():
@@ -122,7 +123,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         boards=boards,
     )
     quotas = quota_table(chain.from_iterable(dump.quotas.values()), flavors, namespaces)
-    return trace.with_tables(queue_quotas=quotas)
+    return trace.with_tables(queue_quotas=quotas, job_names=names if names.height else None)
 
 
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:

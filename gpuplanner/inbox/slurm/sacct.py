@@ -182,7 +182,14 @@ def read_slurm(
     rows, derived = with_derived_times(with_states(rows), absent)
     rows = with_attempts(with_resources(rows))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
-    return assemble(
+    # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
+    names = (
+        rows.good.select(name="job_id_raw", job_id="job_id")
+        .filter(pl.col("name") != pl.col("job_id"))
+        .unique("name", maintain_order=True)
+        .sort("name")
+    )
+    trace = assemble(
         rows,
         source="slurm",
         time_zone=zone,
@@ -195,6 +202,7 @@ def read_slurm(
         boards=boards,
         more_files=[] if node_file is None else [node_file],
     )
+    return trace.with_tables(job_names=names if names.height else None)
 
 
 def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
