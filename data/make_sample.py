@@ -56,12 +56,10 @@ def make_sample(seed: int) -> Dataset:
     in_month = jobs.filter(pl.col("submit_time") >= START)
     rejects = pl.DataFrame(schema={"file": pl.String, "row": pl.Int64, "reason": pl.String, "raw": pl.String})
     return Dataset(
-        jobs=jobs,
+        {"jobs": jobs, "inventory": _inventory(), "samples": samples},
         rejects=rejects,
         quality=report([*run_checks(jobs, JOB_CHECKS), *gap_findings(in_month["submit_time"])]),
         provenance=provenance,
-        inventory=_inventory(),
-        samples=samples,
     )
 
 

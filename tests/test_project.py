@@ -136,8 +136,10 @@ def test_reference_pages_are_fresh(root):
 
 def test_sample_is_the_same_when_made_again(root, tmp_path):
     subprocess.run([sys.executable, "data/make_sample.py", "-o", str(tmp_path / "s")], cwd=root, check=True)
-    shipped = {path.name: path.read_bytes() for path in (root / "data" / "sample").iterdir()}
-    made = {path.name: path.read_bytes() for path in (tmp_path / "s").iterdir()}
+    shipped, made = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (root / "data" / "sample", tmp_path / "s")
+    )
     assert made == shipped
     assert sum(map(len, shipped.values())) < 6_000_000
 

@@ -268,11 +268,12 @@ def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
 
 
 def _terms(name: str, kind: str | None, given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """What all files of a source are read with, ready for JSON."""
-    names = LASTING if SOURCES[name].options & {"node"} else (*LASTING, "origin")
-    stated = (
-        {each: given[each] for each in names if each in given} | dict(more) | ({KIND: kind} if kind else {})
-    )
+    """What all files of a source are read with, ready for JSON; what means nothing to it may differ."""
+    options = SOURCES[name].options
+    names = set(LASTING if "node" in options else (*LASTING, "origin")) & options
+    stated = {each: given[each] for each in sorted(names) if each in given} | dict(more)
+    if kind is not None:
+        stated[KIND] = kind
     return {each: _plain(value) for each, value in sorted(stated.items())}
 
 

@@ -23,6 +23,7 @@ from gpuplanner.inbox.core.quarantine import (
     quarantine_findings,
     with_quarantine,
 )
+from gpuplanner.inbox.core.shares import resolve_jobs
 from gpuplanner.inbox.store import (
     FORMAT,
     MARK,
@@ -37,7 +38,7 @@ from gpuplanner.inbox.store import (
 from gpuplanner.inbox.telemetry.coverage import coverage
 from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
 from gpuplanner.inbox.telemetry.join_report import join_report
-from gpuplanner.schemas import TABLES
+from gpuplanner.schemas import TABLES, Jobs, conform
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +134,28 @@ def _judged(draft: Draft) -> Draft:
     jobs, inventory = draft.tables.get("jobs"), draft.tables.get("inventory")
     if jobs is None or inventory is None:
         return draft
-    marked = with_quarantine(jobs, inventory)
-    if "quarantined" in jobs.columns and marked["quarantined"].equals(jobs["quarantined"]):
-        return draft
     name = next((name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"]), None)
     if name is None:
         return draft
     layer = draft.layers[name]
+    found: list[Finding] = []
+    if (
+        "inventory" not in layer.facts["tables"]
+    ):  # boards of which the words left a doubt may follow from the nodes
+        known, _, found = resolve_jobs(jobs, inventory, layer.facts.get("read_with", {}).get("boards"))
+        jobs = conform(known, Jobs, where="jobs")
+    marked = with_quarantine(jobs, inventory)
+    if marked.equals(draft.tables["jobs"]):
+        return draft
     until = datetime.fromisoformat(layer.facts["span_end"])
     counted = {"gpu_hours": gpu_hours(believed(marked), until), **quarantine_facts(marked, until)}
-    told = [Finding(*row) for row in layer.quality.iter_rows() if not row[0].startswith(QUARANTINED)]
-    quality = report([*told, *quarantine_findings(marked, until)])
+    again = {each.check for each in found}
+    told = [
+        Finding(*row)
+        for row in layer.quality.iter_rows()
+        if not row[0].startswith(QUARANTINED) and row[0] not in again
+    ]
+    quality = report([*told, *found, *quarantine_findings(marked, until)])
     layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
     return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked})
 

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.cli.app import main
+from gpuplanner.inbox import open_dataset
 
 Run = Callable[..., Any]
 USED_FROM = 0.05
@@ -51,7 +52,9 @@ def whole_minutes(readings: pl.DataFrame) -> tuple[datetime, datetime]:
     first, last = readings["time"].min(), readings["time"].max()
     assert isinstance(first, datetime)
     assert isinstance(last, datetime)
-    return first.replace(second=0, microsecond=0), last.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return first.replace(second=0, microsecond=0), last.replace(second=0, microsecond=0) + timedelta(
+        minutes=1
+    )
 
 
 def expected_hours(readings: pl.DataFrame, start: datetime, end: datetime) -> tuple[float, float, float]:
@@ -244,3 +247,20 @@ def test_a_dump_of_kubernetes_and_pages_of_the_exporter_become_one_dataset(tmp_p
     assert (ads["used"], ads["idle_with_process"]) == pytest.approx((1.0, 1.0))
     assert run("phases", mine, "--job", "ads/train")["phases"]
     assert run("hints", mine)
+
+
+def test_a_node_list_that_comes_later_decides_the_board(tmp_path: Path, run: Run):
+    """The word a100 is two boards; the nodes are of one."""
+    end = NOON + timedelta(hours=10)
+    mine, jobs = tmp_path / "mine", sacct(tmp_path / "sacct.txt", ("1", "vision", NOON, end, 2, "n1"))
+    jobs.write_text(jobs.read_text().replace("gpu:h100", "gpu:a100"))
+    run("ingest", "slurm", jobs, "--tz", "UTC", "-o", mine)
+    before = open_dataset(mine)
+    assert before.jobs["gpu_model"].to_list() == ["a100"]
+    (tmp_path / "nodes.csv").write_text("node,gpus,gpu_model\nn1,8,A100-80GB\n")
+    run("ingest", "nodes", tmp_path / "nodes.csv", "-o", mine)
+    after = open_dataset(mine)
+    assert after.inventory is not None
+    board = after.inventory["gpu_model"][0]
+    assert after.jobs["gpu_model"].to_list() == [board] != ["a100"]
+    assert after.provenance["gpu_hours"] == before.provenance["gpu_hours"] == 20.0
