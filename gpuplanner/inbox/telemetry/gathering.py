@@ -82,7 +82,10 @@ class Gathering:
             rows = self._checked(rows)
         self.unused.update(dict.fromkeys(rows.unused))
         if rows.rejects.height:
-            self.rejects.append(rows.rejects)
+            # Made anew: texts that are cut out of a block would keep all of it in memory.
+            self.rejects.append(
+                pl.DataFrame(rows.rejects.to_dict(as_series=False), schema=rows.rejects.schema)
+            )
         if rows.good.height:
             self._put(rows.good)
 
