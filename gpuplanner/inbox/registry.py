@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox import schedulers
 from gpuplanner.inbox.bills.sources import BILLS
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.source import Source, useful
@@ -21,7 +22,8 @@ AUTO = "auto"
 ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
 
 SOURCES: dict[str, Source] = {
-    source.name: source for source in (*PUBLIC, *BILLS, *SLURM, *KUBERNETES, *TELEMETRY)
+    source.name: source
+    for source in (*PUBLIC, *BILLS, *SLURM, *KUBERNETES, *schedulers.sources(), *TELEMETRY)
 }
 """Name → source, in the order in which files are compared with them."""
 
