@@ -17,10 +17,10 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.files import held_directory, spare_room
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.lines.text_file import fingerprint
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 from gpuplanner.inbox.core.months import MONTH, SAMPLES
 from gpuplanner.inbox.core.source import useful
-from gpuplanner.inbox.core.text_file import fingerprint
 from gpuplanner.inbox.draft import Draft, replace_dataset
 from gpuplanner.inbox.growth import as_it_is, laid_over, with_months, without
 from gpuplanner.inbox.registry import AUTO, SOURCES, name_of, read

@@ -10,8 +10,8 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox import schedulers
 from gpuplanner.inbox.bills.sources import BILLS
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import Source, useful
-from gpuplanner.inbox.core.text_file import head
 from gpuplanner.inbox.kubernetes.sources import KUBERNETES
 from gpuplanner.inbox.public.sources import PUBLIC
 from gpuplanner.inbox.slurm.sources import SLURM

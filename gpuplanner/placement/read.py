@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import read_rows
 from gpuplanner.placement.pods import LARGEST, MAX_GPUS_PER_NODE, MILLI, Nodes, Pods
 
 POD_COLUMNS = {

@@ -10,8 +10,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.hardware import GpuModel, MigProfile, as_board
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import read_rows
 from gpuplanner.schemas import conform
 
 ThroughputOf = Literal["process", "instance"]

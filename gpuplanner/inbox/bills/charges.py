@@ -13,11 +13,11 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.delivery import Delivery
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Dialect, Field, header_names
 from gpuplanner.inbox.core.findings import Check, Finding
-from gpuplanner.inbox.core.rows import PLACE, Rows
+from gpuplanner.inbox.core.lines.fields import Dialect, Field, header_names
+from gpuplanner.inbox.core.lines.rows import PLACE, Rows
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.table_rows import assemble_reading
-from gpuplanner.inbox.core.text_file import head
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 """Values of ``ChargeCategory`` in FOCUS 1.0 to 1.2."""

@@ -13,9 +13,9 @@ import polars as pl
 from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers, pairs_of
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import read_rows
 
 COLUMN_MAP = {
     "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),

@@ -12,8 +12,8 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import read_rows
 
 
 def _text(name: str) -> Field:

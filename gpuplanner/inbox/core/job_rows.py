@@ -18,12 +18,12 @@ from gpuplanner.inbox.core.findings import (
     report,
     run_checks,
 )
+from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
 from gpuplanner.inbox.core.provenance import file_findings, provenance, require_some, sorted_rejects
 from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarantine_findings, with_quarantine
-from gpuplanner.inbox.core.rows import Rows
 from gpuplanner.inbox.core.shares import resolve_jobs
-from gpuplanner.inbox.core.text_file import TextFile
 from gpuplanner.schemas import Jobs, conform, filter_rows
 
 ORDER_FAULTS = {

@@ -11,8 +11,8 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.inbox.core.findings import Finding, reject_findings
-from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
 
 

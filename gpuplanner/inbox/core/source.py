@@ -11,8 +11,8 @@ from typing import Any
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.text_file import head
 
 Sniff = Callable[[Sequence[str]], bool]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuplanner.inbox.core.json_items import read_items
-from gpuplanner.inbox.core.text_file import TextFile, head
+from gpuplanner.inbox.core.lines.json_items import read_items
+from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import polars as pl
 
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.records import Records
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.records import Records
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump

@@ -14,7 +14,7 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.nodes import inventory_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuplanner.inbox.core.json_items import is_json
+from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.source import Source, together
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml

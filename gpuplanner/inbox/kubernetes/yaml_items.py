@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.json_items import Item
-from gpuplanner.inbox.core.text_file import TextFile, read_document
+from gpuplanner.inbox.core.lines.json_items import Item
+from gpuplanner.inbox.core.lines.text_file import TextFile, read_document
 
 MAX_DEPTH = 64
 """Objects inside one another; those of Kubernetes stay below 30."""
@@ -42,7 +42,7 @@ def is_kubernetes_yaml(lines: Collection[str]) -> bool:
 def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
     r"""Read the items of a YAML file: those of its lists, or its documents themselves.
 
-    As :func:`~gpuplanner.inbox.core.json_items.read_items` does for JSON, and to the same values: a plain word is
+    As :func:`~gpuplanner.inbox.core.lines.json_items.read_items` does for JSON, and to the same values: a plain word is
     a number, true, false or null, or else text, also where it looks like a time. Items are put together one at a
     time.
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.rows import read_rows
-from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
 from gpuplanner.inbox.public.helios import OTHER_QUEUE, QUEUE_S, RUN_S, with_states
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -9,7 +9,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import FIRST_INSTANT, INSTANT, iso, known_origin, seconds, to_utc
 
 

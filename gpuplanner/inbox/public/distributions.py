@@ -10,11 +10,11 @@ import polars as pl
 
 from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import read_rows
+from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
+from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.table_rows import assemble_reading
-from gpuplanner.inbox.core.text_file import head
 
 PERCENT = "__cdf_pct"
 """End of the name of the column that holds the share, beside the column of the value."""

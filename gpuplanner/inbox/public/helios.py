@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone
 from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

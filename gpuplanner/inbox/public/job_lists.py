@@ -20,10 +20,10 @@ import polars as pl
 
 from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import NO_QUEUE
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
 from gpuplanner.inbox.public.clocks import Clock
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -12,10 +12,10 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.json_items import read_items
-from gpuplanner.inbox.core.records import Records
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.json_items import read_items
+from gpuplanner.inbox.core.lines.records import Records
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.public.clocks import Clock
 from gpuplanner.inbox.public.job_lists import list_trace

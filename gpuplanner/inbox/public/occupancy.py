@@ -10,9 +10,9 @@ import polars as pl
 
 from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
-from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.clocks import localized

@@ -11,11 +11,11 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.json_items import is_json, read_items
-from gpuplanner.inbox.core.records import Records
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.json_items import is_json, read_items
+from gpuplanner.inbox.core.lines.records import Records
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.inbox.public.helios import with_states

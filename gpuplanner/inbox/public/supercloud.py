@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
 from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
 from gpuplanner.inbox.public.derived_ids import plain, told_apart
 from gpuplanner.inbox.slurm.accounting_rows import with_resources

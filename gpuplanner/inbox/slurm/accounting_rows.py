@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.rows import OUT_OF_TIME, Rows, out_of_time
+from gpuplanner.inbox.core.lines.rows import OUT_OF_TIME, Rows, out_of_time
 from gpuplanner.inbox.core.shares import DEVICES
 from gpuplanner.inbox.core.times import INSTANT, seconds, to_utc
 from gpuplanner.inbox.slurm.words import NO_VALUE, Tres, duration_s, parse_tres, slurm_state

@@ -10,9 +10,9 @@ import polars as pl
 
 from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
 from gpuplanner.hardware import OFF, parse_layout
-from gpuplanner.inbox.core.fields import CSV, Field, header_names
-from gpuplanner.inbox.core.rows import Rows, read_rows
-from gpuplanner.inbox.core.text_file import TextFile, head
+from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes, read_slurm_nodes
 from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gpuplanner.hardware import fewest_gpus, format_layout, parse_device
 from gpuplanner.inbox.core.boards import Boards, stated_boards, told_by_profiles
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.records import Record, Records
-from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.core.text_file import read_text_file
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.records import Record, Records
+from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_file import read_text_file
 from gpuplanner.inbox.slurm.words import NO_VALUE
 from gpuplanner.schemas import WHOLE_GPU
 

@@ -10,12 +10,12 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Dialect, Field
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.json_items import is_json
-from gpuplanner.inbox.core.rows import Rows, read_rows
-from gpuplanner.inbox.core.text_file import head
+from gpuplanner.inbox.core.lines.fields import Dialect, Field
+from gpuplanner.inbox.core.lines.json_items import is_json
+from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,

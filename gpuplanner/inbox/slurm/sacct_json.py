@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.json_items import read_items
-from gpuplanner.inbox.core.records import Record, Records
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.json_items import read_items
+from gpuplanner.inbox.core.lines.records import Record, Records
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.slurm.words import UNSET
 
 LISTS = ("jobs", "data", "attributes", "slurm_jobs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuplanner.inbox.core.json_items import is_json
+from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.source import Source, header_has, together
 from gpuplanner.inbox.slurm.job_states import NAMED, TIMES, read_slurm_states
 from gpuplanner.inbox.slurm.nodes import looks_like_nodes, read_nodes

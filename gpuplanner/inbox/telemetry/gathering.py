@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.rows import Rows, out_of_time
+from gpuplanner.inbox.core.lines.rows import Rows, out_of_time
 from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, MAX_INDEX
 from gpuplanner.inbox.telemetry.readers.limits import reject_impossible

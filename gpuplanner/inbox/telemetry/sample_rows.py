@@ -11,9 +11,9 @@ from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding, report
-from gpuplanner.inbox.core.rows import Rows, names_of
-from gpuplanner.inbox.core.text_blocks import FileBlocks, texts_of_lines
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.rows import Rows, names_of
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, texts_of_lines
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import polars as pl
 import pytest
 
@@ -49,9 +51,7 @@ def test_tables_without_rows_or_values_keep_their_columns(tmp_path):
 def test_a_folder_gives_the_columns_asked_for_and_names_where_there_are_samples(tmp_path):
     found = open_dataset(sample_folder(), columns=["gpus"])
     assert found.jobs.columns == ["job_id", "gpus"]
-    (tmp_path / "damaged").mkdir()
-    for file in sample_folder().iterdir():
-        (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(sample_folder(), tmp_path / "damaged")
     (tmp_path / "damaged" / "jobs.parquet").write_bytes(b"PAR1")
     with pytest.raises(TraceFormatError, match="a table written by this program"):
         open_dataset(tmp_path / "damaged", columns=["gpus"])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core import text_file
-from gpuplanner.inbox.core.json_items import BROKEN, Item, read_items
+from gpuplanner.inbox.core.lines import text_file
+from gpuplanner.inbox.core.lines.json_items import BROKEN, Item, read_items
 
 File = Callable[..., Path]
 

@@ -12,9 +12,9 @@ import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import open_dataset, write_dataset
-from gpuplanner.inbox.core import text_file
+from gpuplanner.inbox.core.lines import text_file
+from gpuplanner.inbox.core.lines.text_file import head, read_text_file
 from gpuplanner.inbox.core.progress import progress_bar, tell_progress
-from gpuplanner.inbox.core.text_file import head, read_text_file
 
 File = Callable[..., Path]
 

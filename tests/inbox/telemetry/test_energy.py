@@ -202,7 +202,7 @@ def test_a_folder_without_the_later_counters_opens(file: File, tmp_path: Path):
     texts = [PAGE.format(at=1769900000000 + 86400000 * day, mj=1) for day in (0, 1)]
     telemetry = read("dcgm-exporter", file(texts[0].splitlines()[1] + "\n" + texts[1]))
     folder = write_dataset(telemetry, tmp_path / "out")
-    older, newer = (pl.read_parquet(path) for path in sorted(folder.glob("samples/*/samples.parquet")))
+    older, newer = (pl.read_parquet(path) for path in sorted(folder.glob("samples/*/dcgm-exporter.parquet")))
     assert set(LATER_COUNTERS) & {*older.columns} == set()
     assert [name for name in LATER_COUNTERS if name in newer.columns] == ["sm_occupancy", "energy_counter_j"]
     assert open_dataset(folder).samples.equals(telemetry.samples)

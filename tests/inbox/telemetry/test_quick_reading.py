@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.fields import UNIT_SEPARATOR, unquoted
-from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.fields import UNIT_SEPARATOR, unquoted
+from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import Metric
 from gpuplanner.inbox.telemetry.readers.numbers import read_cells

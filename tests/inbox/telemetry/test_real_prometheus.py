@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox import Dataset, open_dataset, read
 from gpuplanner.inbox.telemetry import read_live
 
 pytestmark = pytest.mark.prometheus
@@ -48,7 +48,7 @@ def program(name: str) -> str:
 @pytest.fixture(scope="module")
 def exposition(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample's telemetry as an OpenMetrics file, without any conversion that rounds on the way back."""
-    samples = pl.read_parquet(root / "data" / "sample" / "samples.parquet").sort("time", "node", "gpu")
+    samples = open_dataset(root / "data" / "sample").samples.sort("time", "node", "gpu")
     lines = []
     for metric, value in METRICS.items():
         lines.append(f"# TYPE {metric} gauge")
@@ -119,7 +119,7 @@ def test_the_scrapes_are_those_of_the_file_to_the_last_bit(server: str, from_fil
 
 
 def test_the_file_says_what_the_sample_says(from_file: Dataset, root: Path):
-    sample = pl.read_parquet(root / "data" / "sample" / "samples.parquet").sort("time", "node", "gpu")
+    sample = open_dataset(root / "data" / "sample").samples.sort("time", "node", "gpu")
     same = ["time", "node", "gpu", "job_id", "sm_activity", "memory_used_gib", "power_w", "activity_source"]
     assert from_file.samples.select(same).equals(sample.select(same))
 

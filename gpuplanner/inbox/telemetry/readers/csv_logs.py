@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.fields import Field
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import Rows, names_of, read_row_blocks
-from gpuplanner.inbox.core.text_blocks import FileBlocks
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import Rows, names_of, read_row_blocks
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device, parse_labels

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import devices, parse_labels
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM

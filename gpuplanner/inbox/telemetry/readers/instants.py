@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import AMBIGUOUS, INSTANT, known_zone, to_utc
 
 NAIVE = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"

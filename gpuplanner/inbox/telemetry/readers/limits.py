@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from gpuplanner.catalog import facts
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.readers.unit_signs import ROUNDING
 

@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso, known_origin
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM
 from gpuplanner.inbox.telemetry.readers.prometheus import answered, from_points, points

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank

@@ -9,7 +9,7 @@ from dataclasses import replace
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, WIDE, Metric, is_blank, without_blanks
 
 CELL = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"

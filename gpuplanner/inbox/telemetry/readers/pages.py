@@ -11,10 +11,10 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.records import CONTROL
-from gpuplanner.inbox.core.rows import Rows
-from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
-from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
+from gpuplanner.inbox.core.lines.records import CONTROL
+from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
 
 Parse = Callable[[Rows], Rows]

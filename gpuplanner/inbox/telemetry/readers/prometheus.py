@@ -12,7 +12,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, READING, device
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM

@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.rows import HEADER_AGAIN, Rows
-from gpuplanner.inbox.core.text_blocks import FileBlocks
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.readers.csv_logs import node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants

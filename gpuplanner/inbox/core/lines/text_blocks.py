@@ -13,9 +13,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.file_formats import GZIP, refuse_other_formats
-from gpuplanner.inbox.core.progress import tell_progress
-from gpuplanner.inbox.core.text_file import (
+from gpuplanner.inbox.core.lines.file_formats import GZIP, refuse_other_formats
+from gpuplanner.inbox.core.lines.text_file import (
     BYTE_ORDER_MARK,
     MAX_STREAM_BYTES,
     STEP_BYTES,
@@ -28,6 +27,7 @@ from gpuplanner.inbox.core.text_file import (
     size_limit,
     too_large,
 )
+from gpuplanner.inbox.core.progress import tell_progress
 
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
@@ -62,7 +62,7 @@ class FileBlocks:
         Raises
         ------
         TraceFormatError
-            As :func:`gpuplanner.inbox.core.text_file.read_text_file`, once it comes to the fault.
+            As :func:`gpuplanner.inbox.core.lines.text_file.read_text_file`, once it comes to the fault.
 
         Examples
         --------

@@ -15,7 +15,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.fields import (
+from gpuplanner.inbox.core.lines.fields import (
     CSV,
     UNIT_SEPARATOR,
     Dialect,
@@ -24,9 +24,9 @@ from gpuplanner.inbox.core.fields import (
     header_names,
     unquoted,
 )
-from gpuplanner.inbox.core.parquet_text import as_text, require_types
-from gpuplanner.inbox.core.text_blocks import FileBlocks, refuse_twins
-from gpuplanner.inbox.core.text_file import CONTROL_PATTERN, TextFile, read_text_file
+from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.schemas.columns import DECIMAL
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.fields import Field
+from gpuplanner.inbox.core.lines.fields import Field
 
 EXACT = (pl.String, pl.Decimal, pl.Null)
 FITTING = {

@@ -18,8 +18,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import sha256
-from gpuplanner.inbox.core.file_formats import GZIP, PARQUET, refuse_other_formats
-from gpuplanner.inbox.core.parquet_text import names_of, table_of
+from gpuplanner.inbox.core.lines.file_formats import GZIP, PARQUET, refuse_other_formats
+from gpuplanner.inbox.core.lines.parquet_text import names_of, table_of
 
 MAX_BYTES = 4 << 30
 """Largest text that is read into memory."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.fields import Field
-from gpuplanner.inbox.core.rows import RAW, Rows, typed
-from gpuplanner.inbox.core.text_file import TextFile
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.rows import RAW, Rows, typed
+from gpuplanner.inbox.core.lines.text_file import TextFile
 
 CONTROL = "a control character"
 
