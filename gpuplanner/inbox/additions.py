@@ -155,9 +155,11 @@ def add(
         if whole:
             _refuse_twins(fresh, before)
 
+        own: dict[str, Any] = {TERMS: wanted} | ({"layer": layer} if layer != name else {})
+
         def reading(files: Sequence[str | Path]) -> Dataset:
             found = change(read(name, files, **given))
-            return replace(found, provenance={**found.provenance, TERMS: wanted, "layer": layer})
+            return replace(found, provenance={**found.provenance, **own})
 
         long = SOURCES[name].read_months
         if long is not None and known is None and not terms:
@@ -165,7 +167,7 @@ def add(
             with spare_room(directory) as room:
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
                 read_long = change(long(fresh, room, f"{layer}.parquet", **files))
-                facts_read = {**read_long.provenance, TERMS: wanted, "layer": layer}
+                facts_read = {**read_long.provenance, **own}
                 grown = with_months(draft, replace(read_long, provenance=facts_read), layer, room)
                 replace_dataset(directory, grown)
         else:

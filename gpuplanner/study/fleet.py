@@ -111,7 +111,7 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
         gpu_jobs(trace.jobs.lazy(), Window(begin, end))
         .filter(pl.col("start_time").is_not_null())
         .group_by(pl.col("gpu_model").cast(pl.String))
-        .agg(jobs=pl.len(), cut=(pl.col("profile_requested").fill_null(WHOLE_GPU) != WHOLE_GPU).sum())
+        .agg(jobs=pl.len(), cut=pl.col("instances").is_not_null().sum())
         .collect()
     )
     _, nodes = with_boards(held, in_service(inventory, end))

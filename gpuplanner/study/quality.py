@@ -73,7 +73,7 @@ def data_quality(data: str | Dataset) -> DataQuality:
     --------
     >>> found = data_quality("sample")
     >>> found.findings["check"].to_list(), found.coverage["node"].n_unique()
-    (['job named by the source', 'running when the observation ended'], 8)
+    (['running when the observation ended'], 8)
     """
     read = load_trace(data) if isinstance(data, str) else data
     seen = read.coverage
@@ -126,7 +126,7 @@ def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> by_figure(data_quality("sample").findings).select("severity", "figure").rows()
-    [('info', 'none'), ('info', 'GPU-hours'), ('info', 'run times')]
+    [('info', 'GPU-hours'), ('info', 'run times')]
     """
     figures = pl.Series("figure", map(figures_moved, findings["effect"]), dtype=pl.List(pl.String))
     return findings.with_columns(figures).explode("figure")

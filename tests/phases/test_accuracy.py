@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import telemetry
+from gpuplanner.inbox import read
 from gpuplanner.phases import find_phases, find_spikes
 from gpuplanner.phases.held_out import GROUPS, LEAST_DIPS, make_held_out
 from gpuplanner.phases.pace import find_pace, find_paces
@@ -179,7 +179,7 @@ def read_run(folder, run):
             "UTC"
         )
     )
-    return telemetry.read("node-csv", path).samples, log
+    return read("node-csv", path).samples, log
 
 
 def logged_edges(log, least=4):

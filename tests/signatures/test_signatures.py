@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner import plot
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import telemetry
+from gpuplanner.inbox import read
 from gpuplanner.signatures import (
     BOUNDS,
     advice,
@@ -158,8 +158,8 @@ def test_occupancy_is_told_where_it_was_read():
 
 
 def read_run(folder, run):
-    read = telemetry.read("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
-    return read.samples.with_columns(job_id=pl.lit(run))
+    found = read("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
+    return found.samples.with_columns(job_id=pl.lit(run))
 
 
 @pytest.mark.data
@@ -204,6 +204,6 @@ def test_a_utilisation_of_99_percent_is_not_busy_compute(public_data):
 
 @pytest.mark.data
 def test_exporter_pages_without_profiling_fields_cannot_tell(public_data):
-    samples = telemetry.read("auto", public_data / "dcgm" / "dcgm_metrics_20250718_134233.csv.gz").samples
+    samples = read("auto", public_data / "dcgm" / "dcgm_metrics_20250718_134233.csv.gz").samples
     each = samples.with_columns(job_id=pl.concat_str("node", "gpu"))
     assert set(signatures_of(each, BOARD)["bound"]) == {"cannot tell"}

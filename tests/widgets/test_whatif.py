@@ -44,7 +44,12 @@ def test_answer_is_that_of_evaluate(panel, quick):
     assert study.to_json() == evaluate(replace(quick, price_usd_per_gpu_hour=2.0)).to_json()
     assert panel.status.value == "Done."
     assert "<svg" in panel.answer.value
-    assert "2.00 USD a GPU-hour" in panel.answer.value
+    claimed = "No saving is claimed" not in panel.answer.value
+    assert (
+        ("2.00 USD a GPU-hour" in panel.answer.value)
+        == claimed
+        == (study.headline["saved_gpu_hours_per_week"] is not None)
+    )
 
 
 def test_only_the_newest_question_is_answered(quick):

@@ -23,9 +23,7 @@ OUTCOMES = {
     NO_NODE: "no job names this node",
 }
 """Outcome → what it means."""
-WORDS = {
-    STATED: ("info", "job named by the source", "none"),
-    WHOLE_NODE: ("info", "job found by node and time", "none"),
+DOUBTS = {
     TOGETHER: (
         "info",
         "several jobs on the node: job of a device not known",
@@ -81,7 +79,7 @@ def join_report(
     rows = dict(hours.select("outcome", "rows").iter_rows())
     findings = [
         Finding(check, severity, rows[outcome], effect, "")
-        for outcome, (severity, check, effect) in WORDS.items()
+        for outcome, (severity, check, effect) in DOUBTS.items()
         if outcome in rows
     ]
     return facts, [*findings, *_at_work(samples), *_out_of_time(samples, jobs)]

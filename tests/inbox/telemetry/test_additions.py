@@ -169,7 +169,7 @@ def test_metrics_that_come_in_different_files_make_one_sample(
         for first, last in pairwise(bounds):
             add("dcgm-exporter", files[first:last], Path(place) / "store")
         grown, once = open_dataset(Path(place) / "store"), read("dcgm-exporter", files)
-    assert grown.samples.equals(once.samples)
+        assert grown.samples.equals(once.samples)
     assert grown.coverage.equals(once.coverage)
     facts = grown.provenance
     assert facts["rows_in"] == once.provenance["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
