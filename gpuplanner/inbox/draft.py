@@ -15,6 +15,7 @@ import polars as pl
 from gpuplanner.files import replaced_directory, to_json
 from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import Finding, combined, report
+from gpuplanner.inbox.core.kept_files import read_table
 from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month
 from gpuplanner.inbox.core.quarantine import (
     QUARANTINED,
@@ -33,7 +34,6 @@ from gpuplanner.inbox.store import (
     Stored,
     layer_of,
     part_of,
-    read_table,
 )
 from gpuplanner.inbox.telemetry.coverage import coverage
 from gpuplanner.inbox.telemetry.holders import devices_of, find_holders

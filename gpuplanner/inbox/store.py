@@ -7,9 +7,7 @@ for each source. Telemetry is joined to jobs when it is read, see :mod:`gpuplann
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -22,14 +20,21 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark, kept_aside
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan
-from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
 from gpuplanner.inbox.core.job_pieces import read_jobs
+from gpuplanner.inbox.core.kept_files import (
+    REMEDY,
+    explained,
+    first_line,
+    read_findings,
+    read_json,
+    read_table,
+)
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
 from gpuplanner.inbox.telemetry.holders import DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
 from gpuplanner.inbox.telemetry.ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
-from gpuplanner.schemas import TABLES, check
+from gpuplanner.schemas import TABLES
 
 FORMAT = "gpuplanner dataset 1"
 """Text in provenance.json by which a dataset is known."""
@@ -50,7 +55,6 @@ MARK = Mark(
     older=OLDER,
 )
 
-REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 SOURCES = "sources"
 JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS}
 """What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
@@ -86,7 +90,7 @@ class Stored:
         folder = self.path / SOURCES / source
         return Layer(
             self.facts[source],
-            _findings(folder / "quality.json"),
+            read_findings(folder / "quality.json"),
             read_table(folder / "rejects.parquet", REJECTS),
             {
                 name: read_table(folder / f"{name}.parquet", TABLES[name])
@@ -171,7 +175,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     scan: Scan | None = None
     if stored.telemetry:
         scan = stored.scan
-        with _explained(folder / SAMPLES):
+        with explained(folder / SAMPLES):
             files = of_span(folder, stored.telemetry, None, None)
             counted[SAMPLES] = scan_months(files).select(pl.len()).collect().item()
     if counted != provenance.get("rows"):
@@ -184,7 +188,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     return Dataset(
         tables,
         rejects,
-        _findings(folder / "quality.json"),
+        read_findings(folder / "quality.json"),
         first,
         others=tuple(others),
         join=provenance.get("join"),
@@ -266,8 +270,8 @@ def open_part(folder: Path) -> Dataset:
     return Dataset(
         tables,
         read_table(folder / "rejects.parquet", REJECTS),
-        _findings(folder / "quality.json"),
-        _json(folder / "provenance.json"),
+        read_findings(folder / "quality.json"),
+        read_json(folder / "provenance.json"),
     )
 
 
@@ -278,7 +282,7 @@ def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, see
     try:
         return read_jobs(path, ["job_id", *columns] if seen else columns)
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
+        text = message(str(path), "a table written by this program", first_line(error), REMEDY)
         raise TraceFormatError(text) from error
 
 
@@ -307,7 +311,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         elif (aside := kept_aside(folder)) is not None:
             got = f"nothing there, since a run was stopped; what stood there is {aside}"
         raise TraceFormatError(message(str(folder), "a folder that holds a dataset", got, REMEDY))
-    told = _json(path)
+    told = read_json(path)
     if not isinstance(told, dict) or told.get("format") not in (FORMAT, *(mark.text for mark in OLDER)):
         got = f"a {MARK.file} of another format"
         raise TraceFormatError(message(str(folder), f"a {FORMAT!r}", got, REMEDY))
@@ -315,24 +319,6 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         expected = "the facts of each source, with its name and its tables"
         raise TraceFormatError(message(str(path), expected, "none that can be read", REMEDY))
     return told
-
-
-def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
-    """A table of a folder: its columns alone are checked, or, for a declared table, its values too.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing, damaged or not of the schema.
-    """
-    try:
-        frame = pl.read_parquet(path, glob=False)
-        if isinstance(schema, pl.Schema):
-            return frame.match_to_schema(schema)
-        return check(frame, schema, where=str(path))
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "a table written by this program", _first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
 
 
 def _open_older(folder: Path, provenance: dict[str, Any], columns: Sequence[str] | None) -> Dataset:
@@ -369,14 +355,14 @@ def _open_older(folder: Path, provenance: dict[str, Any], columns: Sequence[str]
         expected = f"the rows its provenance.json states: {stated}"
         raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
     found = None if scan is None else _checked(scan, folder)
-    return Dataset(tables, rejects, _findings(folder / "quality.json"), facts, scan=found)
+    return Dataset(tables, rejects, read_findings(folder / "quality.json"), facts, scan=found)
 
 
 def _checked(scan: Scan, folder: Path) -> Scan:
     """Explain what is wrong with samples when they are read."""
 
     def checked(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
-        with _explained(folder / SAMPLES):
+        with explained(folder / SAMPLES):
             return scan(start, end)
 
     return checked
@@ -397,32 +383,3 @@ def _is_whole(sources: object) -> bool:
             for each in sources
         )
     )
-
-
-def _findings(path: Path) -> pl.DataFrame:
-    quality = _json(path)
-    try:
-        return pl.DataFrame(quality, schema=QUALITY, orient="row")
-    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        text = message(str(path), "a list of findings", _first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
-
-
-def _json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(message(str(path), "a JSON file", _first_line(error), REMEDY)) from error
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "tables written by this program", _first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
