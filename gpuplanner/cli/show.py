@@ -26,15 +26,31 @@ _EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
 def show(values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a mapping: JSON, or one ``key  value`` line each."""
+    """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
     if as_json:
         from gpuplanner.files import to_json
 
         put(to_json(plain(values)))
         return
-    width = max((len(key) for key in values), default=0)
+    _show_lines(values, "")
+
+
+def _show_lines(values: Mapping[str, Any], indent: str) -> None:
+    within = {key: value for key, value in values.items() if _is_nested(value)}
+    width = max((len(key) for key in values if key not in within), default=0)
     for key, value in values.items():
-        put(f"{key:<{width}}  {_amount(key, value) or _text(value)}")
+        if key not in within:
+            put(f"{indent}{key:<{width}}  {_amount(key, value) or _text(value)}")
+    for key, value in within.items():
+        for each in value if isinstance(value, list) else [value]:
+            put(f"{indent}{key}:")
+            _show_lines(each, indent + "  ")
+
+
+def _is_nested(value: Any) -> bool:  # noqa: ANN401 - anything that a mapping can hold
+    """True for a mapping, and for a list of mappings."""
+    each = value if isinstance(value, list) else [value]
+    return bool(each) and all(isinstance(one, Mapping) for one in each)
 
 
 def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:

@@ -204,11 +204,13 @@ def _join(
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Work out who held the devices of the telemetry, and keep it."""
     jobs = tables["jobs"]
-    holders = find_holders(devices_of(raw), jobs, tables.get("job_names"))
+    facts = next(each for each in stored.facts.values() if "jobs" in each["tables"])
+    until = datetime.fromisoformat(facts["span_end"])
+    holders = find_holders(devices_of(raw), jobs, tables.get("job_names"), until)
     holders.devices.write_parquet(folder / "devices.parquet")
     holders.spans.write_parquet(folder / "holders.parquet")
     seen = read_table(folder / "coverage.parquet", TABLES["coverage"])
-    return join_report(stored.scan(), jobs, holders, seen)
+    return join_report(stored.scan(), jobs, holders, seen, until)
 
 
 def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]:

@@ -7,6 +7,7 @@ samples are read, and jobs that come later, or are told again, need no sample to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import polars as pl
 
@@ -132,13 +133,15 @@ def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def held_devices(jobs: pl.DataFrame) -> pl.DataFrame:
+def held_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
     """Which jobs held how many devices of which kind on each node, from each instant at which that changed.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``; jobs without start or nodes hold nothing.
+    until : datetime, optional
+        End of the observation: of a job that still ran then, nobody knows what it held later. Default: for ever.
 
     Returns
     -------
@@ -150,7 +153,7 @@ def held_devices(jobs: pl.DataFrame) -> pl.DataFrame:
         "node_list",
         kind=pl.col("profile_requested").fill_null(""),
         begin="start_time",
-        end=pl.coalesce("end_time", ALWAYS.cast(INSTANT)),
+        end=pl.coalesce("end_time", pl.max_horizontal("start_time", _last(until))),
         # A job without a profile may still count MIG instances of several kinds: its devices are not known.
         gpus=pl.when(pl.col("profile_requested").is_null())
         .then("gpus")
@@ -172,7 +175,12 @@ def held_devices(jobs: pl.DataFrame) -> pl.DataFrame:
     return numbered.join(members, on="place", how="left").sort("place", "job_id").select(MEMBERS.names())
 
 
-def find_holders(devices: pl.DataFrame, jobs: pl.DataFrame, names: pl.DataFrame | None = None) -> Holders:
+def find_holders(
+    devices: pl.DataFrame,
+    jobs: pl.DataFrame,
+    names: pl.DataFrame | None = None,
+    until: datetime | None = None,
+) -> Holders:
     """Work out who held the devices of telemetry.
 
     Where one job alone ran on a node and asked for such devices (instances of that profile, or whole GPUs), and held
@@ -187,6 +195,8 @@ def find_holders(devices: pl.DataFrame, jobs: pl.DataFrame, names: pl.DataFrame 
         Table ``schemas.Jobs``.
     names : polars.DataFrame, optional
         Table ``schemas.JobNames``.
+    until : datetime, optional
+        As for :func:`held_devices`.
 
     Returns
     -------
@@ -208,7 +218,7 @@ def find_holders(devices: pl.DataFrame, jobs: pl.DataFrame, names: pl.DataFrame 
     """
     counts = devices.drop_nulls("kind").group_by("node", "kind").agg(devices=pl.len())
     near = jobs.filter(_nodes_seen(jobs, devices["node"]))
-    members = held_devices(near)
+    members = held_devices(near, until)
     known = _same_nodes(devices["node"].unique(), members["node"].unique())
     groups = members.group_by("node", "kind", "at").agg(
         jobs=pl.col("job_id").drop_nulls().len(), count=pl.col("count").sum(), one=pl.col("job_id").first()
@@ -250,6 +260,10 @@ def members_on(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     known = _same_nodes(devices["node"].unique(), members["node"].unique())
     renamed = members.join(known, on="node").drop("node").rename({"seen": "node"})
     return renamed.join(devices, on=["node", "kind"], how="semi").select(MEMBERS.names())
+
+
+def _last(until: datetime | None) -> pl.Expr:
+    return (ALWAYS if until is None else pl.lit(until)).cast(INSTANT)
 
 
 def first_part(node: pl.Expr) -> pl.Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from gpuplanner.schemas import USED_FROM
 
 UNLISTED = "stated_not_in_jobs"
 NO_NODE = "node_not_in_jobs"
+LATER = "after_the_jobs"
 OUTCOMES = {
     STATED: "job named by the source",
     WHOLE_NODE: "one job held all devices of the node",
@@ -21,6 +23,7 @@ OUTCOMES = {
     NONE: "no job on the node then",
     UNLISTED: "job named by the source, and not in the list of jobs",
     NO_NODE: "no job names this node",
+    LATER: "the list of jobs ends before",
 }
 """Outcome → what it means."""
 DOUBTS = {
@@ -32,11 +35,16 @@ DOUBTS = {
     NONE: ("info", "no job on the node then", "these samples are in no job's figures"),
     UNLISTED: ("warning", "job not in the list of jobs", "these samples are in no tenant's figures"),
     NO_NODE: ("warning", "node that no job names", "these samples are in no job's figures"),
+    LATER: ("warning", "samples after the end of the list of jobs", "these samples are in no job's figures"),
 }
 
 
 def join_report(
-    samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders, seen: pl.DataFrame
+    samples: pl.LazyFrame,
+    jobs: pl.DataFrame,
+    holders: Holders,
+    seen: pl.DataFrame,
+    until: datetime | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Sum the observed GPU-hours by how the job is known.
 
@@ -50,6 +58,8 @@ def join_report(
         What gave them.
     seen : polars.DataFrame
         Table ``schemas.Coverage`` of the samples.
+    until : datetime, optional
+        End of the list of jobs.
 
     Returns
     -------
@@ -59,7 +69,7 @@ def join_report(
     findings : list of Finding
         Samples by outcome, and what speaks against the match.
     """
-    told = _outcomes(samples, jobs, holders)
+    told = _outcomes(samples, jobs, holders, until)
     counts = told.group_by("node", "day", "outcome").agg(rows=pl.len()).collect(engine="streaming")
     share = pl.col("rows") / pl.col("rows").sum().over("node", "day")
     hours = (
@@ -73,7 +83,7 @@ def join_report(
     facts = {
         "matched_gpu_hours": by_reason[STATED] + by_reason[WHOLE_NODE],
         "together_gpu_hours": by_reason[TOGETHER],
-        "unmatched_gpu_hours": by_reason[NONE] + by_reason[UNLISTED] + by_reason[NO_NODE],
+        "unmatched_gpu_hours": sum(by_reason[name] for name in (NONE, UNLISTED, NO_NODE, LATER)),
         "by_reason": {OUTCOMES[name]: value for name, value in by_reason.items() if value},
     }
     rows = dict(hours.select("outcome", "rows").iter_rows())
@@ -85,7 +95,9 @@ def join_report(
     return facts, [*findings, *_at_work(samples), *_out_of_time(samples, jobs)]
 
 
-def _outcomes(samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders) -> pl.LazyFrame:
+def _outcomes(
+    samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders, until: datetime | None
+) -> pl.LazyFrame:
     """Samples with the outcome of the match; a GPU beside its instances is seen through these alone."""
     beside = holders.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
     on_jobs = on_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
@@ -100,6 +112,8 @@ def _outcomes(samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders) -> pl
         .then(pl.lit(UNLISTED))
         .when(none & ~first_part(pl.col("node")).is_in(known.implode()))
         .then(pl.lit(NO_NODE))
+        .when(none & (pl.lit(False) if until is None else pl.col("time") >= until))
+        .then(pl.lit(LATER))
         .otherwise("job_evidence"),
     )
 

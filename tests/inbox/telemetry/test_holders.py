@@ -182,6 +182,19 @@ def test_the_report_sums_to_the_observed_gpu_hours():
     assert facts["together_gpu_hours"] == pytest.approx(8 * 8 / 17)
 
 
+def test_what_runs_at_the_end_of_the_list_is_not_known_to_hold_anything_later():
+    table = samples(*({"time": hour(at)} for at in (1, 2, 3)))
+    known = jobs(("a", 0, None, "n1", 1, None))
+    holders = find_holders(devices_of(table.lazy()), known, None, hour(2))
+    found = holders.give_jobs(table.lazy())
+    assert found.collect()["job_id"].to_list() == ["a", None, None]
+    facts, findings = join_report(found, known, holders, coverage(table), hour(2))
+    assert set(facts["by_reason"]) == {"one job held all devices of the node", "the list of jobs ends before"}
+    assert [(each.check, each.rows) for each in findings] == [
+        ("samples after the end of the list of jobs", 2)
+    ]
+
+
 def test_a_node_is_known_by_its_first_name():
     table = samples({"node": "n1.cluster.site"}, {"node": "n2"}, {"node": "n3.a"}, {"node": "n3.b"})
     rows = [("a", 0, 1, "n1", 1, None), ("b", 0, 1, "n2.site", 1, None), ("c", 0, 1, "n3", 1, None)]
