@@ -21,7 +21,7 @@ from gpuplanner.inbox.core.lines.text_file import fingerprint
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 from gpuplanner.inbox.core.months import MONTH, SAMPLES
 from gpuplanner.inbox.core.source import useful
-from gpuplanner.inbox.draft import Draft, replace_dataset
+from gpuplanner.inbox.draft import TERMS, Draft, replace_dataset
 from gpuplanner.inbox.growth import as_it_is, laid_over, with_months, without
 from gpuplanner.inbox.registry import AUTO, SOURCES, name_of, read
 from gpuplanner.inbox.store import (
@@ -30,8 +30,6 @@ from gpuplanner.inbox.store import (
     open_dataset,
 )
 
-TERMS = "read_with"
-"""Name in the facts of a source of the options that all its files were read with."""
 KIND = "kind"
 LASTING = ("tz", "columns", "boards", "pseudonyms")
 """Options that must be the same in every run; the others tell of the files of one run."""

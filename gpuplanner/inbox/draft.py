@@ -40,6 +40,9 @@ from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas import TABLES, Jobs, conform
 
+TERMS = "read_with"
+"""Name in the facts of a source of the options that all its files were read with."""
+
 
 @dataclass(frozen=True, eq=False)
 class Draft:
@@ -139,10 +142,9 @@ def _judged(draft: Draft) -> Draft:
         return draft
     layer = draft.layers[name]
     found: list[Finding] = []
-    if (
-        "inventory" not in layer.facts["tables"]
-    ):  # boards of which the words left a doubt may follow from the nodes
-        known, _, found = resolve_jobs(jobs, inventory, layer.facts.get("read_with", {}).get("boards"))
+    if "inventory" not in layer.facts["tables"]:
+        # Boards of which the words left a doubt may follow from the nodes.
+        known, _, found = resolve_jobs(jobs, inventory, layer.facts.get(TERMS, {}).get("boards"))
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
     if marked.equals(draft.tables["jobs"]):

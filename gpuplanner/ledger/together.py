@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from gpuplanner.inbox.telemetry.holders import TOGETHER, members_on
+from gpuplanner.inbox.telemetry.holders import TOGETHER, kind_of_device, members_on
 
 BUSIEST_FIRST = ("used", "idle_with_process", "idle_unclear", "idle_without_process")
 """A device that works is held by somebody, and one with a process on it too; one without may be nobody's."""
@@ -85,8 +85,6 @@ def seen_together(
 
 def not_told(samples: pl.DataFrame) -> pl.DataFrame:
     """Samples of devices that several may have held, with their ``kind``; of a cut GPU only its instances."""
-    cut = pl.col("instance").is_null() & pl.col("instance").is_not_null().any().over("node", "gpu")
-    kind = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise("profile")
-    return samples.with_columns(cut=cut, kind=kind).filter(
-        ~pl.col("cut"), pl.col("job_evidence") == TOGETHER, pl.col("kind").is_not_null()
+    return samples.with_columns(kind=kind_of_device()).filter(
+        pl.col("job_evidence") == TOGETHER, pl.col("kind").is_not_null()
     )

@@ -111,6 +111,13 @@ class Holders:
         ).select(*columns)
 
 
+def kind_of_device() -> pl.Expr:
+    """Kind of each device, as in :data:`DEVICES`, of rows that show all devices of their nodes."""
+    cut = pl.col("instance").is_null() & pl.col("instance").is_not_null().any().over("node", "gpu")
+    whole = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise("profile")
+    return pl.when(~cut).then(whole)
+
+
 def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
     """Devices that samples show, and of which kind each is: columns :data:`DEVICES`.
 
@@ -120,13 +127,11 @@ def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
     >>> devices_of(pl.LazyFrame(seen))["kind"].to_list()
     ['', None, '1g.10gb']
     """
-    cut = pl.col("instance").is_null() & pl.col("instance").is_not_null().any().over("node", "gpu")
-    whole = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise("profile")
     return (
         samples.group_by(DEVICE)
         .agg(pl.col("profile").drop_nulls().last())
         .collect(engine="streaming")
-        .with_columns(kind=pl.when(~cut).then(whole))
+        .with_columns(kind=kind_of_device())
         .sort(DEVICE)
         .select(DEVICES.names())
         .cast(DEVICES)
