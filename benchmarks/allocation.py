@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuplanner.claims.placement import published_arrivals
 from gpuplanner.placement import (
     POLICIES,
     Allocation,
@@ -30,7 +31,6 @@ from gpuplanner.placement import (
     draw_arrivals,
     mean_curve,
     place_instances,
-    published_arrivals,
     read_nodes,
     read_pods,
     verify_allocation,

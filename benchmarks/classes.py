@@ -16,11 +16,11 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.classes import CLASSES, agreement, classify, confusion
 from gpuplanner.inbox.public import made_up_jobs
 from gpuplanner.inbox.public.dlrm import read_dlrm
 from gpuplanner.inbox.public.made_up_telemetry import make_samples
 from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion
 
 SETTINGS = {
     "other seed": {},

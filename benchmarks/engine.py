@@ -22,8 +22,8 @@ from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
 from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, read_job_list, schedule, simulate
-from gpuplanner.simulate.gangs import to_gangs
-from gpuplanner.simulate.schedule import checked_gangs, run
+from gpuplanner.simulate.gangs.schedule import checked_gangs, run
+from gpuplanner.simulate.gangs.tables import to_gangs
 
 BOARD = "H100-80GB-SXM5"
 STRICT = Rules(queue="strict")
@@ -51,7 +51,7 @@ print(time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_m
 FIRST_CALL = """
 import time
 from gpuplanner.simulate import Rules, prepare
-import gpuplanner.simulate.queues
+import gpuplanner.simulate.gangs.queues
 begin = time.process_time()
 prepare(Rules(queue="strict"))
 print(time.process_time() - begin)

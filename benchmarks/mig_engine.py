@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.simulate import Calendar, ChangeCost, Fleet, OnDemand, Rules, hold_largest, simulate
-from gpuplanner.study.sweep import static_mixes, sweep
+from gpuplanner.study.future.sweep import static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
 FLEET = Fleet(BOARD, 64, 8)
@@ -27,7 +27,7 @@ FIRST_CALL = """
 import sys, time
 import polars as pl
 from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, simulate
-import gpuplanner.simulate.ondemand_loop
+import gpuplanner.simulate.slices.ondemand_loop
 jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": "1g.10gb"})
 layouts = {"static": Calendar.constant({"1g.10gb:7": 1}), "on demand": OnDemand()}[sys.argv[1]]
 begin = time.process_time()

@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 import numpy as np
 
 from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_fleet, verify, verify_fleet
-from gpuplanner.planner.effort import Effort, relative_gap
-from gpuplanner.planner.families import build
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.solver import solve
+from gpuplanner.planner.program.families import build
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort, relative_gap
+from gpuplanner.solving.solver import solve
 
 BOARD = "H100-80GB-SXM5"
 PROFILES = ("7g.80gb", "4g.40gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb")

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.planner.service_demands import read_service_demands
-from gpuplanner.planner.service_profiles import read_service_profiles
-from gpuplanner.planner.service_verify import verify_services
-from gpuplanner.planner.services import LATENCY_SHARE, plan_services
+from gpuplanner.services.demands import read_service_demands
+from gpuplanner.services.profiles import read_service_profiles
+from gpuplanner.services.search import LATENCY_SHARE, plan_services
+from gpuplanner.services.verify import verify_services
 
 # Rows of deployment/SLO*/SLO*_ParvaGPU_deploy.csv, MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582: GPUs, compute slices.
 SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}

@@ -15,9 +15,6 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.linear import LinearModel
-from gpuplanner.planner.solver import solve
 from gpuplanner.simulate import (
     ElasticModel,
     Fleet,
@@ -36,6 +33,9 @@ from gpuplanner.simulate import (
     schedule,
     schedule_elastic,
 )
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.linear import LinearModel
+from gpuplanner.solving.solver import solve
 
 BOARD = "H100-80GB-SXM5"
 T95 = {9: 2.262}

@@ -45,7 +45,7 @@ class Scenario:
         board than the data's is a what-if: every GPU installed counts as one of it.
     nodes, gpus_per_node : int
         Fleet; ``nodes`` 0: the GPUs that the inventory has installed, or the most that were held at once, see
-        :mod:`gpuplanner.study.fleet`. Nodes of the inventory keep their own size.
+        :mod:`gpuplanner.study.past.fleet`. Nodes of the inventory keep their own size.
     history_days : int
         How much of the past forecasts and bootstraps use.
     slot_hours, horizon_slots

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 from gpuplanner.packing.effort import Effort as PackingEffort
-from gpuplanner.planner.effort import Effort as PlanningEffort
 from gpuplanner.scenario import Scenario
+from gpuplanner.solving.effort import Effort as PlanningEffort
 from gpuplanner.study import Study, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ from gpuplanner.errors import GpuPlannerError, OutputError
 from gpuplanner.files import write_atomically
 from gpuplanner.files.faults import explained
 from gpuplanner.study import Study
-from gpuplanner.study.quality import DataQuality, data_quality
+from gpuplanner.study.past.quality import DataQuality, data_quality
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 SMALL_DISK = 4_000_000

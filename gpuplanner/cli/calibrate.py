@@ -31,8 +31,8 @@ def calibrate(
 ) -> None:
     """Serve the jobs of a trace again, and say how well simulated waits agree with observed ones."""
     from gpuplanner.simulate import Rules
-    from gpuplanner.study.calibration import OUTCOMES, calibrate
-    from gpuplanner.study.history import load_trace
+    from gpuplanner.study.future.calibration import OUTCOMES, calibrate
+    from gpuplanner.study.past.history import load_trace
 
     rules = None if queue is None else Rules(queue=queue)
     found = calibrate(load_trace(folder), gpus=gpus, rules=rules, tz=tz)

@@ -38,15 +38,23 @@ def simulate_case(name: str, seeds: int | None, first_seed: int, *, as_json: boo
     if not quiet:
         say(f"{len(numbers)} seeds from {first_seed}; intervals are those of means, at 95 %")
         if case == "twenty-jobs":
-            from gpuplanner.cases import CONFIGURATIONS_TRIED
+            from gpuplanner.claims.twenty_jobs import CONFIGURATIONS_TRIED
 
             text = f"the design is calibrated to the reported figures: {CONFIGURATIONS_TRIED} configurations were tried"
             say(f"{text}, so agreement is no evidence")
 
 
 def _twenty_jobs(seeds: range) -> dict[str, pl.DataFrame]:
-    from gpuplanner.cases import CORNERS, comparison, decompose, outcomes, percentiles, replicate, summarise
-    from gpuplanner.cases.space import Space, draw_designs
+    from gpuplanner.claims.twenty_jobs import (
+        CORNERS,
+        comparison,
+        decompose,
+        outcomes,
+        percentiles,
+        replicate,
+        summarise,
+    )
+    from gpuplanner.claims.twenty_jobs.space import Space, draw_designs
 
     rows = replicate(CORNERS, seeds)
     measures = (
@@ -62,8 +70,8 @@ def _twenty_jobs(seeds: range) -> dict[str, pl.DataFrame]:
 
 
 def _harder(seeds: range) -> dict[str, pl.DataFrame]:
-    from gpuplanner.cases import differences, replicate_harder, summarise
-    from gpuplanner.cases.compare_harder import BOUND, FORECAST, GREEDY, MEASURES, PERFECT
+    from gpuplanner.claims.twenty_jobs import differences, replicate_harder, summarise
+    from gpuplanner.claims.twenty_jobs.compare_harder import BOUND, FORECAST, GREEDY, MEASURES, PERFECT
 
     rows = replicate_harder(seeds)
     comparable = rows.filter(rows["policy"].is_in([GREEDY, FORECAST, PERFECT, BOUND]))

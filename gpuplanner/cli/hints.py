@@ -37,8 +37,8 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Name the class of each job by rules, with the evidence; a class that the source gives stands."""
-    from gpuplanner.classes import agreement, classify, confusion, read_rules, rule_precision
-    from gpuplanner.study.history import load_trace
+    from gpuplanner.sizing.classes import agreement, classify, confusion, read_rules, rule_precision
+    from gpuplanner.study.past.history import load_trace
 
     tried = None if rules is None else read_rules(rules)
     trace = load_trace(folder)
@@ -100,10 +100,10 @@ def hints(
     import polars as pl
 
     from gpuplanner.errors import ScenarioError, message
-    from gpuplanner.memory import FORMS, REQUEST, asked_and_used
-    from gpuplanner.memory import hints as hints_of
     from gpuplanner.names import resolve
-    from gpuplanner.study.history import grouped, load_trace
+    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used
+    from gpuplanner.sizing import hints as hints_of
+    from gpuplanner.study.past.history import grouped, load_trace
 
     if form is not None and form not in FORMS:
         text = f"--format: one of {', '.join(FORMS)}"
@@ -146,7 +146,7 @@ def hints(
 
 def _with_classes(jobs: pl.DataFrame) -> pl.DataFrame:
     """Jobs with the class that a rule can give before they run; by how they ran, groups would foretell themselves."""
-    from gpuplanner.classes import classify, shipped_rules
+    from gpuplanner.sizing.classes import classify, shipped_rules
 
     rules = [rule for rule in shipped_rules() if rule.before_run]
     return jobs.with_columns(classify(jobs, rules)["job_class"])
@@ -163,7 +163,7 @@ def _boards(given: list[str] | None) -> dict[str | None, str]:
 def _gres_types(given: list[str] | None) -> dict[str | None, str]:
     """Slurm types by board of the catalogue; None: of every other board."""
     from gpuplanner.catalog import find_board
-    from gpuplanner.memory import is_gres_type
+    from gpuplanner.sizing import is_gres_type
 
     types: dict[str | None, str] = {}
     for text in given or []:
@@ -185,7 +185,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.errors import GpuPlannerError
     from gpuplanner.hardware import load_gpu_model
-    from gpuplanner.memory import Request, request_lines
+    from gpuplanner.sizing import Request, request_lines
 
     profile, count = row["profile_hint"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["limit_hint_s"] is None:
@@ -205,8 +205,8 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
 def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
     """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
     from gpuplanner.catalog import slurm_type_of
-    from gpuplanner.memory import is_gres_type
     from gpuplanner.schemas import WHOLE_GPU
+    from gpuplanner.sizing import is_gres_type
 
     word, board = row["gpu_model"], row["board"]
     named = given.get(board) or given.get(None)

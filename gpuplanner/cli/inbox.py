@@ -138,7 +138,7 @@ def describe(
 ) -> None:
     """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
     from gpuplanner import study
-    from gpuplanner.study.quality import data_quality
+    from gpuplanner.study.past.quality import data_quality
 
     if chart is not None and chart.suffix not in (".html", ".svg"):
         text = "the name must end in .html or .svg"

@@ -37,7 +37,7 @@ def phases(
     """Show phases, dips, bottlenecks and slice fit of jobs with telemetry, by class or of one job."""
     from gpuplanner.phases import measure_template, phases_of_jobs, spikes_of_jobs, template_to_yaml
     from gpuplanner.study import load_trace
-    from gpuplanner.study.explore import Inbox
+    from gpuplanner.study.past.explore import Inbox
 
     if job is not None and template is not None:
         text = "--job and --template ask for different things: give one of them"
@@ -87,7 +87,7 @@ def _one_job(
     import polars as pl
 
     from gpuplanner.phases import find_spikes, fit_phases
-    from gpuplanner.signatures import signatures_of
+    from gpuplanner.phases.signatures import signatures_of
 
     fitted = fit_phases(found, board)
     spans = fitted.select("phase", phase_start="start").sort("phase_start")
@@ -119,7 +119,7 @@ def _all_jobs(
     import polars as pl
 
     from gpuplanner.phases import claim_by_class, demand_by_class, fit_phases, spikes_of_jobs
-    from gpuplanner.signatures import signatures_by_class, signatures_of
+    from gpuplanner.phases.signatures import signatures_by_class, signatures_of
 
     demand = demand_by_class(found)
     bounds = signatures_by_class(signatures_of(samples, board, jobs=jobs), jobs)

@@ -104,11 +104,11 @@ def size_services(
     import polars as pl
 
     from gpuplanner.files import require_file, write_atomically
-    from gpuplanner.planner.service_demands import read_service_demands
-    from gpuplanner.planner.service_file import services_to_json
-    from gpuplanner.planner.service_profiles import BOARD, read_service_profiles
-    from gpuplanner.planner.service_verify import verify_services
-    from gpuplanner.planner.services import LATENCY_SHARE, TIME_LIMIT_S, plan_services
+    from gpuplanner.services.demands import read_service_demands
+    from gpuplanner.services.plan_file import services_to_json
+    from gpuplanner.services.profiles import BOARD, read_service_profiles
+    from gpuplanner.services.search import LATENCY_SHARE, TIME_LIMIT_S, plan_services
+    from gpuplanner.services.verify import verify_services
 
     if out is not None:
         require_file(out, inputs=[files.services, files.rates, files.latencies])

@@ -131,8 +131,8 @@ def _simulate_jobs(
 
     from gpuplanner.hardware import whole_board
     from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
-    from gpuplanner.simulate.gangs import to_gangs
-    from gpuplanner.simulate.schedule import checked_gangs, outcomes_of, run
+    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run
+    from gpuplanner.simulate.gangs.tables import to_gangs
 
     order, queue = served
     rules = Rules(order=order, queue=queue)
@@ -166,7 +166,7 @@ def _simulate_scenario(
     """Compare the policies of a scenario on its drawn weeks, and print means with intervals."""
     import polars as pl
 
-    from gpuplanner.study.proof import compare, proof
+    from gpuplanner.study.future.proof import compare, proof
 
     asked = load_scenario(name, assignments, board=board, seed=seed)
     policies = compare(proof(asked))

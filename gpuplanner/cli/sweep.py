@@ -31,7 +31,7 @@ def sweep(
     """Simulate the right-sized jobs under many static layouts and cut on demand; Ctrl-C keeps what is done."""
     import polars as pl
 
-    from gpuplanner.study.layout_sweep import sweep_layouts
+    from gpuplanner.study.future.layout_sweep import sweep_layouts
 
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
     cancelled = threading.Event()

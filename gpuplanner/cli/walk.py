@@ -55,7 +55,7 @@ def forecast(
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model."""
-    from gpuplanner.study.outlook import OUTLOOKS
+    from gpuplanner.study.future.outlook import OUTLOOKS
 
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
     found = OUTLOOKS["rightsized"](asked).result
@@ -99,8 +99,8 @@ def plan(
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, plan_to_json
-    from gpuplanner.study.history import history
-    from gpuplanner.study.plans import plan_view
+    from gpuplanner.study.future.plans import plan_view
+    from gpuplanner.study.past.history import history
 
     files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
     if files is not None:

@@ -147,7 +147,7 @@ def late_over_early(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.phases.synthetic import make_job
+    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
     >>> samples = make_job(0).samples
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> found = late_over_early(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5", part="phases", need="sm")
@@ -224,7 +224,7 @@ def claim_table(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.phases.synthetic import make_job
+    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
     >>> samples = make_job(0).samples
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> table = claim_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
@@ -257,7 +257,7 @@ def claim_by_class(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.phases.synthetic import make_job
+    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
     >>> samples = make_job(0).samples
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> claim_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()

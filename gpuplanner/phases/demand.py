@@ -43,7 +43,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.phases.synthetic import make_job
+    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
     >>> samples = make_job(0).samples
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> phases_of_jobs(samples, jobs)["label"].to_list()

@@ -120,7 +120,7 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.phases.synthetic import make_job
+    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
     >>> spikes_of_jobs(make_job(0).samples).select("job_id", "label", "dips").rows()
     [('1', 'checkpoint', 5), ('1', 'data-epoch edge', 4)]
     """

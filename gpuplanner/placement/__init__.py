@@ -30,7 +30,6 @@ from gpuplanner.placement.mig import (
 )
 from gpuplanner.placement.pods import Nodes, Pods
 from gpuplanner.placement.policies import POLICIES, Policy
-from gpuplanner.placement.published import published_arrivals
 from gpuplanner.placement.read import read_nodes, read_pods
 from gpuplanner.placement.result import REASONS, Allocation, mean_curve
 from gpuplanner.placement.verify import verify_allocation
@@ -60,7 +59,6 @@ __all__ = [
     "mean_curve",
     "mig_fragmentation",
     "place_instances",
-    "published_arrivals",
     "read_nodes",
     "read_pods",
     "target_workload",

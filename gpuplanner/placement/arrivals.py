@@ -70,7 +70,7 @@ def draw_arrivals(pods: Pods, nodes: Nodes, *, seed: int, up_to: float = UP_TO) 
     References
     ----------
     Weng et al., Beware of Fragmentation, USENIX ATC 2023: their experiments let 130 % arrive so. For the very
-    orders of these, see :func:`gpuplanner.placement.published_arrivals`.
+    orders of these, see :func:`gpuplanner.claims.placement.published_arrivals`.
 
     Examples
     --------

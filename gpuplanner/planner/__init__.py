@@ -1,28 +1,29 @@
 """Layouts over time: how many GPUs are on, cut how, in every slot, with a proven bound.
 
-``plan`` never leaves one big integer program to a solver: see :mod:`gpuplanner.planner.search` for the steps.
+``plan`` never leaves one big integer program to a solver: see :mod:`gpuplanner.planner.methods.search` for the steps.
 ``verify`` checks any plan again without sharing code with the methods.
 """
 
-from gpuplanner.planner.assign import assign
-from gpuplanner.planner.fleet import FleetPlan, fleet_from_json, fleet_to_json, plan_fleet, verify_fleet
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.problem_check import TIERS
+from gpuplanner.planner.contract.problem_file import read_problems
 from gpuplanner.planner.lazy import lazy
-from gpuplanner.planner.limits import Limits, Quota
+from gpuplanner.planner.methods.search import METHODS, plan
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.numbered.transition import transition
 from gpuplanner.planner.online import Online, roll
-from gpuplanner.planner.plan import Plan, plan_from_json, plan_to_json
-from gpuplanner.planner.prices import instance_prices
-from gpuplanner.planner.problem import PlanProblem
-from gpuplanner.planner.problem_check import TIERS
-from gpuplanner.planner.problem_file import read_problems
+from gpuplanner.planner.program.instance_prices import instance_prices
 from gpuplanner.planner.robust import RobustPlans, robust
-from gpuplanner.planner.search import METHODS, plan
-from gpuplanner.planner.service_demands import read_service_demands
-from gpuplanner.planner.service_plan import ServicePlan
-from gpuplanner.planner.service_profiles import read_service_profiles
-from gpuplanner.planner.service_verify import verify_services
-from gpuplanner.planner.services import plan_services
-from gpuplanner.planner.transition import transition
-from gpuplanner.planner.verify import verify
+from gpuplanner.planner.several_pools import (
+    FleetPlan,
+    fleet_from_json,
+    fleet_to_json,
+    plan_fleet,
+    verify_fleet,
+)
+from gpuplanner.planner.verification.plans import verify
 
 __all__ = [
     "METHODS",
@@ -34,7 +35,6 @@ __all__ = [
     "PlanProblem",
     "Quota",
     "RobustPlans",
-    "ServicePlan",
     "assign",
     "fleet_from_json",
     "fleet_to_json",
@@ -43,15 +43,11 @@ __all__ = [
     "plan",
     "plan_fleet",
     "plan_from_json",
-    "plan_services",
     "plan_to_json",
     "read_problems",
-    "read_service_demands",
-    "read_service_profiles",
     "robust",
     "roll",
     "transition",
     "verify",
     "verify_fleet",
-    "verify_services",
 ]

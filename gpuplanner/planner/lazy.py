@@ -6,15 +6,15 @@ import itertools
 
 import numpy as np
 
-from gpuplanner.planner.changes import change_costs
-from gpuplanner.planner.effort import TOLERANCE, Effort
-from gpuplanner.planner.families import build
-from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.online import Online
-from gpuplanner.planner.problem import Counts, Floats, PlanProblem
-from gpuplanner.planner.realised import counts_of
-from gpuplanner.planner.search import plan
-from gpuplanner.planner.solver import solve
+from gpuplanner.planner.program.change_costs import change_costs
+from gpuplanner.planner.program.families import build
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.realised_cost import counts_of
+from gpuplanner.solving.effort import TOLERANCE, Effort
+from gpuplanner.solving.solver import solve
 
 MAX_STATES = 500
 """States of the fleet up to which all of them are weighed in every slot."""
@@ -56,7 +56,7 @@ def lazy(
     max_states : int
         Up to this number, all states of the fleet are weighed.
     time_limit_s, gap_target, seed, solver
-        Of the search in hindsight, as for :func:`~gpuplanner.planner.plan`, and of the models of single slots.
+        Of the search in hindsight, as for :func:`~gpuplanner.planner.contract.plan`, and of the models of single slots.
 
     Returns
     -------

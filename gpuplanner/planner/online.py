@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
-from gpuplanner.planner.plan import Plan
-from gpuplanner.planner.problem import Counts, Floats, PlanProblem
-from gpuplanner.planner.realised import counts_of, realised_cost
-from gpuplanner.planner.search import plan
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.program.realised_cost import counts_of, realised_cost
 
 Forecast = Callable[[int], ArrayLike]
 """Demand believed at a slot for the slots from it on, shape (n_tenants, n_profiles, at least the horizon)."""
@@ -94,7 +94,7 @@ def roll(
     horizon : int
         Slots planned ahead; fewer near the end.
     time_limit_s, gap_target, seed, solver
-        Of each plan, as for :func:`~gpuplanner.planner.plan`.
+        Of each plan, as for :func:`~gpuplanner.planner.contract.plan`.
     hindsight_time_limit_s : float
         Of the plan in hindsight [s].
 

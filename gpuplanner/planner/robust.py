@@ -10,10 +10,10 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.planner.plan import Plan
-from gpuplanner.planner.problem import Floats, PlanProblem
-from gpuplanner.planner.realised import realised_cost
-from gpuplanner.planner.search import plan
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import Floats, PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.program.realised_cost import realised_cost
 
 _WHERE = "robust plan"
 
@@ -86,7 +86,7 @@ def robust(
         Levels at which to plan for the quantile of each tenant's and profile's demand in each slot, over
         scenarios; the smallest demand that is not exceeded with that probability.
     method, time_limit_s, gap_target, seed, solver
-        Of each plan, as for :func:`~gpuplanner.planner.plan`.
+        Of each plan, as for :func:`~gpuplanner.planner.contract.plan`.
 
     Returns
     -------

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.planner.effort import relative_gap
-from gpuplanner.planner.plan import Plan
-from gpuplanner.planner.problem import PlanProblem
-from gpuplanner.planner.search import plan
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.solving.effort import relative_gap
 
 AS_IT_STANDS = "as it stands"
 """Name of the first row of :func:`price_of_limits`."""
@@ -63,7 +63,7 @@ def compare_plans(
     known : mapping of str to Plan, optional
         Plans of this problem that are there already, by the name of their row.
     **how
-        Limits of each search, as for :func:`gpuplanner.planner.plan`.
+        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def price_of_limits(
     base : Plan, optional
         Plan of the problem as it stands, free to change, if there is one already.
     **how
-        Limits of each search, as for :func:`gpuplanner.planner.plan`.
+        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
 
     Returns
     -------

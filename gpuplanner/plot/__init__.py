@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
-    from gpuplanner.plot.held import plot_held_activity, plot_held_states
+    from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
     from gpuplanner.plot.phases import plot_phases
@@ -81,8 +81,8 @@ _HOME = {
     "plot_demand": "demand",
     "plot_entitlements": "fairness",
     "plot_fleet_fit": "calibration",
-    "plot_held_activity": "held",
-    "plot_held_states": "held",
+    "plot_held_activity": "held_time",
+    "plot_held_states": "held_time",
     "plot_intake": "coverage",
     "plot_layout_calendar": "layout",
     "plot_layout_counts": "layout",

@@ -90,7 +90,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     Parameters
     ----------
     rows : polars.DataFrame
-        ``what, day, rows``, from :func:`gpuplanner.study.quality.intake`.
+        ``what, day, rows``, from :func:`gpuplanner.study.past.quality.intake`.
     top : int
         Lines; less frequent reasons are added up.
 

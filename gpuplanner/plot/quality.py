@@ -29,7 +29,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
     ----------
     findings : polars.DataFrame
         ``check, severity, rows, effect, example, figure``: one row for each figure that a finding moves, gravest
-        first, from :func:`gpuplanner.study.quality.by_figure`.
+        first, from :func:`gpuplanner.study.past.quality.by_figure`.
     top : int
         Findings with a row of their own; the title says how many there are.
 

@@ -26,7 +26,7 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
     Parameters
     ----------
     frame : polars.DataFrame
-        ``job_class, bound, jobs, gpu_hours, share, slice``, as :func:`gpuplanner.signatures.signatures_by_class`
+        ``job_class, bound, jobs, gpu_hours, share, slice``, as :func:`gpuplanner.phases.signatures.signatures_by_class`
         makes it. Classes with most GPU-hours stand first.
 
     Raises

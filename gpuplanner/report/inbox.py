@@ -15,7 +15,7 @@ from gpuplanner.report.live import Text, still
 from gpuplanner.report.quality import quality, roomy
 from gpuplanner.report.section import Section
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.explore import EVERYBODY, Inbox
+from gpuplanner.study.past.explore import EVERYBODY, Inbox
 
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""

@@ -12,7 +12,7 @@ from gpuplanner._version import __version__
 from gpuplanner.files import write_atomically
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
-from gpuplanner.study.quality import DataQuality, by_figure
+from gpuplanner.study.past.quality import DataQuality, by_figure
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -61,7 +61,7 @@ def write_quality(found: DataQuality, path: str | Path, *, title: str) -> Path:
     Parameters
     ----------
     found : DataQuality
-        From :func:`gpuplanner.study.quality.data_quality`.
+        From :func:`gpuplanner.study.past.quality.data_quality`.
     path : str or Path
         The suffix says which.
     title : str
@@ -82,7 +82,7 @@ def quality_page(found: DataQuality, *, title: str) -> str:
     Parameters
     ----------
     found : DataQuality
-        From :func:`gpuplanner.study.quality.data_quality`.
+        From :func:`gpuplanner.study.past.quality.data_quality`.
     title : str
         Plain text.
     """
@@ -104,7 +104,7 @@ def quality_svg(found: DataQuality) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.study.quality import data_quality
+    >>> from gpuplanner.study.past.quality import data_quality
     >>> quality_svg(data_quality("sample"))[:4]
     '<svg'
     """

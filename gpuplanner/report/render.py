@@ -19,8 +19,8 @@ from gpuplanner.report.section import FRAGMENT
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
+from gpuplanner.study.future.options import check_options
 from gpuplanner.study.handover import export_files, notes, write_study_workbook
-from gpuplanner.study.options import check_options
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"

@@ -14,7 +14,7 @@ from gpuplanner.report import page, tables
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
 from gpuplanner.study.comparison import policy_frame, policy_names, savings_steps
-from gpuplanner.study.saving import HEADLINED, SIMULATED_ONLY
+from gpuplanner.study.future.saving import HEADLINED, SIMULATED_ONLY
 
 WEEK_HEADINGS = {
     "mean_gpus_whole": "whole GPUs held, mean",

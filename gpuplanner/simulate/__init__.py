@@ -1,28 +1,28 @@
 """What would happen: jobs, a fleet and rules or a calendar of layouts in; waits, ends and GPU states out."""
 
-from gpuplanner.simulate.allocation import by_power_mean
-from gpuplanner.simulate.change import ChangeCost
-from gpuplanner.simulate.cluster import Cluster, Gang
-from gpuplanner.simulate.dispatch import MixedRun, dispatch
-from gpuplanner.simulate.elastic import ElasticRun, schedule_elastic
-from gpuplanner.simulate.elastic_jobs import ElasticJobs, ElasticModel, rigid_jobs
 from gpuplanner.simulate.fleet import Calendar, Fleet
-from gpuplanner.simulate.goodput import Goodput
-from gpuplanner.simulate.joblist import read_job_list, totals
+from gpuplanner.simulate.gangs.cluster import Cluster, Gang
+from gpuplanner.simulate.gangs.python_policies import in_order, run_gangs_by, schedule_by
+from gpuplanner.simulate.gangs.schedule import prepare, run_gangs, schedule
+from gpuplanner.simulate.gangs.spells import GangRun
+from gpuplanner.simulate.gangs.topology import Placement, Topology
+from gpuplanner.simulate.job_lists import read_job_list, totals
+from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload, unservable
-from gpuplanner.simulate.machines import heterogeneity_aware, opportunistic
-from gpuplanner.simulate.mixed import GpuType, MixedJobs, Plans
-from gpuplanner.simulate.ondemand import OnDemand
-from gpuplanner.simulate.phases import hold_largest
-from gpuplanner.simulate.reassign import Assignment, by_assignment, reassign
 from gpuplanner.simulate.replications import bootstrap_days
-from gpuplanner.simulate.research import in_order, run_gangs_by, schedule_by
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
-from gpuplanner.simulate.schedule import prepare, run_gangs, schedule
+from gpuplanner.simulate.slices.change import ChangeCost
+from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.speeds import Speeds
-from gpuplanner.simulate.spells import GangRun
-from gpuplanner.simulate.topology import Placement, Topology
+from gpuplanner.simulate.unlike.allocation import by_power_mean
+from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
+from gpuplanner.simulate.unlike.elastic import ElasticRun, schedule_elastic
+from gpuplanner.simulate.unlike.elastic_jobs import ElasticJobs, ElasticModel, rigid_jobs
+from gpuplanner.simulate.unlike.goodput import Goodput
+from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
+from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
+from gpuplanner.simulate.unlike.reassign import Assignment, by_assignment, reassign
 
 __all__ = [
     "Assignment",

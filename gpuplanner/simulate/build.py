@@ -10,10 +10,9 @@ import polars as pl
 from gpuplanner.hardware import MigProfile
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
-from gpuplanner.simulate.ondemand import OnDemand, no_slicing, to_slicing
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
-from gpuplanner.simulate.world import (
+from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
+from gpuplanner.simulate.slices.world import (
     CHANGE,
     EVENT,
     GPU,
@@ -30,6 +29,7 @@ from gpuplanner.simulate.world import (
     World,
     table,
 )
+from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
 
 ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
 

@@ -10,10 +10,10 @@ from gpuplanner.errors import ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.build import Terms, to_terms
 from gpuplanner.simulate.fleet import Calendar, Fleet
-from gpuplanner.simulate.ondemand import OnDemand
-from gpuplanner.simulate.phases import in_phases
+from gpuplanner.simulate.job_phases import in_phases
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.world import NONE, WHOLE, Ints
+from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.world import NONE, WHOLE, Ints
 
 
 class Workload(dy.Schema):

@@ -9,8 +9,8 @@ from gpuplanner.hardware import Layout, Placement
 from gpuplanner.schemas import WHOLE_GPU, Outcomes, conform
 from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.spells import ENDINGS, Spells
-from gpuplanner.simulate.world import NONE, PROFILE_BITS, RECONFIGURING, STATES, World
+from gpuplanner.simulate.gangs.spells import ENDINGS, Spells
+from gpuplanner.simulate.slices.world import NONE, PROFILE_BITS, RECONFIGURING, STATES, World
 
 
 def phase_spells(

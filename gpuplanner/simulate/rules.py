@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
-from gpuplanner.simulate.change import ChangeCost
+from gpuplanner.simulate.slices.change import ChangeCost
 
 QUEUES = ("strict", "pass", "easy", "conservative")
 ORDERS = ("fifo", "sjf", "qssf", "fair", "srtf", "las")

@@ -10,11 +10,11 @@ import polars as pl
 from gpuplanner.simulate.build import to_terms, to_world
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
-from gpuplanner.simulate.ondemand import OnDemand
 from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
+from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
-from gpuplanner.simulate.world import World
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def simulate(
         If the jobs are not as described.
     ScenarioError
         If a job can never start, a slot wants more GPUs than there are, or the rules are for
-        :func:`~gpuplanner.simulate.schedule` alone.
+        :func:`~gpuplanner.simulate.gangs.schedule` alone.
     GeometryError
         If a profile or layout is not one of the board.
 
@@ -156,9 +156,9 @@ def simulate(
 def _run(world: World) -> np.ndarray:
     """Run the loop to its end, and return the changes of state."""
     if len(world.slicing.gpus):
-        from gpuplanner.simulate.ondemand_loop import advance_on_demand as advance
+        from gpuplanner.simulate.slices.ondemand_loop import advance_on_demand as advance
     else:
-        from gpuplanner.simulate.engine import advance
+        from gpuplanner.simulate.slices.engine import advance
     pages = []
     finished = False
     while not finished:

@@ -13,7 +13,7 @@ from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU, check
-from gpuplanner.simulate.world import NONE, Floats, Ints
+from gpuplanner.simulate.slices.world import NONE, Floats, Ints
 
 COLUMNS = ("speed", "speed_low", "speed_high")
 

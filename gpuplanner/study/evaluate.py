@@ -17,17 +17,17 @@ from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
 from gpuplanner.planner import Plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.disk_cache import cache_folder
 from gpuplanner.study.findings import findings
-from gpuplanner.study.history import History, history
-from gpuplanner.study.kept import cache_folder
-from gpuplanner.study.money import Money, money, past_money
-from gpuplanner.study.options import check_options
-from gpuplanner.study.outlook import OUTLOOKS, expected_gpu_hours
-from gpuplanner.study.past import ledger, rightsizing_table, weeks
-from gpuplanner.study.plans import PLANS, Planned
-from gpuplanner.study.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
-from gpuplanner.study.saving import NO_PLAN, Saving, WaitsCheck, judged_saving, waits_check
-from gpuplanner.study.short import too_short
+from gpuplanner.study.future.money import Money, money, past_money
+from gpuplanner.study.future.options import check_options
+from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours
+from gpuplanner.study.future.plans import PLANS, Planned
+from gpuplanner.study.future.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
+from gpuplanner.study.future.saving import NO_PLAN, Saving, WaitsCheck, judged_saving, waits_check
+from gpuplanner.study.future.short import too_short
+from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
+from gpuplanner.study.past.history import History, history
 from gpuplanner.study.study import Study, content_key, open_study
 from gpuplanner.units import money as to_cents
 
@@ -47,7 +47,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         What to plan, on what data.
     cache : bool
         Keep the study on disk by its content (scenario, input files, code) and give it back when it is asked
-        for again, in the folder :func:`~gpuplanner.study.kept.cache_folder`. Forecasts are kept there in any
+        for again, in the folder :func:`~gpuplanner.study.disk_cache.cache_folder`. Forecasts are kept there in any
         case, by the demand that they were made from.
 
     Returns

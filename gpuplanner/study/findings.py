@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.study.saving import HEADLINED, NO_PLAN, SIMULATED_ONLY
+from gpuplanner.study.future.saving import HEADLINED, NO_PLAN, SIMULATED_ONLY
 
 TOLD = 0.0005
 """Shares that would be printed as 0.0 % are not worth a sentence."""

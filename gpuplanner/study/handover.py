@@ -20,9 +20,10 @@ from gpuplanner.export import (
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
-from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_services
-from gpuplanner.planner.service_file import is_service_plan, services_from_json
-from gpuplanner.study.saving import STATUSES
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
+from gpuplanner.services import verify_services
+from gpuplanner.services.plan_file import is_service_plan, services_from_json
+from gpuplanner.study.future.saving import STATUSES
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")

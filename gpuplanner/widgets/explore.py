@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, Protocol
 
 from gpuplanner._optional import import_optional
-from gpuplanner.study.explore import EVERYBODY, Inbox, open_inbox
-from gpuplanner.study.public import public_traces
+from gpuplanner.study.past.explore import EVERYBODY, Inbox, open_inbox
+from gpuplanner.study.past.public_traces import public_traces
 from gpuplanner.widgets.background import BackgroundPanel
 
 KEPT = 64
@@ -48,7 +48,7 @@ class Look:
     view : str
         Name of the view.
     tenant, job : str
-        Tenant or :data:`gpuplanner.study.explore.EVERYBODY`; job or ``""`` for the one with most telemetry.
+        Tenant or :data:`gpuplanner.study.past.explore.EVERYBODY`; job or ``""`` for the one with most telemetry.
     """
 
     data: str

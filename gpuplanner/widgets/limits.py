@@ -74,7 +74,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
     base : Plan, optional
         Its plan, if there is one already; else it is planned with the first question.
     **how
-        Limits of each search, as for :func:`gpuplanner.planner.plan`.
+        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ def what_limits_cost(problem: PlanProblem, *, base: Plan | None = None, **how: A
     base : Plan, optional
         Its plan, if there is one already.
     **how
-        Limits of each search, as for :func:`gpuplanner.planner.plan`.
+        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
 
     Returns
     -------

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner._optional import import_optional
 from gpuplanner.simulate import Fleet, Rules
-from gpuplanner.study.sweep import Policies, Sweep, sweep
+from gpuplanner.study.future.sweep import Policies, Sweep, sweep
 from gpuplanner.widgets.background import BackgroundPanel
 
 HEADINGS = {
@@ -34,7 +34,7 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
     Parameters
     ----------
     jobs, fleet, policies, rules
-        As for :func:`gpuplanner.study.sweep.sweep`.
+        As for :func:`gpuplanner.study.future.sweep.sweep`.
     **how
         Its further arguments, but ``progress`` and ``cancel``, which are the panel's.
 
@@ -124,7 +124,7 @@ def sweep_html(found: Sweep) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.study.sweep import Sweep
+    >>> from gpuplanner.study.future.sweep import Sweep
     >>> table = pl.DataFrame({"policy": ["<a>"], "unserved": [0], "mean_jct_s": [7200.0],
     ...     "p95_queueing_delay_s": [90.0], "utilisation_server": [0.5], "difference": [None]})
     >>> text = sweep_html(Sweep(table, asked=2, rank_by="mean_jct_s", baseline="<a>"))
@@ -152,7 +152,7 @@ def sweep_panel(jobs: pl.DataFrame, fleet: Fleet, policies: Policies, rules: Rul
     Parameters
     ----------
     jobs, fleet, policies, rules, **how
-        As for :func:`gpuplanner.study.sweep.sweep`.
+        As for :func:`gpuplanner.study.future.sweep.sweep`.
 
     Returns
     -------

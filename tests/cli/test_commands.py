@@ -168,7 +168,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "statsforecast.models", None)
     monkeypatch.setitem(sys.modules, "pulp", None)
-    from gpuplanner.study.outlook import pooled
+    from gpuplanner.study.future.outlook import pooled
 
     pooled._remembered.cache_clear()
     code, _, err = command("forecast", "sample", "--set", "history_days=27")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from gpuplanner.claims.phases.made_up_jobs import make_job
 from gpuplanner.phases import phases_of_jobs
-from gpuplanner.phases.synthetic import make_job
-from gpuplanner.signatures import signatures_of
+from gpuplanner.phases.signatures import signatures_of
 
 
 @pytest.mark.parametrize(

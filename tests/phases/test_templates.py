@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.claims.phases.made_up_jobs import make_job
 from gpuplanner.cli.app import main
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.memory import slices
 from gpuplanner.phases import (
     Figure,
     Template,
@@ -29,8 +29,8 @@ from gpuplanner.phases import (
     template_from_yaml,
     template_to_yaml,
 )
-from gpuplanner.phases.synthetic import make_job
 from gpuplanner.simulate import hold_largest
+from gpuplanner.sizing import slices
 
 BOARD = "H100-80GB-SXM5"
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from gpuplanner.claims.placement import published_arrivals
 from gpuplanner.errors import ScenarioError
 from gpuplanner.placement import (
     REASONS,
@@ -18,7 +19,6 @@ from gpuplanner.placement import (
     as_listed,
     draw_arrivals,
     mean_curve,
-    published_arrivals,
     verify_allocation,
 )
 from gpuplanner.placement.result import device_list

@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.hardware import format_layout, pareto_counts
 from gpuplanner.planner import TIERS, PlanProblem
-from gpuplanner.planner.substitution import serves
+from gpuplanner.planner.contract.substitution import serves
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.planner.calendar import calendar_counts
-from gpuplanner.planner.changes import change_costs
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.methods.calendar import calendar_counts
+from gpuplanner.planner.program.change_costs import change_costs
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
 
 
 def effort(seconds: float = 60) -> Effort:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.planner.changes import change_costs, change_prices
-from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.program.change_costs import change_costs, change_prices
+from gpuplanner.planner.program.fluid import Fluid
 
 VECTORS = st.lists(st.integers(0, 4), min_size=4, max_size=4)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import Limits, PlanProblem, plan
-from gpuplanner.planner.dynamic import dynamic_counts
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.methods.dynamic import dynamic_counts
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
 
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gpu", "1g.5gb+me")
 PRICES = {"guaranteed": 20.0, "standard": 10.0, "best_effort": 0.5}

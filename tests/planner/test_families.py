@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import families
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.families import Floor, SlotModel
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.solver import lp_text, solve
+from gpuplanner.planner.program import families
+from gpuplanner.planner.program.families import Floor, SlotModel
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.solver import lp_text, solve
 
 FOLDER = Path(__file__).with_name("lp_files")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.few import Pool
-from gpuplanner.planner.fluid import Fluid
+from gpuplanner.planner.methods.few_vectors import Pool
+from gpuplanner.planner.program.fluid import Fluid
 
 
 @pytest.fixture(scope="module", params=range(3))

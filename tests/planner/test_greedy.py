@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.greedy import greedy_counts
+from gpuplanner.planner.methods.greedy import greedy_counts
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
 
 
 def effort(seconds: float = 60) -> Effort:

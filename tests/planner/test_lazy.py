@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.planner import PlanProblem
-from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.lazy import lazy
+from gpuplanner.planner.program.fluid import Fluid
 
 EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.planner.fluid import Fluid
 from gpuplanner.planner.online import roll, stretch
-from gpuplanner.planner.realised import counts_in
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.realised_cost import counts_in
 
 EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
 

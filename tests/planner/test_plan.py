@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError
-from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, stages, verify, windows
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.paths import cheapest_path
-from gpuplanner.planner.slots import window_floors
+from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner.methods import stages, windows
+from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.slot_floors import window_floors
+from gpuplanner.solving.effort import Effort
 
 NAMES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]
 LEVELS = (0.0, 0.2, 1.0, 1.7, 3.0, 5.0)
@@ -149,7 +150,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
         return path(*arguments, **options)
 
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
-    monkeypatch.setattr("gpuplanner.planner.effort.time", jumping)
+    monkeypatch.setattr("gpuplanner.solving.effort.time", jumping)
     monkeypatch.setattr(stages, "cheapest_path", then_the_time_is_up)
     found = plan(day, method="milp", gap_target=0)
     assert found.status == "feasible"

@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.hardware import parse_layout
 from gpuplanner.planner import plan
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.realised import counts_in, realised_cost
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.realised_cost import counts_in, realised_cost
 
 from .conftest import best_service
 

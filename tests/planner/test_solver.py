@@ -14,11 +14,11 @@ import pytest
 from pulp.apis import HiGHS
 
 from gpuplanner.errors import MissingDependencyError, ScenarioError
-from gpuplanner.planner import solver
-from gpuplanner.planner.effort import Effort, relative_gap
-from gpuplanner.planner.families import Floor, build
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.linear import LinearModel
+from gpuplanner.planner.program.families import Floor, build
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving import solver
+from gpuplanner.solving.effort import Effort, relative_gap
+from gpuplanner.solving.linear import LinearModel
 
 
 def effort(**changes: Any) -> Effort:

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import Placement, free_slices, parse_placements
 from gpuplanner.planner import instance_prices, plan
-from gpuplanner.planner.tables import dearest_instances, placement_table
+from gpuplanner.planner.plan_tables import dearest_instances, placement_table
 
 
 def test_placements_are_those_of_the_board() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.families import build, start_values
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.solver import solve
-from gpuplanner.planner.static import static_counts
-from gpuplanner.planner.tied import tied
+from gpuplanner.planner.methods.static import static_counts
+from gpuplanner.planner.program.families import build, start_values
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.folded_slots import tied
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.solver import solve
 
 
 def effort() -> Effort:

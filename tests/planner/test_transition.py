@@ -14,9 +14,9 @@ import pytest
 from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
 from gpuplanner.hardware import GpuModel, parse_layout, reconfiguration_cost
 from gpuplanner.planner import assign, plan
-from gpuplanner.planner.matching import Matching
-from gpuplanner.planner.substitution import serves
-from gpuplanner.planner.transition import ACTIONS, transition
+from gpuplanner.planner.contract.substitution import serves
+from gpuplanner.planner.numbered.transition import ACTIONS, transition
+from gpuplanner.planner.verification.matching import Matching
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 HOPPER = "H100-80GB-SXM5"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.fluid import Fluid
-from gpuplanner.planner.undominated import undominated
+from gpuplanner.planner.methods.undominated import undominated
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
 
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g.5gb+me")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.planner import Plan, PlanProblem, plan, verify
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.outlook import demands
-from gpuplanner.study.plans import Planned, plan_problem
+from gpuplanner.study.future.outlook import demands
+from gpuplanner.study.future.plans import Planned, plan_problem
 
 WEEK = 168
 

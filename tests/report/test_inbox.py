@@ -13,8 +13,8 @@ from gpuplanner.report import inbox
 from gpuplanner.report.live import Text, parts, still
 from gpuplanner.report.quality import write_quality
 from gpuplanner.study import load_trace
-from gpuplanner.study.explore import EVERYBODY, open_inbox
-from gpuplanner.study.quality import data_quality
+from gpuplanner.study.past.explore import EVERYBODY, open_inbox
+from gpuplanner.study.past.quality import data_quality
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -12,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.planner.effort import Effort
-from gpuplanner.planner.linear import LinearModel
-from gpuplanner.planner.solver import solve
 from gpuplanner.simulate import (
     Fleet,
     GpuType,
@@ -28,7 +25,10 @@ from gpuplanner.simulate import (
     reassign,
     schedule,
 )
-from gpuplanner.simulate.reassign import Assignment
+from gpuplanner.simulate.unlike.reassign import Assignment
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.linear import LinearModel
+from gpuplanner.solving.solver import solve
 
 BOARD = "H100-80GB-SXM5"
 

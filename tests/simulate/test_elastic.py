@@ -22,8 +22,8 @@ from gpuplanner.simulate import (
     schedule,
     schedule_elastic,
 )
-from gpuplanner.simulate.allocation import costs, offered
-from gpuplanner.simulate.rounds import Round, RoundJob, Stage
+from gpuplanner.simulate.unlike.allocation import costs, offered
+from gpuplanner.simulate.unlike.rounds import Round, RoundJob, Stage
 
 BOARD = "H100-80GB-SXM5"
 NODE = Fleet(BOARD, 1, 8)

@@ -16,10 +16,10 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import Dataset, read, write_dataset
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.simulate import Fleet, Rules, schedule
-from gpuplanner.study.calibration import SENTENCES, Thresholds, calibrate, judge, outcome, size_class
-from gpuplanner.study.fleet_fit import replay
-from gpuplanner.study.history import load_trace
-from gpuplanner.study.observed import observe, obstacles, peak_gpus
+from gpuplanner.study.future.calibration import SENTENCES, Thresholds, calibrate, judge, outcome, size_class
+from gpuplanner.study.future.fleet_fit import replay
+from gpuplanner.study.past.history import load_trace
+from gpuplanner.study.past.observed import observe, obstacles, peak_gpus
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 GPUS = 16

@@ -6,8 +6,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import write_dataset
-from gpuplanner.study import describe, description
-from gpuplanner.study.history import load_trace
+from gpuplanner.study import describe
+from gpuplanner.study.past import description
+from gpuplanner.study.past.history import load_trace
 
 
 def as_told(found):

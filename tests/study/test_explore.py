@@ -11,9 +11,9 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import by_bucket, held_by_activity
 from gpuplanner.study import load_trace
-from gpuplanner.study.explore import EVERYBODY, open_inbox
-from gpuplanner.study.history import begin_of, end_of
-from gpuplanner.study.public import PUBLIC, public_traces
+from gpuplanner.study.past.explore import EVERYBODY, open_inbox
+from gpuplanner.study.past.history import begin_of, end_of
+from gpuplanner.study.past.public_traces import PUBLIC, public_traces
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Fleet, Rules, schedule
-from gpuplanner.study.fairness import fairness
+from gpuplanner.study.future.fairness import fairness
 
 FLEET = Fleet("H100-80GB-SXM5", nodes=2, gpus_per_node=8)
 

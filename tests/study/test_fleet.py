@@ -13,11 +13,11 @@ from gpuplanner.ledger import installed_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.study import evaluate
-from gpuplanner.study.fleet import UNNAMED, installed, planned_fleet
-from gpuplanner.study.history import begin_of, end_of, history, load_trace
-from gpuplanner.study.observed import observe
-from gpuplanner.study.past import ledger
-from gpuplanner.study.workload import fleet_and_rules
+from gpuplanner.study.future.workload import fleet_and_rules
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
+from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
+from gpuplanner.study.past.observed import observe
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

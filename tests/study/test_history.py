@@ -9,9 +9,9 @@ import pytest
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import describe
-from gpuplanner.study.explore import open_inbox
-from gpuplanner.study.history import history
-from gpuplanner.study.past import ledger
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.explore import open_inbox
+from gpuplanner.study.past.history import history
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName

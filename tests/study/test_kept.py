@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from gpuplanner.forecast import forecast_demand
-from gpuplanner.study import kept
+from gpuplanner.study import disk_cache as kept
 
 BEGIN = datetime(2026, 2, 2, tzinfo=UTC)
 

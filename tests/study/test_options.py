@@ -8,7 +8,7 @@ from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.report.render import write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate
-from gpuplanner.study.history import history
+from gpuplanner.study.past.history import history
 
 FAULTS = [
     ({"currency": "EUR"}, "USD, the currency of the list prices; got EUR"),

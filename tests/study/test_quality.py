@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, report
 from gpuplanner.study import describe
-from gpuplanner.study.quality import (
+from gpuplanner.study.past.quality import (
     FIGURES,
     NONE,
     OTHER,

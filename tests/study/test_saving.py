@@ -14,8 +14,8 @@ from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.evaluate import _saved
 from gpuplanner.study.findings import findings
+from gpuplanner.study.future.saving import HEADLINED, STATUSES, Saving, WaitsCheck, judged_saving, waits_check
 from gpuplanner.study.handover import notes
-from gpuplanner.study.saving import HEADLINED, STATUSES, Saving, WaitsCheck, judged_saving, waits_check
 from gpuplanner.study.study import Study
 from gpuplanner.widgets.answer import answer_html
 

@@ -12,8 +12,8 @@ from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, open_study
+from gpuplanner.study.future.short import too_short
 from gpuplanner.study.handover import write_study_workbook
-from gpuplanner.study.short import too_short
 from gpuplanner.widgets.answer import answer_html
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"

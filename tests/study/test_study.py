@@ -15,11 +15,11 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate, load_trace, open_study
-from gpuplanner.study.history import history
-from gpuplanner.study.money import money
-from gpuplanner.study.outlook import OUTLOOKS, at_quantile, pooled
-from gpuplanner.study.plans import PLANS
-from gpuplanner.study.proof import POLICIES, proof
+from gpuplanner.study.future.money import money
+from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
+from gpuplanner.study.future.plans import PLANS
+from gpuplanner.study.future.proof import POLICIES, proof
+from gpuplanner.study.past.history import history
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

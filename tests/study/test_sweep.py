@@ -13,7 +13,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import parse_layout, prove
 from gpuplanner.metrics import paired
 from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, simulate
-from gpuplanner.study.sweep import MEASURES, each_policy, static_mixes, sweep
+from gpuplanner.study.future.sweep import MEASURES, each_policy, static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
 FLEET = Fleet(BOARD, 1, 4)

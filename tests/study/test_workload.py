@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.demand import impute_run_times
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.history import history
-from gpuplanner.study.workload import past_jobs, replicate, workload
+from gpuplanner.study.future.workload import past_jobs, replicate, workload
+from gpuplanner.study.past.history import history
 
 SCENARIO = Scenario(month="2026-02")
 

@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.study.explore import EVERYBODY, open_inbox
+from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.widgets import background, explore_inbox
 from gpuplanner.widgets.explore import HELP
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.simulate import Calendar, Fleet, Rules
-from gpuplanner.study.sweep import sweep
+from gpuplanner.study.future.sweep import sweep
 from gpuplanner.widgets import sweep as panels
 from gpuplanner.widgets.sweep import sweep_html, sweep_panel
 

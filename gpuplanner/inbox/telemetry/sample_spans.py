@@ -16,7 +16,7 @@ from gpuplanner.inbox.core.months import DERIVED
 from gpuplanner.inbox.core.parquet_parts import write_parts
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import WINDOW_ROWS, Joiner, holders_table
-from gpuplanner.inbox.telemetry.ladder import climbed, on_one_rung
+from gpuplanner.inbox.telemetry.metric_ladder import climbed, on_one_rung
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.seen import GROUP_ROWS, Seen
 from gpuplanner.inbox.telemetry.spill import Columns, Spill

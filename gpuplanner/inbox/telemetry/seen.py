@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.energy import board_energy
 from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
-from gpuplanner.inbox.telemetry.ladder import ORDER
+from gpuplanner.inbox.telemetry.metric_ladder import ORDER
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.inbox.telemetry.spill import Columns, Spill
 

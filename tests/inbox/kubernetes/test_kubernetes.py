@@ -23,7 +23,7 @@ from gpuplanner.inbox.kubernetes.installed import installed_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
 from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, Place, gangs, read_pod
 from gpuplanner.inbox.kubernetes.words import count, gpu_resource, quantity
-from gpuplanner.planner.limits import Limits, Quota
+from gpuplanner.planner.contract.limits import Limits, Quota
 
 File = Callable[..., Path]
 Json = dict[str, Any]

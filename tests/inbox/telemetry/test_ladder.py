@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox.telemetry import RUNGS, effective_compute
-from gpuplanner.inbox.telemetry.ladder import to_samples
+from gpuplanner.inbox.telemetry.metric_ladder import to_samples
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, without_blanks
 from gpuplanner.schemas import Samples, check
 

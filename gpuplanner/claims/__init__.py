@@ -1,0 +1,1 @@
+"""Published claims put to the test: each with its source, the data, what was measured, and the verdict."""

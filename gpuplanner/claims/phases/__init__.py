@@ -1,0 +1,1 @@
+"""How well phases and dips are found in jobs whose phases are known."""

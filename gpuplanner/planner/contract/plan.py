@@ -1,0 +1,191 @@
+"""The answer: counts of layouts over time, what they cost, and how far from the best they can be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpuplanner.errors import InfeasiblePlanError, ScenarioError, examples, message
+from gpuplanner.files import to_json
+from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
+
+STATUSES = ("optimal", "feasible", "infeasible", "unknown")
+"""``optimal``: no plan costs less, within 1e-6. ``feasible``: the gap says how much less one could cost at
+most. ``infeasible``: no plan keeps the limits. ``unknown``: none was found, and none was excluded."""
+
+STOPS = ("proof", "passes", "time_limit", "work_limit", "user")
+"""Why the search ended: the gap asked for (or infeasibility) was proven; all passes were made; the time was
+up; the work allowed was done; somebody pressed Ctrl-C."""
+
+FORMAT = "gpuplanner.plan/1"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """A plan with its proof. Costs are in GPU-hours at the problem's prices.
+
+    Parameters
+    ----------
+    method : str
+        How it was made, see :func:`gpuplanner.planner.contract.plan`. ``"static"``: the same counts in every slot; the
+        bound is then that of all such plans. Else the bound is that of all plans.
+    status : str
+        One of :data:`STATUSES`. Objective, bound and gap are None, and the arrays empty, unless it is
+        ``optimal`` or ``feasible``.
+    stopped_by : str
+        One of :data:`STOPS`.
+    objective, bound, gap : float or None
+        Cost; what no plan undercuts; (objective - bound) / objective.
+    layouts : tuple of str
+        Layouts in use, as text.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that are on with each layout.
+    unmet : ndarray of float, shape (n_tenants, n_profiles, n_slots)
+        Mean concurrent instances that are not served.
+    changes : int
+        GPUs cut over the horizon.
+    gpu_hours_on, unmet_gpu_hours : float
+        GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
+    explanation : str
+        What drives the plan, and what would help, in words.
+    seconds : float or None
+        Time that the search took [s]; None in a plan read from a file written without it.
+    """
+
+    method: str
+    status: str
+    stopped_by: str
+    objective: float | None
+    bound: float | None
+    gap: float | None
+    layouts: tuple[str, ...]
+    counts: Counts
+    unmet: Floats
+    changes: int
+    gpu_hours_on: float
+    unmet_gpu_hours: float
+    explanation: str
+    seconds: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Plan ({self.method}): {self.status}. {self.explanation}>"
+
+    @property
+    def found(self) -> bool:
+        """Whether there are counts to act on."""
+        return self.status in ("optimal", "feasible")
+
+    @property
+    def hit_time_limit(self) -> bool:
+        """Whether more time might have given a better plan or a better proof."""
+        return self.stopped_by == "time_limit"
+
+    def require(self) -> Plan:
+        """Return the plan itself if there is one.
+
+        Raises
+        ------
+        InfeasiblePlanError
+            If the status is infeasible or unknown.
+        """
+        if self.found:
+            return self
+        text = message("plan", "a plan that keeps every limit", self.status, self.explanation)
+        raise InfeasiblePlanError(text)
+
+    def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
+        """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
+        arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist()}
+        return plain | arrays | ({"seconds": self.seconds} if seconds else {})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """Read what :meth:`to_dict` wrote. Whether it is right is a question for ``verify``.
+
+        Raises
+        ------
+        ScenarioError
+            If a value is missing, unknown, or not what it should be.
+        """
+        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - {"seconds"}))
+        if odd:
+            text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
+            raise ScenarioError(text)
+        wrong = [name for name, kinds in _PLAIN.items() if not isinstance(values[name], kinds)]
+        if wrong:
+            _refuse(f"a value of the wrong kind for {examples(wrong)}")
+        try:
+            given = np.array(values["counts"], dtype=np.float64)
+            unmet = np.array(values["unmet"], dtype=np.float64)
+            layouts = tuple(values["layouts"])
+            counts = given.astype(np.int64).reshape(len(given), len(layouts))
+        except (TypeError, ValueError) as error:
+            _refuse(str(error))
+        if not np.array_equal(counts, given.reshape(counts.shape)):
+            _refuse("counts that are not whole numbers")
+        if not all(isinstance(layout, str) for layout in layouts):
+            _refuse("layouts that are no text")
+        return cls(**{**values, "layouts": layouts, "counts": counts, "unmet": unmet})
+
+
+_NUMBER = (int, float)
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "method": (str,),
+    "status": (str,),
+    "stopped_by": (str,),
+    "objective": (*_NUMBER, NoneType),
+    "bound": (*_NUMBER, NoneType),
+    "gap": (*_NUMBER, NoneType),
+    "layouts": (list, tuple),
+    "changes": (int,),
+    "gpu_hours_on": _NUMBER,
+    "unmet_gpu_hours": _NUMBER,
+    "explanation": (str,),
+}
+
+
+def plan_to_json(plan: Plan, problem: PlanProblem, *, seconds: bool = False) -> str:
+    """Print a plan together with its problem, so that the file alone can be verified.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    problem : PlanProblem
+        Its problem.
+    seconds : bool
+        Whether to store how long the search took; without it the same input gives the same bytes.
+    """
+    return to_json({"format": FORMAT, "plan": plan.to_dict(seconds=seconds), "problem": problem.to_dict()})
+
+
+def plan_from_json(text: str) -> tuple[Plan, PlanProblem]:
+    """Read what :func:`plan_to_json` printed.
+
+    Raises
+    ------
+    ScenarioError
+        If the text is not such a file.
+    GeometryError
+        If it names a board, profile or layout that does not exist.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        _refuse(f"no JSON: {error}")
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        _refuse(f"no 'format' {FORMAT!r}")
+    if not all(isinstance(values.get(part), dict) for part in ("plan", "problem")):
+        _refuse("no 'plan' or no 'problem'")
+    return Plan.from_dict(values["plan"]), PlanProblem.from_dict(values["problem"])
+
+
+def _refuse(got: str) -> NoReturn:
+    text = message("plan file", "JSON written by plan_to_json", got, "Check that the file is whole.")
+    raise ScenarioError(text)

@@ -1,0 +1,121 @@
+"""Check a problem before anybody works on it: everything that is wrong, at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuplanner.errors import examples
+from gpuplanner.planner.contract.limits import limit_faults
+
+if TYPE_CHECKING:
+    from gpuplanner.planner.contract.problem import PlanProblem
+
+TIERS = ("guaranteed", "standard", "best_effort")
+"""Service tiers, highest first. What cannot be served is taken from the lowest tier first."""
+
+
+def problem_faults(p: PlanProblem) -> Iterator[str]:
+    """Yield, in words, each value of a problem that makes no sense."""
+    for name, low in (("gpus", 1), ("gpus_per_node", 1), ("whole_gpus_kept", 0)):
+        if not _is_count(getattr(p, name), low):
+            yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
+    for name in ("on_price", "change_gpu_hours"):
+        if not _is_price(getattr(p, name)):
+            yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
+    if not (_is_price(p.slot_hours) and p.slot_hours > 0):
+        yield f"slot_hours must be above 0, not {p.slot_hours!r}"
+    if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
+        yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
+    for name in ("tenants", "profiles"):
+        names = getattr(p, name)
+        if len(set(names)) < len(names):
+            yield f"{name} must differ from each other: {examples(names)}"
+    yield from _node_faults(p)
+    yield from _tenant_faults(p)
+    yield from _demand_faults(p)
+    yield from _limit_faults(p)
+    yield from limit_faults(p.limits, p.tenants)
+    if _is_count(p.gpus, 1) and _is_count(p.limits.whole_nodes_kept, 0) and _is_count(p.gpus_per_node, 1):
+        most = p.gpus // p.gpus_per_node
+        racks = p.limits.nodes_per_rack
+        if p.limits.gpus_on_per_rack is not None and p.limits.whole_nodes_kept % max(racks, 1):
+            yield f"whole_nodes_kept must be whole racks of {racks} nodes where racks have a power limit"
+        if p.limits.whole_nodes_kept > most:
+            yield f"whole_nodes_kept must be at most {most}, the full nodes there are, not {p.limits.whole_nodes_kept}"
+
+
+def _node_faults(p: PlanProblem) -> Iterator[str]:
+    if p.nodes is None or not (_is_count(p.gpus, 1) and _is_count(p.gpus_per_node, 1)):
+        return
+    needed = -(-p.gpus // p.gpus_per_node)
+    if len(p.nodes) != needed or len(set(p.nodes)) != needed:
+        yield f"nodes must be {needed} different names, not {examples(p.nodes)}"
+
+
+def _tenant_faults(p: PlanProblem) -> Iterator[str]:
+    for name in ("tiers", "unmet_price"):
+        if len(getattr(p, name)) != len(p.tenants):
+            got = len(getattr(p, name))
+            yield f"{name} must have one entry for each of {len(p.tenants)} tenants, not {got}"
+            return
+    unknown = sorted(set(p.tiers) - set(TIERS))
+    if unknown:
+        yield f"tiers must be of {', '.join(TIERS)}; unknown: {examples(unknown)}"
+    bad = [price for price in p.unmet_price if not _is_price(price)]
+    if bad:
+        yield f"unmet_price must be numbers of at least 0, not {examples(bad)}"
+    if unknown or bad:
+        return
+    for high, low in itertools.pairwise(TIERS):
+        above = [
+            price
+            for tier, price in zip(p.tiers, p.unmet_price, strict=True)
+            if TIERS.index(tier) <= TIERS.index(high)
+        ]
+        below = [price for tier, price in zip(p.tiers, p.unmet_price, strict=True) if tier == low]
+        if above and below and max(below) > min(above):
+            prices = f"{max(below)} against {min(above)}"
+            yield f"unmet_price of tier {low} must not be above that of a higher tier: {prices}"
+
+
+def _demand_faults(p: PlanProblem) -> Iterator[str]:
+    expected = (len(p.tenants), len(p.profiles))
+    if p.demand.ndim != 3 or p.demand.shape[:2] != expected or p.demand.shape[2] == 0:
+        yield (
+            "demand must have the shape (tenants, profiles, slots), that is "
+            f"({expected[0]}, {expected[1]}, at least 1), not {p.demand.shape}"
+        )
+        return
+    for what, wrong in (("not finite", ~np.isfinite(p.demand)), ("below 0", p.demand < 0)):
+        places = np.argwhere(wrong)
+        if len(places):
+            i, j, t = places[0]
+            yield f"demand is {what} {len(places)} times, first for {p.tenants[i]}, {p.profiles[j]}, slot {t}"
+
+
+def _limit_faults(p: PlanProblem) -> Iterator[str]:
+    if p.available is not None:
+        if p.demand.ndim == 3 and len(p.available) != p.n_slots:
+            yield f"available must have one entry for each of {p.n_slots} slots, not {len(p.available)}"
+        bad = [gpus for gpus in p.available if not (_is_count(gpus, 0) and gpus <= p.gpus)]
+        if bad:
+            yield f"available must be whole numbers from 0 to {p.gpus}, not {examples(bad)}"
+    if p.initial is not None:
+        bad = [gpus for gpus in p.initial.values() if not _is_count(gpus, 0)]
+        if bad:
+            yield f"initial must count GPUs, not {examples(bad)}"
+        elif "off" in p.initial or sum(p.initial.values()) > p.gpus:
+            yield f"initial must name at most {p.gpus} GPUs that are on, not {dict(p.initial)}"
+
+
+def _is_count(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _is_price(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

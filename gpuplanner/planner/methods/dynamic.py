@@ -1,0 +1,108 @@
+"""The optimum by dynamic programming over slots, where the fleet is small enough to list its states."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.methods.undominated import Lattice, undominated
+from gpuplanner.planner.program.change_costs import change_costs, change_prices
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
+
+MAX_STATES = 100_000
+"""States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
+
+
+def dynamic_counts(
+    fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES
+) -> tuple[Counts, float] | None:
+    r"""Find an optimal plan, or say that there are too many states.
+
+    .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
+
+    over the states that :func:`~gpuplanner.planner.methods.undominated.undominated` leaves. The cost of a change
+    :math:`r` is a sum over layouts of what each grows by. So the way from :math:`x'` to :math:`x` may lead,
+    one GPU at a time, first down to their common part and then up, at the same cost; and as with a state all
+    smaller ones are listed, it never leaves the list. Two passes over the list, a distance transform, find
+    the minimum for all :math:`x` at once: the work of a slot grows with the number of states times that of
+    layouts, not with the square of the number of states.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    effort : Effort
+        Limits of the search.
+    max_states : int
+        Most states to list.
+
+    Returns
+    -------
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout.
+    bound : float
+        Its cost, which no plan undercuts. None instead of both if there are too many states, or the time was
+        up first.
+
+    References
+    ----------
+    Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, Theory of Computing 8 (2012),
+    for the two passes.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.planner import PlanProblem
+    >>> problem = PlanProblem(
+    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
+    ...     change_gpu_hours=2.5,
+    ... )
+    >>> fluid = Fluid.of(problem)
+    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> counts, bound = dynamic_counts(fluid, effort)
+    >>> counts.ravel().tolist(), bound
+    ([2, 2, 2, 2], 8.0)
+    """
+    lattice = undominated(fluid, max_states, effort)
+    if lattice is None:
+        return None
+    values: list[Floats] = []
+    for slot, (own, costs) in enumerate(zip(lattice.own, lattice.costs, strict=True)):
+        if effort.spent():
+            return None
+        if slot:
+            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], change_prices(fluid))
+            values.append(entering[own] + costs)
+        elif fluid.initial is None:
+            values.append(costs)
+        else:
+            values.append(change_costs(fluid, fluid.initial[None], lattice.states[own])[0] + costs)
+    counts = _backtrack(fluid, lattice, values)
+    return counts, fluid.cost(counts, before=fluid.initial)
+
+
+def _cheapest_arrivals(lattice: Lattice, own: Counts, values: Floats, prices: Floats) -> Floats:
+    """Least cost of coming to each state of the lattice, from own states with these values."""
+    cost = np.full(len(lattice.states), np.inf)
+    cost[own] = values
+    for level in reversed(lattice.levels):
+        for below in lattice.below[:, level]:
+            there = below >= 0
+            down = below[there]
+            cost[down] = np.minimum(cost[down], cost[level][there])
+    for level in lattice.levels:
+        best = cost[level]
+        for below, price in zip(lattice.below[:, level], prices.tolist(), strict=True):
+            np.minimum(best, np.where(below >= 0, cost[below], np.inf) + price, out=best)
+    return cost
+
+
+def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
+    """The states that the last value was reached by."""
+    path = [lattice.states[lattice.own[-1][values[-1].argmin()]]]
+    for own, value in zip(reversed(lattice.own[:-1]), reversed(values[:-1]), strict=True):
+        states = lattice.states[own]
+        path.append(states[(value + change_costs(fluid, states, path[-1][None])[:, 0]).argmin()])
+    return np.array(path[::-1])

@@ -1,0 +1,55 @@
+"""A good plan in one sweep: slot after slot, each knowing the slot decided before it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.program.families import build
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import TOLERANCE, Effort
+from gpuplanner.solving.solver import solve
+
+_SHARE_OF_GAP = 0.2
+_NODES = 200
+
+
+def sweep(
+    fluid: Fluid, fallback: Counts, guide: Floats | None, effort: Effort, *, backward: bool = False
+) -> Counts:
+    """Decide slot after slot in whole GPUs, each as cheap as can be beside the one decided before.
+
+    A slot by itself does not see what comes; the guide, made of fractions, has seen the whole horizon. A slot
+    may leave it by one GPU a layout beyond rounding.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    fallback : ndarray of int, shape (n_slots, n_layouts)
+        Counts that keep every limit, for slots that the time does not suffice for.
+    guide : ndarray of float or None, shape (n_slots, n_layouts)
+        GPUs by layout from :func:`~gpuplanner.planner.program.bound.lower_bound`; without it slots are free.
+    effort : Effort
+        Limits of the search.
+    backward : bool
+        From the last slot to the first.
+
+    Returns
+    -------
+    ndarray of int, shape (n_slots, n_layouts)
+        GPUs by layout: a plan that keeps every limit.
+    """
+    counts = fallback.copy()
+    last = len(counts) - 1
+    for slot in range(last, -1, -1) if backward else range(last + 1):
+        before = None if backward and slot else fluid.before(counts, slot)
+        after = counts[slot + 1] if backward and slot < last else None
+        model = build(fluid, range(slot, slot + 1), before=before, after=after)
+        if guide is not None:
+            low, high = np.floor(guide[slot] + TOLERANCE) - 1, np.ceil(guide[slot] - TOLERANCE) + 1
+            model.linear.narrow(model.on[0], low, high)
+        answer = solve(model.linear, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
+        if answer.values is not None:
+            counts[slot] = model.counts(answer.values)[0]
+    return counts

@@ -1,0 +1,186 @@
+"""From problem to plan: rounds of bound, sweep, path and windows, then everything at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.stages import METHOD_STAGES, State
+from gpuplanner.planner.methods.switches import calmed, keeps_switches
+from gpuplanner.planner.program.explain import explain, explain_limits
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.shortage import unmet_by_tenant
+from gpuplanner.solving.effort import Effort
+
+METHODS = tuple(METHOD_STAGES)
+"""``auto``: exact where the fleet is small enough, else ``milp``. ``milp``: rounds of bound and plan, free to
+change in every slot. ``dp``: dynamic programming over all states, small fleets only. ``greedy``: slot after
+slot without looking ahead. ``calendar``: few different days. ``static``: no change at all."""
+
+_DECIMALS = 9
+
+
+def plan(
+    problem: PlanProblem,
+    *,
+    method: str = "auto",
+    calendars: int = 2,
+    time_limit_s: float = 10.0,
+    gap_target: float = 0.005,
+    seed: int = 0,
+    solver: str = "highs",
+    work_limit: int | None = None,
+) -> Plan:
+    """Choose how many GPUs are on with which layout in every slot, with a proof of how good that is.
+
+    In rounds: each slot's (later, each few slots') own optimum in whole GPUs is a floor; a linear program over
+    all slots with these floors gives the bound; a sweep through the slots, forward or backward, rounds it to a
+    plan; the cheapest path through all states seen so far, and windows of slots solved anew, make it better.
+    Last, the whole horizon is one model. The search ends when the gap is reached. The same problem and seed
+    give the same plan, whatever the machine, unless the time runs out first.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        Demand, fleet, prices and limits.
+    method : {"auto", "milp", "dp", "greedy", "calendar", "static"}
+        See :data:`METHODS`.
+    calendars : int
+        Most different vectors of counts over the horizon, for the method ``"calendar"``.
+    time_limit_s : float
+        No new step is begun after this time [s].
+    gap_target : float
+        Relative gap at which to stop; 0 asks for the optimum.
+    seed : int
+        Seed of the solver.
+    solver : {"highs", "cbc"}
+        Solver.
+    work_limit : int, optional
+        Most models handed to the solver: a limit that gives the same plan on every machine.
+
+    Returns
+    -------
+    Plan
+        Also when there is none to find; see ``Plan.status`` and ``Plan.require``. Ctrl-C returns the best
+        plan so far, if there is one.
+
+    Raises
+    ------
+    ScenarioError
+        If an argument makes no sense.
+    MissingDependencyError
+        If the solver is not installed.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> day = 1 + np.arange(24) % 12 // 4
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[day]]
+    ... )
+    >>> best = plan(problem, gap_target=0)
+    >>> best.status, best.objective, best.changes, best.layouts
+    ('optimal', 32.1, 2, ('3g.20gb:2',))
+    """
+    if method not in METHODS:
+        text = message("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
+        raise ScenarioError(text)
+    if isinstance(calendars, bool) or not isinstance(calendars, int) or calendars < 1:
+        text = message("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
+        raise ScenarioError(text)
+    effort = Effort.begin(
+        gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
+    )
+    began = time.perf_counter()
+    fault = explain_limits(problem)
+    if fault is not None:
+        return replace(
+            _no_plan(problem, method, "infeasible", "proof", fault), seconds=time.perf_counter() - began
+        )
+    fluid = Fluid.of(problem)
+    state, stopped_by = _search(fluid, method, calendars, effort)
+    if state.counts is None:
+        text = "The time was up, or the solver failed, before any plan was found. Allow more time."
+        if problem.limits.switches_per_day is not None:
+            text += " The limit on switches may be the reason: allow more of them."
+        found = _no_plan(problem, method, "unknown", stopped_by, text)
+    else:
+        found = _plan_of(fluid, state, method, stopped_by)
+        found = replace(found, explanation=explain(found, problem, effort))
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[State, str]:
+    limited = fluid.problem.limits.switches_per_day is not None
+    known, state = Known(calendars), State()
+    stopped_by = None
+    try:
+        for state in METHOD_STAGES[method](fluid, known, effort):
+            if state.gap <= effort.gap_target:
+                stopped_by = "proof"
+                break
+            # The second half of the time is for finding out what the limit on switches costs.
+            if limited and state.bound > 0 and effort.past_half() and not keeps_switches(fluid, state.plan):
+                break
+        if limited and state.counts is not None and not keeps_switches(fluid, state.counts):
+            state = _calm(fluid, state, known, effort)
+            stopped_by = "proof" if state.gap <= effort.gap_target else None
+    except KeyboardInterrupt:
+        if state.counts is None or not keeps_switches(fluid, state.counts):
+            raise
+        return state, "user"
+    return state, stopped_by or effort.why_spent() or "passes"
+
+
+def _calm(fluid: Fluid, state: State, known: Known, effort: Effort) -> State:
+    """The state with a plan that keeps the limit on switches, or without a plan."""
+    counts = calmed(fluid, state.plan, known, state.bound, effort)
+    return replace(state, counts=None, cost=float("inf")).better(fluid, counts)
+
+
+def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
+    """The state as a plan; layouts that no GPU ever has are left out."""
+    problem, counts = fluid.problem, state.plan
+    used = np.flatnonzero(counts.any(axis=0))
+    missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
+    unmet = unmet_by_tenant(problem, missing)
+    pairs = zip(counts, [fluid.initial, *counts], strict=False)
+    return Plan(
+        method=method,
+        status="optimal" if state.gap == 0 else "feasible",
+        stopped_by=stopped_by,
+        objective=round(state.cost, _DECIMALS),
+        bound=round(min(state.bound, state.cost), _DECIMALS),
+        gap=round(state.gap, _DECIMALS),
+        layouts=tuple(fluid.layouts[i] for i in used),
+        counts=counts[:, used],
+        unmet=unmet,
+        changes=sum(fluid.cuts(before, now) for now, before in pairs),
+        gpu_hours_on=float(counts.sum()) * problem.slot_hours,
+        unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
+        explanation="",
+    )
+
+
+def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, explanation: str) -> Plan:
+    return Plan(
+        method=method,
+        status=status,
+        stopped_by=stopped_by,
+        objective=None,
+        bound=None,
+        gap=None,
+        layouts=(),
+        counts=np.zeros((0, 0), dtype=np.int64),
+        unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
+        changes=0,
+        gpu_hours_on=0.0,
+        unmet_gpu_hours=0.0,
+        explanation=explanation,
+    )

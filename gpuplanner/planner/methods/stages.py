@@ -1,0 +1,169 @@
+"""How plans are found: each method is a series of states, the best plan and bound so far, ever better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.problem import Counts
+from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.methods.calendar import calendar_counts
+from gpuplanner.planner.methods.dynamic import dynamic_counts
+from gpuplanner.planner.methods.forward import sweep
+from gpuplanner.planner.methods.greedy import greedy_counts
+from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.static import static_counts
+from gpuplanner.planner.methods.whole_horizon import solve_whole
+from gpuplanner.planner.methods.windows import improved
+from gpuplanner.planner.program.bound import lower_bound
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.slot_floors import window_floors
+from gpuplanner.solving.effort import Effort, relative_gap
+
+# Floors of wider windows cost more than they tell.
+_WIDEST_FLOOR = 4
+
+# Up to this many numbers of GPUs (slots times layouts), the whole horizon as one model is the shortest way.
+_SMALL = 600
+
+# Up to this many states of the fleet, trying all of them is the shortest way of all.
+_FEW_STATES = 30_000
+
+
+@dataclass(frozen=True)
+class State:
+    """The best plan and the best bound so far."""
+
+    counts: Counts | None = None
+    cost: float = float("inf")
+    bound: float = 0.0
+
+    def better(self, fluid: Fluid, counts: Counts | None) -> State:
+        """With a plan, if it is cheaper than the one held."""
+        if counts is None:
+            return self
+        cost = fluid.cost(counts, before=fluid.initial)
+        return replace(self, counts=counts, cost=cost) if cost < self.cost else self
+
+    def tighter(self, bound: float | None) -> State:
+        """With a bound, if it is higher than the one held."""
+        return self if bound is None else replace(self, bound=max(self.bound, bound))
+
+    @property
+    def plan(self) -> Counts:
+        """The plan, once there is one."""
+        assert self.counts is not None
+        return self.counts
+
+    @property
+    def gap(self) -> float:
+        """Relative gap; infinite without a plan."""
+        return float("inf") if self.counts is None else relative_gap(self.cost, self.bound)
+
+
+Stages = Iterator[State]
+
+
+def auto(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """Exactly where the fleet is small enough, else in rounds."""
+    found = dynamic_counts(fluid, effort.share(0.5), max_states=_FEW_STATES)
+    if found is not None:
+        counts, bound = found
+        yield State().better(fluid, counts).tighter(bound)
+    else:
+        yield from rounds(fluid, known, effort)
+
+
+def rounds(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """Rounds of bound and plan, each with floors of wider windows, then everything at once."""
+    # The best constant plan is there at once, should the time not suffice for more.
+    known.constant, _ = static_counts(fluid, effort.share(0.3))
+    state = State().better(fluid, known.constant)
+    yield state
+    floors, states = known.floors, known.states
+    plans: list[Counts] = []
+    n_slots = fluid.problem.n_slots
+    widest = 1 if n_slots * len(fluid.layouts) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
+    for width in range(1, 1 + widest):
+        found = window_floors(fluid, width, floors, effort)
+        if found is None:
+            break
+        floors += found.floors
+        states.append(found.states)
+        if width == 1:
+            plans.append(found.states)
+            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, found.states)
+            yield state
+        bound, guide = lower_bound(fluid, floors, effort)
+        state = state.tighter(bound)
+        yield state
+        plans.append(sweep(fluid, state.plan, guide, effort, backward=width % 2 == 0))
+        state = state.better(fluid, plans[-1])
+        yield state
+        if width == 1:
+            plans.append(greedy_counts(fluid, effort))
+        state = state.better(fluid, cheapest_path(fluid, [*plans, state.plan], states))
+        yield state
+        if width > 1:
+            for counts in improved(fluid, state.plan, floors, state.bound, effort):
+                state = state.better(fluid, counts)
+                yield state
+    if state.counts is not None and not effort.spent():
+        best, proven = solve_whole(fluid, state.counts, floors, effort)
+        yield state.better(fluid, best).tighter(proven)
+
+
+def exact(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """Dynamic programming over all states, for small fleets."""
+    found = dynamic_counts(fluid, effort)
+    if found is None:
+        text = message(
+            "plan: method dp",
+            "a fleet small enough to try every state",
+            f"{fluid.problem.gpus} GPUs and {len(fluid.layouts)} layouts",
+            "Choose the method 'auto'.",
+        )
+        raise ScenarioError(text)
+    counts, bound = found
+    yield State().better(fluid, counts).tighter(bound)
+
+
+def greedy(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """Slot after slot without looking ahead, with the bound of all plans."""
+    state = State().better(fluid, greedy_counts(fluid, effort))
+    yield from _bounded(fluid, state, known, effort)
+
+
+def calendar(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """Few different vectors of counts, with the bound of all plans."""
+    state = State().better(fluid, calendar_counts(fluid, known.calendars, effort))
+    yield from _bounded(fluid, state, known, effort)
+
+
+def _bounded(fluid: Fluid, state: State, known: Known, effort: Effort) -> Stages:
+    found = window_floors(fluid, 1, (), effort)
+    if found is None:
+        yield state
+        return
+    known.floors += found.floors
+    known.states.append(found.states)
+    bound, _ = lower_bound(fluid, found.floors, effort)
+    yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(bound)
+
+
+def static(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+    """One vector of counts for all slots."""
+    counts, bound = static_counts(fluid, effort)
+    yield State().better(fluid, counts).tighter(bound)
+
+
+METHOD_STAGES = {
+    "auto": auto,
+    "milp": rounds,
+    "dp": exact,
+    "greedy": greedy,
+    "calendar": calendar,
+    "static": static,
+}
+"""Stages of each method."""

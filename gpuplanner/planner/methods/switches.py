@@ -1,0 +1,97 @@
+"""Keep a plan within the switches that one GPU may make in a day.
+
+Counts do not say which GPU is cut, so the limit is checked on numbered GPUs. A plan that breaks it is made
+calmer: changes are priced higher until the cheapest path through the states known keeps the limit, and what
+the path costs is counted at the true price. The bound of the plan without the limit stays a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.planner.contract.problem import Counts
+from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.static import static_counts
+from gpuplanner.planner.methods.windows import improved
+from gpuplanner.planner.numbered.assign import most_switches
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
+
+_STEEPEST = 2.0**12
+_HALVINGS = 5
+
+
+def keeps_switches(fluid: Fluid, counts: Counts) -> bool:
+    """Whether numbered GPUs can follow the counts within the limit."""
+    limit = fluid.problem.limits.switches_per_day
+    return limit is None or most_switches(fluid.problem, fluid.layouts, counts) <= limit
+
+
+def calmed(fluid: Fluid, counts: Counts, known: Known, bound: float, effort: Effort) -> Counts | None:
+    """A plan within the limit, as cheap as can be found.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        A plan that breaks the limit.
+    known : Known
+        States, floors and the constant plan of the search.
+    bound : float
+        Cost that no plan undercuts.
+    effort : Effort
+        Limits of the search.
+
+    Returns
+    -------
+    ndarray of int or None, shape (n_slots, n_layouts)
+        None if none was found: what changes in service force is then more than the limit.
+    """
+    constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
+    still = [_as_it_is(fluid), np.tile(fluid.pinned, (len(counts), 1))]
+    still += [] if constant is None else [constant]
+    plans = [counts, *still]
+    price = max(fluid.change_cost, 0.01 * fluid.on_cost)
+    low, high = 1.0, 2.0
+    found = None
+    while high <= _STEEPEST and found is None:
+        found = _calm_path(fluid, price * high, plans, known.states)
+        low, high = (low, high) if found is not None else (high, 2 * high)
+    if found is None:
+        kept = [one for one in still if keeps_switches(fluid, one)]
+        return min(kept, key=lambda one: fluid.cost(one, before=fluid.initial)) if kept else None
+    best = found
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        found = _calm_path(fluid, price * middle, [*plans, best], known.states)
+        if found is None:
+            low = middle
+        else:
+            high = middle
+            best = min(best, found, key=lambda one: fluid.cost(one, before=fluid.initial))
+    dear = replace(fluid, change_cost=price * high)
+    for better in improved(dear, best, known.floors, bound, effort):
+        cheaper = fluid.cost(better, before=fluid.initial) < fluid.cost(best, before=fluid.initial)
+        if cheaper and keeps_switches(fluid, better):
+            best = better
+    return best
+
+
+def _as_it_is(fluid: Fluid) -> Counts:
+    """The layouts that are there at first, in every slot that has room for them; else what must stay."""
+    first = fluid.pinned if fluid.initial is None else np.maximum(fluid.initial, fluid.pinned)
+    slots = range(fluid.problem.n_slots)
+    return np.array([first if fluid.allowed(slot, first[None])[0] else fluid.pinned for slot in slots])
+
+
+def _calm_path(
+    fluid: Fluid, price: float, plans: Sequence[Counts], states: Sequence[Counts]
+) -> Counts | None:
+    """The cheapest path if changes had another price; None if it still breaks the limit."""
+    path = cheapest_path(replace(fluid, change_cost=price), plans, [*states, *map(np.asarray, plans)])
+    return path if keeps_switches(fluid, path) else None

@@ -1,0 +1,91 @@
+"""Make a plan better: solve a few slots at a time anew, with the slots around them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuplanner.planner.contract.problem import Counts
+from gpuplanner.planner.program.families import Floor, build, start_values
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import TOLERANCE, Effort, relative_gap
+from gpuplanner.solving.solver import solve
+
+_WIDTH = 4
+_SHARE_OF_GAP = 0.2
+_NODES = 200
+
+
+def improved(
+    fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort
+) -> Iterator[Counts]:
+    """Yield better and better plans until the gap is reached, no window helps, or the time is up.
+
+    Windows cover the horizon twice, the second time shifted by half a window, again and again while that
+    helps.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        The plan to begin with; it is not changed.
+    floors : sequence of Floor
+        Least costs of slots.
+    bound : float
+        Cost that no plan undercuts.
+    effort : Effort
+        Limits of the search.
+
+    Yields
+    ------
+    ndarray of int, shape (n_slots, n_layouts)
+        A plan cheaper than the one before.
+    """
+    counts = counts.copy()
+    cost = fluid.cost(counts, before=fluid.initial)
+    helped = True
+    while helped:
+        helped = False
+        for window in _windows(fluid.problem.n_slots):
+            if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
+                return
+            saved = _resolve(fluid, counts, window, floors, effort)
+            if saved > TOLERANCE * max(1.0, cost):
+                helped = True
+                cost -= saved
+                yield counts.copy()
+
+
+def _windows(n_slots: int) -> Iterator[range]:
+    for first in (0, -(_WIDTH // 2)):
+        for start in range(first, n_slots, _WIDTH):
+            window = range(max(start, 0), min(start + _WIDTH, n_slots))
+            if len(window):
+                yield window
+
+
+def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor], effort: Effort) -> float:
+    """Solve one window; put the answer into the counts if it is cheaper, and say by how much."""
+    inside = slice(window.start, window.stop)
+    before = fluid.before(counts, window.start)
+    after = counts[window.stop] if window.stop < len(counts) else None
+    model = build(fluid, window, before=before, after=after, floors=floors)
+    answer = solve(
+        model.linear,
+        effort,
+        gap=_SHARE_OF_GAP * effort.gap_target,
+        start=start_values(model, counts[inside], before, after),
+        nodes=_NODES,
+    )
+    if answer.values is None:
+        return 0.0
+
+    def cost(slots: Counts) -> float:
+        leaving = 0 if after is None else fluid.cuts(slots[-1], after)
+        return fluid.cost(slots, start=window.start, before=before) + fluid.change_cost * leaving
+
+    found = model.counts(answer.values)
+    saved = cost(counts[inside]) - cost(found)
+    if saved > 0:
+        counts[inside] = found
+    return max(saved, 0.0)

@@ -1,0 +1,239 @@
+"""A plan in words: what drives it, who goes short, and the cheapest way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.instance_prices import instance_prices
+from gpuplanner.planner.program.slot_floors import window_floors
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.solving.effort import Effort
+
+_NAMED = 3
+_SECONDS_FOR_WAY_OUT = 5.0
+
+
+def explain_limits(problem: PlanProblem) -> str | None:
+    """Why no plan keeps the limits, the smallest conflict and the cheapest way out; None if some plan does.
+
+    Unmet demand is always allowed, at its price. What can contradict each other are GPUs that must stay cut
+    or on, GPUs kept whole, and GPUs in service or with power.
+    """
+    pinned, service, allowed = problem.limits.pinned, problem.gpus_in_service, problem.gpus_allowed_on
+    stay = sum(pinned.values())
+    cut = stay - pinned.get(WHOLE_GPU, 0)
+    kept = f"{problem.kept_whole} to be kept whole"
+    conflicts = (
+        (problem.kept_whole - service, service, kept, "keep at most {have} whole"),
+        (cut - problem.gpus_cuttable, service, f"{cut} that must stay cut and {kept}",
+         "keep {short} fewer whole, or let {short} of those that must stay go"),
+        (stay - allowed, allowed, f"{stay} that must stay on", "let {short} of those that must stay go"),
+    )  # fmt: skip
+    for short, have, what, way_out in conflicts:
+        slots = np.flatnonzero(short > 0)
+        if not len(slots):
+            continue
+        worst = int(short.argmax())
+        place = "in service" if have is service else "in service and within the power of the racks"
+        figures = {"have": int(have[worst]), "short": int(short[worst])}
+        return (
+            f"In {len(slots)} of {problem.n_slots} slots, first at {_at(problem, int(slots[0]))}, the limits "
+            f"contradict each other: at worst, at {_at(problem, worst)}, {figures['have']} GPUs are {place} "
+            f"against {what}. Cheapest way out: "
+            f"{way_out.format(**figures)}, or have {figures['short']} more {place}."
+        )
+    return _frozen(problem)
+
+
+def _frozen(problem: PlanProblem) -> str | None:
+    """What must stay is not there yet, and nothing may be cut."""
+    if problem.limits.switches_per_day != 0 or problem.initial is None:
+        return None
+    for text, gpus in problem.limits.pinned.items():
+        missing = gpus - problem.initial.get(text, 0)
+        if text != WHOLE_GPU and missing > 0:
+            return (
+                f"{gpus} GPUs must keep {text}, {missing} of them do not have it yet, and no GPU may be cut. "
+                f"Cheapest way out: allow one switch a day, or let {missing} of those that must stay go."
+            )
+    return None
+
+
+def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
+    """Describe a plan that was found.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan; its explanation is not read.
+    problem : PlanProblem
+        Its problem.
+    effort : Effort
+        Names the solver that computes the way out.
+
+    Returns
+    -------
+    str
+        Sentences.
+    """
+    parts = [_proof(plan), *_use(plan, problem), *_shortage(plan, problem, effort), *_refused(problem)]
+    return " ".join(parts)
+
+
+def _refused(problem: PlanProblem) -> Iterator[str]:
+    """Demand beyond quotas, which no plan may serve."""
+    hours = (problem.demand - problem.admitted) * problem.shares[None, :, None] * problem.slot_hours
+    total = float(hours.sum())
+    if total > ROUNDING:
+        most = int(hours.sum(axis=(1, 2)).argmax())
+        yield (
+            f"Quotas refuse {total:.1f} GPU-hours, most of them to {problem.tenants[most]} "
+            f"({float(hours[most].sum()):.1f}); they are not counted as unmet."
+        )
+
+
+def _proof(plan: Plan) -> str:
+    if plan.status == "optimal":
+        return "No plan costs less (proven)."
+    stops = {
+        "proof": "as asked",
+        "passes": "all passes made",
+        "time_limit": "the time was up",
+        "work_limit": "the work allowed was done",
+        "user": "stopped by the user",
+    }
+    gap = f"{100 * (plan.gap or 0.0):.2f} %"
+    return f"No plan can be cheaper by more than {gap} (proven); {stops[plan.stopped_by]}."
+
+
+def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    on = plan.counts.sum(axis=1)
+    if not on.any():
+        yield "No GPU is needed." if not problem.required.any() else "No GPU is worth being on."
+        return
+    peak = int(on.argmax())
+    load = problem.required[:, peak] * problem.shares
+    driver = int(load.argmax())
+    yield (
+        f"On average {on.mean():.1f} of {problem.gpus} GPUs are on, most at {_at(problem, peak)}: "
+        f"{on[peak]}, driven by {_named(problem.profiles[driver])} ({problem.required[driver, peak]} instances, "
+        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}."
+    )
+
+
+def _shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
+    hours = _unmet_gpu_hours(plan, problem)
+    total = float(hours.sum())
+    if total == 0:
+        yield "All demand is met."
+        return
+    yield f"{total:.1f} GPU-hours of demand are not met: {_who(hours, problem)}."
+    full = _at_limit(plan, problem)
+    by_slot = hours.sum(axis=(0, 1))
+    dropped = float(by_slot[~full].sum())
+    if dropped > 0:
+        yield (
+            f"{dropped:.1f} of them fall in slots with GPUs to spare: instances wanted for so short a part "
+            "of a slot that their price does not cover a GPU."
+        )
+    if full.any() and by_slot[full].any():
+        worst = int(np.where(full, by_slot, -1.0).argmax())
+        yield _price(plan, problem, worst)
+        yield from _way_out(problem, worst, effort)
+
+
+def _price(plan: Plan, problem: PlanProblem, slot: int) -> str:
+    """What one more instance would be worth in a slot."""
+    prices = instance_prices(plan, problem)[:, slot]
+    dearest = int(prices.argmax())
+    profile = problem.profiles[dearest]
+    more = "whole GPU" if profile == WHOLE_GPU else f"instance of {profile}"
+    return (
+        f"At {_at(problem, slot)} one more {more} would be worth "
+        f"{prices[dearest]:.2f} GPU-hours, the most of any profile."
+    )
+
+
+def _unmet_gpu_hours(plan: Plan, problem: PlanProblem) -> Floats:
+    """GPU-hours by tenant, profile and slot."""
+    hours: Floats = plan.unmet * problem.shares[None, :, None] * problem.slot_hours
+    return hours
+
+
+def _who(hours: Floats, problem: PlanProblem) -> str:
+    pairs = hours.sum(axis=2)
+    order = [divmod(int(i), pairs.shape[1]) for i in np.argsort(-pairs, axis=None, kind="stable")]
+    named = [(i, j) for i, j in order if pairs[i, j] > 0]
+    parts = []
+    for i, j in named[:_NAMED]:
+        slot = int(hours[i, j].argmax())
+        what = f"{pairs[i, j]:.1f} GPU-hours of {_named(problem.profiles[j])}"
+        parts.append(f"{problem.tenants[i]} lacks {what}, most at {_at(problem, slot)}")
+    rest = len(named) - _NAMED
+    return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _at_limit(plan: Plan, problem: PlanProblem) -> Counts:
+    """Slots in which no further GPU may be on, or none may be cut."""
+    cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
+    full: Counts = (plan.counts.sum(axis=1) >= problem.gpus_allowed_on) | (cut >= problem.gpus_cuttable)
+    return full
+
+
+def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
+    """GPUs that would serve all that is worth serving in the worst slot, cheapest source first."""
+    alone = replace(
+        problem,
+        demand=problem.demand[:, :, slot : slot + 1],
+        gpus=problem.gpus + int(problem.required[:, slot].sum()),
+        whole_gpus_kept=0,
+        available=None,
+        initial=None,
+        nodes=None,
+        limits=Limits(quotas=problem.limits.quotas),
+    )
+    limits = Effort.begin(
+        gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver
+    )
+    found = window_floors(Fluid.of(alone), 1, (), limits)
+    if found is None:
+        return
+    service, powered = int(problem.gpus_in_service[slot]), int(problem.gpus_allowed_on[slot])
+    wanted = int(found.states.sum())
+    lacking = wanted - service + problem.kept_whole
+    parts = []
+    if problem.kept_whole and lacking > 0:
+        freed = min(lacking, problem.kept_whole)
+        parts.append(f"let {freed} of the GPUs kept whole be cut")
+        lacking -= freed
+    if powered < service and wanted > powered:
+        parts.append(f"give the racks power for {_gpus(min(wanted, service) - powered)} more")
+    if problem.gpus > service and lacking > 0:
+        back = min(lacking, problem.gpus - service)
+        parts.append(f"put off the maintenance of {_gpus(back)}")
+        lacking -= back
+    if lacking > 0:
+        parts.append(f"add {_gpus(lacking)}, or move the demand to slots with GPUs to spare")
+    yield (
+        f"The worst slot is {_at(problem, slot)}: {_gpus(wanted)} would serve all that is worth its price. "
+        f"Cheapest way out: {'; '.join(parts) or 'wait for the neighbouring slots, where changes cost less'}."
+    )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _named(profile: str) -> str:
+    return "whole GPUs" if profile == WHOLE_GPU else profile
+
+
+def _at(problem: PlanProblem, slot: int) -> str:
+    return f"{problem.slot_times[slot]:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,217 @@
+"""Several pools at once: boards of different models, planned together and answered for together.
+
+A request names a profile of one pool, as a Slurm ``gres`` type or a node selector does, and quotas are counted
+by tenant and pool, as Kueue counts them by flavour. So a fleet is the sum of its pools: the sum of their
+bounds is a bound, and the sum of best plans is a best plan.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import to_json
+from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
+from gpuplanner.planner.contract.plan import Plan, plan_from_json
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
+from gpuplanner.solving.effort import relative_gap
+
+FORMAT = "gpuplanner.fleet-plan/1"
+
+# First every pool gets this part of its time; what easy pools leave goes to the widest gap.
+_FIRST_SHARE = 0.4
+
+
+@dataclass(frozen=True, eq=False)
+class FleetPlan:
+    """Plans of all pools with the proof of their sum.
+
+    Parameters
+    ----------
+    plans : mapping of str to Plan
+        By pool.
+    seconds : float
+        Time that the search took [s].
+    """
+
+    plans: Mapping[str, Plan]
+    seconds: float
+
+    @property
+    def found(self) -> bool:
+        """Whether there are counts to act on in every pool."""
+        return all(found.found for found in self.plans.values())
+
+    @property
+    def objective(self) -> float | None:
+        """Cost of all pools; None unless every pool has a plan."""
+        return sum(found.objective or 0.0 for found in self.plans.values()) if self.found else None
+
+    @property
+    def bound(self) -> float | None:
+        """What no fleet plan undercuts; None unless every pool has a plan."""
+        return sum(found.bound or 0.0 for found in self.plans.values()) if self.found else None
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective; None unless every pool has a plan."""
+        if self.objective is None or self.bound is None:
+            return None
+        return relative_gap(self.objective, self.bound)
+
+    @property
+    def status(self) -> str:
+        """The weakest status of a pool; see ``Plan.status``."""
+        order = ("infeasible", "unknown", "feasible", "optimal")
+        return min((found.status for found in self.plans.values()), key=order.index)
+
+    @property
+    def explanation(self) -> str:
+        """Every pool in words."""
+        return "\n".join(f"{name}: {found.explanation}" for name, found in self.plans.items())
+
+
+def plan_fleet(
+    pools: Mapping[str, PlanProblem],
+    *,
+    method: str = "auto",
+    calendars: int = 2,
+    time_limit_s: float = 60.0,
+    gap_target: float = 0.005,
+    seed: int = 0,
+    solver: str = "highs",
+    work_limit: int | None = None,
+) -> FleetPlan:
+    """Plan every pool of a fleet.
+
+    Pools are planned one after the other with a part of the time each; what is left then goes to the pools
+    that are furthest from proof, widest absolute gap first.
+
+    Parameters
+    ----------
+    pools : mapping of str to PlanProblem
+        By name, over the same slots.
+    method, calendars, gap_target, seed, solver
+        As for :func:`gpuplanner.planner.contract.plan`.
+    time_limit_s : float
+        For all pools together [s].
+    work_limit : int, optional
+        Most models handed to the solver for each pool.
+
+    Returns
+    -------
+    FleetPlan
+
+    Raises
+    ------
+    ScenarioError
+        If there is no pool, pools have other slots, or an argument makes no sense.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "tenants": ["ads"]}
+    >>> pools = {
+    ...     "old": PlanProblem("A100-40GB", 4, 4, profiles=["3g.20gb"], demand=[[[1, 2, 4]]], **hours),
+    ...     "new": PlanProblem("H100-80GB-SXM5", 4, 4, profiles=["gpu"], demand=[[[1, 1, 2]]], **hours),
+    ... }
+    >>> found = plan_fleet(pools, gap_target=0)
+    >>> found.status, found.objective, verify_fleet(found, pools)
+    ('optimal', 8.05, [])
+    """
+    _check(pools)
+    began = time.perf_counter()
+    deadline = began + time_limit_s
+    how: dict[str, Any] = {
+        "method": method, "calendars": calendars, "gap_target": gap_target, "seed": seed, "solver": solver,
+        "work_limit": work_limit,
+    }  # fmt: skip
+    plans: dict[str, Plan] = {}
+    for place, (name, problem) in enumerate(pools.items()):
+        left = deadline - time.perf_counter()
+        part = _FIRST_SHARE if place + 1 < len(pools) else 1.0
+        share = max(left / (len(pools) - place) * part, 1e-3)
+        plans[name] = plan(problem, time_limit_s=share, **how)
+    for name in sorted(plans, key=lambda one: -_distance(plans[one])):
+        left = deadline - time.perf_counter()
+        if plans[name].hit_time_limit and left > time_limit_s / (2 * len(pools)):
+            again = plan(pools[name], time_limit_s=left, **how)
+            plans[name] = min(plans[name], again, key=_distance)
+    return FleetPlan(plans, time.perf_counter() - began)
+
+
+def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:
+    """Say everything that is wrong with a fleet plan, pool by pool.
+
+    Parameters
+    ----------
+    fleet : FleetPlan
+        The plans.
+    pools : mapping of str to PlanProblem
+        The problems.
+
+    Returns
+    -------
+    list of str
+        Faults; empty if all is right.
+    """
+    if set(fleet.plans) != set(pools):
+        return [f"pools: the plan has {sorted(fleet.plans)}, the fleet {sorted(pools)}"]
+    return [f"{name}: {fault}" for name, found in fleet.plans.items() for fault in verify(found, pools[name])]
+
+
+def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
+    """Print the plans with their problems; the same input gives the same bytes."""
+    parts = {
+        name: {"plan": found.to_dict(), "problem": pools[name].to_dict()}
+        for name, found in fleet.plans.items()
+    }
+    return to_json({"format": FORMAT, "pools": parts})
+
+
+def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
+    """Read what :func:`fleet_to_json` printed, or the one pool of ``plan_to_json``.
+
+    Raises
+    ------
+    ScenarioError
+        If the text is neither.
+    GeometryError
+        If it names a board, profile or layout that does not exist.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found, problem = plan_from_json(text)
+        return {problem.board.name: (found, problem)}
+    pools = values.get("pools")
+    if not isinstance(pools, dict):
+        raise ScenarioError(
+            message("fleet plan file", "JSON written by fleet_to_json", "no 'pools'", "Mend it.")
+        )
+    return {
+        str(name): plan_from_json(to_json({"format": PLAN_FORMAT, **pool})) for name, pool in pools.items()
+    }
+
+
+def _distance(found: Plan) -> float:
+    """Cost that may lie between a plan and the best one."""
+    if found.objective is None or found.bound is None:
+        return float("inf") if found.status == "unknown" else 0.0
+    return found.objective - found.bound
+
+
+def _check(pools: Mapping[str, PlanProblem]) -> None:
+    slots = {(p.slot_start, p.slot_hours, p.n_slots) for p in pools.values()}
+    if len(slots) != 1:
+        got = "no pool" if not pools else f"{len(slots)} different ones"
+        text = message("fleet", "pools over the same slots", got, "Give all pools the same slots.")
+        raise ScenarioError(text)

@@ -1,0 +1,1 @@
+"""Checks plans again from scratch; shares no code with the methods."""

@@ -1,0 +1,261 @@
+"""Check a plan again from scratch.
+
+Nothing here is shared with the methods that make plans: requests are matched to instances by augmenting paths,
+not by the rows of a model; costs, changes, hours and shortages are added up anew; layouts are placed on the
+board by :func:`gpuplanner.hardware.prove`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import GpuPlannerError
+from gpuplanner.hardware import OFF, format_layout, parse_layout, prove
+from gpuplanner.planner.contract.plan import STATUSES, STOPS, Plan
+from gpuplanner.planner.contract.problem import Floats, PlanProblem
+from gpuplanner.planner.contract.problem_check import TIERS
+from gpuplanner.planner.contract.substitution import serves
+from gpuplanner.planner.verification.limits import count_faults, pinned_alone_fits, within_quotas
+from gpuplanner.planner.verification.matching import Matching
+from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
+from gpuplanner.schemas import WHOLE_GPU
+
+_TOLERANCE = 1e-6
+
+
+def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = None) -> list[str]:
+    """Say everything that is wrong with a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    problem : PlanProblem
+        The problem that it claims to solve.
+    layout_plan : polars.DataFrame, optional
+        Its numbered GPUs, as :func:`~gpuplanner.planner.numbered.assign` gives them; checked too.
+
+    Returns
+    -------
+    list of str
+        Faults; empty if the plan is right.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.planner import plan
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4]]]
+    ... )
+    >>> best = plan(problem)
+    >>> verify(best, problem)
+    []
+    >>> verify(replace(best, changes=7), problem)
+    ['changes: the plan says 7, its counts say 1']
+    """
+    if not plan.found:
+        faults = list(_claim_faults(plan, problem))
+    else:
+        faults = [*_shape_faults(plan, problem), *_layout_faults(plan, problem)]
+    if faults or not plan.found:
+        return faults
+    faults += _limit_faults(plan, problem)
+    faults += count_faults(plan, problem)
+    faults += _shortage_faults(plan, problem, within_quotas(problem))
+    faults += _total_faults(plan, problem)
+    faults += _proof_faults(plan)
+    if layout_plan is not None:
+        faults += layout_plan_faults(layout_plan, plan, problem)
+    return faults
+
+
+def _claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """A plan that says that there is none."""
+    if plan.status not in STATUSES:
+        yield f"status: {plan.status!r} is none of {', '.join(STATUSES)}"
+        return
+    if any(value is not None for value in (plan.objective, plan.bound, plan.gap)) or plan.counts.size:
+        yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
+    if plan.status == "infeasible" and pinned_alone_fits(problem):
+        yield "status: infeasible, yet GPUs that are all off, but for those that must stay, keep every limit"
+
+
+def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    shape = (problem.n_slots, len(plan.layouts))
+    if plan.counts.shape != shape:
+        yield f"counts: the shape is {plan.counts.shape}, expected {shape}"
+    elif not np.issubdtype(plan.counts.dtype, np.integer):
+        yield f"counts: not whole numbers but {plan.counts.dtype}"
+    elif (plan.counts < 0).any():
+        yield f"counts: below 0 in slot {int(np.argwhere(plan.counts < 0)[0][0])}"
+    if plan.unmet.shape != problem.demand.shape:
+        yield f"unmet: the shape is {plan.unmet.shape}, expected {problem.demand.shape}"
+    elif not np.isfinite(plan.unmet).all():
+        yield "unmet: not finite"
+    if plan.stopped_by not in STOPS:
+        yield f"stopped_by: {plan.stopped_by!r} is none of {', '.join(STOPS)}"
+    numbers = {"objective": plan.objective, "bound": plan.bound, "gap": plan.gap}
+    for name, value in numbers.items():
+        if value is None or not math.isfinite(value):
+            yield f"{name}: {value!r} is no number"
+
+
+def _layout_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    if len(set(plan.layouts)) < len(plan.layouts):
+        yield f"layouts: one is named twice in {plan.layouts}"
+    for text in plan.layouts:
+        try:
+            held = parse_layout(text)
+            proof = prove(problem.board, held)
+        except GpuPlannerError as error:
+            yield f"layouts: {error}"
+            continue
+        if format_layout(held) != text or text == OFF:
+            yield f"layouts: {text!r} is not the canonical text of a layout that is on"
+        if not proof:
+            yield f"layouts: {text!r} is impossible: {proof.reason}"
+
+
+def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    on = plan.counts.sum(axis=1)
+    is_cut = [text != WHOLE_GPU for text in plan.layouts]
+    whole = problem.gpus_in_service - plan.counts[:, is_cut].sum(axis=1)
+    for slot in np.flatnonzero(on > problem.gpus_in_service).tolist():
+        yield f"slot {slot}: {on[slot]} GPUs are on, {problem.gpus_in_service[slot]} are in service"
+    for slot in np.flatnonzero(whole < problem.whole_gpus_kept).tolist():
+        yield f"slot {slot}: {whole[slot]} GPUs are whole, {problem.whole_gpus_kept} are to be kept so"
+    if plan.method == "static" and len(plan.counts) and (plan.counts != plan.counts[0]).any():
+        yield "counts: they change, yet the method is static"
+
+
+def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
+    """Unmet demand must be just what the counts leave at the least cost, taken from tenants in order."""
+    below, above = plan.unmet < -_TOLERANCE, plan.unmet > demand + _TOLERANCE
+    if (below | above).any():
+        tenant, profile, slot = np.argwhere(below | above)[0]
+        yield (
+            f"unmet: {plan.unmet[tenant, profile, slot]:.6g} of {demand[tenant, profile, slot]:.6g} "
+            f"for {problem.tenants[tenant]}, {problem.profiles[profile]}, slot {slot}"
+        )
+        return
+    held = [parse_layout(text) for text in plan.layouts]
+    supply = sorted({name for counts in held for name in counts})
+    able = [[i for i in supply if serves(problem.board, i, request)] for request in problem.profiles]
+    pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
+    prices = np.array(problem.unmet_price)
+    for slot in range(problem.n_slots):
+        instances = dict.fromkeys(supply, 0)
+        for counts, gpus in zip(held, plan.counts[slot].tolist(), strict=True):
+            for name, number in counts.items():
+                instances[name] += number * gpus
+        served = np.ceil(pooled[:, slot] - left[:, slot] - _TOLERANCE).astype(int)
+        matching = Matching(able, instances)
+        for request in range(len(problem.profiles)):
+            if matching.serve(request, int(served[request])) < served[request]:
+                yield f"slot {slot}: more is said to be served than the instances can serve"
+                break
+        stated = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
+        least = _least_shortage(problem, demand, slot, Matching(able, instances))
+        if not _near(stated, least):
+            yield (
+                f"slot {slot}: unmet demand is priced {stated:.6g} an hour, but these counts leave {least:.6g} "
+                "at the least"
+            )
+    yield from _order_faults(plan, problem, demand)
+
+
+def _least_shortage(problem: PlanProblem, demand: Floats, slot: int, matching: Matching) -> float:
+    """Price of an hour of unmet demand if instances serve the dearest requests first."""
+    offers = []
+    total = 0.0
+    dearest = sorted(range(len(problem.tenants)), key=lambda i: -problem.unmet_price[i])
+    for request, share in enumerate(problem.shares.tolist()):
+        wanted = demand[dearest, request, slot]
+        worth = np.array([problem.unmet_price[i] * share for i in dearest]) * wanted
+        total += float(worth.sum())
+        whole = np.arange(math.ceil(wanted.sum() - 1e-9) + 1)
+        earned = np.interp(
+            whole, np.concatenate([[0], np.cumsum(wanted)]), np.concatenate([[0], np.cumsum(worth)])
+        )
+        gains = np.diff(earned).round(12)
+        values, runs = np.unique(gains, return_counts=True)
+        offers += [(value, request, int(run)) for value, run in zip(values.tolist(), runs, strict=True)]
+    for value, request, run in sorted(offers, reverse=True):
+        total -= value * matching.serve(request, run)
+    return total
+
+
+def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
+    """Lower tiers go short first; within a tier cheaper tenants; among equals in proportion."""
+    rank = [(-TIERS.index(t), p) for t, p in zip(problem.tiers, problem.unmet_price, strict=True)]
+    left = plan.unmet.sum(axis=0)
+    expected = np.zeros_like(plan.unmet)
+    for key in sorted(set(rank)):
+        group = [i for i, other in enumerate(rank) if other == key]
+        total = demand[group].sum(axis=0)
+        part = np.minimum(left, total) / np.where(total > 0, total, 1.0)
+        expected[group] = demand[group] * part
+        left = left - np.minimum(left, total)
+    wrong = np.argwhere(~np.isclose(plan.unmet, expected, rtol=_TOLERANCE, atol=_TOLERANCE))
+    if len(wrong):
+        tenant, profile, slot = wrong[0]
+        yield (
+            f"unmet: {problem.tenants[tenant]} lacks {plan.unmet[tenant, profile, slot]:.6g} of "
+            f"{problem.profiles[profile]} in slot {slot}; by tier it is {expected[tenant, profile, slot]:.6g}"
+        )
+
+
+def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    changes = _changes(plan, problem)
+    if plan.changes != changes:
+        yield f"changes: the plan says {plan.changes}, its counts say {changes}"
+    on_hours = float(plan.counts.sum()) * problem.slot_hours
+    unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.slot_hours
+    objective = (
+        problem.on_price * on_hours
+        + float(unmet_hours @ np.array(problem.unmet_price))
+        + problem.change_gpu_hours * changes
+    )
+    for name, said, found in (
+        ("gpu_hours_on", plan.gpu_hours_on, on_hours),
+        ("unmet_gpu_hours", plan.unmet_gpu_hours, float(unmet_hours.sum())),
+        ("objective", plan.objective, objective),
+    ):
+        if not _near(said, found):
+            yield f"{name}: the plan says {said}, its counts say {found:.9g}"
+
+
+def _changes(plan: Plan, problem: PlanProblem) -> int:
+    """GPUs that take up a layout, counted layout by layout and slot by slot."""
+    changes = 0
+    for text, column in zip(plan.layouts, plan.counts.T.tolist(), strict=True):
+        if text == WHOLE_GPU:
+            continue
+        earlier = column[0] if problem.initial is None else problem.initial.get(text, 0)
+        for now in column:
+            changes += max(0, now - earlier)
+            earlier = now
+    return changes
+
+
+def _proof_faults(plan: Plan) -> Iterator[str]:
+    assert plan.objective is not None
+    assert plan.bound is not None
+    assert plan.gap is not None
+    distance = plan.objective - plan.bound
+    if distance < -_TOLERANCE * max(1.0, plan.objective):
+        yield f"bound: {plan.bound} is above the objective, {plan.objective}"
+    proven = distance <= _TOLERANCE * max(1.0, plan.objective)
+    if not math.isclose(plan.gap, 0.0 if proven else distance / plan.objective, abs_tol=_TOLERANCE):
+        yield f"gap: the plan says {plan.gap}, objective and bound say {distance / max(1e-12, plan.objective)}"
+    if proven != (plan.status == "optimal"):
+        yield f"status: {plan.status}, while the bound {'is' if proven else 'is not'} reached"
+
+
+def _near(one: float | None, other: float) -> bool:
+    return one is not None and math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)

@@ -1,0 +1,98 @@
+"""Which nodes a job on whole GPUs gets, now or later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuplanner.simulate.jit import compiled
+from gpuplanner.simulate.slices.world import NONE, World
+
+if TYPE_CHECKING:
+    from gpuplanner.simulate.gangs.tables import Gangs
+
+    Machine = World | Gangs
+
+
+@compiled
+def change_node(w: Machine, node: int, change: int) -> None:
+    """Count the idle whole GPUs of a node up or down."""
+    idle = w.nodes[node].idle
+    w.idle[idle].nodes -= 1
+    idle += change
+    w.idle[idle].nodes += 1
+    w.idle[idle].lowest = min(w.idle[idle].lowest, node)
+    w.nodes[node].idle = idle
+
+
+@compiled
+def choose_nodes(w: Machine, gpus: int, passing: bool) -> int:
+    """Choose nodes for a job on whole GPUs into ``chosen``; return how many, 0 if it does not fit.
+
+    Up to one node: the node with the fewest idle GPUs that still holds it. More: wholly idle nodes. Lowest
+    numbers first. A job that passes the head in its way keeps to the ceiling of each node.
+    """
+    found, part, count = 0, min(gpus, w.per_node), (gpus + w.per_node - 1) // w.per_node
+    if count > 1 and count > w.idle[w.per_node].nodes:
+        return 0
+    if len(w.nodes) == 1:  # a pool, of perhaps thousands of GPUs: no need to look for a node
+        w.chosen[0] = 0
+        return 1 if w.nodes[0].idle >= part and (not passing or w.nodes[0].ceiling >= part) else 0
+    for idle in range(part, w.per_node + 1):
+        unseen, node = w.idle[idle].nodes, w.idle[idle].lowest
+        while unseen:
+            if w.nodes[node].idle == idle:
+                if unseen == w.idle[idle].nodes:
+                    w.idle[idle].lowest = node
+                unseen -= 1
+                if not passing or w.nodes[node].ceiling >= part:
+                    w.chosen[found] = node
+                    found += 1
+                    if found == count:
+                        return count
+            node += 1
+    return 0
+
+
+@compiled
+def reserve(w: World, gpus: int) -> float:
+    """Return when, by limits, the head can start (the shadow time), and set the ceiling of its nodes.
+
+    Infinite, and nothing is kept, if the ends of running jobs do not make room: GPUs may come with a later
+    slot, whose drains nobody can foretell.
+    """
+    part, count = min(gpus, w.per_node), (gpus + w.per_node - 1) // w.per_node
+    enough = 0
+    for node in range(len(w.nodes)):
+        w.nodes[node].ceiling, w.nodes[node].future = w.per_node, w.nodes[node].idle
+        enough += w.nodes[node].idle >= part
+    rank, holding = 0, w.status[0].holding
+    shadow: float = w.status[0].now
+    while enough < count or (rank < holding and w.due[rank].at <= shadow):
+        if rank == holding:
+            return np.inf
+        job = w.due[rank].who
+        shadow = max(shadow, w.due[rank].at)
+        rank += 1
+        gpu = w.jobs[job].gpu
+        while gpu != NONE:
+            if not w.gpus[gpu].leaving:
+                node = gpu // w.per_node
+                w.nodes[node].future += 1
+                enough += w.nodes[node].future == part
+            gpu = w.gpus[gpu].next
+    keep_nodes(w, part, count)
+    return shadow
+
+
+@compiled
+def keep_nodes(w: Machine, part: int, count: int) -> None:
+    """Lower the ceiling of the nodes that the head will get, by what they will have idle."""
+    for idle in range(part, w.per_node + 1):
+        for node in range(len(w.nodes)):
+            if w.nodes[node].future == idle:
+                w.nodes[node].ceiling = idle - part
+                count -= 1
+                if count == 0:
+                    return

@@ -1,0 +1,285 @@
+"""Schedule gangs, jobs that hold whole GPUs of a fleet that stays as it is, by any rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate.fleet import Fleet
+from gpuplanner.simulate.gangs.islands import refuse_for_placement, to_places, with_sensitivity
+from gpuplanner.simulate.gangs.outcomes import gang_outcomes
+from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
+from gpuplanner.simulate.gangs.tables import (
+    CONSERVATIVE,
+    MOST_STARTS,
+    STOP,
+    Gangs,
+    to_gangs,
+    with_more_slices,
+)
+from gpuplanner.simulate.gangs.topology import Placement
+from gpuplanner.simulate.jobs import checked
+from gpuplanner.simulate.rules import Rules
+from gpuplanner.simulate.slices.world import NONE, Ints, Table
+
+
+def schedule(
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    rules: Rules,
+    *,
+    policy: str,
+    placement: Placement | None = None,
+    replication: int = 0,
+) -> pl.DataFrame:
+    """Serve jobs on whole GPUs by any order and queue.
+
+    Within one instant: jobs end or fail, jobs arrive, jobs start. Ties of submission go by the order of the
+    jobs. A job gets the node with the fewest idle GPUs that holds it, lowest number first; one larger than a
+    node needs wholly idle nodes and leaves the rest of the last one to others; under conservative backfill the last
+    node has to have room for the remainder alone.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As for :func:`~gpuplanner.simulate.simulate`, with profile ``"gpu"`` alone; ``tier`` (0 is the most
+        urgent; may be null or absent); ``predicted_gpu_s`` for the order ``"qssf"``.
+    fleet : Fleet
+        What is installed, all of it as whole GPUs. One node with all GPUs is a pool.
+    rules : Rules
+        How jobs are served.
+    policy : str
+        Name written into the outcomes.
+    placement : Placement, optional
+        Another rule for nodes than that above, with tiers of the network that slow gangs down. The orders are
+        then ``"fifo"``, ``"sjf"``, ``"qssf"`` and ``"fair"``, the queues ``"strict"``, ``"pass"`` and, without
+        patience, ``"easy"``, where limits grow with the slow-down; and the jobs may have a column
+        ``sensitivity``, the share of a slow-down that a job suffers (1 where null or absent).
+    replication : int
+        Number written into the outcomes.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Outcomes``, in the order of the jobs, without numbers of GPUs, and ``queued_s``: all
+        time in the queue [s], before the first start and after stops. ``lost_gpu_s`` is all time for which
+        GPUs were held above ``run_s``: overhead, checkpoints, work done again and slow-downs.
+
+    Raises
+    ------
+    SchemaError
+        If the jobs are not as described, or have not what the rules ask for.
+    ScenarioError
+        If a job is larger than the fleet, or fails so often that it never ends.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b", "c"], "tenant": "t", "submit_s": [0.0, 1.0, 2.0],
+    ...     "run_s": [100.0, 50.0, 10.0], "gpus": [8, 8, 8], "profile": "gpu"})
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
+    >>> run = schedule(jobs, fleet, Rules(queue="strict", order="sjf"), policy="sjf")
+    >>> run.select("job_id", "first_start", "end", "queued_s").rows()
+    [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
+    """
+    served = _serve(jobs, fleet, rules, placement)
+    return gang_outcomes(served.jobs, served.of_jobs(), policy, replication)
+
+
+def run_gangs(
+    jobs: pl.DataFrame,
+    fleet: Fleet,
+    rules: Rules,
+    *,
+    policy: str,
+    placement: Placement | None = None,
+    replication: int = 0,
+) -> GangRun:
+    """Serve jobs as :func:`schedule` does, and say besides when each of them held its GPUs.
+
+    Parameters
+    ----------
+    jobs, fleet, rules, policy, placement, replication
+        As for :func:`schedule`.
+
+    Returns
+    -------
+    GangRun
+        Outcomes and spells.
+
+    Raises
+    ------
+    SchemaError, ScenarioError
+        As :func:`schedule`.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
+    ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
+    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
+    >>> run = run_gangs(jobs, fleet, Rules(queue="strict", order="srtf"), policy="srtf")
+    >>> run.spells.select("job_id", "since_s", "start_s", "end_s", "lost_s", "ended").rows()
+    [('a', 0.0, 0.0, 10.0, 0.0, 'preempted'), ('a', 10.0, 61.0, 182.0, 31.0, 'finished'), ...]
+    """
+    served = _serve(jobs, fleet, rules, placement)
+    found = served.of_jobs("begun")
+    return GangRun(
+        gang_outcomes(served.jobs, found, policy, replication),
+        gang_spells(served.jobs, found, served.of_stops()),
+    )
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A loop that has run to its end: checked jobs in order of arrival, first nodes, and runs that were stopped."""
+
+    jobs: pl.DataFrame
+    gangs: Gangs
+    node: Ints
+    stops: Table
+
+    def of_jobs(self, *more: str) -> dict[str, NDArray[Any]]:
+        """What became of the jobs, in order of arrival."""
+        names = ("start", "end", "queued", "lost", "starts", *more)
+        found = {name: np.asarray(self.gangs.jobs[name])[self.gangs.arrivals] for name in names}
+        return found | {"node": self.node[self.gangs.arrivals]}
+
+    def of_stops(self) -> dict[str, NDArray[Any]]:
+        """The runs that were stopped, in order of time, with the numbers of jobs in order of arrival."""
+        found = {name: np.asarray(self.stops[name]) for name in STOP}
+        return found | {"job": np.asarray(self.gangs.jobs.row)[found["job"]]}
+
+
+def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: Placement | None) -> _Served:
+    """Check the jobs, and run the loop."""
+    if placement is None:
+        table = checked_gangs(jobs, fleet, rules)
+        gangs = to_gangs(table, fleet, rules)
+        stops = run(gangs, rules)
+        _refuse_stuck(table, gangs)
+        return _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
+    from gpuplanner.simulate.gangs.placed_queue import run_placed
+
+    refuse_for_placement(rules, fleet, placement)
+    table = checked_gangs(jobs, fleet, rules)
+    gangs = to_gangs(table, fleet, rules)
+    places = to_places(gangs, with_sensitivity(table, jobs), fleet, placement)
+    run_placed(gangs, places)
+    return _Served(table, gangs, places.held[places.spot] // places.per_node, gangs.stops)
+
+
+def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
+    """Outcomes of a loop that has run to its end.
+
+    Raises
+    ------
+    ScenarioError
+        If a job fails so often that it never ends.
+    """
+    _refuse_stuck(table, gangs)
+    served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], gangs.stops)
+    return gang_outcomes(table, served.of_jobs(), policy, 0)
+
+
+def _refuse_stuck(table: pl.DataFrame, gangs: Gangs) -> None:
+    """Raise if a job fails so often that it never ends."""
+    if gangs.status[0].stuck != NONE:
+        stuck = table["job_id"][int(gangs.jobs[gangs.status[0].stuck].row)]
+        text = message(
+            f"job {stuck!r}",
+            f"an end after at most {MOST_STARTS} starts",
+            "a job that is stopped before it gets on",
+            "Lower the rate of failures, or save work more often.",
+        )
+        raise ScenarioError(text)
+
+
+def prepare(rules: Rules) -> None:
+    """Compile the loop that the rules ask for, or load it from disk: seconds the first time, once for all.
+
+    Examples
+    --------
+    >>> prepare(Rules(queue="strict"))
+    """
+    job = pl.DataFrame(
+        {"job_id": ["-"], "tenant": "-", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": WHOLE_GPU}
+    ).with_columns(limit_s="run_s", predicted_gpu_s="run_s")
+    schedule(job, Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), rules, policy="-")
+
+
+def run(gangs: Gangs, rules: Rules) -> Table:
+    """Run the loop that the rules ask for to its end, and return the runs that were stopped."""
+    if gangs.queue == CONSERVATIVE:
+        from gpuplanner.simulate.gangs.reservations import run_reserved
+
+        while not run_reserved(gangs):
+            gangs = with_more_slices(gangs)
+        return gangs.stops
+    if rules.by_quota:
+        from gpuplanner.simulate.gangs.shared_out import run_quota as advance
+    else:
+        from gpuplanner.simulate.gangs.queues import run_queues as advance
+    pages, finished = [], False
+    while not finished:
+        finished = advance(gangs)
+        pages.append(gangs.stops[: gangs.status[0].stopped].copy())
+        gangs.status[0].stopped = 0
+    return np.concatenate(pages).view(np.recarray)
+
+
+def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="strict")) -> pl.DataFrame:  # noqa: B008
+    """Jobs in order of arrival, with ``row``, their place in the input.
+
+    Raises
+    ------
+    SchemaError
+        If they are not as described, or have not what the rules ask for.
+    ScenarioError
+        If a job is larger than the fleet.
+    """
+    table = checked(jobs, rules)
+    per_node, gpus = fleet.gpus_per_node, pl.col("gpus")
+    needed = pl.when(gpus > per_node).then((gpus / per_node).ceil() * per_node).otherwise(gpus)
+    _refuse(
+        table.filter(pl.col("profile") != WHOLE_GPU),
+        "column 'profile'",
+        "jobs on whole GPUs alone, 'gpu'",
+        "Use simulate, which knows instances.",
+    )
+    if rules.order == "qssf":
+        _refuse(
+            table.filter(pl.col("predicted_gpu_s").is_null()),
+            "column 'predicted_gpu_s'",
+            "a prediction for every job, since order 'qssf' goes by it",
+            "Fill it, for example with the mean of the tenant's earlier jobs.",
+        )
+    if rules.queue == "conservative":
+        _refuse(
+            table.filter(pl.col("limit_s") < pl.col("run_s")),
+            "column 'limit_s'",
+            "limits not below run_s, since others have reserved what follows",
+            "Raise them, or cut run_s to what the limit leaves.",
+        )
+    _refuse(
+        table.filter(needed > fleet.gpus),
+        "column 'gpus'",
+        f"jobs that fit on nodes={fleet.nodes}, gpus_per_node={per_node}",
+        "Drop them, or add nodes.",
+        ScenarioError,
+    )
+    return table.with_row_index("row").sort("submit_s", "row")
+
+
+def _refuse(
+    jobs: pl.DataFrame, column: str, expected: str, todo: str, error: type[GpuPlannerError] = SchemaError
+) -> None:
+    """Raise if there are such jobs."""
+    if jobs.height:
+        named = examples(jobs["job_id"].to_list())
+        text = message(f"jobs to schedule: {column}", expected, f"{jobs.height} others: {named}", todo)
+        raise error(text)

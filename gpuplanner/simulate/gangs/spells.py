@@ -1,0 +1,148 @@
+"""When jobs held GPUs: one row for every time that a job waited for some and then held them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dataframely as dy
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.schemas import WHOLE_GPU, conform
+
+ENDINGS = ("finished", "preempted", "failed", "resized", "next phase")
+
+
+class Spells(dy.Schema):
+    """One spell: a job waits, and then holds the same GPUs without a break. Every job has at least one."""
+
+    job_id = dy.String(nullable=False)
+    tenant = dy.String(nullable=False)
+    since_s = dy.Float64(nullable=False)
+    """It waited from then on: its submission, or the end of its spell before."""
+    start_s = dy.Float64(nullable=True)
+    """It held GPUs from then on; null if it never got any more."""
+    end_s = dy.Float64(nullable=True)
+    profile = dy.String(nullable=False)
+    """What it asked for."""
+    served_on = dy.String(nullable=True)
+    gpus = dy.Int32(nullable=False)
+    """What it held; what it asked for if it never got any more."""
+    node = dy.Int32(nullable=True)
+    """The first one."""
+    gpu = dy.Int32(nullable=True)
+    lost_s = dy.Float64(nullable=False)
+    """Time of the spell which was for nothing that lasts: overhead, checkpoints, work done again, slow-downs."""
+    ended = dy.Enum(ENDINGS, nullable=True)
+    """Why it ended; ``"resized"``: with other GPUs in the same instant."""
+
+
+@dataclass(frozen=True, eq=False)
+class GangRun:
+    """What became of jobs on whole GPUs.
+
+    Parameters
+    ----------
+    outcomes : polars.DataFrame
+        As of :func:`~gpuplanner.simulate.gangs.schedule`.
+    spells : polars.DataFrame
+        One row for every time that a job held its GPUs, in the order of the jobs and then of time: ``job_id``,
+        ``tenant``, ``since_s`` (it waited from then on), ``start_s``, ``end_s``, ``profile``, ``served_on``,
+        ``gpus``, ``node`` (the first one), ``gpu`` (null), ``lost_s`` (time of the spell that was for nothing
+        that lasts) and ``ended``: ``"finished"``, ``"preempted"`` or ``"failed"``.
+    """
+
+    outcomes: pl.DataFrame
+    spells: pl.DataFrame
+
+
+def gang_spells(
+    jobs: pl.DataFrame, found: Mapping[str, NDArray[Any]], stops: Mapping[str, NDArray[Any]]
+) -> pl.DataFrame:
+    """Make the table of spells of gangs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Checked jobs in order of arrival, with ``row``, their place in the input.
+    found : mapping of str to array, shape (n_jobs,)
+        In order of arrival: ``begun``, the last start, and what
+        :func:`~gpuplanner.simulate.gangs.outcomes.gang_outcomes` takes.
+    stops : mapping of str to array, shape (n_stops,)
+        In order of time: ``job`` in order of arrival, ``begun``, ``at``, ``lost``, ``node`` and ``failed``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table :class:`Spells`.
+    """
+    lost_before = np.bincount(stops["job"], stops["lost"], minlength=jobs.height)
+    last = jobs.with_columns(
+        node=pl.Series(found["node"]),
+        lost_s=pl.Series(np.maximum(found["lost"] - lost_before, 0.0)),
+        start_s=pl.Series(found["begun"]),
+        end_s=pl.Series(found["end"]),
+        ended=pl.lit("finished"),
+    )
+    stopped = jobs[stops["job"]].with_columns(
+        node=pl.Series(stops["node"]),
+        lost_s=pl.Series(stops["lost"]),
+        start_s=pl.Series(stops["begun"]),
+        end_s=pl.Series(stops["at"]),
+        ended=pl.when(pl.Series(stops["failed"]) == 1).then(pl.lit("failed")).otherwise(pl.lit("preempted")),
+    )
+    return in_turn(pl.concat([stopped, last]).sort("row", maintain_order=True))
+
+
+def placed_spells(jobs: pl.DataFrame, places: pl.DataFrame, restart_s: float = 0.0) -> pl.DataFrame:
+    """Make the table of spells of jobs that were given GPUs anew, of who held what.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``row``, their place in the input, ``job_id``, ``tenant`` and ``submit_s``.
+    places : polars.DataFrame
+        One row for each node that a job held: ``job_id``, ``gpu_type``, ``node``, ``gpus``, ``start_s``, ``end_s``.
+    restart_s : float
+        Time that every spell but the first begins with, and that is for nothing [s].
+
+    Returns
+    -------
+    polars.DataFrame
+        Table :class:`Spells`, and ``gpu_type``.
+    """
+    held = places.group_by("job_id", "start_s", "end_s", maintain_order=True).agg(
+        pl.col("node", "gpu_type").first(), pl.col("gpus").sum()
+    )
+    start, end = pl.col("start_s"), pl.col("end_s")
+    before, then = end.shift(1).over("row"), start.shift(-1).over("row")
+    spells = (
+        jobs.select("row", "job_id", "tenant", "submit_s", profile=pl.lit(WHOLE_GPU))
+        .join(held, on="job_id")
+        .sort("row", "start_s", "end_s")
+        .with_columns(
+            lost_s=pl.when(before.is_null()).then(0.0).otherwise((end - start).clip(upper_bound=restart_s)),
+            ended=pl.when(then.is_null())
+            .then(pl.lit("finished"))
+            .when(then == end)
+            .then(pl.lit("resized"))
+            .otherwise(pl.lit("preempted")),
+        )
+    )
+    return in_turn(spells).with_columns(spells["gpu_type"])
+
+
+def in_turn(spells: pl.DataFrame) -> pl.DataFrame:
+    """Table :class:`Spells` of spells on whole GPUs in the order of the jobs and of time: each waits for the next.
+
+    Parameters
+    ----------
+    spells : polars.DataFrame
+        Columns of the jobs with ``row``, and of each spell.
+    """
+    after = pl.col("end_s").shift(1).over("row")
+    table = spells.with_columns(since_s=after.fill_null(pl.col("submit_s")), served_on="profile")
+    return conform(table, Spells, where="spells")

@@ -1,0 +1,21 @@
+"""Classes of jobs: named by rules where the source does not name them, with the evidence for each."""
+
+from gpuplanner.sizing.classes.classify import classify
+from gpuplanner.sizing.classes.facts import NUMBERS, TEXTS
+from gpuplanner.sizing.classes.measure import agreement, confusion, rule_precision
+from gpuplanner.sizing.classes.rules import CLASSES, Range, Rule, Words, read_rules, shipped_rules
+
+__all__ = [
+    "CLASSES",
+    "NUMBERS",
+    "TEXTS",
+    "Range",
+    "Rule",
+    "Words",
+    "agreement",
+    "classify",
+    "confusion",
+    "read_rules",
+    "rule_precision",
+    "shipped_rules",
+]

@@ -1,0 +1,1 @@
+"""What to ask for next time, as lines to paste."""

@@ -1,0 +1,296 @@
+"""What to ask for next time: from what past runs of the same request used, with the risk that history shows."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+from gpuplanner.sizing.hints.leave_one_out import CONFIDENCE_PERCENT, count_risks, most_beyond, profile_risks
+from gpuplanner.sizing.hints.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
+from gpuplanner.sizing.past_use import REQUEST
+
+
+def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
+    """Say for each group of equal requests what to ask for next time, or why there is no hint.
+
+    - Profile: the largest that any measured run of the group needed, as
+      :func:`~gpuplanner.sizing.rightsize.rightsize` says with its headroom. For requests of one GPU or instance.
+    - Number of GPUs: the most that worked in any run of which all GPUs were sampled.
+    - Time limit: one that at most 5 % of later runs outlast if they are like the earlier ones, and a margin for those
+      that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
+      than it had, how much more is not known.
+
+    The risk of a profile or a number is measured by leaving one out: each full run is held against the hint that the
+    other runs of its group give. That of a limit is measured on later runs: each is held against the limit that the
+    runs which had ended before it gave. Both are rates of the past, over as many runs as stated; where one is above
+    `highest_risk`, the hint is held back. A rate of 0 over few runs proves little: beside it stands the largest
+    share of later runs that may need more than the hint, see
+    :func:`~gpuplanner.sizing.hints.leave_one_out.most_beyond`.
+    GPU-hours saved take run times as they were: the profile has the SMs that were used.
+
+    Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
+    its peak, near all of what it held, keeps the hint from going below.
+
+    Parameters
+    ----------
+    history : polars.DataFrame
+        From :func:`~gpuplanner.sizing.past_use.asked_and_used`.
+    minimum_evidence : int
+        Fewest full runs that a hint rests on, for each of its parts.
+    highest_risk : float
+        Largest rate of past failures with which a hint is given [0-1].
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``board``, ``profile``,
+        ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
+        ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
+        ``wait_s`` (median); ``profile_hint``, ``size_runs``, ``risk_out_of_memory``, ``risk_too_small`` (would
+        have needed a larger profile: out of memory, or slower), ``instances_hint``, ``active_runs``,
+        ``risk_too_few``, ``size_risk_at_most`` (of later runs that need more than the most of those counted, with
+        95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
+        ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
+        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
+        the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
+        for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
+
+    Raises
+    ------
+    SchemaError
+        If `minimum_evidence` or `highest_risk` is out of range.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> from gpuplanner.sizing import asked_and_used
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": list("abcdefghijklmnopqrst"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
+    ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,
+    ...     "end_time": nine + timedelta(hours=1), "time_limit_s": 86400.0, "sm_activity": 0.1,
+    ...     "memory_peak_gib": 8.0})
+    >>> row = hints(asked_and_used(jobs)).row(0, named=True)
+    >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2)
+    ('1g.10gb', 6300.0, 17.14)
+    >>> row["size_runs"], row["risk_out_of_memory"], round(row["size_risk_at_most"], 2)
+    (20, 0.0, 0.14)
+    """
+    if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
+        text = message(
+            "hints",
+            "minimum_evidence of at least 2 and highest_risk from 0 to 1",
+            f"{minimum_evidence!r} and {highest_risk!r}",
+            "Use for example 5 and 0.1.",
+        )
+        raise SchemaError(text)
+    groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
+    jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
+    table = groups
+    for part in (_asked(jobs), profile_risks(jobs), count_risks(jobs), limit_risks(jobs)):
+        table = table.join(part, on="group", how="left", maintain_order="left")
+    table = table.join(_freed(table, jobs), on="group", how="left", maintain_order="left")
+    return (
+        _gains(_decided(table, minimum_evidence, highest_risk))
+        .sort("saved_gpu_hours", "gpu_hours", "group", descending=[True, True, False], nulls_last=True)
+        .select(COLUMNS)
+    )
+
+
+COLUMNS = (
+    *REQUEST,
+    "board",
+    "profile",
+    "instances",
+    "nodes",
+    "jobs",
+    "memory_asked_gib",
+    "memory_peak_gib",
+    "sm_activity",
+    "run_s",
+    "run_p95_s",
+    "time_limit_s",
+    "wait_s",
+    "profile_hint",
+    "size_runs",
+    "risk_out_of_memory",
+    "risk_too_small",
+    "instances_hint",
+    "active_runs",
+    "risk_too_few",
+    "size_risk_at_most",
+    "size_reason",
+    "limit_hint_s",
+    "limit_runs",
+    "later_runs",
+    "risk_time_out",
+    "limit_reason",
+    "gpu_hours",
+    "saved_gpu_hours",
+    "at_risk_gpu_hours",
+    "freed_limit_gpu_hours",
+    "time_out_gpu_hours",
+)
+
+
+def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
+    """What a group asked for and used, in figures that stand for it."""
+    same = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
+    return jobs.group_by("group").agg(
+        *(pl.col(name).first() for name in same),
+        pl.col("nodes").max(),
+        pl.col("memory_peak_gib").max(),
+        *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
+        pl.col("gpu_hours").sum(),
+        jobs=pl.len(),
+    )
+
+
+def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
+    """Hints where there is enough evidence and little risk, and a reason in any case."""
+    table = table.with_columns(pl.col("size_runs", "active_runs", "limit_runs", "later_runs").fill_null(0))
+    one = pl.col("instances") == 1
+    failures = {
+        name: (pl.col(risk) * pl.col(runs)).round().cast(pl.Int64)
+        for name, risk, runs in (
+            ("size", "risk_out_of_memory", "size_runs"),
+            ("count", "risk_too_few", "active_runs"),
+            ("limit", "risk_time_out", "later_runs"),
+        )
+    }
+    size_refused = (
+        pl.when(~one & (pl.col("active_runs") < minimum))
+        .then(
+            pl.format(
+                "{} with samples of all GPUs, {} needed", _some("active_runs", "full run"), pl.lit(minimum)
+            )
+        )
+        .when(~one & (pl.col("risk_too_few") > highest_risk))
+        .then(
+            pl.format(
+                "held back: in {} of {} runs more GPUs worked than in the others",
+                failures["count"],
+                "active_runs",
+            )
+        )
+        .when(one & pl.col("gpu_model").is_null() & pl.col("board").is_null())
+        .then(pl.lit("board not named"))
+        .when(one & pl.col("board").is_null())
+        .then(pl.format("board {} is not known as one of the catalogue", "gpu_model"))
+        .when(one & pl.col("rank_asked").is_null())
+        .then(pl.lit("variant of a profile: kept"))
+        .when(one & (pl.col("size_runs") < minimum))
+        .then(
+            pl.format("{} with measured memory, {} needed", _some("size_runs", "full run"), pl.lit(minimum))
+        )
+        .when(one & (pl.col("risk_out_of_memory") > highest_risk))
+        .then(
+            pl.format(
+                "held back: {} of {} runs would not have fitted where the others did",
+                failures["size"],
+                "size_runs",
+            )
+        )
+    )
+    few = max(minimum, runs_needed())
+    limit_refused = (
+        pl.when(pl.col("limit_runs") < few)
+        .then(pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)))
+        .when(pl.col("limit").is_infinite())
+        .then(
+            pl.format(
+                "more than {} % of {} runs were stopped by their limit",
+                pl.lit(100 - COVERED_PERCENT),
+                "limit_runs",
+            )
+        )
+        .when(pl.col("freed") <= 0)
+        .then(pl.lit("the limits asked for are tighter already"))
+        .when(pl.col("risk_time_out") > highest_risk)
+        .then(
+            pl.format(
+                "held back: {} of {} later runs outlast the limit of those before",
+                failures["limit"],
+                "later_runs",
+            )
+        )
+    )
+    tested = (
+        pl.when(pl.col("later_runs") > 0)
+        .then(
+            pl.format(
+                "{} of {} later runs outlast the limit of those before", failures["limit"], "later_runs"
+            )
+        )
+        .otherwise(pl.lit("no later run to test it on"))
+    )
+    covers = pl.format(
+        "covers {} % of runs like these {}, plus {} %; {}",
+        pl.lit(COVERED_PERCENT),
+        "limit_runs",
+        pl.lit(round(100 * MARGIN)),
+        tested,
+    )
+    reached = (
+        pl.when(one)
+        .then(pl.format("held {} full runs with headroom", "size_runs"))
+        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "active_runs"))
+    )
+    at_most = most_beyond(pl.when(one).then("size_runs").otherwise("active_runs"))
+    proven = pl.format(
+        "{}; at most {} % of later runs need more ({} % confidence)",
+        reached,
+        (100 * at_most).ceil().cast(pl.Int64),
+        pl.lit(CONFIDENCE_PERCENT),
+    )
+    unchanged = pl.col("rank") == pl.col("rank_asked")
+    return table.with_columns(
+        profile_hint=pl.when(size_refused.is_null()).then(
+            pl.when(one & ~unchanged).then("needed").otherwise("profile")
+        ),
+        instances_hint=pl.when(size_refused.is_null()).then(
+            pl.when(one).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
+        ),
+        limit_hint_s=pl.when(limit_refused.is_null()).then("limit"),
+        run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
+        size_risk_at_most=at_most,
+        size_reason=pl.coalesce(size_refused, proven),
+        limit_reason=pl.coalesce(limit_refused, covers),
+    )
+
+
+def _some(count: str, noun: str) -> pl.Expr:
+    """A number of things in words: one run, or several runs."""
+    return pl.format(
+        "{} " + noun + "{}", count, pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
+    )
+
+
+def _gains(table: pl.DataFrame) -> pl.DataFrame:
+    """Add GPU-hours saved, at risk, and freed from time limits."""
+    one = pl.col("instances") == 1
+    size = (
+        pl.when(one)
+        .then(pl.col("share_hint") / pl.col("share_asked"))
+        .otherwise(pl.col("instances_hint") / pl.col("instances"))
+    )
+    hinted = pl.col("profile_hint").is_not_null()
+    held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
+    failed = pl.when(one).then("out_of_memory_hours").otherwise("too_few_hours")
+    stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("limit_hint_s") / 3600
+    limited = pl.col("limit_hint_s").is_not_null()
+    return table.with_columns(
+        saved_gpu_hours=pl.when(hinted).then(pl.col("gpu_hours") * (1 - size)),
+        at_risk_gpu_hours=pl.when(hinted).then(failed * held),
+        freed_limit_gpu_hours=pl.when(limited).then("freed"),
+        time_out_gpu_hours=pl.when(limited).then(stopped * pl.col("share_asked") * pl.col("instances")),
+    )
+
+
+def _freed(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """GPU-hours that the limits of past runs asked for beyond the limit that covers them."""
+    runs = jobs.filter(pl.col("run_s").is_not_null()).join(
+        table.select("group", "limit"), on="group", maintain_order="left"
+    )
+    beyond = (pl.col("time_limit_s") - pl.col("limit")) * pl.col("share_asked") * pl.col("instances")
+    known = beyond.is_not_null()
+    return runs.filter(known).group_by("group").agg(freed=beyond.sum() / 3600)

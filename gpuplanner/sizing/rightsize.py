@@ -1,0 +1,309 @@
+"""Right-sizing: the smallest profile that holds what a job was seen to use."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
+from gpuplanner.sizing.evidence import add_class_needs, add_own_needs
+from gpuplanner.sizing.requests import resolve_requests, sizes, slices
+
+EVIDENCE = ("telemetry", "job statistics", "class", "request")
+"""What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its
+own request."""
+COLUMNS = (
+    "job_id",
+    "attempt",
+    "tenant",
+    "job_class",
+    "profile_requested",
+    "profile_needed",
+    "instances",
+    "sms_needed",
+    "memory_needed_gib",
+    "change",
+    "evidence",
+    "reason",
+    "gpu_hours_requested",
+    "gpu_hours_needed",
+)
+
+
+def rightsize(
+    jobs: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    samples: pl.DataFrame | None = None,
+    headroom: float = 0.10,
+    minimum_evidence: int = 5,
+) -> pl.DataFrame:
+    """Say for each job which profile it needs, and what that rests on.
+
+    A need has two parts. SMs: activity times the SMs of what the job *held* (a job that names 1g.10gb but
+    held a whole H100 at 20 % uses 26 SMs). Memory: the peak. The profile is the smallest, by compute slices
+    and then memory, with enough of both. A part that was not observed counts as large as the request, never
+    as zero.
+
+    - telemetry: the 95 % quantile of the minute means of SM activity, over at least `minimum_evidence`
+      minutes, and the peak of memory plus headroom;
+    - job statistics: mean SM activity and peak memory of the accounting record, plus headroom;
+    - class: without either, the 95 % quantile of the needs of observed jobs of the same tenant and class,
+      else of the same class, if there are at least `minimum_evidence`;
+    - request: without any of them, what was asked for.
+
+    Only jobs on one GPU or slice change. More than the request is said only where the use itself, without
+    headroom, is above it.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    board : GpuModel or str
+        The board to size for; the activity of whole GPUs is taken to be that of this board.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    headroom : float
+        Share added to a mean SM activity and to peak memory.
+    minimum_evidence : int
+        Fewest minutes of a job, and fewest jobs of a class, that count as evidence.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_jobs, 14)
+        In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
+        this board), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
+        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE`), ``reason``,
+        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the time held; null if that is open].
+
+    Raises
+    ------
+    GeometryError
+        If no source states the SMs of the board.
+    SchemaError
+        If `headroom` or `minimum_evidence` is out of range.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"gpus": [1.0, 8.0], "sm_activity": [0.1, 0.1], "memory_peak_gib": [14.0, 14.0]})
+    >>> jobs = jobs.with_columns(
+    ...     job_id=pl.Series(["1", "2"]),
+    ...     attempt=1,
+    ...     tenant=pl.lit("a"),
+    ...     state=pl.lit("COMPLETED"),
+    ...     submit_time=nine,
+    ...     start_time=nine,
+    ...     end_time=nine + timedelta(hours=7),
+    ... )
+    >>> sizes = rightsize(jobs, "H100-80GB-SXM5")
+    >>> sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
+    [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
+    """
+    if not 0 <= headroom < 1 or minimum_evidence < 1:
+        text = message(
+            "rightsize",
+            "headroom from 0 to below 1 and minimum_evidence of at least 1",
+            f"{headroom!r} and {minimum_evidence!r}",
+            "Use for example 0.1 and 5.",
+        )
+        raise SchemaError(text)
+    known = as_board(board)
+    table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
+    asked = _asked(resolve_requests(table, known), known)
+    observed = add_own_needs(asked, samples, known, headroom=headroom, minimum_minutes=minimum_evidence)
+    needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
+        sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
+        memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
+        evidence=_evidence(),
+    )
+    return _explained(_decided(needs, known), known).select(COLUMNS)
+
+
+def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+    """What :func:`rightsize` returns where nothing can be judged: every request stands.
+
+    For boards that cannot be cut, and for those of which no source states the SMs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    board : GpuModel or str
+        The board that requests are read for.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.hardware import whole_board
+    >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
+    >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
+    >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)
+    ('gpu', 'same', 'nothing to choose from')
+    """
+    known = as_board(board)
+    asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
+    names = asked["profile"].drop_nulls().unique().to_list()
+    share = pl.col("profile").replace_strict(
+        {name: known.share(name) for name in names}, default=None, return_dtype=pl.Float64
+    )
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    nothing = pl.lit(None, pl.Float64)
+    return asked.with_columns(
+        profile_requested="profile",
+        profile_needed="profile",
+        sms_needed=nothing,
+        memory_needed_gib=nothing,
+        change=pl.lit("same"),
+        evidence=pl.lit("request"),
+        reason=pl.lit("nothing to choose from"),
+        gpu_hours_requested=share * pl.col("instances") * hours,
+        gpu_hours_needed=share * pl.col("instances") * hours,
+    ).select(COLUMNS)
+
+
+def rightsize_summary(table: pl.DataFrame) -> pl.DataFrame:
+    """Over-requesting by tenant and class.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        From :func:`rightsize`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``job_class``, ``jobs`` (that ask for a GPU), ``observed_share`` (with evidence of their
+        own), ``over_share`` (need a smaller profile than they ask for), ``gpu_hours_requested``,
+        ``gpu_hours_needed`` [GPU h], sorted by the first two.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame(
+    ...     {
+    ...         "tenant": ["a", "a"],
+    ...         "job_class": ["evaluation"] * 2,
+    ...         "profile_requested": ["gpu", "1g.10gb"],
+    ...         "change": ["smaller", "same"],
+    ...         "evidence": ["telemetry", "class"],
+    ...         "gpu_hours_requested": [7.0, 1.0],
+    ...         "gpu_hours_needed": [2.0, 1.0],
+    ...     }
+    ... )
+    >>> rightsize_summary(table).row(0)
+    ('a', 'evaluation', 2, 0.5, 0.5, 8.0, 3.0)
+    """
+    return (
+        table.filter(pl.col("profile_requested").is_not_null())
+        .group_by("tenant", "job_class", maintain_order=True)
+        .agg(
+            jobs=pl.len(),
+            observed_share=pl.col("evidence").is_in(EVIDENCE[:2]).mean(),
+            over_share=(pl.col("change") == "smaller").mean(),
+            gpu_hours_requested=pl.col("gpu_hours_requested").sum(),
+            gpu_hours_needed=pl.col("gpu_hours_needed").sum(),
+        )
+        .sort("tenant", "job_class")
+    )
+
+
+def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """What each job asked for, in SMs and memory of one instance, and whether it can be sized at all."""
+    table = sizes(board)
+    whole = table.row(by_predicate=pl.col("profile") == WHOLE_GPU, named=True)
+    fraction = (pl.col("gpus") < 1) & pl.col("profile_requested").is_null()
+    return (
+        jobs.with_row_index("row")
+        .join(table, on="profile", how="left", maintain_order="left")
+        .with_columns(
+            asked_sms=pl.when(fraction).then(pl.col("gpus") * whole["sms"]).otherwise("sms"),
+            asked_memory_gib=pl.when(fraction)
+            .then(pl.col("gpus") * whole["memory_gib"])
+            .otherwise("memory_gib"),
+            sizable=pl.col("rank").is_not_null() & (pl.col("instances") == 1),
+        )
+    )
+
+
+def _evidence() -> pl.Expr:
+    own = pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null()
+    return (
+        pl.when(pl.col("minutes").is_not_null())
+        .then(pl.lit("telemetry"))
+        .when(own)
+        .then(pl.lit("job statistics"))
+        .when(pl.col("class_jobs").is_not_null())
+        .then(pl.lit("class"))
+        .otherwise(pl.lit("request"))
+    )
+
+
+def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
+    known = slices(board)
+    names = {rank: part.name for rank, part in enumerate(known)}
+    full, whole = len(known), len(known) + 1  # ranks of the sizes that take the whole board
+    holds = {
+        rank: (pl.col("sms_needed") <= part.sms) & (pl.col("memory_needed_gib") <= part.memory_gib)
+        for rank, part in enumerate(known)
+    }
+    fitting = pl.coalesce(
+        *(pl.when(fits).then(rank) for rank, fits in holds.items()),
+        pl.when(pl.col("rank") == full).then(full).otherwise(whole),
+    )
+    use_fits = (pl.col("used_sms") <= pl.col("sms")).fill_null(True) & (
+        pl.col("used_memory_gib") <= pl.col("memory_gib")
+    ).fill_null(True)
+    own = pl.col("evidence").is_in(EVIDENCE[:2])
+    larger = pl.col("fitting") > pl.col("rank")
+    same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
+    return needs.with_columns(fitting=fitting).with_columns(
+        change=pl.when(same)
+        .then(pl.lit("same"))
+        .when(larger)
+        .then(pl.lit("larger"))
+        .otherwise(pl.lit("smaller")),
+        profile_needed=pl.when(same)
+        .then("profile")
+        .otherwise(pl.col("fitting").replace_strict(names, default=WHOLE_GPU)),
+    )
+
+
+def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """Add the reason in words, and GPU-hours before and after."""
+    by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
+    by_record = pl.concat_str(
+        pl.when(pl.col("own_sms").is_not_null()).then(pl.lit("mean activity")),
+        pl.when(pl.col("own_memory_gib").is_not_null()).then(pl.lit("peak memory")),
+        separator=" and ",
+        ignore_nulls=True,
+    )
+    reason = (
+        pl.when(pl.col("instances") == 0)
+        .then(pl.lit("asks for no GPU"))
+        .when(pl.col("profile").is_null())
+        .then(pl.lit("request not known"))
+        .when(pl.col("instances") > 1)
+        .then(pl.lit("more than one GPU or instance: kept"))
+        .when(pl.col("rank").is_null())
+        .then(pl.lit("variant of a profile: kept"))
+        .when(pl.col("evidence") == "telemetry")
+        .then(by_telemetry)
+        .when(pl.col("evidence") == "job statistics")
+        .then(pl.format("{} + headroom", by_record))
+        .when(pl.col("evidence") == "class")
+        .then(pl.format("{} observed jobs of its class", "class_jobs"))
+        .otherwise(pl.lit("nothing observed"))
+    )
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    shares = dict(sizes(board).select("profile", "share").iter_rows())
+    return decided.with_columns(
+        profile_requested="profile",
+        reason=reason,
+        gpu_hours_requested=pl.col("share") * pl.col("instances") * hours,
+        gpu_hours_needed=pl.col("profile_needed").replace_strict(shares, default=None)
+        * pl.col("instances")
+        * hours,
+    )

@@ -1,0 +1,214 @@
+"""The speed model: what was fitted and calibrated, and the predictions that it makes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, message
+from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.schemas import check, conform
+from gpuplanner.sizing.speed.boundness import Fitted, log_boundness
+from gpuplanner.sizing.speed.calibrate import COVERAGES, NEAR_WHOLE, radius_name, with_radii
+from gpuplanner.sizing.speed.slices import full_profile, profile_table, sm_fraction
+from gpuplanner.sizing.speed.tables import SpeedJobs
+
+CARRIED = ", carried by SMs"
+"""Ends the evidence of a profile that was not measured on any board of the same name."""
+
+COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
+"""Columns of a prediction."""
+
+
+@dataclass(frozen=True, eq=False)
+class SpeedModel:
+    """Speed of jobs on MIG profiles, relative to the whole GPU, with intervals.
+
+    Made by :func:`~gpuplanner.sizing.speed.fit`, read by :func:`~gpuplanner.sizing.speed.model_from_json`; the one
+    that is shipped is :func:`~gpuplanner.sizing.speed.default_model`.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        Law and links.
+    radii : polars.DataFrame
+        From :func:`~gpuplanner.sizing.speed.calibrate.conformal_radii`.
+    noise : tuple of float
+        From :func:`~gpuplanner.sizing.speed.calibrate.noise_radii`.
+    slices : tuple of int
+        Compute slices of the profiles measured, in the order of the fractions of the law; without the whole GPU.
+    measured : tuple of (str, int, int)
+        Board, compute slices and memory slices of the profiles measured. For all others the limit is carried
+        over by the share of the SMs, and the interval widened.
+    widening : float
+        Factor on the log of the half-width of such intervals.
+    provenance : mapping
+        Data, split, and errors and coverage on held-out models; text and numbers.
+    """
+
+    fitted: Fitted
+    radii: pl.DataFrame
+    noise: tuple[float, ...]
+    slices: tuple[int, ...]
+    measured: tuple[tuple[str, int, int], ...]
+    widening: float
+    provenance: Mapping[str, Any]
+
+    def predict(
+        self,
+        jobs: pl.DataFrame,
+        board: GpuModel | str,
+        *,
+        coverage: float = 0.9,
+        where: str = "predict: jobs",
+    ) -> pl.DataFrame:
+        """Speed of each class of jobs on each profile of a board that it fits.
+
+        Parameters
+        ----------
+        jobs : polars.DataFrame
+            A table :class:`~gpuplanner.sizing.speed.tables.SpeedJobs`; the more is known, the narrower the interval.
+            A ``measured_profile`` is one of this board.
+        board : GpuModel or str
+            The board.
+        coverage : {0.8, 0.9}
+            Nominal coverage of the intervals.
+        where : str
+            Where the table came from, for messages.
+
+        Returns
+        -------
+        polars.DataFrame
+            :data:`COLUMNS`, jobs in their order, profiles from small to large, then ``"gpu"``: ``speed``
+            relative to the full-size profile in (0, 1], the ends of its interval, and ``evidence``. A profile
+            that a job does not fit has no row: the job is not slow there, it does not run. The interval of
+            the full-size profile begins at its share of the SMs of the board that is not cut (98 of 108 on an
+            A100), since no data compare the two.
+
+        Raises
+        ------
+        SchemaError
+            If the table is not what it should be, or `coverage` is none of those kept.
+        GeometryError
+            If the board or a profile is unknown, or no source states SMs or, where a job names its need,
+            memory.
+
+        Warns
+        -----
+        GpuPlannerWarning
+            If a class of jobs fits no profile.
+
+        Notes
+        -----
+        Telemetry was measured on training jobs only, batch sizes alone on inference only, and every board was
+        an A100. Evidence that ends in "carried by SMs" rests on an assumption: the limit of a profile is that
+        of the same share of the SMs of an A100, and the interval is widened by :attr:`widening`.
+
+        Examples
+        --------
+        >>> from gpuplanner.sizing.speed import default_model
+        >>> jobs = pl.DataFrame({"job_class": ["tuning"], "memory_gib": 12.0, "power_share": 0.5})
+        >>> default_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
+        [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'whole GPU'), ('gpu', 'whole GPU')]
+        """
+        if coverage not in COVERAGES:
+            expected = f"one of {', '.join(map(str, COVERAGES))}"
+            raise SchemaError(message("predict: coverage", expected, repr(coverage), "Choose one."))
+        known = as_board(board)
+        table = check(conform(jobs, SpeedJobs, where=where), SpeedJobs, where=where).with_row_index("job")
+        facts = _with_measured(table, known)
+        facts = facts.with_columns(log_boundness(self.fitted, facts))
+        rows = _fitting(facts, profile_table(known))
+        parts = self._bounded(self._predicted(rows.filter(pl.col("fraction") < 1), known), coverage)
+        whole = rows.filter(pl.col("fraction") == 1).with_columns(
+            speed=1.0, speed_low="uncut", speed_high=1.0, evidence=pl.lit("whole GPU")
+        )
+        both = pl.concat([parts, whole], how="diagonal")
+        return both.sort("job", "rank").select(COLUMNS)
+
+    def _predicted(self, rows: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+        """Add the limit and the speed, and what of the calibration holds for the profile."""
+        limit = self.fitted.law.limit(rows["fraction"].to_numpy())
+        speed = self.fitted.law.speed(rows["log_boundness"].to_numpy(), limit)
+        own = (pl.col("profile") == pl.col("measured_profile")).fill_null(False)
+        places = [(board.name, *size) for size in rows.select("compute_slices", "memory_slices").iter_rows()]
+        known = pl.Series([place in self.measured for place in places], dtype=pl.Boolean)
+        return rows.with_columns(room=-pl.Series(limit).log(), speed=pl.Series(speed)).with_columns(
+            speed=pl.when(own).then(pl.col("measured_speed").clip(upper_bound=1.0)).otherwise("speed"),
+            near_whole=pl.col("speed") >= NEAR_WHOLE,
+            compute_slices=self._nearest(rows["fraction"]),
+            measured_slices=self._nearest(rows["measured_fraction"]),
+            carried=~own & ~known,
+            evidence=pl.when(own).then(pl.lit("measured")).otherwise("evidence"),
+        )
+
+    def _bounded(self, rows: pl.DataFrame, coverage: float) -> pl.DataFrame:
+        """Add the interval."""
+        radius = pl.col(radius_name(coverage)) * pl.col("room")
+        noise = self.noise[COVERAGES.index(coverage)]
+        half = pl.when(pl.col("evidence") == "measured").then(noise).otherwise(radius)
+        half = half * pl.when("carried").then(self.widening).otherwise(1.0)
+        return with_radii(rows, self.radii).with_columns(
+            speed_low=pl.col("speed") * (-half).exp(),
+            speed_high=(pl.col("speed") * half.exp()).clip(upper_bound=1.0),
+            evidence=pl.col("evidence") + pl.when("carried").then(pl.lit(CARRIED)).otherwise(pl.lit("")),
+        )
+
+    def _nearest(self, fractions: pl.Series) -> pl.Series:
+        """Compute slices of the measured profile whose share of the SMs is nearest, as a ratio."""
+        known = [math.log(fraction) for fraction in self.fitted.law.fractions]
+
+        def nearest(fraction: float) -> int:
+            return min(
+                zip(known, self.slices, strict=False), key=lambda one: abs(one[0] - math.log(fraction))
+            )[1]
+
+        found = {fraction: nearest(fraction) for fraction in fractions.drop_nulls().unique()}
+        return fractions.replace_strict(found, default=None, return_dtype=pl.Int64)
+
+
+def _with_measured(table: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """Add the share of the SMs of the profile on which a speed was measured, under its name on this board."""
+    names = table["measured_profile"].drop_nulls().unique(maintain_order=True)
+    profiles = {name: board.profile(name) for name in names}
+    fractions = {name: sm_fraction(board, profile) for name, profile in profiles.items()}
+    whole = [name for name, fraction in fractions.items() if fraction >= 1]
+    if whole:
+        expected = f"a profile smaller than {full_profile(board).name}"
+        todo = "Its speed is 1; leave both columns empty."
+        raise SchemaError(message("predict: measured_profile", expected, examples(whole), todo))
+    column = pl.col("measured_profile")
+    return table.with_columns(
+        column.replace_strict(
+            {name: profile.name for name, profile in profiles.items()}, default=None, return_dtype=pl.String
+        ),
+        measured_fraction=column.replace_strict(fractions, default=None, return_dtype=pl.Float64),
+    )
+
+
+def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
+    """Every job on every profile that holds it; those that none holds are named."""
+    unknown = profiles.filter(pl.col("memory_gib").is_null())["profile"]
+    if len(unknown) and facts["memory_gib"].is_not_null().any():
+        got = f"none for {examples(unknown.to_list())}"
+        todo = "Give rows of your own with 'memory_gib', or leave the memory of the jobs empty."
+        raise GeometryError(
+            message("predict: memory of the profiles", "a number in the catalogue", got, todo)
+        )
+    pairs = facts.rename({"memory_gib": "needed_gib"}).join(profiles, how="cross")
+    rows = pairs.filter(pl.col("needed_gib").is_null() | (pl.col("needed_gib") <= pl.col("memory_gib")))
+    nowhere = facts.filter(~pl.col("job").is_in(rows["job"].unique().to_list()))["job_class"].to_list()
+    if nowhere:
+        text = message(
+            "predict: memory_gib",
+            "what at least the whole board has",
+            f"more in {len(nowhere)} class(es): {examples(nowhere)}",
+            "They have no row; name a larger board, or more than one GPU.",
+        )
+        warnings.warn(text, GpuPlannerWarning, stacklevel=3)
+    return rows

@@ -1,0 +1,275 @@
+"""The only file that talks to a solver: models in, honest answers out.
+
+All work goes through PuLP. HiGHS gets the model as arrays in one call and starts from a known answer if there
+is one; CBC is there for comparison. The word "Optimal" of a solver that was stopped is not believed: an
+answer counts as optimal only if the solver proved it within the gap asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner._optional import import_optional
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.linear import LinearModel
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+_SENSES = {">=": 1, "<=": -1}
+_LONG_SOLVE_COLUMNS = 2000
+
+# Solvers work to tolerances of 1e-7 and more: a bound is stated lower by this, so that it is one.
+_BOUND_SLACK = 1e-7
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Answer of a solver.
+
+    Parameters
+    ----------
+    status : {"optimal", "feasible", "infeasible", "unknown"}
+        ``optimal``: proven within the gap asked for. ``feasible``: an answer without that proof.
+    values : ndarray of float or None, shape (n_columns,)
+        Column values; None unless optimal or feasible.
+    objective : float or None
+        Their cost.
+    bound : float or None
+        No answer can cost less. None if the solver proved nothing.
+    """
+
+    status: Status
+    values: NDArray[np.float64] | None = None
+    objective: float | None = None
+    bound: float | None = None
+
+
+def solve(
+    model: LinearModel,
+    effort: Effort,
+    *,
+    gap: float = 0.0,
+    relaxed: bool = False,
+    start: NDArray[np.float64] | None = None,
+    nodes: int | None = None,
+) -> Solution:
+    """Minimise a model.
+
+    Parameters
+    ----------
+    model : LinearModel
+        Columns are whole numbers unless relaxed.
+    effort : Effort
+        Solver, seed and deadline.
+    gap : float
+        Relative gap at which the solver may stop.
+    relaxed : bool
+        Let columns take fractions.
+    start : ndarray of float, optional, shape (n_columns,)
+        A feasible answer to begin with (HiGHS).
+    nodes : int, optional
+        Most branch-and-bound nodes (HiGHS): a limit that does not depend on the speed of the machine.
+
+    Returns
+    -------
+    Solution
+        A solver that fails leaves status ``unknown``.
+
+    Raises
+    ------
+    MissingDependencyError
+        If PuLP or the solver is not installed.
+
+    Examples
+    --------
+    >>> model = LinearModel()
+    >>> x = model.add_columns(["x"], cost=[3.0], high=[10.0])
+    >>> model.add_row("demand", x, [2.0], ">=", 5.0)
+    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> solve(model, effort).objective, solve(model, effort, relaxed=True).objective
+    (9.0, 7.5)
+    """
+    limit_s = effort.remaining_s()
+    if limit_s == 0.0:
+        return Solution("unknown")
+    if not model.names:
+        return Solution("optimal", np.zeros(0), 0.0, 0.0)
+    effort.work.take()
+    if effort.solver == "cbc":
+        return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, limit_s=limit_s)
+    options = {
+        "gapRel": gap,
+        "threads": 1,
+        "timeLimit": limit_s,
+        "random_seed": effort.seed,
+        "mip_max_nodes": nodes,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    return _solve_with_highs(model, options, relaxed=relaxed, start=start)
+
+
+def lp_text(model: LinearModel) -> str:
+    """Print a model in LP format, as PuLP writes it."""
+    problem, _ = _to_pulp(model, relaxed=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.lp"
+        problem.writeLP(str(path))
+        return path.read_text(encoding="utf-8")
+
+
+def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Any, list[Any]]:
+    """The model as a PuLP problem, and its variables in the order of the columns."""
+    pulp = import_optional("pulp", extra="plan")
+    problem = pulp.LpProblem("gpuplanner", pulp.LpMinimize)
+    category = pulp.LpContinuous if relaxed else pulp.LpInteger
+    columns = [
+        problem.add_variable(name, low, high, category)
+        for name, low, high in zip(model.names, model.low, model.high, strict=True)
+    ]
+    costs = zip(columns, model.cost, strict=True)
+    problem.setObjective(pulp.LpAffineExpression({column: cost for column, cost in costs if cost}))
+    for row in model.rows:
+        terms = {columns[c]: value for c, value in zip(row.columns, row.coefficients, strict=True)}
+        constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), _SENSES[row.sense], row.name, row.rhs)
+        problem.addConstraint(constraint)
+    return problem, columns
+
+
+def _solve_with_cbc(
+    model: LinearModel, effort: Effort, *, gap: float, relaxed: bool, limit_s: float
+) -> Solution:
+    problem, columns = _to_pulp(model, relaxed=relaxed)
+    pulp = import_optional("pulp", extra="plan")
+    with warnings.catch_warnings():
+        # The class leaves PuLP with version 4, which the extra excludes.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        options = [f"randomSeed {effort.seed}", f"randomCbcSeed {effort.seed}"]
+        cbc = pulp.PULP_CBC_CMD(msg=False, gapRel=gap, timeLimit=limit_s, threads=1, options=options)
+    try:
+        problem.solve(cbc)
+    except pulp.PulpSolverError:
+        return Solution("unknown")
+    if problem.sol_status == pulp.LpSolutionInfeasible:
+        return Solution("infeasible")
+    if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        return Solution("unknown")
+    values = np.array([column.varValue or 0.0 for column in columns])
+    objective = model.value(values)
+    if problem.sol_status == pulp.LpSolutionIntegerFeasible:
+        return Solution("feasible", values, objective)
+    # CBC says optimal within the gap but not how close it came.
+    return Solution("optimal", values, objective, _lowered(objective - gap * abs(objective)))
+
+
+def _solve_with_highs(
+    model: LinearModel, options: dict[str, Any], *, relaxed: bool, start: NDArray[np.float64] | None
+) -> Solution:
+    highspy = import_optional("highspy", extra="plan")
+    problem, columns = _to_pulp(model, relaxed=relaxed)
+    solver = _array_highs()(columns, start, msg=False, **options)
+    problem.solve(solver)
+    highs = problem.solverModel
+    info = highs.getInfo()
+    state = highs.getModelStatus()
+    states = highspy.HighsModelStatus
+    if state in (states.kInfeasible, states.kUnboundedOrInfeasible):
+        return Solution("infeasible")
+    finished = state == states.kOptimal
+    mixed = not relaxed
+    bound = float(info.mip_dual_bound) if mixed else float(info.objective_function_value)
+    proven = _lowered(bound) if np.isfinite(bound) and (mixed or finished) else None
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return Solution("unknown", bound=proven)
+    values = np.array(highs.getSolution().col_value)
+    return Solution("optimal" if finished else "feasible", values, model.value(values), proven)
+
+
+def _lowered(bound: float) -> float:
+    return bound - _BOUND_SLACK * max(1.0, abs(bound))
+
+
+@functools.cache
+def _array_highs() -> Any:  # noqa: ANN401 - a class of a library that is imported late
+    """PuLP's HiGHS class, handing the model over as arrays instead of row by row."""
+    pulp = import_optional("pulp", extra="plan")
+    highspy = import_optional("highspy", extra="plan")
+
+    base: Any = pulp.HiGHS
+
+    class ArrayHiGHS(base):  # type: ignore[misc]
+        def __init__(self, columns: list[Any], start: NDArray[np.float64] | None, **options: object) -> None:
+            super().__init__(**options)
+            self.columns = columns
+            self.start = start
+
+        def buildSolverModel(self, lp: Any) -> None:  # noqa: ANN401 - name of the base class
+            _pass_arrays(highspy, lp, self.columns)
+
+        def callSolver(self, lp: Any) -> None:  # noqa: ANN401 - name of the base class
+            if self.start is not None:
+                first = highspy.HighsSolution()
+                first.col_value = self.start.tolist()
+                lp.solverModel.setSolution(first)
+            if len(self.columns) < _LONG_SOLVE_COLUMNS:
+                lp.solverModel.run()
+            else:
+                _run_interruptibly(lp.solverModel)
+
+        def findSolutionValues(self, lp: Any) -> tuple[int, int]:  # noqa: ANN401 - as above
+            # The caller reads model status and solution status from HiGHS itself.
+            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
+
+    return ArrayHiGHS
+
+
+def _pass_arrays(highspy: Any, lp: Any, columns: list[Any]) -> None:  # noqa: ANN401 - library objects
+    for position, column in enumerate(columns):
+        column.index = position
+    rows = list(lp.constraints())
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(columns), len(rows)
+    model.col_cost_ = np.array([lp.objective.get(column, 0.0) for column in columns], dtype=np.float64)
+    model.col_lower_ = np.array([column.lowBound for column in columns], dtype=np.float64)
+    model.col_upper_ = np.array([column.upBound for column in columns], dtype=np.float64)
+    infinity = highspy.kHighsInf
+    lows, highs = ([row.getLb() for row in rows], [row.getUb() for row in rows])
+    model.row_lower_ = np.array([-infinity if low is None else low for low in lows], dtype=np.float64)
+    model.row_upper_ = np.array([infinity if high is None else high for high in highs], dtype=np.float64)
+    matrix = model.a_matrix_
+    matrix.format_ = highspy.MatrixFormat.kRowwise
+    matrix.start_ = np.cumsum([0, *(len(row.expr) for row in rows)], dtype=np.int32)
+    matrix.index_ = np.array([column.index for row in rows for column in row.expr], dtype=np.int32)
+    matrix.value_ = np.array([value for row in rows for value in row.expr.values()], dtype=np.float64)
+    if columns and columns[0].cat == "Integer":
+        model.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
+    lp.solverModel.passModel(model)
+
+
+def _run_interruptibly(highs: Any) -> None:  # noqa: ANN401 - library object
+    """Run in a thread, so that Ctrl-C stops the solver at once instead of waiting for it."""
+    highs.HandleUserInterrupt = True
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            highs.run()
+        finally:
+            done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while not done.wait(0.2):
+            pass
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what SIGTERM becomes
+        highs.cancelSolve()
+        done.wait()
+        raise

@@ -1,0 +1,1 @@
+"""What could come: outlook, plans, the same jobs under every policy, and what that saves."""

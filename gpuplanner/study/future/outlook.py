@@ -1,0 +1,159 @@
+"""What will be wanted: demand series of each view, their forecasts, and the demand that a plan must cover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.demand import POOL, demand_series, pool
+from gpuplanner.forecast import ForecastResult, reconcile_to_pool
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.disk_cache import kept_forecast
+from gpuplanner.study.past.history import history
+from gpuplanner.study.stages import Stage, stage
+
+LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Demand of the past and its forecast.
+
+    Attributes
+    ----------
+    demand : polars.DataFrame
+        Table ``schemas.Demand``, tenants apart.
+    result : ForecastResult
+        Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well.
+    by_tenant : polars.DataFrame or None
+        Forecast of the tenants, made to add up to that of the pool.
+    """
+
+    demand: pl.DataFrame
+    result: ForecastResult
+    by_tenant: pl.DataFrame | None = None
+
+    @property
+    def to_cover(self) -> pl.DataFrame:
+        """The forecast that a plan covers: that of the tenants where there is one."""
+        return self.result.forecast if self.by_tenant is None else self.by_tenant
+
+
+_GRID = ("slot_hours", "horizon_slots")
+_PAST = tuple(name for name in history.fields if name != "over_request_share")
+
+
+@stage(*history.fields, "slot_hours")
+def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
+    """Demand of each view over the recent past, as if nobody had queued."""
+    known = history(scenario)
+    return {
+        view: demand_series(
+            jobs, slot_hours=scenario.slot_hours, start=known.recent, end=known.plan_start, clock="wanted"
+        )
+        for view, jobs in known.views.items()
+    }
+
+
+@stage(*history.fields, *_GRID)
+def pooled(scenario: Scenario) -> ForecastResult:
+    """Forecast of the pool in every view, with one choice of models and one calibration for all.
+
+    The views tell of the same jobs. Were they judged apart, the noise of that judgement would show up as a
+    difference between them. Series are named ``view/profile``.
+    """
+    series = [
+        pool(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
+        for view, demand in demands(scenario).items()
+    ]
+    return kept_forecast(pl.concat(series), horizon=scenario.horizon_slots)
+
+
+@stage(*_PAST, *_GRID)
+def tenants(scenario: Scenario) -> ForecastResult:
+    """Forecast of every tenant and profile in the right-sized view."""
+    return kept_forecast(demands(scenario)["rightsized"], horizon=scenario.horizon_slots)
+
+
+def _outlook(scenario: Scenario, view: str) -> Outlook:
+    every_view = pooled(scenario)
+    mine = [_of_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
+    demand = demands(scenario)[view]
+    if view != "rightsized":
+        return Outlook(demand, ForecastResult(*mine))
+    each = tenants(scenario)
+    both = [
+        pl.concat([pool_part, tenant_part])
+        for pool_part, tenant_part in zip(mine, (each.forecast, each.scores, each.choice), strict=True)
+    ]
+    return Outlook(demand, ForecastResult(*both), reconcile_to_pool(each.forecast, mine[0]))
+
+
+def _of_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
+    """Rows of one view, under the names that the pool has elsewhere."""
+    mine = table.filter(pl.col("unique_id").str.starts_with(f"{view}/"))
+    return mine.with_columns(pl.col("unique_id").str.replace(view, POOL, literal=True))
+
+
+def _view_stage(view: str, fields: tuple[str, ...]) -> Stage[Outlook]:
+    return Stage(lambda scenario: _outlook(scenario, view), fields)
+
+
+# Only requests as made depend on how many people ask for too much.
+OUTLOOKS = {
+    "whole": _view_stage("whole", (*_PAST, *_GRID)),
+    "requested": _view_stage("requested", (*history.fields, *_GRID)),
+    "rightsized": _view_stage("rightsized", (*_PAST, *_GRID)),
+}
+
+
+@stage(*_PAST, *_GRID)
+def largest_gang(scenario: Scenario) -> int:
+    """Whole GPUs that the largest recent job asked for at once: fewer must never be on when it may come."""
+    known = history(scenario)
+    recent = known.views["rightsized"].filter(
+        (pl.col("profile") == WHOLE_GPU) & (pl.col("submit_time") >= known.recent)
+    )
+    return max(recent["instances"].to_list(), default=0)
+
+
+def expected_gpu_hours(scenario: Scenario) -> float:
+    """GPU-hours that the mean forecast expects over the horizon, of whole GPUs, or as today's fleet is cut."""
+    fleet = history(scenario).fleet
+    forecast = OUTLOOKS["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
+    profile = pl.col("unique_id").str.split("/").list.last()
+    names = forecast.select(profile).to_series().unique()
+    share = profile.replace_strict({name: fleet.board.share(name) for name in names}, return_dtype=pl.Float64)
+    gpus = forecast.select((pl.col("mean") * share).sum()).item()
+    return float(gpus) * scenario.slot_hours * scenario.arrival_scale
+
+
+def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
+    """Read a forecast at a quantile, on straight lines between those that are stored.
+
+    Parameters
+    ----------
+    forecast : polars.DataFrame
+        Table ``schemas.Forecast``.
+    quantile : float
+        Between 0.05 and 0.95.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id``, ``ds`` and ``y`` [instances].
+
+    Examples
+    --------
+    >>> from gpuplanner.schemas import Forecast, empty
+    >>> at_quantile(empty(Forecast), 0.9).columns
+    ['unique_id', 'ds', 'y']
+    """
+    names, levels = list(LEVELS), list(LEVELS.values())
+    above = int(np.clip(np.searchsorted(levels, quantile), 1, len(levels) - 1))
+    weight = (quantile - levels[above - 1]) / (levels[above] - levels[above - 1])
+    low, high = pl.col(names[above - 1]), pl.col(names[above])
+    return forecast.select("unique_id", "ds", y=low + weight * (high - low))

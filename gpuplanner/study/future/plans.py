@@ -1,0 +1,142 @@
+"""The plans of a study: one static layout per view, and the calendar that follows demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import InfeasiblePlanError, message
+from gpuplanner.planner import Limits, Plan, PlanProblem, assign, plan, verify
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
+from gpuplanner.study.past.history import history
+from gpuplanner.study.stages import Stage
+
+TIER_ORDER = ("guaranteed", "standard", "best_effort")
+_FIELDS = (
+    "quantile", "arrival_scale", "change_gpu_hours", "whole_gpus_kept", "whole_nodes_kept",
+    "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A plan and its problem; a plan that was found is verified by code that shares nothing with the planner."""
+
+    problem: PlanProblem
+    plan: Plan
+
+    @property
+    def layout_plan(self) -> pl.DataFrame:
+        """GPUs by number, table ``schemas.LayoutPlan``; raises if no plan was found."""
+        return assign(self.plan.require(), self.problem)
+
+
+def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
+    """Demand of a view at the scenario's quantile, on the scenario's fleet."""
+    known = history(scenario)
+    wanted = at_quantile(OUTLOOKS[view](scenario).to_cover, scenario.quantile).with_columns(
+        tenant=pl.col("unique_id").str.replace(r"/[^/]*$", ""),
+        profile=pl.col("unique_id").str.split("/").list.last(),
+    )
+    tenants = wanted["tenant"].unique().sort().to_list()
+    profiles = wanted["profile"].unique().sort().to_list()
+    slots = wanted["ds"].unique().sort()
+    dense = (
+        pl.DataFrame({"tenant": tenants})
+        .join(pl.DataFrame({"profile": profiles}), how="cross")
+        .join(slots.to_frame(), how="cross")
+        .join(wanted, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
+    )
+    demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
+    demand = _with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    fleet = known.fleet
+    return PlanProblem(
+        fleet.board,
+        fleet.gpus,
+        fleet.node_size,
+        known.plan_start,
+        scenario.slot_hours,
+        tenants,
+        profiles,
+        demand,
+        tiers=_tiers(known.jobs, tenants),
+        unmet_price=scenario.unmet_price,
+        change_gpu_hours=scenario.change_gpu_hours,
+        whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
+        # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
+        initial=fleet.layouts,
+        nodes=fleet.node_names,
+        limits=Limits(
+            whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
+            switches_per_day=scenario.switches_per_day,
+        ),
+    )
+
+
+def plan_view(
+    scenario: Scenario, view: str, method: str, *, calendars: int = 2, work_limit: int | None = None
+) -> Planned:
+    """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.contract.plan`."""
+    problem = plan_problem(scenario, view)
+    found = plan(
+        problem,
+        method=method,
+        calendars=calendars,
+        time_limit_s=scenario.time_limit_s,
+        gap_target=scenario.gap_target,
+        seed=scenario.seed,
+        work_limit=work_limit,
+    )
+    planned = Planned(problem, found)
+    faults = verify(found, problem, planned.layout_plan) if found.found else []
+    if faults:
+        text = message(
+            f"plan ({view}, {method})", "a plan that its check accepts", "; ".join(faults), "Report it."
+        )
+        raise InfeasiblePlanError(text)
+    return planned
+
+
+def _plan_stage(view: str, method: str) -> Stage[Planned]:
+    fields = (*OUTLOOKS[view].fields, *largest_gang.fields, *_FIELDS)
+    return Stage(lambda scenario: plan_view(scenario, view, method), fields)
+
+
+PLANS = {
+    "whole_sized": _plan_stage("whole", "static"),
+    "static_requested": _plan_stage("requested", "static"),
+    "static_rightsized": _plan_stage("rightsized", "static"),
+    "dynamic_rightsized": _plan_stage("rightsized", "milp"),
+}
+"""The plan behind each policy that has one, by policy name."""
+
+
+def _with_room_for_gangs(demand: np.ndarray, profiles: list[str], gang: int) -> np.ndarray:
+    """Raise the demand for whole GPUs, where it is lower, to what the largest job asks for at once.
+
+    A mean of a few GPUs per hour would never let a job of sixteen start.
+    """
+    if gang == 0 or WHOLE_GPU not in profiles:
+        return demand
+    whole = demand[:, profiles.index(WHOLE_GPU), :]
+    total = whole.sum(axis=0)
+    share = np.divide(whole, total, out=np.full_like(whole, 1 / len(whole)), where=total > 0)
+    whole += share * np.maximum(gang - total, 0.0)
+    return demand
+
+
+def _tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
+    """Tier in which a tenant holds most GPU-hours; ``standard`` where the source names none of ours."""
+    held = (
+        jobs.filter(pl.col("tier").is_in(TIER_ORDER))
+        .group_by("tenant", "tier")
+        .agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
+        .sort("gpu_s", "tier", descending=[True, False])
+        .unique("tenant", keep="first", maintain_order=True)
+    )
+    known = dict(held.select("tenant", "tier").iter_rows())
+    return [known.get(tenant, "standard") for tenant in tenants]

@@ -1,0 +1,174 @@
+"""The same jobs under every policy, replication by replication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate import Calendar, Fleet, Run, simulate
+from gpuplanner.study.future.plans import PLANS, Planned
+from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
+from gpuplanner.study.past.history import History, history
+from gpuplanner.study.stages import stage
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is compared: whose layouts, whose requests, and what it is called."""
+
+    name: str
+    view: str
+    plan: str | None
+    meaning: str
+
+
+POLICIES = (
+    Policy("installed", "whole", None, "today: every GPU on, whole GPUs as requested"),
+    Policy("whole_sized", "whole", "whole_sized", "whole GPUs as requested, as many as demand needs"),
+    Policy("static_requested", "requested", "static_requested", "one MIG layout for the requests as made"),
+    Policy(
+        "same_layout_rightsized", "rightsized", "static_requested", "right-sized requests, layout unchanged"
+    ),
+    Policy("static_rightsized", "rightsized", "static_rightsized", "one MIG layout for right-sized requests"),
+    Policy(
+        "dynamic_rightsized", "rightsized", "dynamic_rightsized", "planned calendar, right-sized requests"
+    ),
+)
+AS_CUT = Policy("installed", "requested", None, "today: every GPU on, cut as it is, requests as made")
+"""The baseline of a fleet that is cut already."""
+WHOLE_POLICIES = (
+    *POLICIES[:2],
+    Policy(
+        "dynamic_rightsized", "whole", "dynamic_rightsized", "whole GPUs as requested, on and off as planned"
+    ),
+)
+"""The policies of a board that cannot be cut: without layouts and right sizes the others would be copies."""
+
+
+def policies_of(known: History) -> tuple[Policy, ...]:
+    """The policies that differ on the boards that are planned for; today's are the layouts that GPUs have."""
+    policies = POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
+    return (AS_CUT, *policies[1:]) if known.fleet.cut_gpus else policies
+
+
+@stage(
+    "queue", "substitute", "replications", "reconfigure_minutes",
+    after=(history, *PLANS.values()),
+)  # fmt: skip
+def proof(scenario: Scenario) -> pl.DataFrame:
+    """Measures of every policy in every replication.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per policy and replication: the measures of :func:`gpuplanner.metrics.measure` in the horizon
+        of the plan, ``resident_gpu_hours``, ``active_gpu_hours`` ``activity_provisioned`` (SM activity of the
+        GPUs that are on) and ``unservable`` (jobs that the policy has no room for).
+    """
+    known = history(scenario)
+    past = past_jobs(known)
+    fleet, rules = fleet_and_rules(scenario, known)
+    policies = policies_of(known)
+    calendars = {policy.name: _calendar(policy, scenario, known) for policy in policies}
+    horizon_s = scenario.horizon_slots * scenario.slot_s
+    rows = []
+    for replication in range(scenario.replications):
+        jobs = replicate(scenario, known, past, replication)
+        for policy in policies:
+            asked = workload(jobs, policy.view)
+            run = simulate(
+                asked.drop("active_gpus"), fleet, calendars[policy.name], rules,
+                policy=policy.name, replication=replication, until_s=horizon_s, leave_unservable=True,
+            )  # fmt: skip
+            rows.append(_measured(run, asked, fleet, policy, replication, horizon_s))
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _calendar(policy: Policy, scenario: Scenario, known: History) -> Calendar:
+    if policy.plan is None:
+        return Calendar.constant(known.fleet.layouts)
+    return calendar_of(PLANS[policy.plan](scenario))
+
+
+def calendar_of(planned: Planned) -> Calendar:
+    """The counts of a plan as the simulator's calendar, from its first slot on."""
+    problem, plan = planned.problem, planned.plan.require()
+    starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
+    return Calendar(
+        starts, plan.layouts or (WHOLE_GPU,), plan.counts if plan.layouts else np.zeros((len(starts), 1), int)
+    )
+
+
+def _measured(
+    run: Run, asked: pl.DataFrame, fleet: Fleet, policy: Policy, replication: int, horizon_s: float
+) -> dict[str, Any]:
+    window = (0.0, horizon_s)
+    found = measure(run, fleet.model, window=window)
+    resident = resident_gpu_hours(run, window=window)
+    active = min(_active_gpu_hours(run, asked, horizon_s), resident)
+    provisioned = found["provisioned_gpu_hours"]
+    # Without any measurement activity counts as full, for energy: that is an upper bound, and no activity.
+    seen = asked["active_gpus"].null_count() < asked.height
+    return {
+        "policy": policy.name,
+        "replication": replication,
+        **found,
+        "resident_gpu_hours": resident,
+        "active_gpu_hours": active,
+        "activity_provisioned": active / provisioned if provisioned and seen else None,
+        "unservable": int(run.outcomes["first_start"].is_null().sum()),
+    }
+
+
+def _active_gpu_hours(run: Run, asked: pl.DataFrame, horizon_s: float) -> float:
+    """Integral of SM activity [GPU h]; jobs without a measurement count with the mean of the others."""
+    held_s = run.outcomes["end"].fill_null(horizon_s).clip(0.0, horizon_s) - run.outcomes[
+        "first_start"
+    ].fill_null(horizon_s).clip(0.0, horizon_s)
+    per_gpu = asked["active_gpus"] / asked["gpus"]
+    mean = per_gpu.mean()
+    activity = per_gpu.fill_null(mean if mean is not None else 1.0) * asked["gpus"]
+    return float((held_s * activity).sum()) / 3600.0
+
+
+def compare(runs: pl.DataFrame, policies: Sequence[Policy] = POLICIES) -> pl.DataFrame:
+    """Every measure of every policy with the interval over replications.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``policy, meaning, measure, mean, low, high``: Student's t interval at 95 %, in the order of
+        the policies and of the measures; null where no replication has the measure (nobody waited,
+        because nobody came).
+    """
+    measures = [name for name in runs.columns if name not in ("policy", "replication")]
+    rows = []
+    for policy in policies:
+        mine = runs.filter(policy=policy.name)
+        for name in measures:
+            row: dict[str, Any] = {"policy": policy.name, "meaning": policy.meaning, "measure": name}
+            values = mine[name].cast(pl.Float64).drop_nulls()
+            if len(values):
+                found = mean_interval(values.to_numpy())
+                row |= {"mean": found.mean, "low": _not_below_zero(found.low), "high": found.high}
+            rows.append(row)
+    schema = dict.fromkeys(("policy", "meaning", "measure"), pl.String)
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys(("mean", "low", "high"), pl.Float64))
+
+
+def drawn_gpu_hours(runs: pl.DataFrame) -> float:
+    """Mean GPU-hours that jobs on whole GPUs held within the horizon, over all replications."""
+    held = runs.filter(policy=POLICIES[0].name)["busy_gpu_hours"].to_list()
+    return float(np.mean(held))
+
+
+def _not_below_zero(low: float | None) -> float | None:
+    """No measure can be negative, so neither can what it may be."""
+    return None if low is None else max(low, 0.0)

@@ -1,0 +1,206 @@
+"""What happened: where GPU-time went, who asked for too much, what small jobs would have needed by week."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.demand import demand_series, weekly
+from gpuplanner.inbox import Dataset
+from gpuplanner.ledger import (
+    by_bucket,
+    by_tenant,
+    gpu_time_ledger,
+    held_by_activity,
+    held_by_state,
+    requested_allocated_active,
+)
+from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.past.fleet import installed
+from gpuplanner.study.past.history import VIEWS, History, begin_of, end_of, history
+from gpuplanner.study.stages import stage
+from gpuplanner.units import HOURS_PER_WEEK
+
+WEEKLY_QUANTILE = 0.95
+DESCRIBED = (
+    "tenant", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
+    "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
+    "quarantined", "gpus_by_memory",
+)  # fmt: skip
+"""Columns of ``schemas.Jobs`` that :func:`describe_jobs` looks at."""
+
+
+@stage("data", "month", "tz", after=(history,))
+def ledger(scenario: Scenario) -> pl.DataFrame:
+    """GPU-time of the window, all jobs of the trace, whatever the workload of the plan."""
+    known = history(scenario)
+    return trace_ledger(known.trace, known.begin, known.end)
+
+
+def trace_ledger(
+    trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs."""
+    if nodes is None:
+        nodes = installed(trace, begin, end).inventory
+    return gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
+
+
+def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
+    """Jobs by what they asked for and what they need, with GPU-hours and evidence."""
+    both = pl.concat(
+        [
+            known_jobs.select("job_class", "gpus", "run_s"),
+            sizes.select("profile_requested", "profile_needed", "evidence"),
+        ],
+        how="horizontal",
+    )
+    return (
+        both.group_by("profile_requested", "profile_needed")
+        .agg(
+            jobs=pl.len(),
+            gpu_hours=(pl.col("gpus") * pl.col("run_s")).sum() / 3600.0,
+            with_evidence=(pl.col("evidence") != "request").sum(),
+        )
+        .sort("jobs", "profile_requested", "profile_needed", descending=[True, False, False])
+    )
+
+
+@stage(after=(history,))
+def weeks(scenario: Scenario) -> pl.DataFrame:
+    """Week by week: what each view of the small jobs wants, and the fewest GPUs that serve it.
+
+    Small jobs are those that ask for at most one GPU. The figures cover the 95 % quantile of the hours of each
+    week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``week`` (Monday), ``mean_gpus_whole``, and GPUs needed ``gpus_whole``, ``gpus_requested``,
+        ``gpus_rightsized``, the layouts of the last, and ``saved_gpu_hours`` of right-sized slices against
+        whole GPUs over the hours seen of that week.
+    """
+    known = history(scenario)
+    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
+    start, end = begin_of(known.trace), known.plan_start
+    demand = {
+        view: demand_series(
+            jobs, start=start.replace(minute=0, second=0, microsecond=0), end=end, clock="wanted"
+        )
+        for view, jobs in small.items()
+    }
+    if demand["whole"].is_empty():
+        return pl.DataFrame()
+    summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
+    rows = []
+    for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
+        fewest = {
+            view: _fewest_gpus(scenario, known, table.filter(week=week)) for view, table in summed.items()
+        }
+        whole = summed["whole"].filter(week=week)
+        rows.append(
+            {
+                "week": week.date(),
+                "hours": slots,
+                "mean_gpus_whole": float(whole["mean"].sum()),
+                "gpus_whole": fewest["whole"][0],
+                "gpus_requested": fewest["requested"][0],
+                "gpus_rightsized": fewest["rightsized"][0],
+                "layouts_rightsized": fewest["rightsized"][1],
+                "saved_gpu_hours": float(slots * (fewest["whole"][0] - fewest["rightsized"][0])),
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tuple[int, str]:
+    """Fewest GPUs for one demand vector, and their layouts in words."""
+    wanted = wanted.filter(pl.col("quantile") > 0)
+    if wanted.is_empty():
+        return 0, "-"
+    ceiling = int(wanted["quantile"].ceil().sum())
+    problem = PlanProblem(
+        known.fleet.board, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
+        wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
+    )  # fmt: skip
+    found = plan(problem, gap_target=0.0, time_limit_s=scenario.time_limit_s, seed=scenario.seed).require()
+    layouts = [
+        f"{count} x {text}" for text, count in zip(found.layouts, found.counts[0], strict=True) if count
+    ]
+    return int(found.counts[0].sum()), "; ".join(layouts)
+
+
+def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
+    """Jobs that are left out of every figure, and the GPU-hours that they state; None where there are none."""
+    jobs = provenance.get("rows_quarantined", 0)
+    return {"jobs": jobs, "gpu_hours": provenance["quarantined_gpu_hours"]} if jobs else None
+
+
+def describe_jobs(trace: Dataset) -> dict[str, Any]:
+    """Say what the jobs of a dataset did, without planning anything.
+
+    Parameters
+    ----------
+    trace : Dataset
+        With the columns :data:`DESCRIBED` of its jobs at least.
+
+    Returns
+    -------
+    dict
+        Facts; tables of the ledger by bucket and (``hours``) in full, job classes, tenants. Jobs of which no time goes
+        by, such as a list that was made at one instant, have facts and classes alone.
+    """
+    begin, end = begin_of(trace), end_of(trace)
+    facts = {
+        "jobs": trace.jobs.height,
+        "quarantined": quarantined(trace.provenance),
+        "tenants": trace.jobs["tenant"].n_unique(),
+    }
+    classes = _classes(trace.jobs)
+    if end <= begin:
+        return {"facts": facts, **classes}
+    there = installed(trace, begin, end)
+    booked = trace_ledger(trace, begin, end, there.inventory)
+    jobs = trace.jobs
+    return {
+        "facts": facts
+        | {
+            "installed_gpu_hours": float(booked["gpu_hours"].sum()),
+            "installed_gpus": there.gpus,
+            "fleet": there.origin,
+            "boards": there.listed,
+        },
+        "ledger": by_bucket(booked),
+        "hours": booked,
+        **classes,
+        "tenants": by_tenant(booked),
+        "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
+        "GPU-hours by how attempts ended": held_by_state(jobs, start=begin, end=end)
+        .group_by("state", "lost")
+        .agg(pl.col("attempts", "gpu_hours").sum())
+        .sort("gpu_hours", "state", descending=[True, False]),
+        "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
+    }
+
+
+def _classes(jobs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Jobs by class, or by tenant where the source names no classes."""
+    wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
+    # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
+    if jobs.select((wait_h > 0).any()).item() is not True:
+        wait_h = pl.lit(None, pl.Float64)
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    by = "job_class" if jobs["job_class"].null_count() < jobs.height else "tenant"
+    classes = jobs.group_by(by).agg(
+        jobs=pl.len(),
+        median_gpus=pl.col("gpus").median(),
+        median_run_h=run_h.median(),
+        p95_run_h=run_h.quantile(0.95),
+        mean_wait_h=wait_h.mean(),
+        failed_fraction=(pl.col("state") == "FAILED").mean(),
+    )
+    return {f"jobs by {by}": classes.cast({by: pl.String}).sort("jobs", by, descending=[True, False])}

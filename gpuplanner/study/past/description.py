@@ -1,0 +1,196 @@
+"""What a folder holds, in facts and tables: jobs, telemetry, bills, lists of nodes, series; each part by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.inbox.bills import summarise, totals, unknown_types
+from gpuplanner.study.past.accounts import DESCRIBED, describe_jobs
+from gpuplanner.study.past.history import grouped, load_trace
+
+Parts = dict[str, Any]
+"""Facts (a mapping) and tables by title, in the order in which they are shown."""
+
+
+def describe(folder: str, *, smallest_group: int = 0) -> Parts:
+    """Say what a folder holds, without planning anything.
+
+    Parameters
+    ----------
+    folder : str
+        Folder written by ``ingest``, or ``"sample"``.
+    smallest_group : int
+        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+
+    Returns
+    -------
+    dict
+        ``facts``; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket and
+        (``hours``) in full, job classes, tenants; of telemetry what was observed by node; of every other table what
+        it is about.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is no dataset, or damaged.
+
+    Examples
+    --------
+    >>> list(describe("sample"))[:3]
+    ['facts', 'quality', 'ledger']
+    """
+    people = ["user"] if smallest_group else []
+    found = load_trace(folder, columns=[*DESCRIBED, *people])
+    parts: Parts = {"facts": found.summary(), "quality": found.quality}
+    if "jobs" in found.tables:
+        told = describe_jobs(grouped(found, smallest_group))
+        parts["facts"] |= told.pop("facts")
+        parts |= told
+    for name, table in found.tables.items():
+        if name in ABOUT and not table.is_empty():
+            parts |= ABOUT[name](table)
+    return parts
+
+
+def _nodes(table: pl.DataFrame) -> Parts:
+    in_mig = pl.col("mig_enabled").fill_null(value=False)
+    by_board = table.group_by("gpu_model", gpus_a_node="gpus").agg(
+        nodes=pl.len(),
+        gpus=pl.col("gpus").sum(),
+        nodes_in_mig_mode=in_mig.sum(),
+        nodes_retired=pl.col("retired").is_not_null().sum(),
+    )
+    return {
+        "nodes by board": by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
+    }
+
+
+def _coverage(table: pl.DataFrame) -> Parts:
+    share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
+    nodes = table.group_by("node").agg(
+        pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
+    )
+    covered = nodes.with_columns(covered=pl.when(pl.col("expected_gpu_h") > 0).then(share))
+    return {"coverage by node": covered.sort("covered", "node")}
+
+
+def _processes(table: pl.DataFrame) -> Parts:
+    by_program = table.group_by("command").agg(
+        seen=pl.len(), nodes=pl.col("node").n_unique(), most_memory_gib=pl.col("memory_gib").max()
+    )
+    return {"processes by program": by_program.sort("seen", "command", descending=[True, False])}
+
+
+def _charges(table: pl.DataFrame) -> Parts:
+    return {
+        "bill by currency": totals(table),
+        "bill by month, tenant and instance type": summarise(table),
+        "instance types that are not known": unknown_types(table),
+    }
+
+
+def _occupancy(table: pl.DataFrame) -> Parts:
+    by_pool = table.group_by("pool", "resource").agg(
+        readings=pl.len(),
+        first=pl.col("time").min(),
+        last=pl.col("time").max(),
+        mean_total=pl.col("total").mean(),
+        mean_allocated=pl.col("allocated").mean(),
+        most_allocated=pl.col("allocated").max(),
+        most_pending=pl.col("pending").max(),
+        readings_with_pending=(pl.col("pending") > 0).sum(),
+    )
+    share = pl.when(pl.col("mean_total") > 0).then(pl.col("mean_allocated") / pl.col("mean_total"))
+    return {
+        "occupancy by pool": by_pool.with_columns(allocated_share=share).sort(
+            "mean_total", "pool", "resource", descending=[True, False, False]
+        )
+    }
+
+
+def _requests(table: pl.DataFrame) -> Parts:
+    span_s = (pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6
+    by_service = table.group_by("service").agg(
+        requests=pl.len(),
+        first=pl.col("time").min(),
+        last=pl.col("time").max(),
+        requests_per_s=pl.when(span_s > 0).then(pl.len() / span_s),
+        **{
+            f"{name}_{kind}": getattr(pl.col(kind), how)(*arguments)
+            for kind in ("prompt_tokens", "generated_tokens")
+            for name, how, arguments in (("mean", "mean", ()), ("p95", "quantile", (0.95,)))
+        },
+    )
+    return {"requests by service": by_service.sort("requests", "service", descending=[True, False])}
+
+
+def _quotas(table: pl.DataFrame) -> Parts:
+    by_pool = table.group_by("pool").agg(
+        days=pl.len(),
+        first=pl.col("day").min(),
+        last=pl.col("day").max(),
+        least_gpus=pl.col("gpus").min(),
+        most_gpus=pl.col("gpus").max(),
+    )
+    return {"quotas by pool": by_pool.sort("most_gpus", "pool", descending=[True, False])}
+
+
+def _queue_quotas(table: pl.DataFrame) -> Parts:
+    return {"quotas of queues": table}
+
+
+def _gauges(table: pl.DataFrame) -> Parts:
+    value = pl.col("value")
+    by_metric = table.group_by("metric", "kind", "unit").agg(
+        readings=pl.len(), subjects=pl.col("subject").n_unique(),
+        least=value.min(), mean=value.mean(), p95=value.quantile(0.95), most=value.max(),
+    )  # fmt: skip
+    return {"readings by metric": by_metric.sort("metric", "kind", "unit", nulls_last=True)}
+
+
+def _step_times(table: pl.DataFrame) -> Parts:
+    by_job = table.group_by("job").agg(
+        workers=pl.col("worker").n_unique(),
+        steps=pl.len(),
+        mean_gpu_share=pl.col("gpu_share").mean(),
+        median_step_time=pl.col("step_time").median(),
+        p95_step_time=pl.col("step_time").quantile(0.95),
+    )
+    return {"steps by job": by_job.sort("steps", "job", descending=[True, False])}
+
+
+def _distributions(table: pl.DataFrame) -> Parts:
+    def at(percent: float) -> pl.Expr:
+        return pl.col("value").filter(pl.col("percent") >= percent).min()
+
+    by_series = table.group_by("series").agg(
+        points=pl.len(), p50=at(50), p95=at(95), most=pl.col("value").max()
+    )
+    return {"distributions": by_series.sort("series")}
+
+
+def _job_states(table: pl.DataFrame) -> Parts:
+    by_state = table.group_by(pl.col("state").cast(pl.String)).agg(
+        jobs=pl.len(), tenants=pl.col("tenant").n_unique(), partitions=pl.col("partition").n_unique()
+    )
+    return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
+
+
+ABOUT: Mapping[str, Callable[[pl.DataFrame], Parts]] = {
+    "inventory": _nodes,
+    "coverage": _coverage,
+    "processes": _processes,
+    "charges": _charges,
+    "occupancy": _occupancy,
+    "requests": _requests,
+    "quotas": _quotas,
+    "queue_quotas": _queue_quotas,
+    "gauges": _gauges,
+    "step_times": _step_times,
+    "distributions": _distributions,
+    "job_states": _job_states,
+}
+"""What is said of each table beside jobs and samples, by its name in ``schemas.TABLES``."""

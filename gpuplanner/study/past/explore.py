@@ -1,0 +1,268 @@
+"""A trace to look into: parts that are computed once, and what is cut from them for a tenant or a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from gpuplanner.demand import demand_series
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import GpuModel
+from gpuplanner.inbox import Dataset
+from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
+from gpuplanner.names import resolve
+from gpuplanner.phases import Spikes, claim_table, find_spikes, fit_phases, phases_of_jobs
+from gpuplanner.phases.signatures import signatures_by_class, signatures_of
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import BUCKETS
+from gpuplanner.sizing import resolve_requests
+from gpuplanner.study.past.accounts import trace_ledger
+from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
+from gpuplanner.study.past.history import begin_of, end_of, grouped, load_trace
+from gpuplanner.study.past.public_traces import public_traces, read_public
+from gpuplanner.study.past.quality import DataQuality, data_quality
+
+EVERYBODY = "everybody"
+"""Stands for all tenants together."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobView:
+    """What one job did.
+
+    Attributes
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples`` of the job.
+    phases : polars.DataFrame
+        From :func:`gpuplanner.phases.fit_phases`, with ``bound`` and ``evidence`` of each phase.
+    spikes : Spikes
+        Short dips, their labels and pace.
+    bound, evidence : str
+        Signature of the whole job.
+    """
+
+    samples: pl.DataFrame
+    phases: pl.DataFrame
+    spikes: Spikes
+    bound: str
+    evidence: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inbox:
+    """A trace, the board that requests are read for, and the zone of days and months.
+
+    Tables of the whole trace are computed when they are first asked for, and kept.
+
+    Attributes
+    ----------
+    trace : Dataset
+        As ingested.
+    board : str or None
+        Board that requests are read for; None: the data's own, see :attr:`model`.
+    tz : str
+        IANA zone.
+    smallest_group : int
+        Tenants of fewer people stand together, see :func:`gpuplanner.privacy.merge_small_groups`; 0: none do.
+    """
+
+    trace: Dataset
+    board: str | None = None
+    tz: str = "UTC"
+    smallest_group: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace", grouped(self.trace, self.smallest_group))
+
+    @cached_property
+    def fleet(self) -> PlannedFleet:
+        """The GPUs of the data, and which board requests are read for."""
+        asked = Scenario(board=self.board)
+        return planned_fleet(asked, self.trace, begin_of(self.trace), end_of(self.trace))
+
+    @property
+    def model(self) -> GpuModel:
+        """Board that requests are read for; one without profiles where the data do not name it."""
+        return self.fleet.board
+
+    @cached_property
+    def quality(self) -> DataQuality:
+        """What is wrong with the data."""
+        return data_quality(self.trace)
+
+    @cached_property
+    def ledger(self) -> pl.DataFrame:
+        """Table ``schemas.Ledger`` of the whole trace."""
+        return trace_ledger(self.trace, begin_of(self.trace), end_of(self.trace))
+
+    @cached_property
+    def demand(self) -> pl.DataFrame:
+        """Table ``schemas.Demand``: instances wanted by tenant and profile, as if nobody had queued."""
+        return demand_series(resolve_requests(self.trace.jobs, self.model), clock="wanted")
+
+    @cached_property
+    def demand_gpus(self) -> pl.DataFrame:
+        """The demand with each instance counted as its share of the board, so that unlike ones can be added."""
+        names = self.demand["profile"].unique().to_list()
+        shares = {name: self.model.share(name) for name in names}
+        share = pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
+        return self.demand.with_columns(pl.col("y") * share)
+
+    @cached_property
+    def activity(self) -> pl.DataFrame:
+        """Held GPU-hours by tenant: used, idle with and without a process, unobserved."""
+        return held_by_activity(
+            self.trace.jobs, self.trace.samples, start=begin_of(self.trace), end=end_of(self.trace)
+        )
+
+    @cached_property
+    def ended(self) -> pl.DataFrame:
+        """Held GPU-hours by tenant and by how attempts ended."""
+        return held_by_state(self.trace.jobs, start=begin_of(self.trace), end=end_of(self.trace))
+
+    @cached_property
+    def sampled(self) -> pl.DataFrame:
+        """Jobs with telemetry: ``job_id, tenant, job_class, gpus, readings``, most readings first."""
+        known = self.trace.jobs.select("job_id", "tenant", "job_class", "gpus").unique("job_id", keep="last")
+        if self.trace.samples is None:
+            return known.clear().with_columns(readings=pl.lit(0, pl.UInt32))
+        counts = self.trace.samples.drop_nulls("job_id").group_by("job_id").agg(readings=pl.len())
+        return known.join(counts, on="job_id").sort("readings", "job_id", descending=[True, False])
+
+    @cached_property
+    def phases(self) -> pl.DataFrame | None:
+        """Phases of all jobs with telemetry, or None without any."""
+        if self.trace.samples is None or self.sampled.is_empty():
+            return None
+        return phases_of_jobs(self.trace.samples, self.trace.jobs)
+
+    @cached_property
+    def signatures(self) -> pl.DataFrame | None:
+        """What the jobs of each class wait for, or None without telemetry or where the board is not known."""
+        if self.trace.samples is None or self.sampled.is_empty() or not self.fleet.in_catalogue:
+            return None
+        mine = self.trace.samples.drop_nulls("job_id")
+        return signatures_by_class(signatures_of(mine, self.model, jobs=self.trace.jobs), self.trace.jobs)
+
+    @cached_property
+    def claim(self) -> pl.DataFrame | None:
+        """Verdicts on the claim that late phases need fewer GPUs; None without telemetry, or a board's memory."""
+        if self.phases is None or self.trace.samples is None or not self.model.memory_gib:
+            return None
+        return claim_table(self.trace.samples, self.phases, self.model)
+
+    @property
+    def tenants(self) -> list[str]:
+        """Names of the tenants, most GPU-hours first."""
+        return by_tenant(self.ledger)["tenant"].to_list()
+
+    def of(self, table: pl.DataFrame, tenant: str) -> pl.DataFrame:
+        """Rows of one tenant, or all rows for :data:`EVERYBODY`.
+
+        Raises
+        ------
+        ScenarioError
+            If the trace has no such tenant; the message lists the nearest.
+        """
+        if tenant == EVERYBODY:
+            return table
+        known = self.trace.jobs["tenant"].unique().sort().to_list()
+        return table.filter(tenant=resolve(tenant, known, what="tenant", error=ScenarioError))
+
+    def buckets(self) -> pl.DataFrame:
+        """GPU-hours and share of each bucket of the ledger."""
+        return by_bucket(self.ledger)
+
+    def months(self, tenant: str = EVERYBODY) -> pl.DataFrame:
+        """GPU-hours by local month, one column for each bucket that occurs.
+
+        Examples
+        --------
+        >>> open_inbox("sample", tz="Europe/Berlin").months("search").select("period", "used").rows()
+        [(datetime.date(2026, 2, 1), 3123.83...), (datetime.date(2026, 3, 1), 0.0)]
+        """
+        span = {"start": begin_of(self.trace), "end": end_of(self.trace)}
+        rows = by_period(self.of(self.ledger, tenant), every="month", tz=self.tz, **span)
+        wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum").sort(
+            "period"
+        )
+        there = [bucket for bucket in BUCKETS if bucket in wide.columns]
+        return wide.select("period", *there, gpu_hours=pl.sum_horizontal(there))
+
+    def jobs_of(self, tenant: str = EVERYBODY) -> list[str]:
+        """Jobs of a tenant that have telemetry, most readings first."""
+        return self.of(self.sampled, tenant)["job_id"].to_list()
+
+    def job(self, job_id: str) -> JobView:
+        """Look at one job.
+
+        Raises
+        ------
+        ScenarioError
+            If the job has no telemetry; the message lists the nearest that have. Or if neither the data nor the
+            caller name a board with MIG.
+
+        Examples
+        --------
+        >>> view = open_inbox("sample").job("job-002875")
+        >>> view.bound, view.phases["label"].to_list()
+        ('compute', ['setup', 'ramp', 'steady', 'decay'])
+        """
+        known = self.sampled["job_id"].to_list()
+        if self.trace.samples is None or not known:
+            text = message("jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs.")
+            raise ScenarioError(text)
+        name = resolve(job_id, known, what="job with telemetry", error=ScenarioError)
+        self.fleet.require_mig("phases of a job")
+        mine = self.trace.samples.filter(job_id=name)
+        phases = fit_phases(phases_of_jobs(mine, self.trace.jobs), self.model)
+        parted = mine.sort("time").join_asof(
+            phases.select("phase", "start"), left_on="time", right_on="start", strategy="backward"
+        )
+        parted = parted.with_columns(pl.col("phase").fill_null(1)).drop("start")
+        each = signatures_of(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
+        whole = signatures_of(mine, self.model, jobs=self.trace.jobs).row(0, named=True)
+        return JobView(
+            samples=mine,
+            phases=phases.join(each.select("phase", "bound", "evidence"), on="phase", how="left").sort(
+                "phase"
+            ),
+            spikes=find_spikes(mine),
+            bound=whole["bound"],
+            evidence=whole["evidence"],
+        )
+
+
+def open_inbox(
+    data: str | Dataset, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
+) -> Inbox:
+    """Open a trace to look into it.
+
+    Parameters
+    ----------
+    data : str or Dataset
+        Folder written by ``ingest``, ``"sample"``, the name of a public trace (see :func:`public_traces`), or a
+        trace that is open already.
+    board : str, optional
+        Board that requests are read for; default: the data's own.
+    tz : str
+        Zone of days and months.
+    smallest_group : int
+        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+
+    Raises
+    ------
+    TraceFormatError
+        If the data cannot be read.
+
+    Examples
+    --------
+    >>> open_inbox("sample").tenants[:2]
+    ['assistants', 'llm-core']
+    """
+    if not isinstance(data, Dataset):
+        data = read_public(data) if data in public_traces() else load_trace(data)
+    return Inbox(data, board, tz, smallest_group)

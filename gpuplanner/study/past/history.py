@@ -1,0 +1,288 @@
+"""What is known when a plan is made: jobs, requests, right sizes, run times, fleet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.demand import demand_series, impute_run_times, pool
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import GpuModel
+from gpuplanner.inbox import Dataset, open_dataset
+from gpuplanner.inbox.core.quarantine import believed
+from gpuplanner.privacy import merge_small_groups
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
+from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
+from gpuplanner.study.stages import stage
+
+VIEWS = ("whole", "requested", "rightsized")
+"""Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Everything that the walk knows of the past.
+
+    Attributes
+    ----------
+    trace : Dataset
+        As ingested.
+    jobs : polars.DataFrame
+        ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
+    views : dict
+        For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
+    rightsizing : polars.DataFrame
+        What each job asked for and needs, with the evidence.
+    begin, end : datetime
+        Window of ledger and cost: what was observed of the month, to the instant.
+    recent : datetime
+        Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
+    plan_start : datetime
+        First instant of the plan, the full hour at or after ``end``. What runs at the end of the observation is
+        taken to run until then.
+    fleet : PlannedFleet
+        Board and GPUs that are planned for.
+    """
+
+    trace: Dataset
+    jobs: pl.DataFrame
+    views: dict[str, pl.DataFrame]
+    rightsizing: pl.DataFrame
+    begin: datetime
+    end: datetime
+    recent: datetime
+    plan_start: datetime
+    fleet: PlannedFleet
+
+
+def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
+    """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one.
+
+    Jobs in quarantine are left out: no figure of a study is made of them.
+    """
+    wanted = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
+    trace = open_dataset(sample_folder() if data == "sample" else Path(data), columns=wanted)
+    return trace.with_tables(jobs=believed(trace.jobs)) if "jobs" in trace.tables else trace
+
+
+def grouped(trace: Dataset, smallest: int) -> Dataset:
+    """A trace as it may be shown to others: tenants of fewer than `smallest` people stand together; 0: as it is.
+
+    Examples
+    --------
+    >>> grouped(load_trace("sample"), 1000).jobs["tenant"].unique().to_list()
+    ['(small groups)']
+    """
+    if not smallest:
+        return trace
+    return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
+
+
+def longest_samples(trace: Dataset, job_class: str) -> pl.DataFrame:
+    """Telemetry of the job of a class that was sampled longest.
+
+    Parameters
+    ----------
+    trace : Dataset
+        With telemetry.
+    job_class : str
+        Class of the job.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Samples`` of that one job, sorted by GPU and time.
+
+    Raises
+    ------
+    ScenarioError
+        If the trace has no telemetry of such a job; the message names the classes that have.
+
+    Examples
+    --------
+    >>> longest_samples(load_trace("sample"), "evaluation")["job_id"].n_unique()
+    1
+    """
+    classes = trace.jobs.select("job_id", "job_class")
+    seen = None if trace.samples is None else trace.samples.join(classes, on="job_id", maintain_order="left")
+    mine = None if seen is None else seen.filter(job_class=job_class)
+    if seen is None or mine is None or mine.is_empty():
+        known = [] if seen is None else seen["job_class"].drop_nulls().unique().sort().to_list()
+        text = message(
+            f"telemetry of a job of class {job_class!r}",
+            f"one of {known}" if known else "a trace with telemetry",
+            "none",
+            "Choose another class, or ingest telemetry.",
+        )
+        raise ScenarioError(text)
+    longest = mine.group_by("job_id").len().sort("len", "job_id")["job_id"][-1]
+    return mine.filter(job_id=longest).drop("job_class")
+
+
+@stage(
+    "data", "month", "tz", "workload", "board", "nodes", "gpus_per_node", "history_days", "headroom",
+    "over_request_share", "smallest_group", "seed",
+)  # fmt: skip
+def history(scenario: Scenario) -> History:
+    """Read the trace and take the view of the planner at the end of the month."""
+    trace = grouped(load_trace(scenario.data), scenario.smallest_group)
+    begin, end = _window(scenario, trace)
+    plan_start = _next_hour(end)
+    fleet = planned_fleet(scenario, trace, begin, end)
+    known = fleet.jobs_of(_of_workload(_as_known(trace.jobs, plan_start), scenario))
+    jobs = impute_run_times(known, plan_start, seed=scenario.seed)
+    if jobs.is_empty():
+        text = message(
+            f"scenario, data {scenario.data!r}",
+            f"jobs of workload {scenario.workload!r} before {end:%Y-%m-%d}",
+            "none",
+            "Choose another month or workload.",
+        )
+        raise ScenarioError(text)
+    # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
+    if fleet.can_be_cut and fleet.board.sms is not None:
+        sizes = rightsize(jobs, fleet.board, samples=trace.samples, headroom=scenario.headroom)
+    else:
+        sizes = keep_requests(jobs, fleet.board)
+    views = _views(jobs, sizes, scenario, fleet.board)
+    recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
+    if scenario.workload == "fractional" and scenario.nodes == 0:
+        fleet = _of_small_jobs(fleet, views["whole"], recent, plan_start)
+    return History(
+        trace=trace,
+        jobs=jobs,
+        views=views,
+        rightsizing=sizes,
+        begin=begin,
+        end=end,
+        recent=recent,
+        plan_start=plan_start,
+        fleet=fleet,
+    )
+
+
+def begin_of(trace: Dataset) -> datetime:
+    """First instant of the observation."""
+    return datetime.fromisoformat(trace.provenance["span_start"]).astimezone(UTC)
+
+
+def end_of(trace: Dataset) -> datetime:
+    """First instant after the observation."""
+    return datetime.fromisoformat(trace.provenance["span_end"]).astimezone(UTC)
+
+
+def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
+    """The month, as far as it was observed."""
+    begin, end = begin_of(trace), end_of(trace)
+    span = scenario.month_span()
+    if span is None:
+        return begin, end
+    if span[1] <= begin or span[0] >= end:
+        text = message(
+            f"month {scenario.month} ({scenario.tz})",
+            f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}",
+            "no observation in it",
+            "Choose a month that the data cover.",
+        )
+        raise ScenarioError(text)
+    return max(begin, span[0]), min(end, span[1])
+
+
+def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
+    """Jobs as they stood at ``now``: what happened later is not known yet."""
+    ended = pl.col("end_time") <= now
+    begun = pl.col("start_time") < now
+    later = pl.col("end_time") > now
+    known = jobs.filter(pl.col("submit_time") < now).with_columns(
+        end_time=pl.when(ended).then("end_time"),
+        sm_activity=pl.when(~later.fill_null(False)).then("sm_activity"),
+        memory_peak_gib=pl.when(~later.fill_null(False)).then("memory_peak_gib"),
+        state=pl.when(later & begun)
+        .then(pl.lit("RUNNING"))
+        .when(pl.col("start_time") >= now)
+        .then(pl.lit("PENDING"))
+        .otherwise(pl.col("state").cast(pl.String))
+        .cast(jobs.schema["state"]),
+    )
+    return known.with_columns(
+        start_time=pl.when(begun).then("start_time"),
+        key=pl.format("{}/{}", "job_id", "attempt"),
+    )
+
+
+def _of_workload(jobs: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
+    holds = jobs.filter(pl.col("gpus") > 0)
+    if scenario.workload == "fractional":
+        return holds.filter((pl.col("gpus") < 1) | pl.col("profile_requested").is_not_null())
+    return holds
+
+
+def _views(
+    jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, board: GpuModel
+) -> dict[str, pl.DataFrame]:
+    # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
+    # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
+    used = (
+        pl.when(pl.col("evidence") == "telemetry")
+        .then("sms_needed")
+        .when(pl.col("evidence") == "job statistics")
+        .then(pl.col("sms_needed") / (1 + scenario.headroom))
+    )
+    needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
+    asked = pl.concat([resolve_requests(jobs, board), needed], how="horizontal")
+    asked = _with_over_requests(asked, scenario)
+    return {
+        "whole": asked.with_columns(
+            profile=pl.lit(WHOLE_GPU),
+            instances=pl.col("gpus").ceil().cast(pl.Int32),
+            sms_needed=pl.lit(None, pl.Float64),
+        ),
+        "requested": asked.with_columns(sms_needed="sms"),
+        "rightsized": asked.with_columns(
+            profile="profile_needed", instances="needed_instances", sms_needed="sms"
+        ),
+    }
+
+
+def _with_over_requests(asked: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
+    """Let the given share of the jobs that can shrink keep their request; the others ask for their need."""
+    if scenario.over_request_share is None:
+        return asked
+    draw = np.random.default_rng(scenario.seed).random(asked.height)
+    asks_its_need = pl.lit(pl.Series(draw >= scenario.over_request_share))
+    return asked.with_columns(
+        profile=pl.when(asks_its_need).then("profile_needed").otherwise("profile"),
+        instances=pl.when(asks_its_need).then("needed_instances").otherwise("instances"),
+    )
+
+
+def _of_small_jobs(
+    fleet: PlannedFleet, whole: pl.DataFrame, recent: datetime, plan_start: datetime
+) -> PlannedFleet:
+    """The part of the fleet that the small jobs held when they held most, each on a GPU of its own."""
+    held = pool(demand_series(whole, start=recent, end=plan_start, clock="held"))
+    peak = max(held["y"].to_list(), default=0.0)
+    gpus = math.ceil(max(peak, *whole["instances"].drop_nulls(), 1))
+    note = f"the highest hour held {peak:.0f} whole GPUs"
+    return replace(
+        fleet, gpus=gpus, nodes=1, gpus_per_node=gpus, node_size=min(fleet.node_size, gpus),
+        node_names=None, note=note, layouts={WHOLE_GPU: gpus},
+    )  # fmt: skip
+
+
+def _floor_hour(time: datetime) -> datetime:
+    return time.replace(minute=0, second=0, microsecond=0)
+
+
+def _next_hour(time: datetime) -> datetime:
+    floor = _floor_hour(time)
+    return floor if floor == time else floor + timedelta(hours=1)

@@ -1,0 +1,225 @@
+"""Classes by rules: on the sample by days, on real job names, and what never happens to a given class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from gpuplanner.inbox import read_slurm
+from gpuplanner.inbox.public import made_up_jobs
+from gpuplanner.inbox.public.acme import read_acme
+from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion, rule_precision, shipped_rules
+from gpuplanner.sizing.classes.facts import job_facts
+from gpuplanner.study.past.history import load_trace
+
+NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
+HALF = date(2026, 2, 15)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return load_trace("sample")
+
+
+@pytest.fixture(scope="module")
+def halves(trace):
+    found = classify(trace.jobs, samples=trace.samples)
+    early = trace.jobs["submit_time"].dt.date() < HALF
+    return found.filter(early), found.filter(~early)
+
+
+def test_accuracy_on_the_sample_holds_on_days_apart(halves):
+    for part in halves:
+        told = agreement(part)
+        assert told["labelled"] == told["jobs"] > 5000
+        assert told["accuracy_of_decided"] > 0.95
+        assert told["coverage"] > 0.80
+        # The commonest class alone would be right in seven of ten.
+        assert told["accuracy"] > told["commonest_share"] + 0.05 > 0.70
+        table = confusion(part)
+        assert table["given"].to_list() == list(CLASSES)
+        recall = [
+            row[row["given"]] / sum(row[name] for name in CLASSES) for row in table.iter_rows(named=True)
+        ]
+        assert min(recall) > 0.85
+        assert table.select(pl.sum_horizontal(*CLASSES, "unknown").sum()).item() == part.height
+
+
+def test_confidence_measured_on_the_first_days_holds_on_the_later(halves):
+    early, late = (rule_precision(part) for part in halves)
+    both = early.filter(pl.col("jobs") >= 100).join(late, on="rule", suffix="_late")
+    assert both.height >= 6
+    # Two independent 95 % intervals that do not even touch would mean that precision is not a trait of the rule.
+    apart = (pl.col("precision_low") > pl.col("precision_high_late")) | (
+        pl.col("precision_high") < pl.col("precision_low_late")
+    )
+    assert both.filter(apart).is_empty()
+    inside = pl.col("precision").is_between(pl.col("precision_low") - 1e-12, pl.col("precision_high") + 1e-12)
+    assert early.filter(~inside).is_empty()
+
+
+def test_confusion_is_what_counting_by_hand_gives(halves):
+    counted: dict[tuple[str, str], int] = {}
+    for given, by_rule in halves[1].select("given", "by_rule").iter_rows():
+        counted[given, by_rule or "unknown"] = counted.get((given, by_rule or "unknown"), 0) + 1
+    table = confusion(halves[1])
+    seen = {
+        (row["given"], name): row[name] for row in table.iter_rows(named=True) for name in table.columns[1:]
+    }
+    assert {key: count for key, count in seen.items() if count} == counted
+    right = sum(count for (given, by_rule), count in counted.items() if given == by_rule)
+    assert agreement(halves[1])["right"] == right
+
+
+def test_a_given_class_stands_and_disagreement_is_reported(trace):
+    wrong = trace.jobs.with_columns(job_class=pl.lit("pretraining"))
+    found = classify(wrong)
+    assert (found["job_class"] == "pretraining").all()
+    assert (found["origin"] == "source").all()
+    told = found.filter(pl.col("by_rule").is_not_null())
+    assert told["disagrees"].to_list() == (told["by_rule"] != "pretraining").to_list()
+    foreign = classify(trace.jobs.with_columns(job_class=pl.lit("mllm")))
+    assert (foreign["job_class"] == "mllm").all()
+    assert not foreign["disagrees"].any()
+    assert foreign["confidence"].is_null().all()
+
+
+def test_without_labels_there_is_no_confidence(trace):
+    blind = classify(trace.jobs.with_columns(job_class=pl.lit(None, pl.String)), samples=trace.samples)
+    assert blind["confidence"].is_null().all()
+    assert agreement(blind)["accuracy"] is None
+    assert confusion(blind).is_empty()
+    # The rules never look at the class: they say the same without it.
+    assert blind["rule"].equals(classify(trace.jobs, samples=trace.samples)["rule"], null_equal=True)
+    assert blind["job_class"].equals(blind["by_rule"], null_equal=True)
+
+
+def test_confidence_of_jobs_without_a_class_comes_from_those_with_one(trace):
+    some = pl.int_range(pl.len()) % 2 == 0
+    jobs = trace.jobs.with_columns(job_class=pl.when(some).then("job_class"))
+    found = classify(jobs)
+    measured = dict(rule_precision(found).select("rule", "precision").iter_rows())
+    named = found.filter(pl.col("origin") == "rule")
+    assert named.height > 4000
+    assert named["confidence"].to_list() == [measured[rule] for rule in named["rule"]]
+
+
+def test_order_of_jobs_does_not_matter(trace):
+    jobs = trace.jobs.head(500)
+    turned = classify(jobs.reverse(), samples=trace.samples).reverse()
+    assert turned.equals(classify(jobs, samples=trace.samples), null_equal=True)
+
+
+def test_facts_by_hand():
+    jobs = pl.DataFrame(
+        {
+            "job_id": ["1", "2", "3", "4"],
+            "attempt": 1,
+            "tenant": "t",
+            "user": ["u", "u", "u", None],
+            "state": "COMPLETED",
+            "gpus": 1.0,
+            "submit_time": [NINE, NINE, NINE + timedelta(hours=14), NINE],
+            "start_time": NINE + timedelta(hours=15),
+            "end_time": NINE + timedelta(hours=16),
+            "sm_activity": [0.5, None, None, None],
+        }
+    )
+    minutes = [0.1, 0.3, 0.9]
+    samples = pl.DataFrame(
+        {
+            "time": [NINE + timedelta(hours=15, minutes=number) for number in range(2)] + [NINE],
+            "node": "n",
+            "gpu": 0,
+            "job_id": "2",
+            "sm_activity": minutes,
+            "activity_source": "profiling",
+        }
+    )
+    facts = job_facts(jobs, samples, tz="Europe/Oslo")
+    assert facts["hour"].to_list() == [10, 10, 0, 10]
+    assert facts["weekday"].to_list() == [1, 1, 2, 1]
+    assert facts["repeats"].to_list() == [2, 2, 1, None]  # the third was sent after midnight in Oslo
+    assert facts["run_s"].to_list() == [3600.0] * 4
+    assert facts["wait_s"].to_list() == [54000.0, 54000.0, 3600.0, 54000.0]
+    # The sample before the start is not of the job: mean 0.2, standard deviation 0.1414.
+    assert facts["sm_activity"].to_list() == [0.5, pytest.approx(0.2), None, None]
+    assert facts["activity_spread"].to_list() == [None, pytest.approx(0.02**0.5), None, None]
+
+
+def test_work_without_a_gpu_gets_no_class():
+    jobs = pl.DataFrame(
+        {"job_id": ["1", "2"], "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE,
+         "gpus": [0.0, None], "job_name": "jupyter"}
+    )  # fmt: skip
+    assert classify(jobs)["job_class"].to_list() == [None, "interactive"]
+
+
+@pytest.mark.data
+def test_fox_has_nothing_to_decide_by_but_names(public_data: Path):
+    jobs = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs
+    assert classify(jobs.drop("job_name", "partition"))["job_class"].is_null().all()
+    named = classify(jobs)
+    assert named["confidence"].is_null().all()
+    by = dict(named.group_by("by_rule").len().iter_rows())
+    transcribing = jobs.filter(pl.col("job_name").str.ends_with("transcription-job")).height
+    assert by["inference"] == transcribing == 43
+    assert (
+        named.filter(pl.col("by_rule") == "interactive")["facts"].str.contains("OOD|interactive|tunnel").all()
+    )
+    assert set(by) <= {"inference", "interactive", "evaluation", None}
+
+
+@pytest.mark.data
+def test_acme_names_its_own_classes_and_keeps_them(public_data: Path):
+    jobs = read_acme([public_data / "acme" / "trace_kalos.head5.csv"]).jobs
+    assert classify(jobs)["job_class"].to_list() == ["other"] * 5
+
+
+def test_rules_before_the_run_do_not_look_at_its_outcome(trace):
+    rules = [rule for rule in shipped_rules() if rule.before_run]
+    named = trace.jobs.with_columns(job_name=pl.lit("eval"), job_class=pl.lit(None, pl.String))
+    outcome = ["start_time", "end_time", "sm_activity", "memory_peak_gib"]
+    blind = named.with_columns(pl.lit(None, named.schema[name]).alias(name) for name in outcome)
+    assert classify(named, rules)["job_class"].equals(classify(blind, rules)["job_class"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_median_s": lambda kind: 2 * kind.run_median_s},
+        {"run_median_s": lambda kind: kind.run_median_s / 2},
+        {"duty": lambda kind: (0.7 * kind.duty[0], 0.7 * kind.duty[1])},
+        {"jobs_per_day": lambda _: 40.0},
+    ],
+    ids=["longer", "shorter", "less used", "equal numbers"],
+)
+def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
+    """Other seeds and settings than the sample's; benchmarks/classes.py prints these and more, with confusion."""
+    kinds = tuple(
+        replace(kind, **{name: value(kind) for name, value in change.items()})
+        for kind in made_up_jobs.JOB_CLASSES
+    )
+    monkeypatch.setattr(made_up_jobs, "JOB_CLASSES", kinds)
+    requests = made_up_jobs.make_requests(start=NINE, days=7, seed=910)
+    ran = requests.with_columns(
+        start_time=pl.col("submit_time"),
+        end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
+        gpu_model=pl.lit(made_up_jobs.BOARD),
+    )
+    told = agreement(classify(ran))
+    assert told["accuracy_of_decided"] >= 0.88
+    assert told["coverage"] >= 0.75
+
+
+def test_the_ending_of_a_script_is_no_session():
+    names = ["submit.bash", "run_matlab.sh", "bash", "OOD Shell", "notebook.py", "eval.sbatch"]
+    jobs = pl.DataFrame(
+        {"job_id": names, "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE}
+    )
+    found = classify(jobs.with_columns(job_name=pl.col("job_id")))["job_class"].to_list()
+    assert found == [None, "interactive", "interactive", "interactive", "interactive", "evaluation"]

@@ -1,0 +1,96 @@
+"""Requests as profiles of a board: names, fractions, whole GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.errors import GeometryError, GpuPlannerWarning
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.sizing import resolve_requests, slices, unknown_profiles
+from gpuplanner.sizing.requests import sizes
+
+
+def resolved(jobs, board="H100-80GB-SXM5"):
+    return resolve_requests(jobs, board).select("profile", "instances").rows()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "named", "expected"),
+    [
+        (1.0, "3g.40gb", ("3g.40gb", 1)),
+        (1.0, "3g.39gb", ("3g.40gb", 1)),  # what some drivers print
+        (None, "1g.10gb", ("1g.10gb", 1)),
+        (2.0, "1g.10gb", ("1g.10gb", 2)),
+        (1.0, "1g.10gb+me", ("1g.10gb+me", 1)),
+        (1.0, "gpu", ("gpu", 1)),
+        (1.0, None, ("gpu", 1)),
+        (1.5, None, ("gpu", 2)),
+        (8.0, None, ("gpu", 8)),
+        (0.0, "1g.10gb", (None, 0)),
+        (0.0, None, (None, 0)),
+        (None, None, (None, None)),
+    ],
+)
+def test_requests_of_an_h100(make_jobs, gpus, named, expected):
+    assert resolved(make_jobs({"gpus": gpus, "profile_requested": named})) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("board", "fraction", "expected"),
+    [
+        # H100: 16, 26, 32, 60, 64 of 132 SMs; 1, 2, 2, 4, 4 of 8 memory slices
+        ("H100-80GB-SXM5", 0.12, "1g.10gb"),  # 16 / 132 = 0.1212
+        ("H100-80GB-SXM5", 0.125, "1g.20gb"),  # 26 / 132 = 0.197
+        ("H100-80GB-SXM5", 0.20, "2g.20gb"),  # 32 / 132 = 0.242
+        ("H100-80GB-SXM5", 0.25, "3g.40gb"),
+        ("H100-80GB-SXM5", 0.46, "4g.40gb"),  # 64 / 132 = 0.485
+        ("H100-80GB-SXM5", 0.50, "gpu"),
+        # A100: 14, 14, 28, 42, 56 of 108 SMs
+        ("A100-80GB", 0.13, "2g.20gb"),  # 1g.20gb has 14 / 108 = 0.1296 of the SMs
+        ("A100-80GB", 0.50, "4g.40gb"),  # 56 / 108 = 0.519 of the SMs, half of the memory
+        ("A30-24GB", 0.50, "2g.12gb"),
+    ],
+)
+def test_fractions_are_covered_in_sms_and_memory(make_jobs, board, fraction, expected):
+    assert resolved(make_jobs({"gpus": fraction}), board) == [(expected, 1)]
+
+
+def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):
+    jobs = make_jobs(
+        {"profile_requested": "1g.5gb", "gpus": 0.1},
+        {"profile_requested": "1g.5gb"},
+        {"profile_requested": "nonsense"},
+        {"profile_requested": "1g.10gb"},
+    )
+    with pytest.warns(GpuPlannerWarning, match="3 jobs name a profile that H100-80GB-SXM5 does not have"):
+        assert resolved(jobs) == [("1g.10gb", 1), ("gpu", 1), ("gpu", 1), ("1g.10gb", 1)]
+    assert unknown_profiles(jobs, "H100-80GB-SXM5").rows() == [("1g.5gb", 2), ("nonsense", 1)]
+
+
+def test_other_columns_are_kept(make_jobs):
+    jobs = make_jobs({}).with_columns(run_s=60.0)
+    assert resolve_requests(jobs, "A100-80GB").columns == [*jobs.columns, "profile"]
+
+
+def test_a_board_whose_sms_no_source_states_has_no_slices_to_map_to(make_jobs):
+    assert slices("B300") == ()
+    assert resolved(make_jobs({"gpus": 0.1}, {"profile_requested": "1g.34gb"}), "B300") == [
+        ("gpu", 1),
+        ("1g.34gb", 1),
+    ]
+    with pytest.raises(GeometryError, match="SMs"):
+        sizes(load_gpu_model("B300"))
+
+
+def test_ranks_run_from_slices_to_the_whole_gpu():
+    ranks = dict(sizes(load_gpu_model("H100-80GB-SXM5")).select("profile", "rank").iter_rows())
+    assert sorted((rank, name) for name, rank in ranks.items() if rank is not None) == [
+        (0, "1g.10gb"),
+        (1, "1g.20gb"),
+        (2, "2g.20gb"),
+        (3, "3g.40gb"),
+        (4, "4g.40gb"),
+        (5, "7g.80gb"),
+        (6, "gpu"),
+    ]
+    assert ranks["1g.10gb+me"] is None

@@ -1,0 +1,253 @@
+"""Right-sizing: hand-worked needs on an H100 (16, 26, 32, 60, 64, 132 SMs), and what never happens."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import GeometryError, SchemaError
+from gpuplanner.sizing import EVIDENCE, rightsize, rightsize_summary
+
+BOARD = "H100-80GB-SXM5"
+
+
+def size(jobs, **options):
+    return rightsize(jobs, BOARD, **options).row(0, named=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "activity", "peak_gib", "expected", "change"),
+    [
+        (None, 0.11, 5.0, "1g.10gb", "smaller"),  # 0.11 x 1.1 x 132 = 15.97 SMs
+        (None, 0.11, 15.0, "1g.20gb", "smaller"),  # memory asks for more than SMs do
+        (None, 0.20, 5.0, "2g.20gb", "smaller"),  # 29.0 SMs
+        (None, 0.41, 5.0, "3g.40gb", "smaller"),  # 59.5 SMs
+        (None, 0.44, 5.0, "4g.40gb", "smaller"),  # 63.9 SMs
+        (None, 0.90, 5.0, "gpu", "same"),
+        (None, 0.02, 39.0, "gpu", "same"),  # 42.9 GiB with headroom are above every slice
+        ("3g.40gb", 0.20, 15.0, "2g.20gb", "smaller"),  # held a whole GPU: 29.0 SMs
+        ("2g.20gb", 0.20, 15.0, "2g.20gb", "same"),
+        ("1g.10gb", 0.20, 5.0, "2g.20gb", "larger"),  # 26.4 SMs even without headroom
+        ("1g.10gb", 0.12, 5.0, "1g.10gb", "same"),  # 15.8 SMs: only headroom is above 16
+        ("1g.10gb", 0.02, 9.5, "1g.10gb", "same"),  # it fitted; headroom alone is no reason to grow
+        ("1g.10gb", 0.02, 11.0, "1g.20gb", "larger"),
+        ("7g.80gb", 0.02, 5.0, "1g.10gb", "smaller"),
+        ("7g.80gb", 0.90, 5.0, "7g.80gb", "same"),
+    ],
+)
+def test_job_statistics(make_jobs, named, activity, peak_gib, expected, change):
+    jobs = make_jobs({"profile_requested": named, "sm_activity": activity, "memory_peak_gib": peak_gib})
+    row = size(jobs)
+    assert (row["profile_needed"], row["change"]) == (expected, change)
+    assert row["evidence"] == "job statistics"
+    assert row["reason"] == "mean activity and peak memory + headroom"
+
+
+def test_a_job_that_held_a_slice_is_measured_against_the_slice(make_jobs):
+    half_busy = {"profile_requested": "3g.40gb", "gpus": 3 / 7, "sm_activity": 0.5, "memory_peak_gib": 5.0}
+    assert size(make_jobs(half_busy))["sms_needed"] == pytest.approx(0.55 * 60)
+    assert size(make_jobs(half_busy | {"gpus": None}))["sms_needed"] == pytest.approx(0.55 * 60)
+    assert size(make_jobs(half_busy | {"gpus": 1.0}))["sms_needed"] == pytest.approx(0.55 * 132)
+
+
+def test_fraction_without_telemetry_is_its_own_need(make_jobs):
+    row = size(make_jobs({"gpus": 0.2}))
+    assert row["sms_needed"] == pytest.approx(0.2 * 132)
+    assert (row["profile_requested"], row["profile_needed"], row["evidence"]) == (
+        "2g.20gb",
+        "2g.20gb",
+        "request",
+    )
+
+
+def test_what_was_not_observed_is_as_large_as_the_request(make_jobs):
+    busy_only = size(make_jobs({"profile_requested": "3g.40gb", "sm_activity": 0.02}))
+    assert busy_only["profile_needed"] == "3g.40gb"
+    assert busy_only["memory_needed_gib"] == 39.5
+    assert busy_only["reason"] == "mean activity + headroom"
+    memory_only = size(make_jobs({"profile_requested": "3g.40gb", "memory_peak_gib": 5.0}))
+    assert memory_only["profile_needed"] == "3g.40gb"
+    assert memory_only["sms_needed"] == 60
+    nothing = size(make_jobs({}))
+    assert (nothing["profile_needed"], nothing["evidence"]) == ("gpu", "request")
+    assert nothing["reason"] == "nothing observed"
+
+
+def test_telemetry_is_the_95_percent_quantile_of_minutes_without_headroom(make_jobs, make_samples):
+    jobs = make_jobs({"sm_activity": 0.9, "memory_peak_gib": 4.0})
+    activities = [0.05] * 18 + [0.24, 0.99]  # the 20th minute is above the quantile
+    row = size(jobs, samples=make_samples("0", activities, memory_gib=16.0))
+    assert row["sms_needed"] == pytest.approx(0.24 * 132)
+    assert row["memory_needed_gib"] == pytest.approx(16.0 * 1.1)
+    assert (row["profile_needed"], row["evidence"]) == ("2g.20gb", "telemetry")
+    assert row["reason"] == "95 % quantile of 20 minutes, peak memory + headroom"
+
+
+def test_samples_within_a_minute_are_averaged_first(make_jobs, make_samples):
+    minutes = make_samples("0", [0.1] * 6)
+    half_minute_later = make_samples("0", [0.3] * 6).with_columns(pl.col("time") + timedelta(seconds=30))
+    row = size(make_jobs({}), samples=pl.concat([minutes, half_minute_later]))
+    assert row["sms_needed"] == pytest.approx(0.2 * 132)
+
+
+def test_samples_of_an_instance_are_measured_against_the_instance(make_jobs, make_samples):
+    samples = make_samples("0", [0.5] * 10, memory_gib=5.0, instance=1, profile="3g.39gb")
+    assert size(make_jobs({"profile_requested": "3g.40gb"}), samples=samples)["sms_needed"] == pytest.approx(
+        30
+    )
+
+
+def test_too_few_minutes_are_no_evidence(make_jobs, make_samples):
+    samples = make_samples("0", [0.01] * 4)
+    assert size(make_jobs({}), samples=samples)["evidence"] == "request"
+    assert size(make_jobs({}), samples=samples, minimum_evidence=4)["evidence"] == "telemetry"
+
+
+def test_samples_belong_to_the_attempt_that_ran(make_jobs, make_samples):
+    first = {"job_id": "7", "end_time": make_jobs({})["start_time"][0] + timedelta(minutes=10)}
+    second = {"job_id": "7", "attempt": 2, "start_time": first["end_time"], "end_time": None}
+    samples = make_samples("7", [0.05] * 10 + [0.4] * 10)
+    table = rightsize(make_jobs(first, second), BOARD, samples=samples)
+    assert table["sms_needed"].to_list() == pytest.approx([0.05 * 132, 0.4 * 132])
+
+
+def test_class_speaks_for_jobs_that_were_not_observed(make_jobs):
+    seen = {"job_class": "evaluation", "sm_activity": 0.20, "memory_peak_gib": 15.0}
+    elsewhere = {"job_class": "evaluation", "tenant": "b", "sm_activity": 0.02, "memory_peak_gib": 5.0}
+    blind = {"job_class": "evaluation"}
+    other = {"job_class": "inference"}
+    jobs = make_jobs(blind, blind | {"tenant": "c"}, other, *[seen] * 5, *[elsewhere] * 5)
+    table = rightsize(jobs, BOARD)
+    assert table["evidence"][:3].to_list() == ["class", "class", "request"]
+    assert table["profile_needed"][:3].to_list() == ["2g.20gb", "2g.20gb", "gpu"]
+    assert table["reason"][:2].to_list() == ["5 observed jobs of its class", "10 observed jobs of its class"]
+
+
+def test_four_jobs_are_no_class_and_a_class_never_asks_for_more(make_jobs):
+    seen = {"job_class": "evaluation", "sm_activity": 0.30, "memory_peak_gib": 15.0}
+    blind = {"job_class": "evaluation", "profile_requested": "1g.10gb"}
+    assert size(make_jobs({"job_class": "evaluation"}, *[seen] * 4))["evidence"] == "request"
+    row = size(make_jobs(blind, *[seen] * 5))
+    assert (row["evidence"], row["profile_needed"], row["change"]) == ("class", "1g.10gb", "same")
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        ({"gpus": 8.0}, "more than one GPU or instance: kept"),
+        ({"gpus": 2.0, "profile_requested": "3g.40gb"}, "more than one GPU or instance: kept"),
+        ({"profile_requested": "1g.10gb+me"}, "variant of a profile: kept"),
+        ({"gpus": 0.0}, "asks for no GPU"),
+        ({"gpus": None}, "request not known"),
+    ],
+)
+def test_what_cannot_be_sized_is_kept(make_jobs, job, reason):
+    row = size(make_jobs(job | {"sm_activity": 0.01, "memory_peak_gib": 1.0}))
+    assert row["profile_needed"] == row["profile_requested"]
+    assert (row["change"], row["evidence"], row["reason"]) == ("same", "request", reason)
+
+
+def test_gpu_hours_count_compute_slices(make_jobs):
+    held = {"end_time": make_jobs({})["start_time"][0] + timedelta(hours=7)}
+    jobs = make_jobs(
+        held | {"sm_activity": 0.02, "memory_peak_gib": 5.0},
+        held | {"gpus": 4.0},
+        {"end_time": None, "sm_activity": 0.02, "memory_peak_gib": 5.0},
+    )
+    table = rightsize(jobs, BOARD)
+    assert table["gpu_hours_requested"].to_list() == [7.0, 28.0, None]
+    assert table["gpu_hours_needed"].to_list() == pytest.approx([1.0, 28.0, None])
+
+
+def test_summary_by_tenant_and_class(make_jobs):
+    over = {"job_class": "evaluation", "sm_activity": 0.02, "memory_peak_gib": 5.0}
+    right = {"job_class": "evaluation", "sm_activity": 0.9, "memory_peak_gib": 5.0}
+    jobs = make_jobs(
+        over, right, {"job_class": "evaluation", "gpus": 0.0}, over | {"tenant": "b"}, {"tenant": "b"}
+    )
+    summary = rightsize_summary(rightsize(jobs, BOARD))
+    assert summary.select("tenant", "job_class", "jobs", "observed_share", "over_share").rows() == [
+        ("a", "evaluation", 2, 1.0, 0.5),
+        ("b", None, 1, 0.0, 0.0),
+        ("b", "evaluation", 1, 1.0, 1.0),
+    ]
+    assert summary["gpu_hours_needed"].to_list() == pytest.approx([8 / 7, 1.0, 1 / 7])
+
+
+@pytest.mark.parametrize("options", [{"headroom": -0.1}, {"headroom": 1.0}, {"minimum_evidence": 0}])
+def test_options_out_of_range_are_refused(make_jobs, options):
+    with pytest.raises(SchemaError, match="headroom"):
+        rightsize(make_jobs({}), BOARD, **options)
+
+
+def test_boards_without_stated_sms_are_refused(make_jobs):
+    with pytest.raises(GeometryError, match="SMs"):
+        rightsize(make_jobs({}), "B300")
+
+
+SLICES = {
+    "1g.10gb": (16, 9.75),
+    "1g.20gb": (26, 19.62),
+    "2g.20gb": (32, 19.62),
+    "3g.40gb": (60, 39.5),
+    "4g.40gb": (64, 39.5),
+}
+JOB = st.fixed_dictionaries(
+    {
+        "profile_requested": st.sampled_from([None, *SLICES]),
+        "sm_activity": st.none() | st.floats(0, 1),
+        "memory_peak_gib": st.none() | st.floats(0, 79),
+        "job_class": st.sampled_from([None, "x", "y"]),
+    }
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(jobs=st.lists(JOB, min_size=1, max_size=12))
+def test_every_answer_holds_its_need_or_is_the_request(make_jobs, jobs):
+    table = rightsize(make_jobs(*jobs), BOARD, minimum_evidence=2)
+    assert table["job_id"].to_list() == [str(number) for number in range(len(jobs))]
+    capacity = SLICES | {"gpu": (132, 79.25)}
+    for row in table.iter_rows(named=True):
+        assert row["evidence"] in EVIDENCE
+        sms, memory_gib = capacity[row["profile_needed"]]
+        if row["change"] != "same" and row["profile_needed"] != "gpu":
+            assert row["sms_needed"] <= sms
+            assert row["memory_needed_gib"] <= memory_gib
+        if row["change"] == "larger":
+            assert row["evidence"] in ("telemetry", "job statistics")
+        if row["evidence"] == "request":
+            assert row["profile_needed"] == row["profile_requested"]
+
+
+def test_needs_drawn_at_random_are_found_from_noisy_minutes(make_jobs, make_samples):
+    """Jobs that fill 60-90 % of a known slice: how often is that slice found?"""
+    rng = np.random.default_rng(5)
+    names = rng.choice(list(SLICES), 200)
+    fills = rng.uniform(0.6, 0.9, (200, 2))
+    needs = [
+        (SLICES[name][0] * sm / 132, SLICES[name][1] * memory)
+        for name, (sm, memory) in zip(names, fills, strict=True)
+    ]
+    samples = pl.concat(
+        make_samples(str(number), np.clip(sm * rng.normal(1, 0.03, 30), 0, 1), memory_gib=memory)
+        for number, (sm, memory) in enumerate(needs)
+    )
+    found = rightsize(make_jobs(*[{}] * 200), BOARD, samples=samples)
+    fits = [
+        min(
+            (
+                name
+                for name, (sms, memory) in SLICES.items()
+                if sms >= 132 * sm * 1.05 and memory >= peak * 1.1
+            ),
+            key=list(SLICES).index,
+        )
+        for sm, peak in needs
+    ]
+    assert (found["profile_needed"] == pl.Series(fits)).mean() >= 0.95
