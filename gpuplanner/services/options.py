@@ -28,7 +28,7 @@ _ASKED = {"service": pl.String, "allowed_s": pl.Float64}
 
 
 @dataclass(frozen=True)
-class Option:
+class InstanceOption:
     """The best setting of a service on instances of one size.
 
     Parameters
@@ -61,7 +61,7 @@ class Choices:
     ----------
     board : GpuModel
         Board of every GPU.
-    options : tuple of Option
+    options : tuple of InstanceOption
         By service, smallest instance first.
     layouts : tuple of dict
         Instances of one GPU; every way to cut it is part of one of them.
@@ -70,7 +70,7 @@ class Choices:
     """
 
     board: GpuModel
-    options: tuple[Option, ...]
+    options: tuple[InstanceOption, ...]
     layouts: tuple[dict[str, int], ...]
     rate_per_s: dict[str, float]
 
@@ -97,7 +97,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Floor:
+class LeastSlices:
     """No plan takes less: of each service by itself, of all together, and GPUs.
 
     Parameters
@@ -165,7 +165,8 @@ def choices_for(
         ["service", "compute_slices"], keep="first", maintain_order=True
     )
     options = tuple(
-        Option(row.pop("service"), of_size[row.pop("compute_slices")], **row) for row in best.to_dicts()
+        InstanceOption(row.pop("service"), of_size[row.pop("compute_slices")], **row)
+        for row in best.to_dicts()
     )
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
@@ -173,7 +174,7 @@ def choices_for(
     return Choices(board, options, layouts, rates)
 
 
-def least(choices: Choices) -> Floor:
+def least(choices: Choices) -> LeastSlices:
     """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss.
 
     Parameters
@@ -183,7 +184,7 @@ def least(choices: Choices) -> Floor:
 
     Returns
     -------
-    Floor
+    LeastSlices
 
     Raises
     ------
@@ -208,7 +209,7 @@ def least(choices: Choices) -> Floor:
             "Are the rates in requests per second?",
         )
         raise ScenarioError(text)
-    return Floor(compute, memory, slices, gpus)
+    return LeastSlices(compute, memory, slices, gpus)
 
 
 def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:
