@@ -14,7 +14,7 @@ from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError,
 from gpuplanner.hardware import GpuModel, MigProfile, pareto_counts
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.services.demands import ServiceDemand
-from gpuplanner.services.profiles import smallest_profiles
+from gpuplanner.sizing import smallest_of_compute
 
 SHORTFALL = 1e-6
 """A rate counts as met if no more than this share of it is missing: the tolerance of the solvers."""
@@ -146,7 +146,7 @@ def choices_for(
     InfeasiblePlanError
         Naming every service that no setting answers in time, its limit and the least latency it can have.
     """
-    of_size = smallest_profiles(board)
+    of_size = smallest_of_compute(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
         text = message(
             f"service profiles on {board.name}",
