@@ -15,35 +15,34 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate import (
-    ElasticModel,
-    Fleet,
-    GangPlacement,
-    Goodput,
-    GpuType,
-    Rules,
-    Topology,
+from gpuplanner.claims.unlike import (
     by_assignment,
     by_power_mean,
+    reassign,
+    rigid_jobs,
+    schedule_elastic,
+)
+from gpuplanner.claims.unlike.made_up_jobs import (
+    KINDS,
+    draw_elastic,
+    draw_unlike,
+    elastic_models,
+    largest_useful,
+)
+from gpuplanner.claims.unlike.programme import by_programme
+from gpuplanner.simulate import (
+    Fleet,
+    Placement,
+    Rules,
+    Topology,
     dispatch,
     heterogeneity_aware,
     opportunistic,
-    reassign,
-    rigid_jobs,
     schedule,
-    schedule_elastic,
 )
-from gpuplanner.solving.effort import Effort
-from gpuplanner.solving.linear import LinearModel
-from gpuplanner.solving.solver import solve
 
 BOARD = "H100-80GB-SXM5"
 T95 = {9: 2.262}
-KINDS = (
-    GpuType("80 GiB", 2, 8, 80.0, speed=2.0),
-    GpuType("40 GiB", 3, 8, 40.0, speed=1.0),
-    GpuType("24 GiB", 4, 4, 24.0, speed=0.5),
-)
 PASS = Rules(queue="pass")
 
 
@@ -52,55 +51,6 @@ def paired(name, first, second):
     change = np.array(second) / np.array(first) - 1
     half = T95[len(change) - 1] * change.std(ddof=1) / math.sqrt(len(change))
     print(f"  {name:<46}{change.mean():>+8.1%}  [{change.mean() - half:+.1%}, {change.mean() + half:+.1%}]")
-
-
-def unlike_jobs(seed, count, load):
-    """Jobs with plans of 1, 2, 4 or 8 GPUs whose memory falls with tensor parallelism; users pick by habit."""
-    rng = np.random.default_rng(seed)
-    memory, work = rng.choice([10.0, 30.0, 60.0], count, p=[0.5, 0.3, 0.2]), rng.lognormal(6.5, 1.2, count)
-    rate = load * sum(kind.gpus * kind.speed for kind in KINDS) / work.mean()
-    submit = np.cumsum(rng.exponential(1 / rate, count))
-    plans = [
-        (str(job), gpus, tp, memory[job] / tp, work[job] / gpus**0.9 * 1.05 ** (tp > 1))
-        for job in range(count)
-        for gpus in (1, 2, 4, 8)
-        for tp in (1, 2)
-        if tp <= gpus
-    ]
-    able = [[kind.name for kind in KINDS if kind.memory_gib >= need] for need in memory]
-    jobs = pl.DataFrame(
-        {
-            "job_id": np.arange(count).astype(str),
-            "tenant": "t",
-            "submit_s": submit,
-            "asked_type": [rng.choice(names) for names in able],
-            "asked_gpus": rng.choice([1, 2, 4], count, p=[0.5, 0.25, 0.25]).astype(np.int32),
-        }
-    )
-    schema = {
-        "job_id": pl.String,
-        "gpus": pl.Int32,
-        "tp": pl.Int32,
-        "memory_gib": pl.Float64,
-        "run_s": pl.Float64,
-    }
-    return jobs, pl.DataFrame(plans, schema=schema, orient="row")
-
-
-def programme(problem):
-    """The integer programme of a round, through PuLP."""
-    ones = np.ones(len(problem.value))
-    model = LinearModel()
-    columns = model.add_columns([f"x{place}" for place in range(len(ones))], cost=-problem.value, high=ones)
-    for job in np.unique(problem.job):
-        mine = columns[problem.job == job]
-        model.add_row(f"job{job}", mine, ones[: len(mine)], "<=", 1.0)
-    for kind, gpus in enumerate(problem.capacity):
-        mine = problem.kind == kind
-        if mine.any():
-            model.add_row(f"kind{kind}", columns[mine], problem.gpus[mine], "<=", gpus)
-    answer = solve(model, Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs"), gap=0.005)
-    return answer.values > 0.5
 
 
 def timed(decide, clock):
@@ -123,13 +73,13 @@ def types(sized, load):
     clocks = {name: [] for name in means}
     decisions = dict.fromkeys(means, 0)
     for seed in range(10):
-        jobs, plans = unlike_jobs(seed, 150, load)
+        jobs, plans = draw_unlike(seed, 150, load)
         if sized:
             plans = plans.join(
                 jobs, left_on=["job_id", "gpus"], right_on=["job_id", "asked_gpus"], how="semi"
             )
         picks, has = timed(opportunistic, clocks["opportunistic"]), timed(heterogeneity_aware, clocks["HAS"])
-        ilp = by_assignment(timed(programme, clocks["programme"]))
+        ilp = by_assignment(timed(by_programme, clocks["programme"]))
         runs = {
             "opportunistic": dispatch(jobs, plans, KINDS, picks, policy="p"),
             "HAS": dispatch(jobs, plans, KINDS, has, policy="p"),
@@ -152,7 +102,7 @@ def many():
     """HAS on many jobs."""
     print("\nHAS on 20 000 jobs, 56 GPUs of three types: whole call")
     for load in (0.5, 0.9):
-        jobs, plans = unlike_jobs(0, 20_000, load)
+        jobs, plans = draw_unlike(0, 20_000, load)
         begin = time.process_time()
         result = dispatch(jobs, plans, KINDS, heterogeneity_aware, policy="HAS")
         seconds = time.process_time() - begin
@@ -189,7 +139,7 @@ def tiers():
     for seed in range(10):
         jobs = gangs(seed, 5_000, fleet.gpus, 0.6)
         for case in cases:
-            run = schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
+            run = schedule(jobs, fleet, PASS, policy="p", placement=Placement(topology, *case))
             cases[case].append(run["jct_s"].mean())
             lost[case].append(run["lost_gpu_s"].sum() / (jobs["run_s"] * jobs["gpus"]).sum())
     for case, values in cases.items():
@@ -204,37 +154,9 @@ def tiers():
     jobs = gangs(0, 100_000, fleet.gpus, 0.6)
     for case in ((("consolidate", 0.0)), ("best_fit", 60.0), ("first_fit", 0.0), ("spread", 0.0)):
         begin = time.process_time()
-        schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
+        schedule(jobs, fleet, PASS, policy="p", placement=Placement(topology, *case))
         seconds = time.process_time() - begin
         print(f"  {case[0]:<12} 100 000 jobs: {seconds:.2f} s, {100_000 / seconds:,.0f} jobs/s")
-
-
-def largest_useful(models):
-    """Most GPUs on one node at which a job of each class is still half as fast as with linear speed-up."""
-    sizes = {}
-    for name, model in models.items():
-        noise = sum(share * phi for share, phi in model.phases)
-        rates = [model.goodput.best(gpus, one_node=True, noise_scale=noise) for gpus in range(1, 9)]
-        sizes[name] = max(gpus for gpus, rate in enumerate(rates, 1) if rate >= 0.5 * gpus * rates[0])
-    return sizes
-
-
-def elastic_jobs(seed):
-    """Vision and language jobs over eight hours, with sizes by habit."""
-    rng = np.random.default_rng(seed)
-    name = rng.choice(["vision", "language"], 160)
-    return pl.DataFrame(
-        {
-            "job_id": np.arange(160).astype(str),
-            "tenant": "t",
-            "submit_s": np.sort(rng.uniform(0, 8 * 3600, 160)),
-            "job_class": name,
-            "examples": np.where(
-                name == "vision", rng.lognormal(14.5, 1.2, 160), rng.lognormal(11.5, 1.2, 160)
-            ),
-            "gpus": rng.choice([1, 2, 4, 8, 16], 160, p=[0.3, 0.2, 0.2, 0.2, 0.1]).astype(np.int32),
-        }
-    )
 
 
 def rigid_run(jobs, models, fleet, rules):
@@ -254,7 +176,7 @@ def elastic(models):
     """Jobs that grow and shrink against the sizes that their users chose."""
     fleet, sizes, found, seconds = Fleet(BOARD, 8, 8), largest_useful(models), {}, 0.0
     for seed in range(10):
-        jobs = elastic_jobs(seed)
+        jobs = draw_elastic(seed)
         tuned = jobs.with_columns(gpus=pl.col("job_class").replace_strict(sizes, return_dtype=pl.Int32))
         begin = time.process_time()
         runs = {"elastic": elastic_run(jobs, models, fleet, 0.0)}
@@ -279,13 +201,9 @@ def elastic(models):
 
 def phases():
     """Elastic jobs whose noise scale rises, and falls."""
-    vision = Goodput((0.03, 0.002), (0.01, 0.001), (0.05, 0.002), 1.5, 128, 8192, 256, 2)
-    language = Goodput((0.08, 0.02), (0.03, 0.002), (0.15, 0.003), 1.5, 12, 384, 12, 8)
-    rising = ((0.3, 500.0), (0.4, 3000.0), (0.3, 20_000.0))
-    falling = tuple(zip((0.3, 0.4, 0.3), (20_000.0, 3000.0, 500.0), strict=True))
-    for name, stages in (("rises", rising), ("falls", falling)):
+    for name, rising in (("rises", True), ("falls", False)):
         print(f"\nelastic jobs, 64 GPUs, 160 jobs in 8 h, 10 replications; noise scale of vision {name}")
-        elastic({"vision": ElasticModel(vision, stages), "language": ElasticModel(language, ((1.0, 200.0),))})
+        elastic(elastic_models(rising=rising))
     print("  hypothesis (Pollux, table 2): mean JCT 0.76 h against 1.2 h of jobs of tuned size, -37 %")
 
 

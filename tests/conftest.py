@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
 from gpuplanner.packing.effort import Effort as PackingEffort
 from gpuplanner.scenario import Scenario
@@ -24,8 +25,6 @@ os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
-# A mutant is noticed or not (make mutants); nobody reads the smallest example.
-settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
@@ -79,3 +78,23 @@ def quick() -> Scenario:
 def study(quick: Scenario) -> Study:
     """A study of the sample."""
     return evaluate(quick)
+
+
+def _most_held(places: pl.DataFrame) -> dict[tuple[str, int], int]:
+    """Most GPUs of each (type, node) held at once, by going through all starts and ends; ends come first."""
+    held: dict[tuple[str, int], int] = {}
+    most: dict[tuple[str, int], int] = {}
+    rows = places.select("gpu_type", "node", "gpus", "start_s", "end_s").rows()
+    changes = [(start, 1, kind, node, gpus) for kind, node, gpus, start, _ in rows]
+    changes += [(end, 0, kind, node, -gpus) for kind, node, gpus, _, end in rows]
+    for _, _, kind, node, gpus in sorted(changes):
+        held[kind, node] = held.get((kind, node), 0) + gpus
+        most[kind, node] = max(most.get((kind, node), 0), held[kind, node])
+    assert not any(held.values())
+    return most
+
+
+@pytest.fixture(scope="session")
+def most_held() -> Callable[[pl.DataFrame], dict[tuple[str, int], int]]:
+    """Most GPUs of each node held at once."""
+    return _most_held

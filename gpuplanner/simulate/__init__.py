@@ -5,7 +5,7 @@ from gpuplanner.simulate.gangs.cluster import Cluster, Gang
 from gpuplanner.simulate.gangs.python_policies import in_order, run_gangs_by, schedule_by
 from gpuplanner.simulate.gangs.schedule import prepare, run_gangs, schedule
 from gpuplanner.simulate.gangs.spells import GangRun
-from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
+from gpuplanner.simulate.gangs.topology import Placement, Topology
 from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload, unservable
@@ -15,35 +15,25 @@ from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.slices.change import ChangeCost
 from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.speeds import Speeds
-from gpuplanner.simulate.unlike.allocation import by_power_mean
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
-from gpuplanner.simulate.unlike.elastic import ElasticRun, schedule_elastic
-from gpuplanner.simulate.unlike.elastic_jobs import ElasticJobs, ElasticModel, rigid_jobs
-from gpuplanner.simulate.unlike.goodput import Goodput
 from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
 from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
-from gpuplanner.simulate.unlike.reassign import Assignment, by_assignment, reassign
 
 __all__ = [
-    "Assignment",
     "Calendar",
     "ChangeCost",
     "Checkpoints",
     "Cluster",
-    "ElasticJobs",
-    "ElasticModel",
-    "ElasticRun",
     "Failures",
     "FairShare",
     "Fleet",
     "Gang",
-    "GangPlacement",
     "GangRun",
-    "Goodput",
     "GpuType",
     "MixedJobs",
     "MixedRun",
     "OnDemand",
+    "Placement",
     "Plans",
     "Preemption",
     "Rules",
@@ -52,8 +42,6 @@ __all__ = [
     "Topology",
     "Workload",
     "bootstrap_days",
-    "by_assignment",
-    "by_power_mean",
     "dispatch",
     "heterogeneity_aware",
     "hold_largest",
@@ -61,13 +49,10 @@ __all__ = [
     "opportunistic",
     "prepare",
     "read_job_list",
-    "reassign",
-    "rigid_jobs",
     "run_gangs",
     "run_gangs_by",
     "schedule",
     "schedule_by",
-    "schedule_elastic",
     "simulate",
     "totals",
     "unservable",

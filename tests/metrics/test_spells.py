@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.claims.unlike import ElasticModel, Goodput, schedule_elastic
 from gpuplanner.errors import SchemaError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.metrics import (
@@ -24,15 +25,12 @@ from gpuplanner.simulate import (
     Calendar,
     ChangeCost,
     Checkpoints,
-    ElasticModel,
     Failures,
     Fleet,
-    Goodput,
     OnDemand,
     Rules,
     run_gangs,
     schedule,
-    schedule_elastic,
     simulate,
 )
 

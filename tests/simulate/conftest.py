@@ -43,21 +43,3 @@ def starts():
 @pytest.fixture(scope="session")
 def history():
     return _history
-
-
-def _most_held(places):
-    """Most GPUs of each (type, node) held at once, by going through all starts and ends; ends come first."""
-    held, most = {}, {}
-    rows = places.select("gpu_type", "node", "gpus", "start_s", "end_s").rows()
-    changes = [(start, 1, kind, node, gpus) for kind, node, gpus, start, _ in rows]
-    changes += [(end, 0, kind, node, -gpus) for kind, node, gpus, _, end in rows]
-    for _, _, kind, node, gpus in sorted(changes):
-        held[kind, node] = held.get((kind, node), 0) + gpus
-        most[kind, node] = max(most.get((kind, node), 0), held[kind, node])
-    assert not any(held.values())
-    return most
-
-
-@pytest.fixture(scope="session")
-def most_held():
-    return _most_held

@@ -10,20 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.claims.unlike import ElasticModel, Goodput, by_assignment, reassign, schedule_elastic
 from gpuplanner.simulate import (
     Calendar,
     Checkpoints,
-    ElasticModel,
     Failures,
     Fleet,
-    Goodput,
     GpuType,
     Preemption,
     Rules,
-    by_assignment,
-    reassign,
     run_gangs,
-    schedule_elastic,
     simulate,
 )
 

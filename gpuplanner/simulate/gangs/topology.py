@@ -101,7 +101,7 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class GangPlacement:
+class Placement:
     """Which nodes a gang gets, and for how long it waits for better ones.
 
     Parameters
@@ -131,7 +131,7 @@ class GangPlacement:
 
     Examples
     --------
-    >>> GangPlacement(Topology.flat(8), "spread", patience_s=60.0)
+    >>> Placement(Topology.flat(8), "spread", patience_s=60.0)
     Traceback (most recent call last):
         ...
     gpuplanner.errors.ScenarioError: placement 'spread': expected patience_s 0, ...

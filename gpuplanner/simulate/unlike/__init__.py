@@ -1,1 +1,1 @@
-"""The loops over fleets of several types of GPU, and over jobs that grow and shrink."""
+"""The loops over fleets of several types of GPU: one decision for each job, and in rounds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, PlanOption
+from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, Option
 
 Held = tuple[str, str, int, int, float, float]
 PLACES = {
@@ -98,7 +98,7 @@ class Machines:
 class Choice:
     """How a job is to run: by an option, with GPUs of nodes of its type."""
 
-    option: PlanOption
+    option: Option
     nodes: dict[int, int]
 
 

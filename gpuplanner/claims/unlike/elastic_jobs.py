@@ -11,11 +11,11 @@ import dataframely as dy
 import numpy as np
 import polars as pl
 
+from gpuplanner.claims.unlike.goodput import Goodput
 from gpuplanner.errors import ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.simulate.unlike.goodput import Goodput
 
 
 class ElasticJobs(dy.Schema):

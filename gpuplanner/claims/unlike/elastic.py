@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from gpuplanner.claims.unlike.allocation import by_power_mean
+from gpuplanner.claims.unlike.elastic_jobs import ElasticModel, checked_elastic, rates_of
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.simulate.unlike.allocation import by_power_mean
-from gpuplanner.simulate.unlike.elastic_jobs import ElasticModel, checked_elastic, rates_of
 from gpuplanner.simulate.unlike.mixed import GpuType
-from gpuplanner.simulate.unlike.rounds import Allocate, JobPhase, RoundJob, run_rounds
+from gpuplanner.simulate.unlike.rounds import Allocate, RoundJob, Stage, run_rounds
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def schedule_elastic(
 
     Examples
     --------
-    >>> from gpuplanner.simulate import Goodput
+    >>> from gpuplanner.claims.unlike import Goodput
     >>> linear = ElasticModel(Goodput((0.0, 1.0)), phases=((1.0, np.inf),))
     >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "job_class": "linear",
     ...     "examples": 800.0, "gpus": 1}, schema_overrides={"gpus": pl.Int32})
@@ -123,7 +123,7 @@ def _job(
     """One job with its phases."""
     name = row["job_class"]
     stages = tuple(
-        JobPhase(row["examples"] * share, near, apart)
+        Stage(row["examples"] * share, near, apart)
         for (share, _), (near, apart) in zip(models[name].phases, rates[name], strict=True)
     )
     if any(not (stage.rates > 0).any() for stage in stages):
