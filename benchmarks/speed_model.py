@@ -25,7 +25,7 @@ from gpuplanner.sizing.speed.store import DEFAULT
 from gpuplanner.sizing.speed.tables import JOB
 
 TARGET = 0.10
-PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "speed"
+PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "speed"
 # Networks of one family are near relatives: a harder split leaves out the whole family.
 FAMILIES = ("bert", "densenet", "inception", "mobilenet", "resnet", "transformer", "vgg")
 

@@ -24,7 +24,7 @@ from gpuplanner.errors import (
 
 COMMANDS = (
     *("inbox", "live", "bill", "phases", "hints"),
-    *("walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate"),
+    *("walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate", "claims"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 

@@ -17,7 +17,6 @@ from gpuplanner.cli.walk import load_scenario
 TAKES = {
     "SCENARIO": ("--set", "--board", "--seed"),
     "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor"),
-    "--case": ("--seeds", "--seed"),
 }
 """What is simulated, and the options that mean something to it."""
 MEASURES = (
@@ -67,29 +66,21 @@ def simulate(
             min=1.0, max=1e6, help="With --jobs: time limits, or durations where there are none, times this."
         ),
     ] = None,
-    case: Annotated[
-        str | None, typer.Option(help="Seeded case instead of a scenario: twenty-jobs or harder.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="How many seeds, with --case.")] = None,
     assignments: Set = None,
     board: Board = None,
     seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list, or a case."""
-    doors = dict(zip(TAKES, (scenario, jobs, case), strict=True))
+    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list."""
+    doors = dict(zip(TAKES, (scenario, jobs), strict=True))
     options = {
         "--gpus": gpus, "--gpus-per-node": per_node, "--order": order, "--queue": queue,
-        "--limit-factor": limit_factor, "--seeds": seeds, "--set": assignments or None, "--board": board,
+        "--limit-factor": limit_factor, "--set": assignments or None, "--board": board,
         "--seed": seed,
     }  # fmt: skip
     _refuse_what_means_nothing(doors, options)
-    if case is not None:
-        from gpuplanner.cli.cases import simulate_case
-
-        simulate_case(case, seeds, seed or 0, as_json=as_json, quiet=quiet)
-    elif jobs is not None:
+    if jobs is not None:
         if gpus is None:
             text = "--jobs needs --gpus, the number of GPUs to simulate"
             raise typer.BadParameter(text)
@@ -107,7 +98,7 @@ def simulate(
 def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str, object]) -> None:
     given = [door for door, value in doors.items() if value is not None]
     if len(given) != 1:
-        text = "give one of SCENARIO, --jobs FILE and --case NAME"
+        text = "give one of SCENARIO and --jobs FILE"
         raise typer.BadParameter(text)
     known = TAKES[given[0]]
     strange = [name for name, value in options.items() if value is not None and name not in known]

@@ -29,7 +29,7 @@ from gpuplanner.placement.mig import (
     verify_instances,
 )
 from gpuplanner.placement.pods import Nodes, Pods
-from gpuplanner.placement.policies import POLICIES, PlacementPolicy
+from gpuplanner.placement.policies import POLICIES, Policy
 from gpuplanner.placement.read import read_nodes, read_pods
 from gpuplanner.placement.result import REASONS, Allocation, mean_curve
 from gpuplanner.placement.verify import verify_allocation
@@ -49,8 +49,8 @@ __all__ = [
     "Arrivals",
     "InstanceAllocation",
     "Nodes",
-    "PlacementPolicy",
     "Pods",
+    "Policy",
     "TargetWorkload",
     "allocate",
     "as_listed",

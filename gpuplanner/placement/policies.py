@@ -9,14 +9,14 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
 
 NODE_RULES: Final = ("first-fit", "best-fit", "worst-fit", "dot-product", "gpu-packing", "random", "fgd")
-"""How nodes that can hold the pod are scored; see :class:`PlacementPolicy`."""
+"""How nodes that can hold the pod are scored; see :class:`Policy`."""
 
 GPU_RULES: Final = ("first", "tightest", "loosest", "random", "steepest")
-"""Which GPU of the node a pod that wants part of one gets; see :class:`PlacementPolicy`."""
+"""Which GPU of the node a pod that wants part of one gets; see :class:`Policy`."""
 
 
 @dataclass(frozen=True)
-class PlacementPolicy:
+class Policy:
     """A node rule, a GPU rule, and how finely scores are told apart.
 
     The node with the highest score takes the pod; of equals, the first in the order of nodes.
@@ -50,8 +50,8 @@ class PlacementPolicy:
 
     Examples
     --------
-    >>> PlacementPolicy("fgd", "steepest", steps=None)
-    PlacementPolicy(node='fgd', gpu='steepest', steps=None)
+    >>> Policy("fgd", "steepest", steps=None)
+    Policy(node='fgd', gpu='steepest', steps=None)
     """
 
     node: str
@@ -70,18 +70,18 @@ class PlacementPolicy:
 
 
 POLICIES: Final = {
-    "first-fit": PlacementPolicy("first-fit", "first"),
-    "best-fit": PlacementPolicy("best-fit", "tightest"),
-    "worst-fit": PlacementPolicy("worst-fit", "loosest"),
-    "dot-product": PlacementPolicy("dot-product", "tightest"),
-    "gpu-packing": PlacementPolicy("gpu-packing", "tightest"),
-    "random": PlacementPolicy("random", "random"),
-    "fgd": PlacementPolicy("fgd", "steepest"),
+    "first-fit": Policy("first-fit", "first"),
+    "best-fit": Policy("best-fit", "tightest"),
+    "worst-fit": Policy("worst-fit", "loosest"),
+    "dot-product": Policy("dot-product", "tightest"),
+    "gpu-packing": Policy("gpu-packing", "tightest"),
+    "random": Policy("random", "random"),
+    "fgd": Policy("fgd", "steepest"),
 }
 """Policies by name; those of the published experiments choose nodes and GPUs exactly as these do."""
 
 
-def as_policy(policy: PlacementPolicy | str) -> PlacementPolicy:
+def as_policy(policy: Policy | str) -> Policy:
     """Return the policy itself, or find it by its name.
 
     Raises
@@ -94,6 +94,6 @@ def as_policy(policy: PlacementPolicy | str) -> PlacementPolicy:
     >>> as_policy("best-fit").gpu
     'tightest'
     """
-    if isinstance(policy, PlacementPolicy):
+    if isinstance(policy, Policy):
         return policy
     return POLICIES[resolve(policy, POLICIES, what="policy", error=ScenarioError)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.placement.arrivals import Arrivals
 from gpuplanner.placement.pods import MILLI, Integers, Nodes, Pods
-from gpuplanner.placement.policies import PlacementPolicy
+from gpuplanner.placement.policies import Policy
 
 REASONS: Final = (
     "placed",
@@ -37,7 +37,7 @@ class Allocation:
 
     Parameters
     ----------
-    policy : PlacementPolicy
+    policy : Policy
         The policy.
     pods, nodes, arrivals : Pods, Nodes, Arrivals
         What was asked.
@@ -51,7 +51,7 @@ class Allocation:
         Fragmentation of the cluster after the arrival [GPUs].
     """
 
-    policy: PlacementPolicy
+    policy: Policy
     pods: Pods
     nodes: Nodes
     arrivals: Arrivals

@@ -14,7 +14,7 @@ from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError,
 from gpuplanner.hardware import GpuModel, MigProfile, pareto_counts
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.services.demands import ServiceDemand
-from gpuplanner.sizing import smallest_of_compute
+from gpuplanner.services.profiles import smallest_profiles
 
 SHORTFALL = 1e-6
 """A rate counts as met if no more than this share of it is missing: the tolerance of the solvers."""
@@ -28,7 +28,7 @@ _ASKED = {"service": pl.String, "allowed_s": pl.Float64}
 
 
 @dataclass(frozen=True)
-class InstanceOption:
+class Option:
     """The best setting of a service on instances of one size.
 
     Parameters
@@ -61,7 +61,7 @@ class Choices:
     ----------
     board : GpuModel
         Board of every GPU.
-    options : tuple of InstanceOption
+    options : tuple of Option
         By service, smallest instance first.
     layouts : tuple of dict
         Instances of one GPU; every way to cut it is part of one of them.
@@ -70,7 +70,7 @@ class Choices:
     """
 
     board: GpuModel
-    options: tuple[InstanceOption, ...]
+    options: tuple[Option, ...]
     layouts: tuple[dict[str, int], ...]
     rate_per_s: dict[str, float]
 
@@ -97,7 +97,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class LeastSlices:
+class Floor:
     """No plan takes less: of each service by itself, of all together, and GPUs.
 
     Parameters
@@ -146,7 +146,7 @@ def choices_for(
     InfeasiblePlanError
         Naming every service that no setting answers in time, its limit and the least latency it can have.
     """
-    of_size = smallest_of_compute(board)
+    of_size = smallest_profiles(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
         text = message(
             f"service profiles on {board.name}",
@@ -165,8 +165,7 @@ def choices_for(
         ["service", "compute_slices"], keep="first", maintain_order=True
     )
     options = tuple(
-        InstanceOption(row.pop("service"), of_size[row.pop("compute_slices")], **row)
-        for row in best.to_dicts()
+        Option(row.pop("service"), of_size[row.pop("compute_slices")], **row) for row in best.to_dicts()
     )
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
@@ -174,7 +173,7 @@ def choices_for(
     return Choices(board, options, layouts, rates)
 
 
-def least(choices: Choices) -> LeastSlices:
+def least(choices: Choices) -> Floor:
     """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss.
 
     Parameters
@@ -184,7 +183,7 @@ def least(choices: Choices) -> LeastSlices:
 
     Returns
     -------
-    LeastSlices
+    Floor
 
     Raises
     ------
@@ -209,7 +208,7 @@ def least(choices: Choices) -> LeastSlices:
             "Are the rates in requests per second?",
         )
         raise ScenarioError(text)
-    return LeastSlices(compute, memory, slices, gpus)
+    return Floor(compute, memory, slices, gpus)
 
 
 def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:

@@ -12,18 +12,14 @@ from gpuplanner.placement import (
     POLICIES,
     REASONS,
     Arrivals,
-    PlacementPolicy,
+    Policy,
     allocate,
     fragmentation,
     target_workload,
     verify_allocation,
 )
 
-CROSSED = [
-    PlacementPolicy("best-fit", "steepest"),
-    PlacementPolicy("fgd", "tightest"),
-    PlacementPolicy("random", "loosest"),
-]
+CROSSED = [Policy("best-fit", "steepest"), Policy("fgd", "tightest"), Policy("random", "loosest")]
 
 
 class SlowCluster:
@@ -155,7 +151,7 @@ class SlowCluster:
 )
 @pytest.mark.parametrize("steps", [100, None])
 def test_same_placements_reasons_and_fragments(cluster, policy, steps):
-    policy = PlacementPolicy(policy.node, policy.gpu, steps)
+    policy = Policy(policy.node, policy.gpu, steps)
     for seed in range(16):
         pods, nodes = cluster(seed)
         rng = np.random.default_rng(seed)

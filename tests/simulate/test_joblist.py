@@ -128,7 +128,7 @@ class TestCommand:
             (["--gpus", "4"], 3, "'gpus'.*'first', 'short', 'long'"),
             ([], 2, "--jobs needs --gpus"),
             (["--gpus", "12", "--gpus-per-node", "8"], 2, "not a number of whole nodes"),
-            (["sample", "--gpus", "8"], 2, "give one of SCENARIO, --jobs FILE"),
+            (["sample", "--gpus", "8"], 2, "give one of SCENARIO and --jobs FILE"),
         ],
     )
     def test_what_is_refused(self, capsys, monkeypatch, file_of, arguments, code, words):
@@ -141,4 +141,4 @@ class TestCommand:
     def test_either_a_scenario_or_a_list_is_needed(self, capsys, monkeypatch):
         code, _, err = run(capsys, monkeypatch)
         assert code == 2
-        assert "give one of SCENARIO, --jobs FILE" in err
+        assert "give one of SCENARIO and --jobs FILE" in err

@@ -1,0 +1,21 @@
+"""Claims, a file each, which is found by itself; its name with dashes is the name of the claim."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from gpuplanner.claims.published_claim import PublishedClaim
+
+
+def every_claim() -> dict[str, PublishedClaim]:
+    """The ``CLAIM`` of each file of this folder, by its name, in the order of the alphabet.
+
+    Examples
+    --------
+    >>> "twenty-jobs" in every_claim()
+    True
+    """
+    modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    claims = (importlib.import_module(f"{__name__}.{module}").CLAIM for module in modules)
+    return {claim.name: claim for claim in claims}

@@ -1,0 +1,111 @@
+"""The list of claims, verdicts from figures, and what is said where nothing can be measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuplanner
+from gpuplanner.claims import VERDICTS, Conditions, Measured, PublishedClaim, put_to_the_test
+from gpuplanner.claims.published import every_claim
+from gpuplanner.claims.record import record_of
+from gpuplanner.claims.verdict import figure, figures_of, share_interval, share_over_units, verdict_of
+from gpuplanner.errors import MissingDependencyError
+
+CLAIMS = every_claim()
+NO_FIGURES = {"cannot be tested here", "not yet testable"}
+
+
+def test_every_file_is_a_claim_of_its_name():
+    files = {
+        path.stem.replace("_", "-")
+        for path in (Path(gpuplanner.__file__).parent / "claims" / "published").glob("*.py")
+        if path.stem != "__init__"
+    }
+    assert list(CLAIMS) == sorted(files)
+    vendors = {"late-phases", "twenty-jobs", "memory", "heterogeneity"}
+    assert vendors <= files
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_claim_says_who_where_and_how_long(claim):
+    assert claim.words.endswith(".")
+    assert min(len(claim.source), len(claim.on)) > 10
+    assert re.search(r"second|minute|\d s$", claim.takes)
+    assert not claim.long or "minute" in claim.takes
+
+
+@pytest.mark.parametrize(
+    "claim", [claim for claim in CLAIMS.values() if claim.needs], ids=lambda claim: claim.name
+)
+def test_absent_data_are_a_verdict(claim, tmp_path):
+    for public in (None, tmp_path):
+        found = put_to_the_test(claim, Conditions(public=public))
+        assert found.verdict == "cannot be tested here"
+        assert all(path in found.why for path in claim.needs)
+        assert found.figures.is_empty()
+
+
+def test_an_absent_library_is_a_verdict():
+    def lacks(conditions):
+        text = "numba is not installed"
+        raise MissingDependencyError(text)
+
+    claim = PublishedClaim("a", "It is so.", "a paper", "seeds", "a second", lacks)
+    found = put_to_the_test(claim, Conditions())
+    assert (found.verdict, found.why) == ("cannot be tested here", "numba is not installed")
+
+
+@pytest.mark.parametrize(
+    ("interval", "claimed", "holds"),
+    [
+        ((1, 2), (1, 2), True),
+        ((1, 2), (None, 1.5), None),
+        ((1, 2), (None, 0.9), False),
+        ((1, 2), (2.1, None), False),
+        ((1, 2), (2, 3), None),  # they touch
+        ((None, None), (0, 9), None),
+    ],
+)
+def test_a_figure_holds_if_all_of_its_interval_does(interval, claimed, holds):
+    assert figure("x", "", 1.5, claimed=claimed, interval=interval)["holds"] is holds
+
+
+def test_the_verdict_is_that_of_the_figures():
+    for holds in ([True], [True, False], [False], [False, None], [None], [True, None], []):
+        verdict = verdict_of(holds)
+        assert verdict in VERDICTS
+        assert verdict not in NO_FIGURES
+        assert (verdict == "holds") == (bool(holds) and set(holds) == {True})
+        assert (verdict == "does not hold") == (False in holds and True not in holds)
+    rows = [figure("a", "", 1.0, claimed=(0, 2)), figure("b", "", 3.0, claimed=(0, 2))]
+    assert Measured.by(figures_of(rows), "").verdict == "holds in part"
+
+
+def test_intervals_of_shares_hold_the_truth_as_often_as_they_say():
+    """Shares of 0.9: of 400 draws about 95 % of the intervals hold it; by units, where jobs of one unit are alike."""
+    rng = np.random.default_rng(5)
+    alone = [share_interval(int(rng.binomial(60, 0.9)), 60) for _ in range(400)]
+    assert 0.92 <= np.mean([low <= 0.9 <= high for low, high in alone]) <= 0.985
+    covered = []
+    for seed in range(200):
+        of = rng.integers(1, 9, 60)
+        hits = rng.binomial(of, rng.beta(9, 1, 60))
+        low, high = share_over_units(hits.tolist(), of.tolist(), seed=seed)
+        covered.append(low <= 0.9 <= high)
+    assert 0.88 <= np.mean(covered) <= 0.985
+
+
+def test_a_record_is_plain_and_has_every_figure():
+    rows = figures_of([figure("a", "min", float("nan"), claimed=(None, 2.0), interval=(None, None))])
+    claim = CLAIMS["twenty-jobs"]
+    record = json.loads(json.dumps(record_of(claim, Measured.by(rows, "why")), allow_nan=False))
+    assert record["words"] == claim.words
+    assert record["figures"][0] == {
+        "figure": "a", "unit": "min", "claimed_low": None, "claimed_high": 2.0, "measured": None, "low": None,
+        "high": None, "holds": None,
+    }  # fmt: skip
