@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from html import escape
 from typing import Any
@@ -50,7 +51,7 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
 
     def __init__(
         self,
-        jobs: pl.DataFrame,
+        jobs: pl.DataFrame | Sequence[pl.DataFrame],
         fleet: Fleet,
         policies: Policies,
         rules: Rules,
@@ -68,7 +69,11 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
         self.stop = widgets.Button(description="Cancel", tooltip="Stop, and keep what is done", disabled=True)
         self.start.on_click(lambda _: self.ask())
         self.stop.on_click(lambda _: self.cancel())
-        self.status.value = f"{len(self.policies)} policies, {jobs.height:,} jobs."
+        weeks = [jobs] if isinstance(jobs, pl.DataFrame) else list(jobs)
+        each = "" if len(weeks) == 1 else f" in {len(weeks)} weeks"
+        self.status.value = (
+            f"{len(self.policies)} policies, {sum(week.height for week in weeks):,} jobs{each}."
+        )
         buttons = widgets.HBox([self.start, self.stop])
         self.panel = widgets.VBox([buttons, self.bar, self.status, self.answer])
 
@@ -146,13 +151,20 @@ def sweep_html(found: Sweep) -> str:
     return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def sweep_panel(jobs: pl.DataFrame, fleet: Fleet, policies: Policies, rules: Rules, **how: Any) -> SweepPanel:  # noqa: ANN401 - as sweep takes them
+def sweep_panel(
+    jobs: pl.DataFrame | Sequence[pl.DataFrame],
+    fleet: Fleet,
+    policies: Policies,
+    rules: Rules,
+    **how: Any,  # noqa: ANN401 - as sweep takes them
+) -> SweepPanel:
     """Make the sweep panel.
 
     Parameters
     ----------
     jobs, fleet, policies, rules, **how
-        As for :func:`gpuplanner.study.future.sweep.sweep`.
+        As for :func:`gpuplanner.study.future.sweep.sweep`;
+        :func:`gpuplanner.study.future.layout_sweep.layouts_to_sweep` gives them for a scenario.
 
     Returns
     -------
@@ -165,7 +177,7 @@ def sweep_panel(jobs: pl.DataFrame, fleet: Fleet, policies: Policies, rules: Rul
     >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "gpus": 1,
     ...     "profile": "gpu"})
     >>> panel = sweep_panel(jobs, Fleet("A100-80GB", 1, 8), {"whole": Calendar.constant({"gpu": 8})}, Rules("strict"))
-    >>> panel.ask().result(timeout=60).table["mean_jct_s"].to_list(), panel.bar.value
+    >>> panel.ask().result(timeout=1800).table["mean_jct_s"].to_list(), panel.bar.value
     ([60.0], 1)
     """
     return SweepPanel(jobs, fleet, policies, rules, **how)

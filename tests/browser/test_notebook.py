@@ -79,9 +79,9 @@ def opened(chromium, lab):
 
     def run_all(name: str):
         page.goto(lab(name), wait_until="commit")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=600_000)
         page.wait_for_selector(
-            "text=| Idle", timeout=90_000
+            "text=| Idle", timeout=600_000
         )  # run before the kernel is there, and it asks for one
         page.click("text=Run >> nth=0")
         page.click("text=Run All Cells")
@@ -97,7 +97,7 @@ def opened(chromium, lab):
 
 def test_slider_moves_and_the_chart_changes(opened):
     page = opened(WHAT_IF)
-    page.wait_for_selector(".noUi-handle", timeout=240_000)
+    page.wait_for_selector(".noUi-handle", timeout=900_000)
     before = answer(page)
     press(page, PRICE, times=3)
     first = changed(page, before)
@@ -109,7 +109,7 @@ def test_slider_moves_and_the_chart_changes(opened):
 
 def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
     page = opened(EXPLORE)
-    page.wait_for_selector(".widget-toggle-button", timeout=120_000)
+    page.wait_for_selector(".widget-toggle-button", timeout=600_000)
     first = changed(page, "", mark="Data quality")
     choose = page.locator(".widget-dropdown select")
     choose.nth(1).select_option("search")
@@ -131,12 +131,12 @@ def answer(page) -> str:
 
 def changed(page, before: str, *, mark: str = "<svg") -> str:
     """Wait until the panel shows something else, with a certain text in it."""
-    for _ in range(240):
+    for _ in range(2400):
         now = answer(page)
         if now != before and mark in now:
             return now
         page.wait_for_timeout(500)
-    pytest.fail("the answer did not change within two minutes")
+    pytest.fail("the answer did not change within twenty minutes")
 
 
 def press(page, slider: int, *, times: int) -> None:

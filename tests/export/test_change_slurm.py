@@ -74,7 +74,7 @@ class Cluster:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 

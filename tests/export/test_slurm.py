@@ -163,7 +163,7 @@ def test_gres_conf_without_nvml_lists_the_files_of_each_instance(plan: pl.DataFr
         }
         command = ["bash", str(script), word]
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=60
+            command, env=environment, capture_output=True, text=True, check=False, timeout=600
         )
 
     assert run("t").stdout.splitlines() == [

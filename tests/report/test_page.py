@@ -157,7 +157,7 @@ def browser():
 
 def wait_until(tab, expression: str) -> None:
     """Wait for a condition; the page's policy forbids the browser's own way, which evaluates text."""
-    for _ in range(600):
+    for _ in range(12_000):
         if tab.evaluate(expression):
             return
         tab.wait_for_timeout(50)

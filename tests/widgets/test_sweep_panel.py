@@ -39,7 +39,7 @@ def panel():
 
 
 def test_it_answers_what_sweep_answers(panel):
-    found = panel.ask().result(timeout=60)
+    found = panel.ask().result(timeout=1800)
     assert found.table.equals(sweep(JOBS, FLEET, POLICIES, RULES).table)
     assert panel.found is found
     assert (panel.bar.value, panel.bar.max, panel.stop.disabled) == (3, 3, True)
@@ -54,12 +54,12 @@ def test_cancel_keeps_what_is_done(panel, monkeypatch):
         panel.stop.click()
 
     monkeypatch.setattr(panel, "_show_progress", stop_after_one)
-    found = panel.ask().result(timeout=60)
+    found = panel.ask().result(timeout=1800)
     assert (found.done, found.complete, panel.bar.value) == (1, False, 1)
     assert "Cancelled: 1 of 3 policies" in panel.answer.value
     assert panel.stop.disabled  # nothing is left to stop
     monkeypatch.undo()
-    assert panel.ask().result(timeout=60).complete  # cancelling once does not cancel the next run
+    assert panel.ask().result(timeout=1800).complete  # cancelling once does not cancel the next run
 
 
 def test_in_a_notebook_the_bar_moves_on_the_kernels_thread(panel, monkeypatch):
@@ -80,7 +80,7 @@ def test_in_a_notebook_the_bar_moves_on_the_kernels_thread(panel, monkeypatch):
 
 
 def test_hostile_names_stay_text(panel):
-    found = panel.ask().result(timeout=60)
+    found = panel.ask().result(timeout=1800)
     assert "<script" not in panel.answer.value + panel.status.value + sweep_html(found)
     assert panels.escape(HOSTILE) in panel.answer.value
 
@@ -96,7 +96,7 @@ def test_answer_shows_what_ranks_and_names_the_baseline():
 def test_a_fault_is_told_and_leaves_nothing_to_stop():
     panel = sweep_panel(JOBS.with_columns(pl.col("run_s") * -1), FLEET, POLICIES, RULES)
     with pytest.raises(ValueError, match="run_s"):
-        panel.ask().result(timeout=60)
+        panel.ask().result(timeout=1800)
     assert "No answer" in panel.status.value
     assert panel.stop.disabled
 

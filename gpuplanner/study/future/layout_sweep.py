@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import polars as pl
+
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, OnDemand
-from gpuplanner.study.future.sweep import Sweep, static_mixes, sweep
+from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules
+from gpuplanner.study.future.sweep import Policies, Sweep, static_mixes, sweep
 from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
 
@@ -38,6 +40,31 @@ def sweep_layouts(
     >>> found.complete, found.table.height
     (True, 3)
     """
+    drawn, fleet, policies, rules = layouts_to_sweep(scenario, most=most)
+    return sweep(drawn, fleet, policies, rules, rank_by=rank_by, progress=progress, cancel=cancel)
+
+
+def layouts_to_sweep(
+    scenario: Scenario, *, most: int = 20
+) -> tuple[list[pl.DataFrame], Fleet, Policies, Rules]:
+    """What :func:`sweep_layouts` simulates, as :func:`gpuplanner.study.future.sweep.sweep` and its panel take it.
+
+    Returns
+    -------
+    tuple
+        The right-sized jobs of each drawn week, the fleet, the policies by name, and the rules.
+
+    Raises
+    ------
+    ScenarioError
+        If the board to plan for has no MIG.
+
+    Examples
+    --------
+    >>> drawn, fleet, policies, rules = layouts_to_sweep(Scenario(replications=2, horizon_slots=24), most=2)
+    >>> len(drawn), fleet.gpus, list(policies)[-1]
+    (2, 64, 'cut on demand')
+    """
     known = history(scenario)
     known.fleet.require_mig("sweep")
     past = past_jobs(known)
@@ -48,4 +75,4 @@ def sweep_layouts(
     ]
     policies: dict[str, Calendar | OnDemand] = {**static_mixes(drawn[0], fleet, most=most)}
     policies[ON_DEMAND] = OnDemand()
-    return sweep(drawn, fleet, policies, rules, rank_by=rank_by, progress=progress, cancel=cancel)
+    return drawn, fleet, policies, rules

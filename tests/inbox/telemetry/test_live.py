@@ -243,7 +243,7 @@ def test_certificates_are_verified_by_default(monkeypatch: pytest.MonkeyPatch):
 )
 def test_faults_of_the_server_are_explained(fake: Fake, reply: Reply, words: str):
     fake.reply = lambda path, fields: reply
-    server = Server(fake.address, timeout_s=1)
+    server = Server(fake.address, timeout_s=60)
     with pytest.raises(TraceFormatError, match=words):
         read_live(server, *SPAN)
 
