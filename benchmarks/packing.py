@@ -23,7 +23,7 @@ import pulp
 
 from gpuplanner.claims.published.packing import INSTANCES, KINDS, instance_of
 from gpuplanner.packing import PackingProblem, pack, read_packing, verify_packing
-from gpuplanner.packing.bounds import clique_bound
+from gpuplanner.packing.bounds import heaviest, thresholds
 from gpuplanner.packing.greedy import fit
 from gpuplanner.packing.grid import as_grid
 
@@ -68,7 +68,7 @@ def measure(folder: Path, name: str, known: dict[str, int], seconds: float, seed
     """Pack one instance, print its line, and return the numbers."""
     problem = read_packing(folder / name)
     found = pack(problem, time_limit_s=seconds, seed=seed)
-    l2 = clique_bound(problem, as_grid(problem))
+    l2 = heaviest(as_grid(problem), thresholds(problem))
     first, best = (fit_by_start(problem, rule) for rule in ("first", "best"))
     faults = verify_packing(found, problem)
     if found.bins < known[name]:

@@ -45,6 +45,10 @@ class InfeasiblePlanError(GpuPlannerError, ValueError):
     """A plan was required and none exists, or none was found in time."""
 
 
+class CheckError(GpuPlannerError, ValueError):
+    """What was computed does not hold when it is checked again from the question alone."""
+
+
 class PrivacyError(GpuPlannerError, ValueError):
     """A key for pseudonyms cannot be used, or what is asked for would show names."""
 
@@ -107,6 +111,36 @@ def message(what: str, expected: str, got: str, todo: str) -> str:
     """
     what, expected, got, todo = map(_one_line, (what, expected, got, todo))
     return f"{what}: expected {expected}; got {got}. {todo}"
+
+
+def require_sound(what: str, faults: Sequence[str]) -> None:
+    """Let nothing be shown or written that its own check refuses.
+
+    Parameters
+    ----------
+    what : str
+        What was computed, and from what.
+    faults : sequence of str
+        What the check found.
+
+    Raises
+    ------
+    CheckError
+        If there are any.
+
+    Examples
+    --------
+    >>> require_sound("packing of jobs.txt", [])
+    >>> require_sound("packing of jobs.txt", ["bin 0 holds 110 of 100"])
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.CheckError: packing of jobs.txt: expected an answer that its check accepts; got 1 fault:
+    'bin 0 holds 110 of 100'. Nothing was written; please report it with the input.
+    """
+    if faults:
+        got = f"{len(faults)} fault{'s' * (len(faults) > 1)}: {examples(faults)}"
+        todo = "Nothing was written; please report it with the input."
+        raise CheckError(message(what, "an answer that its check accepts", got, todo))
 
 
 def _one_line(text: str) -> str:

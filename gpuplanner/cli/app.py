@@ -13,6 +13,7 @@ import typer
 
 from gpuplanner.cli.ending import ended_by_sigterm
 from gpuplanner.errors import (
+    CheckError,
     GpuPlannerError,
     GpuPlannerWarning,
     InfeasiblePlanError,
@@ -113,6 +114,8 @@ def exit_code(error: GpuPlannerError) -> Exit:
     """
     if isinstance(error, MissingDependencyError):
         return Exit.MISSING_PART
+    if isinstance(error, CheckError):
+        return Exit.CHECK_FAILED
     if isinstance(error, InfeasiblePlanError):
         return Exit.INFEASIBLE
     return Exit.BAD_INPUT

@@ -1,5 +1,6 @@
 """Plans as files for operators and finance, each with its own check."""
 
+from gpuplanner.export.csv import write_csv_safe
 from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.reread import FileReport, verify_file
@@ -17,4 +18,5 @@ __all__ = [
     "to_slurm",
     "to_slurm_files",
     "verify_file",
+    "write_csv_safe",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -13,15 +12,13 @@ from gpuplanner.files import write_atomically
 _STARTS = r"[=+\-@＝＋－＠\t\r\n]"
 _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 
-Types = Mapping[str, pl.DataType | type[pl.DataType]]
-
 
 def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     r"""Write a frame as CSV (RFC 4180, UTF-8, lines end in CR LF).
 
     Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line end would be run as a formula. It gets a
-    leading apostrophe; so does text that begins with apostrophes before such a character, so that
-    :func:`read_csv_safe` restores every value. Numbers are written as they are. A missing value is an empty
+    leading apostrophe; so does text that begins with apostrophes before such a character, so that every value
+    can be restored. Numbers are written as they are. A missing value is an empty
     cell, an empty text is ``""``. Instants are written in UTC as ISO 8601 with ``Z``.
 
     Parameters
@@ -58,36 +55,9 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     return write_atomically(path, lambda temporary: safe.write_csv(temporary, line_terminator="\r\n"))
 
 
-def read_csv_safe(path: str | Path, types: Types) -> pl.DataFrame:
-    """Read what :func:`write_csv_safe` wrote, with its apostrophes taken away.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    types : mapping
-        Types of columns by name; columns that it does not name stay text.
-    """
-    frame = pl.read_csv(path, infer_schema=False)
-    frame = frame.with_columns(_unguarded(pl.col(pl.String)))
-    frame.columns = _names(frame, _unguarded(pl.col("name")))
-    return frame.with_columns(_typed(name, dtype) for name, dtype in types.items())
-
-
 def _names(frame: pl.DataFrame, change: pl.Expr) -> list[str]:
     return pl.DataFrame({"name": frame.columns}).select(change)["name"].to_list()
 
 
 def _guarded(text: pl.Expr) -> pl.Expr:
     return text.str.replace(rf"^('*{_STARTS})", "'${1}")
-
-
-def _unguarded(text: pl.Expr) -> pl.Expr:
-    return text.str.replace(rf"^'('*{_STARTS})", "${1}")
-
-
-def _typed(name: str, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    column = pl.col(name)
-    if isinstance(dtype, pl.Datetime):
-        return column.str.to_datetime(_TIME, time_unit=dtype.time_unit, time_zone=dtype.time_zone)
-    return column == "true" if dtype == pl.Boolean else column.cast(dtype)

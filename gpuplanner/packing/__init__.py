@@ -21,7 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.packing.problem import MigPackingProblem, PackingProblem, read_packing
+from gpuplanner.packing.problem import MigPackingProblem, PackingProblem
+from gpuplanner.packing.read import read_instances, read_packing
 from gpuplanner.packing.result import CostedPacking, Packing
 from gpuplanner.packing.verify import verify_cost, verify_packing
 
@@ -39,6 +40,7 @@ __all__ = [
     "PackingProblem",
     "pack",
     "pack_for_cost",
+    "read_instances",
     "read_packing",
     "verify_cost",
     "verify_packing",

@@ -22,49 +22,21 @@ _MAX_THRESHOLDS = 1000
 _MAX_STEPS = 50
 
 
-def load_bound(problem: AnyProblem, grid: Grid) -> int:
-    """Peak load over capacity, rounded up (L1); on MIG boards the largest over memory slices and engines.
-
-    Examples
-    --------
-    >>> from gpuplanner.packing.grid import as_grid
-    >>> problem = PackingProblem([0, 0, 0], [9, 9, 9], [60, 60, 60], 100)
-    >>> load_bound(problem, as_grid(problem)), clique_bound(problem, as_grid(problem))
-    (2, 3)
-    """
-    return heaviest(grid, _loads(problem))
-
-
-def clique_bound(problem: PackingProblem, grid: Grid) -> int:
-    """Largest L2 of Martello and Toth over all moments [1]_.
-
-    For a threshold K let an item count as a whole bin if it is larger than C - K, by its size if it is at
-    least K, else not at all; and for itself, count the items larger than C/2. L2 is the best over all K; beyond
-    1000 distinct sizes up to C/2, over 1000 of them.
-
-    References
-    ----------
-    .. [1] S. Martello, P. Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete
-       Applied Mathematics 28, 1990, doi:10.1016/0166-218X(90)90094-S.
-    """
-    return heaviest(grid, _thresholds(problem))
-
-
 def moment_bound(problem: AnyProblem, grid: Grid) -> int:
-    """Best of all weighings: loads, L2, and the dual feasible functions u(k) of Fekete and Schepers [2]_.
+    """Best of all weighings: loads, L2, and the dual feasible functions u(k) of Fekete and Schepers [1]_.
 
-    The last see that only three items of size 33 fit into 100, which L2 does not.
+    The last see that only three items of size 33 fit into 100, which L2 does not: it asks for 33 bins.
 
     References
     ----------
-    .. [2] S. P. Fekete, J. Schepers, "New classes of fast lower bounds for bin packing problems", Mathematical
+    .. [1] S. P. Fekete, J. Schepers, "New classes of fast lower bounds for bin packing problems", Mathematical
        Programming 91, 2001, doi:10.1007/s101070100243.
 
     Examples
     --------
     >>> from gpuplanner.packing.grid import as_grid
     >>> problem = PackingProblem([0] * 100, [9] * 100, [33] * 100, 100)
-    >>> clique_bound(problem, as_grid(problem)), moment_bound(problem, as_grid(problem))
+    >>> heaviest(as_grid(problem), thresholds(problem)), moment_bound(problem, as_grid(problem))
     (33, 34)
     """
     return heaviest(grid, weighings(problem))
@@ -72,9 +44,9 @@ def moment_bound(problem: AnyProblem, grid: Grid) -> int:
 
 def weighings(problem: AnyProblem) -> Iterator[Weighing]:
     """Every weighing that is cheap to state."""
-    yield from _loads(problem)
+    yield from loads(problem)
     if isinstance(problem, PackingProblem):
-        yield from _thresholds(problem)
+        yield from thresholds(problem)
         yield from _steps(problem)
     else:
         from gpuplanner.packing.layouts import layout_weighings
@@ -108,7 +80,16 @@ def total(grid: Grid, weights: Integers) -> Integers:
     return np.cumsum(change[:-1])
 
 
-def _loads(problem: AnyProblem) -> Iterator[Weighing]:
+def loads(problem: AnyProblem) -> Iterator[Weighing]:
+    """Sizes against the capacity: the peak load (L1); on MIG boards memory slices and engines.
+
+    Examples
+    --------
+    >>> from gpuplanner.packing.grid import as_grid
+    >>> problem = PackingProblem([0, 0, 0], [9, 9, 9], [60, 60, 60], 100)
+    >>> heaviest(as_grid(problem), loads(problem)), heaviest(as_grid(problem), thresholds(problem))
+    (2, 3)
+    """
     if isinstance(problem, MigPackingProblem):
         from gpuplanner.packing.layouts import resource_weighings
 
@@ -117,7 +98,18 @@ def _loads(problem: AnyProblem) -> Iterator[Weighing]:
         yield problem.sizes, problem.capacity
 
 
-def _thresholds(problem: PackingProblem) -> Iterator[Weighing]:
+def thresholds(problem: PackingProblem) -> Iterator[Weighing]:
+    """Weighings whose heaviest is the largest L2 of Martello and Toth over all moments [1]_.
+
+    For a threshold K let an item count as a whole bin if it is larger than C - K, by its size if it is at
+    least K, else not at all; and for itself, count the items larger than C/2. L2 is the best over all K; beyond
+    1000 distinct sizes up to C/2, over 1000 of them.
+
+    References
+    ----------
+    .. [1] S. Martello, P. Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete
+       Applied Mathematics 28, 1990, doi:10.1016/0166-218X(90)90094-S.
+    """
     sizes, capacity = problem.sizes, problem.capacity
     yield (2 * sizes > capacity).astype(np.int64), 1
     distinct = np.unique(sizes)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.errors import ScenarioError, TraceFormatError, examples, message
+from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -124,87 +123,6 @@ class MigPackingProblem:
 
 
 AnyProblem: TypeAlias = PackingProblem | MigPackingProblem
-
-
-def read_packing(path: str | Path) -> PackingProblem:
-    r"""Read the text format of the public temporal bin packing sets.
-
-    The first line is ``n capacity 0 0``, then one line an item: index, start, end, size, separated by tabs or
-    blanks; the indices are 0 to n - 1 in any order, each once.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
-    Returns
-    -------
-    PackingProblem
-        Items by index.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file cannot be read as that; the message names file and line, what was expected and what came.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "two.txt"
-    ...     _ = path.write_text("2\t100\t0\t0\n0\t2\t25\t64\n1\t2\t48\t74\n")
-    ...     read_packing(path).sizes.tolist()
-    [64, 74]
-    """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        text = message(str(path), "a readable UTF-8 text file", str(error), "Check the path and encoding.")
-        raise TraceFormatError(text) from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        _refuse_line(path, 1, "'n capacity 0 0'", "an empty file")
-    n, capacity = _numbers(path, 1, lines[0], "'n capacity 0 0'")[:2]
-    if not 1 <= n <= MAX_ITEMS:
-        _refuse_line(path, 1, f"from 1 to {MAX_ITEMS} items", f"n = {n}")
-    if not 1 <= capacity <= LARGEST:
-        _refuse_line(path, 1, f"a capacity from 1 to {LARGEST}", f"capacity = {capacity}")
-    if len(lines) != n + 1:
-        _refuse_line(path, len(lines), f"{n} lines of items, as line 1 says", f"{len(lines) - 1}")
-    items = np.empty((n, 3), dtype=np.int64)
-    seen: dict[int, int] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        index, start, end, size = _numbers(path, number, line, "'index start end size'")
-        if not 0 <= index < n:
-            _refuse_line(path, number, f"an index from 0 to {n - 1}", str(index))
-        if index in seen:
-            _refuse_line(path, number, "an index of its own", f"{index}, as in line {seen[index]}")
-        if abs(start) > LARGEST or abs(end) > LARGEST:
-            _refuse_line(path, number, f"instants of at most {LARGEST}", f"{start} to {end}")
-        if end <= start:
-            _refuse_line(path, number, "an end after the start", f"start {start}, end {end}")
-        if not 1 <= size <= capacity:
-            _refuse_line(path, number, f"a size from 1 to the capacity {capacity}", str(size))
-        seen[index] = number
-        items[index] = (start, end, size)
-    return PackingProblem(items[:, 0], items[:, 1], items[:, 2], capacity)
-
-
-def _numbers(path: Path, number: int, line: str, form: str) -> tuple[int, int, int, int]:
-    words = line.split()
-    try:
-        if len(words) != 4:
-            raise ValueError
-        index, start, end, size = map(int, words)
-    except ValueError:
-        _refuse_line(path, number, f"four whole numbers, {form}", repr(line[:60]))
-    return index, start, end, size
-
-
-def _refuse_line(path: Path, number: int, expected: str, got: str) -> NoReturn:
-    raise TraceFormatError(message(f"{path}, line {number}", expected, got, "Mend the file."))
 
 
 def _set_times(problem: AnyProblem, starts: ArrayLike, ends: ArrayLike) -> None:

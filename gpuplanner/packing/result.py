@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import polars as pl
+
 from gpuplanner.packing.problem import Integers
 
 STOPS = ("proof", "time_limit", "work_limit", "user")
@@ -69,24 +72,17 @@ class Packing:
             "seconds": self.seconds,
         }
 
-    def to_csv(self) -> str:
-        """One line an item: its number, its bin, and the start slice on MIG boards.
+    def to_frame(self) -> pl.DataFrame:
+        """One row an item: its number, its bin, and the start slice on MIG boards.
 
         Examples
         --------
         >>> import numpy as np
-        >>> print(Packing(1, 1, np.array([0, 0]), None, "proof", 0.1).to_csv(), end="")
-        item,bin
-        0,0
-        1,0
+        >>> Packing(1, 1, np.array([0, 0]), None, "proof", 0.1).to_frame().rows()
+        [(0, 0), (1, 0)]
         """
-        columns = [range(len(self.assignment)), self.assignment.tolist()]
-        header = "item,bin"
-        if self.places is not None:
-            columns.append(self.places.tolist())
-            header += ",start_slice"
-        rows = (",".join(map(str, row)) for row in zip(*columns, strict=True))
-        return "\n".join((header, *rows)) + "\n"
+        columns = {"item": np.arange(len(self.assignment)), "bin": self.assignment}
+        return pl.DataFrame(columns if self.places is None else columns | {"start_slice": self.places})
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,3 +116,17 @@ class CostedPacking:
     def proven(self) -> bool:
         """Whether no packing costs less, to a part in a million million."""
         return self.cost <= self.bound * (1 + 1e-12)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What there is to say about it in short; `lower_bound` is on the bins, `bound` on the cost."""
+        return {
+            "cost": self.cost,
+            "bound": self.bound,
+            "gap": self.gap,
+            "proven": self.proven,
+            "fire_ups": self.fire_ups,
+            "busy_time": self.busy_time,
+            "bins": self.packing.bins,
+            "lower_bound": self.packing.lower_bound,
+            "seconds": self.packing.seconds,
+        }

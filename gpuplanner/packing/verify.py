@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 
 from gpuplanner.hardware import Layout, Placement, layout_faults
 from gpuplanner.packing.problem import AnyProblem, MigPackingProblem, PackingProblem
@@ -91,10 +93,20 @@ def verify_cost(
     return faults
 
 
+def _meetings(problem: AnyProblem, items: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Each moment at which an item of a bin starts, with all that are active then."""
+    starts, ends = problem.starts[items].tolist(), problem.ends[items].tolist()
+    coming = sorted(zip(starts, items, ends, strict=True))
+    active: list[tuple[int, int]] = []
+    for moment, group in itertools.groupby(coming, key=lambda one: one[0]):
+        active = [(item, end) for item, end in active if end > moment]
+        active += [(item, end) for _, item, end in group]
+        yield moment, sorted(item for item, _ in active)
+
+
 def _load_faults(problem: PackingProblem, number: int, items: list[int]) -> list[str]:
     faults = []
-    for moment in sorted({int(problem.starts[item]) for item in items}):
-        active = [item for item in items if problem.starts[item] <= moment < problem.ends[item]]
+    for moment, active in _meetings(problem, items):
         held = sum(int(problem.sizes[item]) for item in active)
         if held > problem.capacity:
             who = ", ".join(map(str, active))
@@ -106,8 +118,7 @@ def _gpu_faults(packing: Packing, problem: MigPackingProblem, number: int, items
     if packing.places is None or len(packing.places) != len(problem.starts):
         return [f"GPU {number}: its instances have no start slices"]
     faults = []
-    for moment in sorted({int(problem.starts[item]) for item in items}):
-        active = [item for item in items if problem.starts[item] <= moment < problem.ends[item]]
+    for moment, active in _meetings(problem, items):
         names = [problem.profiles[item] for item in active]
         if WHOLE_GPU in names:
             wrong = [f"{len(active) - 1} instances beside a GPU that is not cut"] if len(active) > 1 else []

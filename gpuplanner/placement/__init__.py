@@ -22,27 +22,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.placement.arrivals import Arrivals, as_listed, draw_arrivals
-from gpuplanner.placement.mig import (
-    InstanceAllocation,
-    mig_fragmentation,
-    place_instances,
-    verify_instances,
-)
+from gpuplanner.placement.mig import INSTANCE_RULES, InstanceAllocation, mig_fragmentation, place_instances
 from gpuplanner.placement.pods import Nodes, Pods
 from gpuplanner.placement.policies import POLICIES, Policy
-from gpuplanner.placement.read import read_nodes, read_pods
+from gpuplanner.placement.read import read_nodes, read_pods, read_requests
 from gpuplanner.placement.result import REASONS, Allocation, mean_curve
-from gpuplanner.placement.verify import verify_allocation
+from gpuplanner.placement.verify import verify_allocation, verify_instances
 from gpuplanner.placement.workload import TargetWorkload, target_workload
 
 if TYPE_CHECKING:
     from gpuplanner.placement.fragments import fragmentation
+    from gpuplanner.placement.leftover import left_by_layout, left_by_model
     from gpuplanner.placement.online import allocate
 
 # These modules are compiled when they are imported, which only a call shall wait for.
-_COMPILED = {"allocate": "online", "fragmentation": "fragments"}
+_COMPILED = {
+    "allocate": "online",
+    "fragmentation": "fragments",
+    "left_by_layout": "leftover",
+    "left_by_model": "leftover",
+}
 
 __all__ = [
+    "INSTANCE_RULES",
     "POLICIES",
     "REASONS",
     "Allocation",
@@ -56,11 +58,14 @@ __all__ = [
     "as_listed",
     "draw_arrivals",
     "fragmentation",
+    "left_by_layout",
+    "left_by_model",
     "mean_curve",
     "mig_fragmentation",
     "place_instances",
     "read_nodes",
     "read_pods",
+    "read_requests",
     "target_workload",
     "verify_allocation",
     "verify_instances",

@@ -7,9 +7,10 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
@@ -70,6 +71,40 @@ class InstanceAllocation:
             if gpu >= 0:
                 held[gpu].append(Placement.of(self.board.profile(name), start))
         return [Layout(tuple(placements)) for placements in held]
+
+    def by_profile(self) -> pl.DataFrame:
+        """Instances that came, found a place and were left out: ``profile, asked, placed, left_out``."""
+        placed = pl.Series("placed", self.gpu >= 0)
+        return (
+            pl.DataFrame({"profile": self.profiles, "placed": placed})
+            .group_by("profile", maintain_order=True)
+            .agg(asked=pl.len(), placed=pl.col("placed").sum())
+            .with_columns(left_out=pl.col("asked") - pl.col("placed"))
+        )
+
+    def to_frame(self) -> pl.DataFrame:
+        """One row an arrival: profile, GPU, start slice (none if it was left out), and the running fragmentation."""
+        placed = pl.col("gpu") >= 0
+        return pl.DataFrame(
+            {
+                "profile": self.profiles,
+                "gpu": self.gpu,
+                "start_slice": self.start,
+                "fragmented_slices": self.fragmented_slices,
+            }
+        ).with_columns(pl.when(placed).then(pl.col("gpu", "start_slice")))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What there is to say about it in short."""
+        return {
+            "board": self.board.name,
+            "gpus": self.gpus,
+            "arrivals": len(self.gpu),
+            "placed": self.placed,
+            "allocated_slices": self.allocated_slices,
+            "slices": self.gpus * self.board.memory_slices,
+            "fragmented_slices": float(self.fragmented_slices[-1]),
+        }
 
 
 def mig_fragmentation(board: GpuModel | str, layout: Layout, demand: Mapping[str, int]) -> float:
@@ -194,33 +229,6 @@ def place_instances(
             total += fragments(grown) - fragments(layout)
         after[number] = total
     return InstanceAllocation(board, gpus, names, found[0], found[1], after / sum(counts.values()))
-
-
-def verify_instances(found: InstanceAllocation) -> list[str]:
-    """List everything that is wrong with an allocation, from the layouts alone; empty if it holds.
-
-    Examples
-    --------
-    >>> verify_instances(place_instances("A30", ["2g.12gb"] * 3, 1))
-    []
-    """
-    held = [Layout() for _ in range(found.gpus)]
-    faults = []
-    for number, name in enumerate(found.profiles):
-        profile, gpu = found.board.profile(name), int(found.gpu[number])
-        if gpu >= 0:
-            held[gpu] = Layout((*held[gpu].placements, Placement.of(profile, int(found.start[number]))))
-            if not is_valid(found.board, held[gpu]):
-                faults.append(f"arrival {number}: GPU {gpu} cannot hold {held[gpu]}")
-            continue
-        grown = (
-            Layout((*layout.placements, Placement.of(profile, start)))
-            for layout in dict.fromkeys(held)
-            for start in profile.starts
-        )
-        if any(is_valid(found.board, layout) for layout in grown):
-            faults.append(f"arrival {number}: {name} was left out although a GPU has room")
-    return faults
 
 
 def _counts(board: GpuModel, demand: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Lists of pods and nodes, as the OpenB traces have them."""
+"""Lists of pods and nodes, as the OpenB traces have them, and of MIG instances."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.lines.faultless import read_faultless
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
 from gpuplanner.placement.pods import LARGEST, MAX_GPUS_PER_NODE, MILLI, Nodes, Pods
 
 POD_COLUMNS = {
@@ -31,6 +30,9 @@ NODE_COLUMNS = {
     "model": Field("models", nullable=True),
 }
 """Column of a node list, and what :class:`gpuplanner.placement.Nodes` calls it."""
+
+INSTANCE_COLUMNS = {"name": Field("name"), "profile": Field("profile")}
+"""Columns of a list of instances."""
 
 
 def read_pods(path: str | Path) -> Pods:
@@ -101,16 +103,38 @@ def read_nodes(path: str | Path) -> Nodes:
     return Nodes(**_columns(path, NODE_COLUMNS, "node list"))
 
 
+def read_requests(path: str | Path) -> pl.DataFrame:
+    r"""Read MIG instances in order of arrival: ``name,profile``.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV file, plain or gzip; further columns are passed over.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_arrivals, 2)
+        ``name, profile`` in the order of the file.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file is no such list, or any row is faulty.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "instances.csv"
+    ...     _ = path.write_text("name,profile\na,3g.40gb\n")
+    ...     read_requests(path).rows()
+    [('a', '3g.40gb')]
+    """
+    return read_faultless(path, INSTANCE_COLUMNS, "list of instances")
+
+
 def _columns(path: str | Path, columns: Mapping[str, Field], what: str) -> dict[str, Any]:
-    """Columns by our names; a fault is an error, for a pod left out would change every later placement."""
-    numbers = [field.name for field in columns.values() if field.kind == "number"]
-    rows = read_rows([path], columns, source=what).reject(
-        {f"{name} is not a whole number": pl.col(name) != pl.col(name).floor() for name in numbers}
-    )
-    faults = [f"line {line}: {reason}" for line, reason in rows.rejects["row", "reason"].iter_rows()]
-    if faults or rows.good.is_empty():
-        got = f"{len(faults)} faulty rows: {examples(faults)}" if faults else "no rows below the header"
-        raise TraceFormatError(message(str(path), f"a {what} without faults", got, "Mend the list."))
-    good = rows.good.with_columns(pl.col(numbers).cast(pl.Int64))
+    """Columns by our names; a pod left out would change every later placement."""
+    good = read_faultless(path, columns, what)
     texts = {name: good[name].fill_null("").to_list() for name in ("names", "models") if name in good}
-    return texts | {name: good[name].to_numpy() for name in numbers}
+    return texts | {name: good[name].to_numpy() for name in good.columns if name not in texts}

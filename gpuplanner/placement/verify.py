@@ -1,9 +1,11 @@
-"""Replays an allocation from the lists alone, pod by pod; shares no code with the methods."""
+"""Replays an allocation from the lists alone, pod by pod and instance by instance; shares no code with the methods."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gpuplanner.hardware import Layout, Placement, is_valid
+from gpuplanner.placement.mig import InstanceAllocation
 from gpuplanner.placement.result import Allocation
 
 
@@ -76,4 +78,32 @@ def verify_allocation(found: Allocation) -> list[str]:
             for gpu in devices
             if used[node, gpu] > 1000
         ]
+    return faults
+
+
+def verify_instances(found: InstanceAllocation) -> list[str]:
+    """List everything that is wrong with an allocation, from the layouts alone; empty if it holds.
+
+    Examples
+    --------
+    >>> from gpuplanner.placement import place_instances
+    >>> verify_instances(place_instances("A30", ["2g.12gb"] * 3, 1))
+    []
+    """
+    held = [Layout() for _ in range(found.gpus)]
+    faults = []
+    for number, name in enumerate(found.profiles):
+        profile, gpu = found.board.profile(name), int(found.gpu[number])
+        if gpu >= 0:
+            held[gpu] = Layout((*held[gpu].placements, Placement.of(profile, int(found.start[number]))))
+            if not is_valid(found.board, held[gpu]):
+                faults.append(f"arrival {number}: GPU {gpu} cannot hold {held[gpu]}")
+            continue
+        grown = (
+            Layout((*layout.placements, Placement.of(profile, start)))
+            for layout in dict.fromkeys(held)
+            for start in profile.starts
+        )
+        if any(is_valid(found.board, layout) for layout in grown):
+            faults.append(f"arrival {number}: {name} was left out although a GPU has room")
     return faults

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.packing import PackingProblem
-from gpuplanner.packing.bounds import clique_bound, load_bound, moment_bound, weighings
+from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds, weighings
 from gpuplanner.packing.columns import Goal, as_knapsack
 from gpuplanner.packing.grid import as_grid, moments_that_matter
 from gpuplanner.packing.pricing import price
@@ -36,11 +36,11 @@ def martello_toth(sizes: list[int], capacity: int) -> int:
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_clique_bound_is_the_l2_of_the_paper(data):
+def test_heaviest_of_the_thresholds_is_the_l2_of_the_paper(data):
     capacity = data.draw(st.integers(1, 40))
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=15))
     problem = static(sizes, capacity)
-    assert clique_bound(problem, as_grid(problem)) == martello_toth(sizes, capacity)
+    assert heaviest(as_grid(problem), thresholds(problem)) == martello_toth(sizes, capacity)
 
 
 @given(st.integers(2, 40), st.data())
@@ -58,7 +58,7 @@ def test_bounds_grow_and_stay_below_the_optimum(draw, fewest, seed):
     problem = draw(seed)
     grid = as_grid(problem)
     goal = Goal(moment_bound(problem, grid), problem.n_items)
-    ladder = [load_bound(problem, grid), clique_bound(problem, grid), goal.lower]
+    ladder = [heaviest(grid, loads(problem)), heaviest(grid, thresholds(problem)), goal.lower]
     for _ in stronger_bounds(problem, grid, goal, lambda: np.arange(problem.n_items)):
         pass
     ladder += [goal.lower, fewest(problem)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pytest
 
 from gpuplanner.cli.app import main
@@ -46,6 +47,84 @@ def test_text(capsys, monkeypatch, file):
     assert text.startswith("bins         2\n")
 
 
+def test_costs_are_those_of_a_count(capsys, monkeypatch, tmp_path, file):
+    """Two bins of 100: which, how often fired up and how long on, counted from the written assignment."""
+    out = tmp_path / "bins.csv"
+    costs = ("--bin-cost", "2", "--fire-up-cost", "3", "--busy-cost", "0.5")
+    code, text, _ = run(capsys, monkeypatch, str(file), *costs, "--json", "-o", str(out))
+    told = json.loads(text)
+    bins = [int(row["bin"]) for row in csv.DictReader(out.read_text().splitlines())]
+    lives = [(0, 4), (0, 2), (2, 4), (2, 6)]
+    on = {(number, t) for number, life in zip(bins, lives, strict=True) for t in range(*life)}
+    fire_ups = sum((number, t - 1) not in on for number, t in on)
+    assert code == 0
+    assert (told["bins"], told["fire_ups"], told["busy_time"]) == (len(set(bins)), fire_ups, len(on))
+    assert told["cost"] == 2 * len(set(bins)) + 3 * fire_ups + 0.5 * len(on)
+    assert told["bound"] <= told["cost"]
+    assert (told["gap"], told["proven"]) == (
+        pytest.approx(1 - told["bound"] / told["cost"]),
+        told["gap"] < 1e-12,
+    )
+
+
+def test_a_cost_of_time_alone_leaves_bins_at_one(capsys, monkeypatch, file):
+    told = json.loads(run(capsys, monkeypatch, str(file), "--busy-cost", "1", "--json")[1])
+    assert told["cost"] == told["bins"] + told["busy_time"]
+
+
+@pytest.fixture
+def instances(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("start,end,profile,who\n0,4,3g.40gb,a\n0,4,4g.40gb,b\n2,6,gpu,c\n4,6,1g.10gb,d\n")
+    return path
+
+
+def test_instances_of_a_board(capsys, monkeypatch, tmp_path, instances):
+    out = tmp_path / "places.csv"
+    arguments = (str(instances), "--board", "A100-80GB", "--json", "-o", str(out))
+    code, text, _ = run(capsys, monkeypatch, *arguments)
+    assert code == 0
+    assert json.loads(text)["bins"] == 2
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["start_slice"] for row in rows[:2]] == ["4", "0"]  # the only places of 3g and 4g on one GPU
+    assert rows[0]["bin"] == rows[1]["bin"] != rows[2]["bin"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("start,end\n0,1\n", "columns 'profile'"),
+        ("start,end,profile\n0,1.5,1g.10gb\n", "end is not a whole number"),
+        ("start,end,profile\n0,,1g.10gb\n", "line 2"),
+        ("start,end,profile\n", "no rows"),
+        ("start,end,profile\n3,1,1g.10gb\n", "end > start"),
+        ("start,end,profile\n0,1,9g.10gb\n", "9g.10gb"),
+    ],
+)
+def test_faulty_lists_of_instances(capsys, monkeypatch, instances, text, said):
+    instances.write_text(text)
+    code, out, err = run(capsys, monkeypatch, str(instances), "--board", "A100-80GB")
+    assert (code, out) == (3, "")
+    assert said in err
+
+
+@pytest.mark.parametrize("costs", [(), ("--busy-cost", "1")])
+def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, file, costs):
+    """All items in one bin, which holds 160 of 100 at once."""
+    import gpuplanner.packing as packing
+    from gpuplanner.packing import CostedPacking, Packing
+
+    wrong = Packing(1, 1, np.zeros(4, dtype=np.int64), None, "proof", 0.1)
+    monkeypatch.setattr(packing, "pack", lambda *_, **__: wrong, raising=False)
+    monkeypatch.setattr(
+        packing, "pack_for_cost", lambda *_, **__: CostedPacking(wrong, 7, 7, 1, 6), raising=False
+    )
+    out = tmp_path / "bins.csv"
+    code, text, err = run(capsys, monkeypatch, str(file), "-o", str(out), *costs)
+    assert (code, text, out.exists()) == (1, "", False)
+    assert "bin 0 holds 160 of 100" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -54,6 +133,8 @@ def test_text(capsys, monkeypatch, file):
         ((), 2, "FILE"),
         (("items.txt", "--time-limit", "0"), 2, "time-limit"),
         (("items.txt", "--seed", "-1"), 2, "seed"),
+        (("items.txt", "--busy-cost", "-1"), 3, "busy_cost"),
+        (("items.txt", "--board", "A100-80GB"), 3, "columns 'start'"),
         (("items.txt", "--seed", "9" * 12), 3, "seed"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.packing import MigPackingProblem, pack, verify_packing
-from gpuplanner.packing.bounds import load_bound, moment_bound
+from gpuplanner.packing.bounds import heaviest, loads, moment_bound
 from gpuplanner.packing.grid import as_grid
 
 H100 = "H100-80GB-SXM5"
@@ -46,7 +46,7 @@ def test_layout_prices_prove_more_than_slices():
     """Three 4g.40gb take 12 of the 16 memory slices of two GPUs, and yet need three."""
     problem = at_once(*["4g.40gb"] * 3)
     grid = as_grid(problem)
-    assert load_bound(problem, grid) <= 2
+    assert heaviest(grid, loads(problem)) <= 2
     assert moment_bound(problem, grid) == 3
 
 
@@ -87,4 +87,4 @@ def test_large_problems_hold(board):
     found = pack(problem, work_limit=10)
     assert verify_packing(found, problem) == []
     assert len(found.places) == 150
-    assert found.to_csv().startswith("item,bin,start_slice\n")
+    assert found.to_frame().columns == ["item", "bin", "start_slice"]

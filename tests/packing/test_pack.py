@@ -79,7 +79,7 @@ def hard(seed: int = 0, n_items: int = 120) -> PackingProblem:
 
 def test_same_work_and_seed_same_bytes():
     problem = hard()
-    texts = {pack(problem, time_limit_s=600, work_limit=20, seed=3).to_csv() for _ in range(2)}
+    texts = {pack(problem, time_limit_s=600, work_limit=20, seed=3).to_frame().write_csv() for _ in range(2)}
     assert len(texts) == 1
 
 

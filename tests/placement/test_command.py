@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from gpuplanner.cli.app import main
@@ -23,7 +25,8 @@ def run(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        given = ["gpuplanner", "allocate", "pods.csv", "--nodes", "nodes.csv", *arguments]
+        where = () if "--board" in arguments else ("--nodes", "nodes.csv")
+        given = ["gpuplanner", "allocate", "pods.csv", *where, *arguments]
         monkeypatch.setattr("sys.argv", given)
         with pytest.raises(SystemExit) as ended:
             main()
@@ -51,6 +54,16 @@ def test_lists_as_they_are(run, tmp_path):
     assert told["unplaced_in_first_run"] == [
         {"reason": "no node has the model", "pods": 1, "gpus": 0.6, "arrived_share": pytest.approx(0.6 / 3.1)}
     ]
+    # Pod b has one GPU pair, pod a half of the last: all but pod a cannot use the other half.
+    assert told["left_in_first_run"] == [
+        {
+            "model": "T4",
+            "nodes": 2,
+            "gpus": 3,
+            "idle_gpus": 0.5,
+            "fragmented_gpus": pytest.approx(3 / 4 * 0.5),
+        }
+    ]
     rows = list(csv.DictReader((tmp_path / "new" / "all.csv").read_text().splitlines()))
     assert [(row["pod"], row["node"], row["gpus"]) for row in rows] == [
         ("a", "n2", "0"),
@@ -74,6 +87,73 @@ def test_text(run):
     assert (code, err) == (0, "")
     assert text.startswith("Orders of arrival\n")
     assert "Left out, seed 0" in text
+
+
+def test_names_never_run_in_a_spreadsheet(run, tmp_path):
+    (tmp_path / "pods.csv").write_text(PODS.replace("a,1000", "=1+1,1000"))
+    run("--orders", "0", "-o", "all.csv")
+    assert "\r\n0,'=1+1,n" in (tmp_path / "all.csv").read_bytes().decode()
+
+
+def test_nothing_is_written_that_does_not_hold(run, monkeypatch, tmp_path):
+    import gpuplanner.placement as placement
+
+    true_allocate = placement.allocate
+
+    def nowhere(*given, **options):
+        found = true_allocate(*given, **options)
+        return dataclasses.replace(found, node=np.full(4, -1), reason=np.ones(4, dtype=np.int64))
+
+    monkeypatch.setattr(placement, "allocate", nowhere, raising=False)
+    code, text, err = run("--orders", "0", "-o", "all.csv")
+    assert (code, text, (tmp_path / "all.csv").exists()) == (1, "", False)
+    assert "left out, but node" in err
+
+
+LISTED = "name,profile\na,4g.20gb\nb,3g.20gb\nc,4g.20gb\nd,7g.40gb\n"
+
+
+def test_instances_on_gpus(run, tmp_path):
+    """4g and 3g fill the first GPU, 4g half of the second: 3g fits beside it, a quarter of what came."""
+    (tmp_path / "pods.csv").write_text(LISTED)
+    code, text, _ = run(
+        "--board", "A100-40", "--gpus", "2", "--policy", "first-fit", "--json", "-o", "all.csv"
+    )
+    told = json.loads(text)
+    assert code == 0
+    assert (told["placed"], told["allocated_slices"], told["slices"]) == (3, 12, 16)
+    assert told["fragmented_slices"] == pytest.approx(3 / 4 * 4)
+    assert told["profiles"][-1] == {"profile": "7g.40gb", "asked": 1, "placed": 0, "left_out": 1}
+    assert sum(row["gpus"] * row["fragmented_slices"] for row in told["layouts"]) == told["fragmented_slices"]
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text().splitlines()))
+    assert [(row["name"], row["gpu"], row["start_slice"]) for row in rows] == [
+        ("a", "0", "0"),
+        ("b", "0", "4"),
+        ("c", "1", "0"),
+        ("d", "", ""),
+    ]
+
+
+def test_instances_in_words(run, tmp_path):
+    (tmp_path / "pods.csv").write_text(LISTED)
+    code, text, err = run("--board", "A100-40", "--gpus", "2", "--quiet")
+    assert (code, err) == (0, "")
+    assert "4g.20gb@0 3g.20gb@4" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--board", "A100-40"), 2, "go together"),
+        (("--board", "A100-40", "--gpus", "2", "--seed", "1"), 2, "mean nothing"),
+        (("--board", "A100-40", "--gpus", "2", "--nodes", "nodes.csv"), 2, "--nodes"),
+        (("--board", "A100-40", "--gpus", "2"), 3, "columns 'profile'"),
+    ],
+)
+def test_bad_use_of_boards(run, arguments, code, said):
+    ended, out, err = run(*arguments)
+    assert (ended, out) == (code, "")
+    assert said in err
 
 
 @pytest.mark.parametrize(
