@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-prometheus lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-prometheus mutants lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -26,6 +26,9 @@ test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telem
 build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
 	mkdir -p build/prometheus
 	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
+
+mutants: $(VENV)/.dev  ## plant small faults in the core, one at a time, and see which of them no test notices
+	$(BIN)/python -m tests.mutants $(ROOMS)
 
 lint: $(VENV)/.dev  ## style, types, floors, spelling, notebooks without output
 	$(BIN)/ruff check

@@ -26,8 +26,8 @@ from gpuplanner.placement import (
     Allocation,
     Arrivals,
     Nodes,
+    PlacementPolicy,
     Pods,
-    Policy,
     allocate,
     draw_arrivals,
     mean_curve,
@@ -46,7 +46,7 @@ MIXES = ((0.4, 0.25, 0.2, 0.1, 0.05), (0.5, 0.3, 0.2, 0.0, 0.0), (0.2, 0.2, 0.2,
 
 
 def row(
-    name: str, policy: Policy | str, draw: Callable[[int], Arrivals], pods: Pods, nodes: Nodes
+    name: str, policy: PlacementPolicy | str, draw: Callable[[int], Arrivals], pods: Pods, nodes: Nodes
 ) -> list[Allocation]:
     """Run ten orders and print their curve."""
     orders = [draw(number) for number in range(10)]
@@ -88,7 +88,7 @@ def openb(pods: Pods, nodes: Nodes) -> None:
     listed = np.arange(len(nodes.names))
     roomy = Nodes(nodes.names, nodes.cpu_milli, 100 * nodes.memory_mib, nodes.gpus, nodes.models)
     for name in ("best-fit", "fgd"):
-        exact = Policy(POLICIES[name].node, POLICIES[name].gpu, None)
+        exact = PlacementPolicy(POLICIES[name].node, POLICIES[name].gpu, None)
         row(f"{name}, scores not cut", exact, own, pods, nodes)
         row(f"{name}, ties by list", name, lambda number: Arrivals(own(number).pods, listed), pods, nodes)
         row(f"{name}, ample memory", name, own, pods, roomy)

@@ -21,8 +21,8 @@ def entry(function: Function, **options: object) -> Function:
 
     The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
     memory alone where none of them can be written. By itself numba notices a change only of the file that a
-    function stands in, not of those that it calls into; so the source of its whole room, which is the folder
-    it stands in, is part of the key.
+    function stands in, not of those that it calls into; so the source of its whole room is part of the key: all
+    files below the folder of the package, or beside the file of a function from elsewhere.
 
     Parameters
     ----------
@@ -32,9 +32,8 @@ def entry(function: Function, **options: object) -> Function:
         To ``numba.njit``.
     """
     dispatcher = _njit()(function, **options)
-    room = str(Path(function.__code__.co_filename).parent)
     try:
-        dispatcher._cache = _cache_class(room)(function)
+        dispatcher._cache = _cache_class(_room(Path(function.__code__.co_filename)))(function)
     except RuntimeError:
         return dispatcher  # type: ignore[no-any-return]
     return dispatcher  # type: ignore[no-any-return]
@@ -57,12 +56,20 @@ def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
     return import_optional("numba", extra="simulate").njit
 
 
+def _room(source: Path) -> Path:
+    """The room of a file of this package: kernels call into other folders of it; else the folder of the file."""
+    package = Path(__file__).parent
+    below = source.relative_to(package).parts if source.is_relative_to(package) else ()
+    return package / below[0] if len(below) > 1 else source.parent
+
+
 @functools.cache
-def _cache_class(room: str) -> type[Any]:
+def _cache_class(room: Path) -> type[Any]:
     """Numba's cache, with the source of the room in its key."""
     base = import_optional("numba.core.caching", extra="simulate").FunctionCache
     source = hashlib.sha256()
-    for path in sorted(Path(room).glob("*.py")):
+    of_package = room.parent == Path(__file__).parent
+    for path in sorted(room.rglob("*.py") if of_package else room.glob("*.py")):
         source.update(path.read_bytes())
 
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
@@ -70,7 +77,7 @@ def _cache_class(room: str) -> type[Any]:
         if kept is None:
             log.warning(
                 "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once",
-                Path(room).name,
+                room.name,
             )
         return kept
 

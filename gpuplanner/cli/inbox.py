@@ -133,6 +133,13 @@ def describe(
             help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
+    hours: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write telemetry by hour, device and job here: activity, memory, energy, coverage; .csv or .parquet.",
+        ),
+    ] = None,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -143,6 +150,8 @@ def describe(
     if chart is not None and chart.suffix not in (".html", ".svg"):
         text = "the name must end in .html or .svg"
         raise typer.BadParameter(text, param_hint="--chart")
+    if hours is not None:
+        _write_hours(folder, hours)
     told = study.describe(folder, smallest_group=smallest_group)
     if smallest_group and "jobs" not in told["facts"]:
         say("warning: --smallest-group means nothing without jobs: it was left out")
@@ -164,6 +173,23 @@ def describe(
             put("")
         else:
             show_frame(part, as_json=False, title=name)
+
+
+def _write_hours(folder: str, file: Path) -> None:
+    from gpuplanner.export.csv import write_csv_safe
+    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.study.past.description import hours_of_telemetry
+
+    if file.suffix not in (".csv", ".parquet"):
+        text = "the name must end in .csv or .parquet"
+        raise typer.BadParameter(text, param_hint="--hours")
+    require_file(file)
+    table = hours_of_telemetry(folder)
+    if file.suffix == ".csv":
+        write_csv_safe(file, table)
+    else:
+        write_atomically(file, table.write_parquet)
+    say(f"written: {file}")
 
 
 def _without_names(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.forecast.grid import Grid, as_grid
+from gpuplanner.forecast.grid import SeriesGrid, as_grid
 from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, predict, rule_of, usable_models
 from gpuplanner.forecast.scores import seasonal_scale
 
@@ -19,7 +19,7 @@ class Backtest:
 
     Parameters
     ----------
-    grid : Grid
+    grid : SeriesGrid
         The series.
     horizon, step : int
         Slots forecast at each origin, and between origins.
@@ -39,7 +39,7 @@ class Backtest:
         Standard deviation of the last four weeks before each origin.
     """
 
-    grid: Grid
+    grid: SeriesGrid
     horizon: int
     step: int
     origins: tuple[int, ...]
@@ -141,7 +141,7 @@ def backtest(demand: pl.DataFrame, *, horizon: int, windows: int = 8, step: int 
     )
 
 
-def _origins(grid: Grid, horizon: int, windows: int, step: int | None) -> tuple[tuple[int, ...], int]:
+def _origins(grid: SeriesGrid, horizon: int, windows: int, step: int | None) -> tuple[tuple[int, ...], int]:
     """Ends of history to forecast from, ascending, and the distance between them."""
     last = grid.values.shape[1] - horizon
     if horizon < 1 or windows < 1 or last < 2 or (step is not None and step < 1):

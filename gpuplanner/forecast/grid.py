@@ -18,7 +18,7 @@ FINEST_SEASON = 24
 
 
 @dataclass(frozen=True)
-class Grid:
+class SeriesGrid:
     """All series on one time axis.
 
     Parameters
@@ -57,7 +57,7 @@ class Grid:
         return self.start + index * self.slot
 
 
-def as_grid(demand: pl.DataFrame) -> Grid:
+def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     """Lay series out on their common time axis.
 
     A slot without a row is not a zero: within and behind a series it carries the last value on and is
@@ -114,7 +114,7 @@ def as_grid(demand: pl.DataFrame) -> Grid:
     # The column of the last known value at or before each slot; -1 before a series begins.
     last_known = np.maximum.accumulate(np.where(missing, -1, np.arange(slots)), axis=1)
     carried = np.take_along_axis(values, np.maximum(last_known, 0), axis=1)
-    return Grid(
+    return SeriesGrid(
         ids=tuple(ids),
         start=times[0],
         slot=slot,

@@ -23,6 +23,9 @@ RESOURCES = {
 """What instances of one board share besides memory slices: column and words for it."""
 
 
+_NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileName:
     """The parts of a profile name, ``[<n>c.]<n>g.<n>gb[<attribute>]``.
@@ -137,6 +140,24 @@ class MigProfile:
     def compute_order(self) -> tuple[int, int, str]:
         """Sort key from small to large by what runs on it: compute slices, memory slices, name."""
         return (self.compute_slices, self.memory_slices, self.name)
+
+    def serves(self, other: MigProfile) -> bool:
+        """Whether an instance of this profile can do the work asked of another.
+
+        It needs at least as many compute slices, memory slices, SMs and media engines; what the profile table
+        does not state is not compared. Graphics need a profile with graphics.
+
+        Examples
+        --------
+        >>> from gpuplanner.hardware import load_gpu_model
+        >>> board = load_gpu_model("H100-80GB-SXM5")
+        >>> board.profile("2g.20gb").serves(board.profile("1g.20gb"))
+        True
+        """
+        if other.attribute == "+gfx" and self.attribute != "+gfx":
+            return False
+        pairs = ((getattr(self, need), getattr(other, need)) for need in _NEEDS)
+        return all(has is None or wants is None or has >= wants for has, wants in pairs)
 
     def amount(self, resource: str) -> int | None:
         """How much of one of :data:`RESOURCES` an instance takes; None where no source says."""

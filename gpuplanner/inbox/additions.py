@@ -7,7 +7,7 @@ which there are some already are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,8 @@ def add(
             facts, draft = without(facts, draft, layer)
         known = facts.get(layer)
         before = {str(file["name"]): str(file["sha256"]) for file in (known or {}).get("files", ())}
-        fresh = [path for path in paths if not _is_known(path, before, by_name=whole)]
+        sizes = {int(file["bytes"]) for file in (known or {}).get("files", ())}
+        fresh = [path for path in paths if not _is_known(path, before, sizes, by_name=whole)]
         unchanged = tuple(file_name(path) for path in paths if path not in fresh)
         wanted = _terms(name, kind, given, terms or {})
         _require_terms(directory, known, wanted)
@@ -230,10 +231,12 @@ def _name(
     return name_of(source, paths, given.get("columns"))
 
 
-def _is_known(path: str | Path, before: Mapping[str, str], *, by_name: bool) -> bool:
+def _is_known(path: str | Path, before: Mapping[str, str], sizes: Collection[int], *, by_name: bool) -> bool:
     """True if these bytes are there: under this name, or, unless a file of this name changed, under another one."""
     if not Path(path).is_file():
         return False  # a folder: what is new in it shows when it is read
+    if Path(path).stat().st_size not in sizes:
+        return False  # a hash costs as much as reading it
     key, name = fingerprint(path), file_name(path)
     return before[name] == key if by_name and name in before else key in before.values()
 

@@ -23,7 +23,7 @@ from gpuplanner.packing.bounds import needed, weighings
 from gpuplanner.packing.effort import UNIT, Effort
 from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
-from gpuplanner.packing.recreate import Recreation, Terms
+from gpuplanner.packing.recreate import CostTerms, Recreation
 from gpuplanner.packing.result import CostedPacking, Packing
 from gpuplanner.packing.search import pack
 
@@ -79,7 +79,7 @@ def pack_for_cost(
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
     grid = as_grid(problem, moments)
     lengths = np.append(np.diff(moments), 0).astype(np.float64)
-    terms = Terms(float(bin_cost), float(fire_up_cost), float(busy_cost), lengths, grid.bias)
+    terms = CostTerms(float(bin_cost), float(fire_up_cost), float(busy_cost), lengths, grid.bias)
     bound = _bound(problem, grid, terms, first.lower_bound)
     attempt = Recreation(grid, first.assignment, _ways(grid, first), terms, seed=seed)
     cost = cost_of(problem, first.assignment, terms)[0]
@@ -106,7 +106,7 @@ def pack_for_cost(
     return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)
 
 
-def cost_of(problem: AnyProblem, bin_of: Integers, terms: Terms) -> tuple[float, int, int]:
+def cost_of(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
     """Cost, fire-ups and time on of a packing."""
     order = np.lexsort((problem.starts, bin_of))
     until: dict[int, int] = {}
@@ -123,7 +123,7 @@ def cost_of(problem: AnyProblem, bin_of: Integers, terms: Terms) -> tuple[float,
     return cost, fire_ups, busy
 
 
-def _bound(problem: AnyProblem, grid: Grid, terms: Terms, fewest: int) -> float:
+def _bound(problem: AnyProblem, grid: Grid, terms: CostTerms, fewest: int) -> float:
     """Bins as few as proven, on as long as the moments ask for, each fired up anew after every idle time."""
     asked = functools.reduce(np.maximum, (needed(grid, *weighed) for weighed in weighings(problem)))
     # Between idle moments, the most bins that a moment asks for must each fire up.
@@ -148,5 +148,5 @@ def _compile() -> None:
     """Have everything compiled, or loaded from disk, before the clock of the first search starts."""
     problem = PackingProblem(np.array([0, 1]), np.array([2, 3]), np.array([50, 50]), 100)
     grid = as_grid(problem, np.arange(4))
-    terms = Terms(1.0, 1.0, 1.0, np.ones(4), grid.bias)
+    terms = CostTerms(1.0, 1.0, 1.0, np.ones(4), grid.bias)
     Recreation(grid, np.array([0, 1]), np.arange(2), terms, seed=0).run(1)

@@ -19,7 +19,7 @@ _TOLERANCE = 1e-9
 _NEVER = 1e300
 
 
-class Terms(NamedTuple):
+class CostTerms(NamedTuple):
     """What a packing costs."""
 
     bin_cost: float
@@ -40,7 +40,7 @@ class Recreation:
         The items over all instants at which one starts or ends.
     bin_of, way_of : ndarray of int, shape (n_items,)
         A packing to begin with.
-    terms : Terms
+    terms : CostTerms
         Costs.
     seed : int
         Seed of the search.
@@ -51,13 +51,15 @@ class Recreation:
     >>> from gpuplanner.packing.problem import PackingProblem
     >>> problem = PackingProblem([0, 4, 2], [2, 6, 4], [50, 50, 50], 100)
     >>> grid = as_grid(problem, np.array([0, 2, 4, 6]))
-    >>> terms = Terms(1.0, 1.0, 0.0, np.array([2.0, 2.0, 2.0, 0.0]), grid.bias)
+    >>> terms = CostTerms(1.0, 1.0, 0.0, np.array([2.0, 2.0, 2.0, 0.0]), grid.bias)
     >>> attempt = Recreation(grid, np.array([0, 0, 1]), np.arange(3), terms, seed=0)
     >>> attempt.run(10_000) > 0, attempt.saved  # one bin and two fire-ups less
     (True, 3.0)
     """
 
-    def __init__(self, grid: Grid, bin_of: Integers, way_of: Integers, terms: Terms, *, seed: int) -> None:
+    def __init__(
+        self, grid: Grid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int
+    ) -> None:
         self._items, self._terms = items_of(grid), terms
         # One spare bin, in case that opening one is cheaper than what it avoids.
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)
@@ -83,7 +85,7 @@ def _seat(items: Items, bins: Bins, bin_of: Integers, way_of: Integers) -> None:
 def _recreate(
     items: Items,
     bins: Bins,
-    terms: Terms,
+    terms: CostTerms,
     torn: Integers,
     random: Any,  # noqa: ANN401
     limit: int,
@@ -155,7 +157,7 @@ def _tear(items: Items, bins: Bins, torn: Integers, random: Any) -> int:  # noqa
 
 
 @part
-def _added(items: Items, bins: Bins, terms: Terms, chosen: int, item: int) -> float:
+def _added(items: Items, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
     """What an item adds to the cost of a bin that it is not in."""
     low, high, empty = items.low[item], items.high[item], terms.empty
     was_on = low > 0 and bins.load[chosen, low - 1] != empty

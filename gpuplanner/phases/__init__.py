@@ -3,7 +3,7 @@
 from gpuplanner.phases.apply import apply_template
 from gpuplanner.phases.claim import VERDICTS, Claim, claim_by_class, claim_table, judge_claim, late_over_early
 from gpuplanner.phases.demand import demand_by_class, phases_of_jobs
-from gpuplanner.phases.fit import fit_phases, smallest_profile
+from gpuplanner.phases.fit import fit_phases
 from gpuplanner.phases.labels import SPIKE_LABELS
 from gpuplanner.phases.segments import LABELS, find_phases
 from gpuplanner.phases.spikes import Spikes, find_spikes, spikes_of_jobs
@@ -31,7 +31,6 @@ __all__ = [
     "late_over_early",
     "measure_template",
     "phases_of_jobs",
-    "smallest_profile",
     "spikes_of_jobs",
     "template_from_yaml",
     "template_to_yaml",

@@ -8,17 +8,19 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.phases.fit import MARGIN, smallest_profile
+from gpuplanner.phases.fit import MARGIN
 from gpuplanner.phases.templates import Template
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.sizing import smallest_profile
 
-COLUMNS = {
+COLUMNS = ("job_id", "phase", "profile", "run_s", "gpus", "sms_needed")
+_DRAWN_UP = {
     "job_id": pl.String,
     "phase": pl.String,
-    "profile": pl.String,
     "run_s": pl.Float64,
     "gpus": pl.Int32,
     "sms_needed": pl.Float64,
+    "memory_gib": pl.Float64,
 }
 
 
@@ -77,9 +79,8 @@ def apply_template(
         for phase in template.phases:
             gpus = max(1, math.ceil(held * phase.gpus.value / most - 1e-9))
             sms = phase.sm_activity.value * whole_sms
-            profile = WHOLE_GPU
-            if gpus == 1:
-                profile = smallest_profile(known, sms, phase.memory_gib.value, margin=margin)
             run_s = job["run_s"] * phase.share_of_time.value / shares
-            rows.append((job["job_id"], phase.name, profile, run_s, gpus, sms))
-    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+            rows.append((job["job_id"], phase.name, run_s, gpus, sms, phase.memory_gib.value))
+    enough = smallest_profile(known, pl.col("sms_needed"), pl.col("memory_gib") * (1 + margin))
+    profile = pl.when(pl.col("gpus") == 1).then(enough).otherwise(pl.lit(WHOLE_GPU))
+    return pl.DataFrame(rows, schema=_DRAWN_UP, orient="row").with_columns(profile=profile).select(COLUMNS)

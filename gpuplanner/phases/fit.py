@@ -7,48 +7,10 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.sizing import smallest_profile
 
 MARGIN = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
-
-
-def smallest_profile(
-    board: GpuModel, sms: float | None, memory_gib: float | None, *, margin: float = MARGIN
-) -> str:
-    """Smallest slice of a board that holds a need, by compute slices and then memory; else the whole GPU.
-
-    Profiles with media or graphics engines of their own, and those of the full size, are left out. A need that was
-    not observed is as large as the board, never zero.
-
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    sms : float or None
-        Streaming multiprocessors in use.
-    memory_gib : float or None
-        Peak of memory [GiB].
-    margin : float
-        Share added to the memory.
-
-    Examples
-    --------
-    >>> smallest_profile(as_board("H100-80GB-SXM5"), 14.0, 8.0)
-    '1g.10gb'
-    >>> smallest_profile(as_board("H100-80GB-SXM5"), 14.0, 9.5)
-    '1g.20gb'
-    """
-    if sms is None or memory_gib is None:
-        return WHOLE_GPU
-    holding = [
-        profile
-        for profile in board.profiles
-        if profile.memory_slices < board.memory_slices
-        and not profile.attribute
-        and (profile.sms or 0) >= sms
-        and (profile.memory_gib or 0.0) >= memory_gib * (1 + margin)
-    ]
-    return min(holding, key=lambda each: each.compute_order).name if holding else WHOLE_GPU
 
 
 def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = MARGIN) -> pl.DataFrame:
@@ -100,13 +62,9 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = M
         job_sms=_largest("sms_needed").over("job_id"), job_memory=_largest("memory_peak_gib").over("job_id")
     )
 
-    def fitted(sms: str, memory: str) -> pl.Series:
-        needs = table.select(single.fill_null(False).alias("single"), sms, memory).iter_rows()
-        names = [
-            smallest_profile(known, need, gib, margin=margin) if one else WHOLE_GPU
-            for one, need, gib in needs
-        ]
-        return pl.Series(names, dtype=pl.String)
+    def fitted(sms: str, memory_gib: str) -> pl.Expr:
+        enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + margin))
+        return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
 
     shares = {name: known.share(name) for name in (WHOLE_GPU, *(each.name for each in known.profiles))}
     whole = table.with_columns(

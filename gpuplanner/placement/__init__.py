@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner.placement.arrivals import Arrivals, as_listed, draw_arrivals
 from gpuplanner.placement.mig import INSTANCE_RULES, InstanceAllocation, mig_fragmentation, place_instances
 from gpuplanner.placement.pods import Nodes, Pods
-from gpuplanner.placement.policies import POLICIES, Policy
+from gpuplanner.placement.policies import POLICIES, PlacementPolicy
 from gpuplanner.placement.read import read_nodes, read_pods, read_requests
 from gpuplanner.placement.result import REASONS, Allocation, mean_curve
 from gpuplanner.placement.verify import verify_allocation, verify_instances
@@ -51,8 +51,8 @@ __all__ = [
     "Arrivals",
     "InstanceAllocation",
     "Nodes",
+    "PlacementPolicy",
     "Pods",
-    "Policy",
     "TargetWorkload",
     "allocate",
     "as_listed",

@@ -13,7 +13,7 @@ from gpuplanner.placement.pods import MILLI, Integers, Nodes, accepts
 from gpuplanner.placement.workload import TargetWorkload
 
 
-class Target(NamedTuple):
+class TargetKinds(NamedTuple):
     """A target workload, as compiled functions take it."""
 
     cpu: Any
@@ -36,10 +36,10 @@ class Free(NamedTuple):
     model: Any
 
 
-def as_target(target: TargetWorkload, models: list[str]) -> Target:
+def as_target(target: TargetWorkload, models: list[str]) -> TargetKinds:
     """A target workload for nodes with these models."""
     allowed = np.array([[accepts(wanted, model) for model in models] for wanted in target.models])
-    return Target(target.cpu_milli, target.gpus, target.gpu_milli, target.counts, allowed)
+    return TargetKinds(target.cpu_milli, target.gpus, target.gpu_milli, target.counts, allowed)
 
 
 def fragmentation(
@@ -110,7 +110,9 @@ def fragmentation(
 
 
 @entry
-def _fragments(cpu: Integers, left: Integers, gpus: Integers, model: Integers, target: Target) -> Integers:
+def _fragments(
+    cpu: Integers, left: Integers, gpus: Integers, model: Integers, target: TargetKinds
+) -> Integers:
     found = np.empty(len(cpu), dtype=np.int64)
     for node in range(len(cpu)):
         found[node] = node_fragment(Free(cpu[node], 0, left[node], gpus[node], model[node]), target)
@@ -118,7 +120,7 @@ def _fragments(cpu: Integers, left: Integers, gpus: Integers, model: Integers, t
 
 
 @part
-def node_fragment(free: Free, target: Target) -> int:
+def node_fragment(free: Free, target: TargetKinds) -> int:
     """Idle thousandths of a node that are of no use, summed over the pods of the workload: whole and exact."""
     idle = 0
     for gpu in range(free.gpus):

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.jit import entry, part
 from gpuplanner.placement.arrivals import Arrivals, as_listed
-from gpuplanner.placement.fragments import Free, Target, as_target, node_fragment
+from gpuplanner.placement.fragments import Free, TargetKinds, as_target, node_fragment
 from gpuplanner.placement.pods import MILLI, Integers, Nodes, Pods, accepts
-from gpuplanner.placement.policies import NODE_RULES, Policy, as_policy
+from gpuplanner.placement.policies import NODE_RULES, PlacementPolicy, as_policy
 from gpuplanner.placement.result import REASONS, Allocation
-from gpuplanner.placement.scores import Request, Rules, as_rules, choose, holds, score, take
+from gpuplanner.placement.scores import PodRequest, ScoreRules, as_rules, choose, holds, score, take
 from gpuplanner.placement.workload import TargetWorkload, target_workload
 
 MAX_CELLS = 100_000_000
@@ -30,7 +30,7 @@ _FULL = -1.0
 _PLACED, _MODEL, _TOO_LARGE, _GPU, _FRAGMENTED, _CPU, _MEMORY = range(len(REASONS))
 
 
-class Cluster(NamedTuple):
+class ClusterState(NamedTuple):
     """Nodes in the order in which ties are broken, with what is free, as compiled functions take them."""
 
     cpu: Any
@@ -42,7 +42,7 @@ class Cluster(NamedTuple):
     """Shape (n_nodes, n_gpus), int64: free share of each GPU [thousandths]; 0 beyond the GPUs of a node."""
 
 
-class Kinds(NamedTuple):
+class PodKinds(NamedTuple):
     """Distinct requests, as compiled functions take them."""
 
     cpu: Any
@@ -59,7 +59,7 @@ class Kinds(NamedTuple):
 def allocate(
     pods: Pods,
     nodes: Nodes,
-    policy: Policy | str = "fgd",
+    policy: PlacementPolicy | str = "fgd",
     *,
     arrivals: Arrivals | None = None,
     target: TargetWorkload | None = None,
@@ -71,7 +71,7 @@ def allocate(
     ----------
     pods, nodes : Pods, Nodes
         Requests, and empty nodes.
-    policy : Policy or str
+    policy : PlacementPolicy or str
         The policy, or its name in :data:`gpuplanner.placement.POLICIES`.
     arrivals : Arrivals, optional
         Order of the pods and of the nodes; both as listed if None.
@@ -139,16 +139,16 @@ def allocate(
     )
 
 
-def _cluster(nodes: Nodes, order: Integers, models: list[str]) -> Cluster:
+def _cluster(nodes: Nodes, order: Integers, models: list[str]) -> ClusterState:
     model = np.array([models.index(name) for name in nodes.models])
     cpu, memory, gpus, model = (
         column[order] for column in (nodes.cpu_milli, nodes.memory_mib, nodes.gpus, model)
     )
     left = MILLI * (np.arange(max(gpus.max(), 1)) < gpus[:, None])
-    return Cluster(cpu, memory, gpus, model, left)
+    return ClusterState(cpu, memory, gpus, model, left)
 
 
-def _kinds(pods: Pods, nodes: Nodes, models: list[str]) -> tuple[Kinds, Integers]:
+def _kinds(pods: Pods, nodes: Nodes, models: list[str]) -> tuple[PodKinds, Integers]:
     """Distinct requests, and the kind of each pod."""
     texts, text_of = np.unique(np.array(pods.models), return_inverse=True)
     table = np.stack([pods.cpu_milli, pods.memory_mib, pods.gpus, pods.gpu_milli, text_of.ravel()], axis=1)
@@ -161,12 +161,17 @@ def _kinds(pods: Pods, nodes: Nodes, models: list[str]) -> tuple[Kinds, Integers
         bool(np.any(allowed[kind, model] & (sizes >= rows[kind, :3, None]).all(axis=0)))
         for kind in range(len(rows))
     ]
-    return Kinds(cpu, memory, gpus, milli, allowed, np.array(fits)), kind_of.ravel()
+    return PodKinds(cpu, memory, gpus, milli, allowed, np.array(fits)), kind_of.ravel()
 
 
 @entry
 def _run(
-    cluster: Cluster, kinds: Kinds, order: Integers, rules: Rules, target: Target, draws: NDArray[np.float64]
+    cluster: ClusterState,
+    kinds: PodKinds,
+    order: Integers,
+    rules: ScoreRules,
+    target: TargetKinds,
+    draws: NDArray[np.float64],
 ) -> tuple[Integers, Integers, Integers, Integers]:
     n_nodes = len(cluster.cpu)
     scores = np.full((len(kinds.cpu), n_nodes), _STALE)
@@ -179,7 +184,7 @@ def _run(
         fragments += node_fragment(_free(cluster, node), target)
     for number in range(len(order)):
         kind = order[number]
-        request = Request(kinds.cpu[kind], kinds.memory[kind], kinds.gpus[kind], kinds.milli[kind])
+        request = PodRequest(kinds.cpu[kind], kinds.memory[kind], kinds.gpus[kind], kinds.milli[kind])
         fitting = 0
         found = -1
         for node in range(n_nodes):
@@ -206,14 +211,16 @@ def _run(
 
 
 @part
-def _free(cluster: Cluster, node: int) -> Free:
+def _free(cluster: ClusterState, node: int) -> Free:
     return Free(
         cluster.cpu[node], cluster.memory[node], cluster.left[node], cluster.gpus[node], cluster.model[node]
     )
 
 
 @part
-def _score(free: Free, allowed: NDArray[np.bool_], request: Request, rules: Rules, target: Target) -> float:
+def _score(
+    free: Free, allowed: NDArray[np.bool_], request: PodRequest, rules: ScoreRules, target: TargetKinds
+) -> float:
     if free.cpu < request.cpu or free.memory < request.memory or not allowed[free.model]:
         return _FULL
     return score(rules, request, free, target) if holds(free, request) else _FULL
@@ -230,7 +237,9 @@ def _nth(scores: NDArray[np.float64], skip: int) -> int:
 
 
 @part
-def _place(cluster: Cluster, node: int, request: Request, rules: Rules, target: Target, draw: float) -> int:
+def _place(
+    cluster: ClusterState, node: int, request: PodRequest, rules: ScoreRules, target: TargetKinds, draw: float
+) -> int:
     free = _free(cluster, node)
     devices = choose(rules, request, draw, free, target)
     take(free, devices, request.milli)
@@ -240,7 +249,7 @@ def _place(cluster: Cluster, node: int, request: Request, rules: Rules, target: 
 
 
 @part
-def _why(cluster: Cluster, kinds: Kinds, kind: int, request: Request) -> int:
+def _why(cluster: ClusterState, kinds: PodKinds, kind: int, request: PodRequest) -> int:
     """The first of the reasons, in the order of ``REASONS``, that rules out every node."""
     idle = 0
     accepting, holding, with_cpu = False, False, False

@@ -9,14 +9,14 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
 
 NODE_RULES: Final = ("first-fit", "best-fit", "worst-fit", "dot-product", "gpu-packing", "random", "fgd")
-"""How nodes that can hold the pod are scored; see :class:`Policy`."""
+"""How nodes that can hold the pod are scored; see :class:`PlacementPolicy`."""
 
 GPU_RULES: Final = ("first", "tightest", "loosest", "random", "steepest")
-"""Which GPU of the node a pod that wants part of one gets; see :class:`Policy`."""
+"""Which GPU of the node a pod that wants part of one gets; see :class:`PlacementPolicy`."""
 
 
 @dataclass(frozen=True)
-class Policy:
+class PlacementPolicy:
     """A node rule, a GPU rule, and how finely scores are told apart.
 
     The node with the highest score takes the pod; of equals, the first in the order of nodes.
@@ -50,8 +50,8 @@ class Policy:
 
     Examples
     --------
-    >>> Policy("fgd", "steepest", steps=None)
-    Policy(node='fgd', gpu='steepest', steps=None)
+    >>> PlacementPolicy("fgd", "steepest", steps=None)
+    PlacementPolicy(node='fgd', gpu='steepest', steps=None)
     """
 
     node: str
@@ -70,18 +70,18 @@ class Policy:
 
 
 POLICIES: Final = {
-    "first-fit": Policy("first-fit", "first"),
-    "best-fit": Policy("best-fit", "tightest"),
-    "worst-fit": Policy("worst-fit", "loosest"),
-    "dot-product": Policy("dot-product", "tightest"),
-    "gpu-packing": Policy("gpu-packing", "tightest"),
-    "random": Policy("random", "random"),
-    "fgd": Policy("fgd", "steepest"),
+    "first-fit": PlacementPolicy("first-fit", "first"),
+    "best-fit": PlacementPolicy("best-fit", "tightest"),
+    "worst-fit": PlacementPolicy("worst-fit", "loosest"),
+    "dot-product": PlacementPolicy("dot-product", "tightest"),
+    "gpu-packing": PlacementPolicy("gpu-packing", "tightest"),
+    "random": PlacementPolicy("random", "random"),
+    "fgd": PlacementPolicy("fgd", "steepest"),
 }
 """Policies by name; those of the published experiments choose nodes and GPUs exactly as these do."""
 
 
-def as_policy(policy: Policy | str) -> Policy:
+def as_policy(policy: PlacementPolicy | str) -> PlacementPolicy:
     """Return the policy itself, or find it by its name.
 
     Raises
@@ -94,6 +94,6 @@ def as_policy(policy: Policy | str) -> Policy:
     >>> as_policy("best-fit").gpu
     'tightest'
     """
-    if isinstance(policy, Policy):
+    if isinstance(policy, PlacementPolicy):
         return policy
     return POLICIES[resolve(policy, POLICIES, what="policy", error=ScenarioError)]

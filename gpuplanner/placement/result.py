@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.placement.arrivals import Arrivals
 from gpuplanner.placement.pods import MILLI, Integers, Nodes, Pods
-from gpuplanner.placement.policies import Policy
+from gpuplanner.placement.policies import PlacementPolicy
 
 REASONS: Final = (
     "placed",
@@ -37,7 +37,7 @@ class Allocation:
 
     Parameters
     ----------
-    policy : Policy
+    policy : PlacementPolicy
         The policy.
     pods, nodes, arrivals : Pods, Nodes, Arrivals
         What was asked.
@@ -51,7 +51,7 @@ class Allocation:
         Fragmentation of the cluster after the arrival [GPUs].
     """
 
-    policy: Policy
+    policy: PlacementPolicy
     pods: Pods
     nodes: Nodes
     arrivals: Arrivals

@@ -6,9 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 from gpuplanner.jit import part
-from gpuplanner.placement.fragments import Free, Target, node_fragment
+from gpuplanner.placement.fragments import Free, TargetKinds, node_fragment
 from gpuplanner.placement.pods import MILLI
-from gpuplanner.placement.policies import GPU_RULES, NODE_RULES, Policy
+from gpuplanner.placement.policies import GPU_RULES, NODE_RULES, PlacementPolicy
 
 _BEST_FIT = NODE_RULES.index("best-fit")
 _WORST_FIT = NODE_RULES.index("worst-fit")
@@ -21,7 +21,7 @@ _RANDOM_GPU = GPU_RULES.index("random")
 _STEEPEST = GPU_RULES.index("steepest")
 
 
-class Rules(NamedTuple):
+class ScoreRules(NamedTuple):
     """A policy, as compiled functions take it."""
 
     node: int
@@ -35,7 +35,7 @@ class Rules(NamedTuple):
     """Pods of the target workload, times thousandths of a GPU."""
 
 
-class Request(NamedTuple):
+class PodRequest(NamedTuple):
     """One pod, as compiled functions take it."""
 
     cpu: Any
@@ -44,14 +44,14 @@ class Request(NamedTuple):
     milli: Any
 
 
-def as_rules(policy: Policy, *, cpu_scale: int, gpu_scale: int, weight: int) -> Rules:
+def as_rules(policy: PlacementPolicy, *, cpu_scale: int, gpu_scale: int, weight: int) -> ScoreRules:
     """A policy for nodes of these sizes."""
     rules = NODE_RULES.index(policy.node), GPU_RULES.index(policy.gpu), policy.steps or 0
-    return Rules(*rules, max(cpu_scale, 1), max(gpu_scale, 1), weight)
+    return ScoreRules(*rules, max(cpu_scale, 1), max(gpu_scale, 1), weight)
 
 
 @part
-def holds(free: Free, request: Request) -> bool:
+def holds(free: Free, request: PodRequest) -> bool:
     """Whether enough GPUs of a node have the share free."""
     holding = 0
     for gpu in range(free.gpus):
@@ -69,7 +69,7 @@ def take(free: Free, devices: int, milli: int) -> None:
 
 
 @part
-def choose(rules: Rules, request: Request, draw: float, free: Free, target: Target) -> int:
+def choose(rules: ScoreRules, request: PodRequest, draw: float, free: Free, target: TargetKinds) -> int:
     """GPUs that a pod gets on a node that holds it, as bits; of equals the first."""
     if request.gpus != 1 or request.milli == MILLI:
         return _first_idle(free, request.gpus)
@@ -119,8 +119,8 @@ def _random(free: Free, milli: int, draw: float) -> int:
 
 
 @part
-def score(rules: Rules, request: Request, free: Free, target: Target) -> float:
-    """How much a policy likes a node that holds the pod, at least 0; the rules are in ``Policy``."""
+def score(rules: ScoreRules, request: PodRequest, free: Free, target: TargetKinds) -> float:
+    """How much a policy likes a node that holds the pod, at least 0; the rules are in ``PlacementPolicy``."""
     idle = 0
     for gpu in range(free.gpus):
         idle += free.left[gpu]
@@ -141,7 +141,7 @@ def score(rules: Rules, request: Request, free: Free, target: Target) -> float:
 
 
 @part
-def _descent(rules: Rules, request: Request, devices: int, free: Free, target: Target) -> float:
+def _descent(rules: ScoreRules, request: PodRequest, devices: int, free: Free, target: TargetKinds) -> float:
     """Decrease of fragmentation [GPUs], on a logistic scale from 0 to 1."""
     before = node_fragment(free, target)
     take(free, devices, request.milli)
@@ -152,12 +152,12 @@ def _descent(rules: Rules, request: Request, devices: int, free: Free, target: T
 
 
 @part
-def _cut(rules: Rules, value: float) -> float:
+def _cut(rules: ScoreRules, value: float) -> float:
     return math.floor(value * rules.steps) if rules.steps else value
 
 
 @part
-def _packing_points(request: Request, free: Free) -> int:
+def _packing_points(request: PodRequest, free: Free) -> int:
     """GPU packing: up to 100 on a GPU in use, 50 on idle GPUs of a node in use, 33 on an idle node."""
     if request.gpus == 0:
         return 0

@@ -14,7 +14,7 @@ from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError,
 from gpuplanner.hardware import GpuModel, MigProfile, pareto_counts
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.services.demands import ServiceDemand
-from gpuplanner.services.profiles import smallest_profiles
+from gpuplanner.sizing import smallest_of_compute
 
 SHORTFALL = 1e-6
 """A rate counts as met if no more than this share of it is missing: the tolerance of the solvers."""
@@ -28,7 +28,7 @@ _ASKED = {"service": pl.String, "allowed_s": pl.Float64}
 
 
 @dataclass(frozen=True)
-class Option:
+class InstanceOption:
     """The best setting of a service on instances of one size.
 
     Parameters
@@ -61,7 +61,7 @@ class Choices:
     ----------
     board : GpuModel
         Board of every GPU.
-    options : tuple of Option
+    options : tuple of InstanceOption
         By service, smallest instance first.
     layouts : tuple of dict
         Instances of one GPU; every way to cut it is part of one of them.
@@ -70,7 +70,7 @@ class Choices:
     """
 
     board: GpuModel
-    options: tuple[Option, ...]
+    options: tuple[InstanceOption, ...]
     layouts: tuple[dict[str, int], ...]
     rate_per_s: dict[str, float]
 
@@ -97,7 +97,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Floor:
+class LeastSlices:
     """No plan takes less: of each service by itself, of all together, and GPUs.
 
     Parameters
@@ -146,7 +146,7 @@ def choices_for(
     InfeasiblePlanError
         Naming every service that no setting answers in time, its limit and the least latency it can have.
     """
-    of_size = smallest_profiles(board)
+    of_size = smallest_of_compute(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
         text = message(
             f"service profiles on {board.name}",
@@ -165,7 +165,8 @@ def choices_for(
         ["service", "compute_slices"], keep="first", maintain_order=True
     )
     options = tuple(
-        Option(row.pop("service"), of_size[row.pop("compute_slices")], **row) for row in best.to_dicts()
+        InstanceOption(row.pop("service"), of_size[row.pop("compute_slices")], **row)
+        for row in best.to_dicts()
     )
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
@@ -173,7 +174,7 @@ def choices_for(
     return Choices(board, options, layouts, rates)
 
 
-def least(choices: Choices) -> Floor:
+def least(choices: Choices) -> LeastSlices:
     """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss.
 
     Parameters
@@ -183,7 +184,7 @@ def least(choices: Choices) -> Floor:
 
     Returns
     -------
-    Floor
+    LeastSlices
 
     Raises
     ------
@@ -208,7 +209,7 @@ def least(choices: Choices) -> Floor:
             "Are the rates in requests per second?",
         )
         raise ScenarioError(text)
-    return Floor(compute, memory, slices, gpus)
+    return LeastSlices(compute, memory, slices, gpus)
 
 
 def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:

@@ -9,10 +9,11 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.hardware import GpuModel, MigProfile, as_board
+from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.rows import read_rows
 from gpuplanner.schemas import conform
+from gpuplanner.sizing import smallest_of_compute
 
 ThroughputOf = Literal["process", "instance"]
 
@@ -113,28 +114,10 @@ def read_service_profiles(
     return table.with_columns(pl.col("throughput_per_s") * pl.col("processes"))
 
 
-def smallest_profiles(board: GpuModel) -> dict[int, MigProfile]:
-    """Profile with the least memory, and without extra engines, by compute slices.
-
-    Examples
-    --------
-    >>> {slices: p.name for slices, p in smallest_profiles(as_board("A100-80GB")).items()}
-    {1: '1g.10gb', 2: '2g.20gb', 3: '3g.40gb', 4: '4g.40gb', 7: '7g.80gb'}
-    """
-    found: dict[int, MigProfile] = {}
-    for profile in sorted(board.profiles, key=_smallest_first):
-        found.setdefault(profile.compute_slices, profile)
-    return found
-
-
-def _smallest_first(profile: MigProfile) -> tuple[int, int, bool, str]:
-    return (profile.compute_slices, profile.memory_slices, bool(profile.attribute), profile.name)
-
-
 def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
     """Rows of one file; any row that cannot be used is an error, since a plan would rest on what is missing."""
     rows = read_rows([path], COLUMNS, source="service profiles")
-    sizes = sorted(smallest_profiles(board))
+    sizes = sorted(smallest_of_compute(board))
     throughput, latency = pl.col("throughput_per_s"), pl.col("latency_s")
     known = f"{board.name} has instances of {', '.join(map(str, sizes))} compute slices"
     faults: dict[str, pl.Expr] = {

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from gpuplanner.services.first_fit import Sizing
-from gpuplanner.services.options import Choices, Floor
+from gpuplanner.services.options import Choices, LeastSlices
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel
 from gpuplanner.solving.solver import solve
@@ -43,14 +43,14 @@ class BoundedSizing:
     slices: int
 
 
-def sized_jointly(choices: Choices, floor: Floor, start: Sizing, effort: Effort) -> BoundedSizing:
+def sized_jointly(choices: Choices, floor: LeastSlices, start: Sizing, effort: Effort) -> BoundedSizing:
     """Choose instances and layouts of all services together.
 
     Parameters
     ----------
     choices : Choices
         What can be chosen from.
-    floor : Floor
+    floor : LeastSlices
         Its least sizes.
     start : Sizing
         An answer to begin with; it is given back if nothing better is found in time.
@@ -74,7 +74,7 @@ def sized_jointly(choices: Choices, floor: Floor, start: Sizing, effort: Effort)
     return found
 
 
-def program(choices: Choices, floor: Floor, aim: Aim, most_gpus: int) -> LinearModel:
+def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> LinearModel:
     """The model.
 
     Parameters
@@ -122,7 +122,9 @@ def program(choices: Choices, floor: Floor, aim: Aim, most_gpus: int) -> LinearM
     return model
 
 
-def _best(choices: Choices, floor: Floor, start: Sizing, aim: Aim, effort: Effort) -> tuple[Sizing, int]:
+def _best(
+    choices: Choices, floor: LeastSlices, start: Sizing, aim: Aim, effort: Effort
+) -> tuple[Sizing, int]:
     """The better of the start and what the solver finds, with the solver's bound (0 if it proved nothing)."""
     model = program(choices, floor, aim, start.gpus)
     answer = solve(model, effort, start=np.concatenate([start.instances, start.on]).astype(float))

@@ -7,32 +7,9 @@ import warnings
 import polars as pl
 
 from gpuplanner.errors import GeometryError, GpuPlannerWarning, examples
-from gpuplanner.hardware import GpuModel, MigProfile, as_board
+from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
-
-
-def slices(board: GpuModel | str) -> tuple[MigProfile, ...]:
-    """Profiles that a request can be mapped to, small to large: by compute slices, then memory.
-
-    Full-size profiles are left out, since the whole GPU serves as well without being cut; so are variants
-    with media or graphics engines, which only a request that names them should get, and profiles whose SMs or
-    memory no source states.
-
-    Examples
-    --------
-    >>> [profile.name for profile in slices("H100-80GB-SXM5")]
-    ['1g.10gb', '1g.20gb', '2g.20gb', '3g.40gb', '4g.40gb']
-    """
-    known = as_board(board)
-    parts = [
-        profile
-        for profile in known.profiles
-        if profile.memory_slices < known.memory_slices
-        and not profile.attribute
-        and profile.sms is not None
-        and profile.memory_gib is not None
-    ]
-    return tuple(sorted(parts, key=lambda part: part.compute_order))
+from gpuplanner.sizing.smallest_profile import slices, smallest_of_share
 
 
 def sizes(board: GpuModel) -> pl.DataFrame:
@@ -131,9 +108,7 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     number = pl.coalesce("instances", pl.max_horizontal(gpus.ceil(), 1).cast(pl.Int32))
     each = gpus / pl.coalesce("instances", 1)
     requests = table.select(
-        profile=pl.when(gpus == 0)
-        .then(None)
-        .otherwise(pl.coalesce(named, _profile_of_fraction(each, known))),
+        profile=pl.when(gpus == 0).then(None).otherwise(pl.coalesce(named, smallest_of_share(known, each))),
         instances=pl.when(gpus == 0)
         .then(0)
         .when(named.is_not_null())
@@ -174,15 +149,3 @@ def canonical_names(names: pl.Series, board: GpuModel) -> dict[str, str]:
         except GeometryError:
             continue
     return found
-
-
-def _profile_of_fraction(gpus: pl.Expr, board: GpuModel) -> pl.Expr:
-    """The smallest slice that covers the fraction in SMs and in memory, else the whole GPU."""
-    fitting = [
-        pl.when(gpus <= min((part.sms or 0) / board.sms, part.memory_slices / board.memory_slices)).then(
-            pl.lit(part.name)
-        )
-        for part in slices(board)
-        if board.sms is not None
-    ]
-    return pl.coalesce(*fitting, pl.when(gpus.is_not_null()).then(pl.lit(WHOLE_GPU)))

@@ -8,7 +8,8 @@ from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
 from gpuplanner.sizing.evidence import add_class_needs, add_own_needs
-from gpuplanner.sizing.requests import resolve_requests, sizes, slices
+from gpuplanner.sizing.requests import resolve_requests, sizes
+from gpuplanner.sizing.smallest_profile import slices, smallest_profile
 
 EVIDENCE = ("telemetry", "job statistics", "class", "request")
 """What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its
@@ -242,16 +243,13 @@ def _evidence() -> pl.Expr:
 
 def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
-    known = slices(board)
-    names = {rank: part.name for rank, part in enumerate(known)}
-    full, whole = len(known), len(known) + 1  # ranks of the sizes that take the whole board
-    holds = {
-        rank: (pl.col("sms_needed") <= part.sms) & (pl.col("memory_needed_gib") <= part.memory_gib)
-        for rank, part in enumerate(known)
-    }
-    fitting = pl.coalesce(
-        *(pl.when(fits).then(rank) for rank, fits in holds.items()),
-        pl.when(pl.col("rank") == full).then(full).otherwise(whole),
+    ranks = {part.name: rank for rank, part in enumerate(slices(board))}
+    full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
+    enough = smallest_profile(board, pl.col("sms_needed"), pl.col("memory_needed_gib"))
+    fitting = enough.replace_strict(
+        ranks,
+        default=pl.when(pl.col("rank") == full).then(full).otherwise(whole),
+        return_dtype=pl.Int32,
     )
     use_fits = (pl.col("used_sms") <= pl.col("sms")).fill_null(True) & (
         pl.col("used_memory_gib") <= pl.col("memory_gib")
@@ -259,15 +257,13 @@ def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     own = pl.col("evidence").is_in(EVIDENCE[:2])
     larger = pl.col("fitting") > pl.col("rank")
     same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
-    return needs.with_columns(fitting=fitting).with_columns(
+    return needs.with_columns(enough=enough, fitting=fitting).with_columns(
         change=pl.when(same)
         .then(pl.lit("same"))
         .when(larger)
         .then(pl.lit("larger"))
         .otherwise(pl.lit("smaller")),
-        profile_needed=pl.when(same)
-        .then("profile")
-        .otherwise(pl.col("fitting").replace_strict(names, default=WHOLE_GPU)),
+        profile_needed=pl.when(same).then("profile").otherwise("enough"),
     )
 
 

@@ -4,7 +4,7 @@ from gpuplanner.study.comparison import policy_frame, savings_steps
 from gpuplanner.study.evaluate import evaluate
 from gpuplanner.study.handover import export_plan, verify_any
 from gpuplanner.study.past.description import describe
-from gpuplanner.study.past.history import load_trace, longest_samples
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.study import Study, open_study
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "evaluate",
     "export_plan",
     "load_trace",
-    "longest_samples",
     "open_study",
     "policy_frame",
     "savings_steps",

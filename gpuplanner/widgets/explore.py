@@ -58,7 +58,7 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenSection:
     """Answer: the inbox that was opened, and the section as HTML."""
 
     inbox: Inbox
@@ -66,7 +66,7 @@ class Seen:
     html: str
 
 
-class ExplorePanel(BackgroundPanel[Look, Seen]):
+class ExplorePanel(BackgroundPanel[Look, SeenSection]):
     """Controls over an inbox, the section that they ask for, and the same section in code.
 
     Traces are read and sections are drawn in a thread of their own. A trace stays open, and a section that was
@@ -97,7 +97,7 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
         self.status.value = ""
         self._views = dict(views)
         self._opened = {data: inbox}
-        self._kept: dict[Look, Seen] = {}
+        self._kept: dict[Look, SeenSection] = {}
         self._filling = False
 
         def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
@@ -129,7 +129,7 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
         """What is chosen."""
         return Look(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
 
-    def _seen(self, look: Look) -> Seen:
+    def _seen(self, look: Look) -> SeenSection:
         """Open the trace if need be, and draw the section."""
         if look in self._kept:
             return self._kept[look]
@@ -143,13 +143,13 @@ class ExplorePanel(BackgroundPanel[Look, Seen]):
         jobs = inbox.jobs_of(tenant)
         job = look.job if look.job in jobs else next(iter(jobs), "")
         section = self._views[look.view](inbox, tenant, job)
-        seen = Seen(inbox, tenant, section._repr_html_())
+        seen = SeenSection(inbox, tenant, section._repr_html_())
         if len(self._kept) >= KEPT:
             self._kept.pop(next(iter(self._kept)))
         self._kept[look] = seen
         return seen
 
-    def _arrived(self, number: int, newest: Seen | None, answer: str, status: str) -> None:
+    def _arrived(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
         super()._arrived(number, newest, answer, "" if status == "Done." else status)
         if number == self._asked and newest is not None:
             self._fill(newest.inbox, newest.tenant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 
@@ -54,3 +55,20 @@ def test_other_suffixes_are_refused_before_anything_is_read(command, tmp_path):
     assert code == 2
     assert ".html or .svg" in err
     assert not (tmp_path / "q.png").exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_telemetry_by_hour_is_written(command, telemetry, tmp_path, suffix):
+    """Half an hour at 200 W, a sample a minute: 29 minutes seen, 200 W x 29 min."""
+    out = tmp_path / f"hours.{suffix}"
+    assert command("describe", telemetry, "--json", "--hours", str(out))[0] == 0
+    (row,) = (pl.read_csv if suffix == "csv" else pl.read_parquet)(out).to_dicts()
+    assert (row["samples"], row["sm_activity"]) == (30, 0.5)
+    assert row["energy_kwh"] == pytest.approx(0.2 * 29 / 60)
+    assert row["covered"] == pytest.approx(29 / 60)
+
+
+def test_hours_of_jobs_alone_are_refused(command, tmp_path):
+    code, _, err = command("describe", "sample", "--hours", str(tmp_path / "hours.xlsx"))
+    assert code == 2
+    assert ".csv or .parquet" in err

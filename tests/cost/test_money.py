@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 
 import polars as pl
 import pytest
@@ -88,6 +89,10 @@ def test_steps_add_up_to_the_total():
     assert table["saved_energy_kwh"][-1] == pytest.approx(32)
     assert table["saved_carbon_kg"][-1] == pytest.approx(1.6)
     assert table["saved_total_gpu_hours_low"][-1] < 16 < table["saved_total_gpu_hours_high"][-1]
+    for row, (before, after) in zip(table.rows(named=True)[1:], pairwise(policies), strict=True):
+        weekly = [(old - new) / 2 for old, new in zip(hours[before], hours[after], strict=True)]
+        told = [row["saved_gpu_hours"], row["saved_gpu_hours_low"], row["saved_gpu_hours_high"]]
+        assert told == pytest.approx(interval(weekly))
 
 
 def test_paired_differences_are_tighter_than_the_weeks_themselves():

@@ -136,6 +136,18 @@ def test_unknown_requests_are_left_out_and_counted():
     assert excluded(jobs) == {"request unknown": 1, "no GPU": 1}
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_every_job_is_in_the_series_or_excluded(count):
+    """A lone instance without a profile is a request that is not known; none at all is no request."""
+    jobs = make_jobs(
+        [("a", "gpu", count, 0, 0, 60), ("a", None, count, 0, 0, 60), ("a", None, None, 0, 0, 60)]
+    )
+    left_out = excluded(jobs)
+    assert left_out == {"request unknown": 2 if count else 1, "no GPU": 0 if count else 2}
+    counted = sum(demand_series(jobs)["y"]) if count else 0
+    assert counted == (jobs.height - sum(left_out.values())) * count
+
+
 def test_faults_are_named():
     jobs = make_jobs([("a", "gpu", 1, 0, 0, 60)])
     with pytest.raises(SchemaError, match="resolve_requests"):

@@ -66,6 +66,12 @@ def test_weeks_begin_on_monday_and_show_how_much_of_them_was_seen():
     ]
 
 
+def test_quantiles_of_none_and_all_are_the_least_and_the_most():
+    demand = make_demand({"a/gpu": [9.0, 9.0, 9.0, 9.0, 3.0, 7.0, 5.0]})
+    for quantile, value in ((0, 3.0), (1, 7.0)):
+        assert weekly(demand, quantile=quantile)["quantile"].to_list() == [9.0, value]
+
+
 def test_quantile_outside_zero_to_one_is_refused():
     with pytest.raises(SchemaError, match="quantile"):
         weekly(make_demand({"a/gpu": [1.0]}), quantile=95)

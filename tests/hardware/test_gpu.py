@@ -186,6 +186,28 @@ def test_board_without_a_full_size_profile_has_no_engine_budget(toy_rows: Rows) 
     assert prove(board, {"2g.16gb": 2}).ok
 
 
+@pytest.mark.parametrize(("compute", "memory"), [(2, 4), (4, 2)])
+def test_a_profile_of_full_size_takes_all_compute_and_all_memory(
+    toy_rows: Rows, compute: int, memory: int
+) -> None:
+    """What takes all slices of one sort alone leaves engines of the board to others, so it says nothing of all."""
+    rows = toy_rows()[:2]
+    rows.append(
+        rows[1]
+        | {
+            "profile": f"{compute}g.{8 * memory}gb",
+            "compute_slices": compute,
+            "memory_slices": memory,
+            "sms": 40,
+        }
+        | {"max_instances": 1, "placement_starts": "0"}
+    )
+    half = load_gpu_model("TOY", rows)
+    assert half.budget == {}
+    assert half.untested == tuple(RESOURCES)
+    assert load_gpu_model("TOY", [*rows, toy_rows()[2]]).budget == {"sms": 80, "copy_engines": 4}
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

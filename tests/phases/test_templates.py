@@ -24,13 +24,11 @@ from gpuplanner.phases import (
     fit_phases,
     measure_template,
     phases_of_jobs,
-    smallest_profile,
     spikes_of_jobs,
     template_from_yaml,
     template_to_yaml,
 )
 from gpuplanner.simulate import hold_largest
-from gpuplanner.sizing import slices
 
 BOARD = "H100-80GB-SXM5"
 
@@ -150,24 +148,6 @@ def test_applied_phases_add_up_and_run_in_the_simulator(measured):
     assert held.filter(job_id="a")["profile"].n_unique() == 1
     with pytest.raises(ScenarioError, match="run_s of job 'c'"):
         apply_template(template, pl.DataFrame({"job_id": ["c"], "run_s": [0.0]}), BOARD)
-
-
-@settings(deadline=None)
-@given(st.floats(0, 132), st.floats(0, 80), st.floats(0, 0.5))
-def test_smallest_profile_is_the_first_that_holds_the_need(sms, memory_gib, margin):
-    """Brute force over the slices that right-sizing knows, in its order."""
-    board = load_gpu_model(BOARD)
-    fitting = [
-        part.name
-        for part in slices(board)
-        if part.sms >= sms and part.memory_gib >= memory_gib * (1 + margin)
-    ]
-    assert smallest_profile(board, sms, memory_gib, margin=margin) == (fitting[0] if fitting else "gpu")
-
-
-def test_a_need_that_was_not_observed_is_a_whole_gpu():
-    board = load_gpu_model(BOARD)
-    assert smallest_profile(board, None, 1.0) == smallest_profile(board, 1.0, None) == "gpu"
 
 
 def test_fit_by_phase_never_needs_more_than_fit_by_job(measured):

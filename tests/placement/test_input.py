@@ -9,8 +9,8 @@ import pytest
 from gpuplanner.errors import ScenarioError, TraceFormatError
 from gpuplanner.placement import (
     Nodes,
+    PlacementPolicy,
     Pods,
-    Policy,
     allocate,
     fragmentation,
     read_nodes,
@@ -96,7 +96,7 @@ def test_twin_nodes():
 @pytest.mark.parametrize("given", [("best", "tightest"), ("best-fit", "tight"), ("fgd", "steepest", 0)])
 def test_unknown_rules(given):
     with pytest.raises(ScenarioError, match="policy"):
-        Policy(*given)
+        PlacementPolicy(*given)
 
 
 def test_unknown_policy_name():

@@ -12,14 +12,18 @@ from gpuplanner.placement import (
     POLICIES,
     REASONS,
     Arrivals,
-    Policy,
+    PlacementPolicy,
     allocate,
     fragmentation,
     target_workload,
     verify_allocation,
 )
 
-CROSSED = [Policy("best-fit", "steepest"), Policy("fgd", "tightest"), Policy("random", "loosest")]
+CROSSED = [
+    PlacementPolicy("best-fit", "steepest"),
+    PlacementPolicy("fgd", "tightest"),
+    PlacementPolicy("random", "loosest"),
+]
 
 
 class SlowCluster:
@@ -151,7 +155,7 @@ class SlowCluster:
 )
 @pytest.mark.parametrize("steps", [100, None])
 def test_same_placements_reasons_and_fragments(cluster, policy, steps):
-    policy = Policy(policy.node, policy.gpu, steps)
+    policy = PlacementPolicy(policy.node, policy.gpu, steps)
     for seed in range(16):
         pods, nodes = cluster(seed)
         rng = np.random.default_rng(seed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.hardware import GpuModel, reconfiguration_cost
 from gpuplanner.planner import PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
+CUTS = (
+    "7g.40gb:1",
+    "4g.20gb:1,3g.20gb:1",
+    "4g.20gb:1,1g.5gb:3",
+    "3g.20gb:2",
+    "2g.10gb:3,1g.5gb:1",
+    "1g.5gb:7",
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -39,6 +51,94 @@ def test_cuts_are_as_few_as_the_counts_allow(problem_of: Any, data: st.DataObjec
     assert frame["changed"].sum() == found.changes
     assert frame.equals(frame.sort("node", "gpu", "slot_start"))
     assert frame.equals(assign(found, problem))
+
+
+def numbered(
+    problem: PlanProblem, layouts: Sequence[str], counts: Sequence[Sequence[int]]
+) -> list[list[str]]:
+    """Layout of every GPU in every slot, if a plan has these counts."""
+    found = replace(plan(problem), layouts=tuple(layouts), counts=np.array(counts))
+    rows = assign(found, problem).to_dicts()
+    held = [
+        [row for row in rows if row["slot_start"] <= time < row["slot_end"]]
+        for time in problem.slot_times[:-1]
+    ]
+    return [
+        [row["layout"] for row in sorted(slot, key=lambda row: (row["node"], row["gpu"]))] for slot in held
+    ]
+
+
+def rough(board: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
+    """Reboots, instances destroyed and instances made, if GPUs are cut so through NVML."""
+    changes = [
+        reconfiguration_cost(board, was, now, path="nvml")
+        for was, now in zip(before, after, strict=True)
+        if was != now
+    ]
+    return (
+        sum(change.reboot for change in changes),
+        sum(len(change.destroyed) for change in changes),
+        sum(len(change.created) for change in changes),
+    )
+
+
+def other_ways(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """GPUs cut anew before and after, for every choice among all that neither stay as they are nor are whole."""
+    free = [
+        gpu for gpu, (was, now) in enumerate(zip(before, after, strict=True)) if now == "off" or was != now
+    ]
+    free = [gpu for gpu in free if after[gpu] != "gpu"]
+    new = [after[gpu] for gpu in free if after[gpu] != "off"]
+    for chosen in itertools.permutations(free, len(new)):
+        yield [before[gpu] for gpu in chosen], new
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.DataObject) -> None:
+    """Every way to take up the new cuts is tried: none has fewer reboots, then fewer instances lost or made."""
+    gpus = data.draw(st.integers(2, 6))
+    layouts = data.draw(st.lists(st.sampled_from([*CUTS, "gpu"]), min_size=2, max_size=4, unique=True))
+    state = st.lists(st.sampled_from([*layouts, "off"]), min_size=gpus, max_size=gpus)
+    states = data.draw(st.lists(state, min_size=2, max_size=3))
+    counts = [[slot.count(text) for text in layouts] for slot in states]
+    problem = problem_of(
+        np.zeros((1, 1, len(states))),
+        ["1g.5gb"],
+        gpus=gpus,
+        gpus_per_node=data.draw(st.integers(1, 3)),
+    )
+    slots = numbered(problem, layouts, counts)
+    assert [Counter(slot) for slot in slots] == [Counter(slot) for slot in states]
+    for before, after in itertools.pairwise(slots):
+        stays = Counter(was for was, now in zip(before, after, strict=True) if was == now)
+        for text in set(layouts) - {"gpu"}:
+            assert stays[text] == min(before.count(text), after.count(text))
+        cut = [(was, now) for was, now in zip(before, after, strict=True) if now not in (was, "off", "gpu")]
+        best = min((rough(problem.board, *way) for way in other_ways(before, after)), default=(0, 0, 0))
+        assert rough(problem.board, [was for was, _ in cut], [now for _, now in cut]) == best
+
+
+def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(
+    problem_of: Any,
+) -> None:
+    """Each GPU in turn is the one left idle: its 4g stays at work, and no A100 is rebooted for MIG mode."""
+    old, new, other = "4g.20gb:1,3g.20gb:1", "4g.20gb:1,1g.5gb:3", "7g.40gb:1"
+    problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=4, gpus_per_node=2)
+    before, after = numbered(problem, [old, new, other, "gpu"], [[1, 0, 1, 2], [0, 1, 1, 1]])
+    assert before.index(old) == after.index(new)
+    change = reconfiguration_cost(problem.board, old, new, path="nvml")
+    assert [str(each) for each in change.kept] == ["4g.20gb@0"]
+    assert not change.reboot
+    assert reconfiguration_cost(problem.board, "gpu", new, path="nvml").reboot
+
+
+def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:
+    """Three cut GPUs and three that are off, on nodes of three: one node has all the cuts, whatever they become."""
+    problem = problem_of(np.zeros((1, 1, 3)), ["1g.5gb"], gpus=6, gpus_per_node=3)
+    slots = numbered(problem, ["1g.5gb:7", "3g.20gb:2"], [[1, 1], [2, 1], [1, 2]])
+    assert [slot[:3].count("off") for slot in slots] == [3, 3, 3]
+    assert [slot[3:].count("off") for slot in slots] == [1, 0, 0]
 
 
 def whole_nodes(frame: pl.DataFrame, problem: PlanProblem, slot: int) -> int:

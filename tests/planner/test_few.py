@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.methods.few_vectors import Pool
+from gpuplanner.planner.methods.few_vectors import VectorPool
 from gpuplanner.planner.program.fluid import Fluid
 
 
 @pytest.fixture(scope="module", params=range(3))
-def pool(problem_of: Any, request: pytest.FixtureRequest) -> tuple[Fluid, Pool]:
+def pool(problem_of: Any, request: pytest.FixtureRequest) -> tuple[Fluid, VectorPool]:
     rng = np.random.default_rng(request.param)
     demand = rng.uniform(0, 3, size=(1, 2, 5))
     initial = {"4g.20gb:1,3g.20gb:1": 1} if request.param else None
@@ -21,20 +21,20 @@ def pool(problem_of: Any, request: pytest.FixtureRequest) -> tuple[Fluid, Pool]:
         demand, ["1g.5gb", "3g.20gb"], change_gpu_hours=0.6, available=[3, 3, 2, 3, 3], initial=initial
     )
     fluid = Fluid.of(problem)
-    return fluid, Pool.of(fluid, rng.integers(0, 2, size=(6, len(fluid.layouts))))
+    return fluid, VectorPool.of(fluid, rng.integers(0, 2, size=(6, len(fluid.layouts))))
 
 
-def cost(fluid: Fluid, pool: Pool, plan: Any) -> float:
+def cost(fluid: Fluid, pool: VectorPool, plan: Any) -> float:
     counts = pool.vectors[np.array(plan)]
     kept = all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
     return fluid.cost(counts, before=fluid.initial) if kept else np.inf
 
 
-def least(fluid: Fluid, pool: Pool, subset: Any) -> float:
+def least(fluid: Fluid, pool: VectorPool, subset: Any) -> float:
     return min(cost(fluid, pool, plan) for plan in itertools.product(subset, repeat=len(pool.costs)))
 
 
-def test_cheapest_plan_of_a_subset(pool: tuple[Fluid, Pool]) -> None:
+def test_cheapest_plan_of_a_subset(pool: tuple[Fluid, VectorPool]) -> None:
     fluid, held = pool
     subsets = np.array(list(itertools.combinations(range(len(held.vectors)), 2)))
     expected = [least(fluid, held, subset) for subset in subsets.tolist()]
@@ -46,7 +46,7 @@ def test_cheapest_plan_of_a_subset(pool: tuple[Fluid, Pool]) -> None:
         assert set(path.tolist()) <= set(subset.tolist())
 
 
-def test_wider_and_exchanged_never_cost_more(pool: tuple[Fluid, Pool]) -> None:
+def test_wider_and_exchanged_never_cost_more(pool: tuple[Fluid, VectorPool]) -> None:
     fluid, held = pool
     plan = held.path(np.arange(1))
     assert (held.vectors[plan] == held.vectors[0]).all()
@@ -60,7 +60,7 @@ def test_wider_and_exchanged_never_cost_more(pool: tuple[Fluid, Pool]) -> None:
     assert (held.places(held.vectors[plan]) == plan).all()
 
 
-def test_each_group_gets_the_vector_that_serves_it_best(pool: tuple[Fluid, Pool]) -> None:
+def test_each_group_gets_the_vector_that_serves_it_best(pool: tuple[Fluid, VectorPool]) -> None:
     _, held = pool
     group = np.array([0, 0, 1, 1, 0])
     best = {int(held.costs[group == one].sum(axis=0).argmin()) for one in (0, 1)}

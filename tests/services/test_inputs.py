@@ -9,7 +9,8 @@ import pytest
 from gpuplanner.errors import GeometryError, TraceFormatError
 from gpuplanner.hardware import as_board
 from gpuplanner.services.demands import read_service_demands
-from gpuplanner.services.profiles import read_service_profiles, smallest_profiles
+from gpuplanner.services.profiles import read_service_profiles
+from gpuplanner.sizing import smallest_of_compute
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency"
 
@@ -122,7 +123,7 @@ def test_the_board_says_which_sizes_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("board", ["A100-40GB", "A100-80GB", "H100-80GB-SXM5", "H200-141GB", "A30", "B200"])
 def test_a_size_is_planned_on_its_least_memory(board: str) -> None:
-    found = smallest_profiles(as_board(board))
+    found = smallest_of_compute(as_board(board))
     for profile in as_board(board).profiles:
         assert found[profile.compute_slices].memory_slices <= profile.memory_slices
     assert all(profile.attribute == "" for profile in found.values())

@@ -18,9 +18,10 @@ from gpuplanner.hardware import as_board, multisets
 from gpuplanner.services import program as service_search
 from gpuplanner.services.demands import read_service_demands
 from gpuplanner.services.plan import Segment, ServicePlan
-from gpuplanner.services.profiles import read_service_profiles, smallest_profiles
+from gpuplanner.services.profiles import read_service_profiles
 from gpuplanner.services.search import plan_services
 from gpuplanner.services.verify import verify_services
+from gpuplanner.sizing import smallest_of_compute
 from gpuplanner.solving.solver import Solution
 
 COLUMNS = ["service", "compute_slices", "batch", "processes", "throughput_per_s", "latency_s"]
@@ -68,7 +69,7 @@ def least_by_trying(
     board: str, profiles: pl.DataFrame, rates: dict[str, float], limits: dict[str, float]
 ) -> tuple[int, int]:
     """Fewest GPUs, then slices: every cover of every service against every multiset of every GPU."""
-    sizes = {profile.name: size for size, profile in smallest_profiles(as_board(board)).items()}
+    sizes = {profile.name: size for size, profile in smallest_of_compute(as_board(board)).items()}
     cut = [Counter({sizes[name]: n for name, n in held.items()}) for held in multisets(board, sizes)]
     each = [
         covers(
@@ -326,7 +327,7 @@ def test_throughput_of_the_published_files_is_that_of_one_process(published: Any
 def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
     """It meets its rates and limits as they are read here; read otherwise, it would miss half of its rates."""
     rates, latencies = scenario(published, 1)
-    names = {size: profile.name for size, profile in smallest_profiles(as_board("A100-80GB")).items()}
+    names = {size: profile.name for size, profile in smallest_of_compute(as_board("A100-80GB")).items()}
     segments = []
     for service, size, batch, processes, gpu in SHIPPED:
         setting = {"service": service, "compute_slices": size, "batch": batch, "processes": processes}

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
-from gpuplanner.inbox.kubernetes.kueue import Workload, read_workload
+from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
-from gpuplanner.inbox.kubernetes.pods import Holding, Owner, Place, owner_of, read_job, read_pod
+from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
 from gpuplanner.inbox.kubernetes.queue_quotas import quota_rows
-from gpuplanner.inbox.kubernetes.resource_claims import Claim, Device, read_claim, read_slice
+from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
 from gpuplanner.inbox.kubernetes.words import Object, part, text
 from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items
 
@@ -26,7 +26,7 @@ NO_OBJECT = "not an object of Kubernetes: no kind or no metadata"
 MAX_OWNERS = 10
 """Controllers above each other that are followed."""
 
-Thing = TypeVar("Thing", Holding, Workload)
+Thing = TypeVar("Thing", Holding, KueueWorkload)
 
 
 @dataclass
@@ -62,18 +62,18 @@ class Dump:
     files: list[TextFile] = field(default_factory=list)
     pods: dict[str, Holding] = field(default_factory=dict)
     jobs: dict[str, Holding] = field(default_factory=dict)
-    workloads: dict[str, Workload] = field(default_factory=dict)
+    workloads: dict[str, KueueWorkload] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
-    devices: dict[tuple[str, str, str], Device] = field(default_factory=dict)
-    claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
-    templates: dict[tuple[str, str], Claim] = field(default_factory=dict)
+    devices: dict[tuple[str, str, str], ClaimedDevice] = field(default_factory=dict)
+    claims: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
+    templates: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
     queues: dict[tuple[str, str], str] = field(default_factory=dict)
     boards: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     quotas: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     parents: dict[str, Owner] = field(default_factory=dict)
-    rejects: list[tuple[Place, str]] = field(default_factory=list)
+    rejects: list[tuple[PodPlace, str]] = field(default_factory=list)
 
-    def add(self, thing: Object, kind: str, place: Place) -> None:
+    def add(self, thing: Object, kind: str, place: PodPlace) -> None:
         """Sort in one object.
 
         Raises
@@ -150,10 +150,10 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
             about = thing.get("metadata")
             kind = str(thing.get("kind") or str(item.around.get("kind") or "").removesuffix("List"))
             if item.fault or not kind or not isinstance(about, dict):
-                dump.rejects.append((Place(number, item.place, item.raw[:40]), item.fault or NO_OBJECT))
+                dump.rejects.append((PodPlace(number, item.place, item.raw[:40]), item.fault or NO_OBJECT))
                 continue
             raw = f"{kind[:60]} {str(about.get('namespace') or '')[:80]}/{str(about.get('name'))[:260]}"
-            place = Place(number, item.place, raw)
+            place = PodPlace(number, item.place, raw)
             try:
                 dump.add(thing, kind, place)
             except ValueError as error:

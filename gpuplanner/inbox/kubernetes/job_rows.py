@@ -17,7 +17,7 @@ from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, BOARDS_MIB, MEMORY_MIB, PARTS
-from gpuplanner.inbox.kubernetes.kueue import Workload
+from gpuplanner.inbox.kubernetes.kueue import KueueWorkload
 from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import Held, held
@@ -192,7 +192,7 @@ class _Jobs:
         for pod in gang[1:]:
             self._reject(pod, COUNTED)
 
-    def _add_workload(self, workload: Workload, pods: Sequence[Holding]) -> None:
+    def _add_workload(self, workload: KueueWorkload, pods: Sequence[Holding]) -> None:
         grip = _Grip()
         flavors = [self.dump.boards[flavor] for flavor in workload.flavors if flavor in self.dump.boards]
         nodes = [self.dump.nodes[pod.node] for pod in pods if pod.node in self.dump.nodes]
@@ -314,11 +314,11 @@ class _Jobs:
             return None
         return next((owner for owner in reversed(owners) if owner[0] != "CronJob"), None)
 
-    def _reject(self, thing: Holding | Workload, reason: str) -> None:
+    def _reject(self, thing: Holding | KueueWorkload, reason: str) -> None:
         self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
 
 
-def _first(known: Mapping[str, Workload], uids: Iterable[str]) -> Workload | None:
+def _first(known: Mapping[str, KueueWorkload], uids: Iterable[str]) -> KueueWorkload | None:
     return next((known[uid] for uid in uids if uid in known), None)
 
 

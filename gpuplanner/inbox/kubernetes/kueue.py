@@ -8,7 +8,7 @@ from datetime import datetime
 from fractions import Fraction
 
 from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
-from gpuplanner.inbox.kubernetes.pods import Place, identity
+from gpuplanner.inbox.kubernetes.pods import PodPlace, identity
 from gpuplanner.inbox.kubernetes.words import (
     Object,
     condition,
@@ -27,12 +27,12 @@ EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"
 
 
 @dataclass(frozen=True)
-class Workload:
+class KueueWorkload:
     """What a Workload tells.
 
     Attributes
     ----------
-    place : Place
+    place : PodPlace
         Where it stands.
     namespace, name, uid : str
         Its identity.
@@ -60,7 +60,7 @@ class Workload:
         Its time limit [s].
     """
 
-    place: Place
+    place: PodPlace
     namespace: str
     name: str
     uid: str
@@ -80,7 +80,7 @@ class Workload:
     limit_s: object
 
 
-def read_workload(workload: Object, place: Place) -> Workload:
+def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
     """Read an object of kind Workload.
 
     Raises
@@ -104,7 +104,7 @@ def read_workload(workload: Object, place: Place) -> Workload:
     lost = status.get(
         "accumulatedPastExecutionTimeSeconds", status.get("accumulatedPastExexcutionTimeSeconds")
     )
-    return Workload(
+    return KueueWorkload(
         place=place,
         namespace=known.namespace,
         name=known.name,

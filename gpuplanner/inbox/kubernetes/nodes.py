@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.catalog import boards_called, facts
 from gpuplanner.inbox.kubernetes.installed import COUNT, installed_gpus
-from gpuplanner.inbox.kubernetes.resource_claims import Device
+from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
 from gpuplanner.inbox.kubernetes.words import (
     MAX_MEMORY_MIB,
     Object,
@@ -237,7 +237,7 @@ def _memory_mib(labels: Object, model: str | None, profile: str | None) -> int |
 
 
 def inventory_of(
-    nodes: Mapping[str, Node], devices: Iterable[Device]
+    nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]
 ) -> tuple[pl.DataFrame | None, list[str]]:
     """Inventory of the nodes that have GPUs.
 
@@ -245,7 +245,7 @@ def inventory_of(
     ----------
     nodes : mapping of str to Node
         By name.
-    devices : iterable of Device
+    devices : iterable of ClaimedDevice
         DRA devices of the cluster. A node whose driver lists them counts these.
 
     Returns

@@ -49,7 +49,7 @@ Owner = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """Where an object stands, and its name for the reject table: a dump holds secrets, so no more of it."""
 
     file: int
@@ -63,7 +63,7 @@ class Holding:
 
     Attributes
     ----------
-    place : Place
+    place : PodPlace
         Where it stands.
     kind, namespace, name, uid : str
         Its identity.
@@ -89,7 +89,7 @@ class Holding:
         Its deadline [s].
     """
 
-    place: Place
+    place: PodPlace
     kind: str
     namespace: str
     name: str
@@ -144,7 +144,7 @@ def identity(thing: Object) -> Identity:
     return Identity(kind, namespace, name, uid, owner_of(thing), submit)
 
 
-def read_pod(pod: Object, place: Place) -> Holding:
+def read_pod(pod: Object, place: PodPlace) -> Holding:
     """Read an object of kind Pod.
 
     Raises
@@ -173,7 +173,7 @@ def read_pod(pod: Object, place: Place) -> Holding:
     )
 
 
-def read_job(job: Object, place: Place) -> Holding:
+def read_job(job: Object, place: PodPlace) -> Holding:
     """Read an object of kind Job (``batch/v1``): all that is left where its pods are not in the dump.
 
     Raises

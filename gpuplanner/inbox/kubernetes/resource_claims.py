@@ -18,7 +18,7 @@ PROFILE_SELECTOR = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
 
 
 @dataclass(frozen=True)
-class Device:
+class ClaimedDevice:
     """One device that a driver offers.
 
     Attributes
@@ -58,7 +58,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Claim:
+class DeviceClaim:
     """A ResourceClaim, or the claim that a ResourceClaimTemplate makes for each pod.
 
     Attributes
@@ -73,7 +73,7 @@ class Claim:
     asked: Held
 
 
-def read_slice(resource_slice: Object) -> Iterator[Device]:
+def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     """Read the GPUs of a ResourceSlice (``resource.k8s.io`` v1beta1, v1beta2 or v1).
 
     Raises
@@ -103,7 +103,7 @@ def read_slice(resource_slice: Object) -> Iterator[Device]:
         kind = words.get("type")
         if kind not in (None, "gpu", "mig"):
             continue
-        yield Device(
+        yield ClaimedDevice(
             key=(driver, pool, name),
             node=node,
             board=words.get("parentUUID") if kind == "mig" else words.get("uuid") or f"{pool}/{name}",
@@ -112,7 +112,7 @@ def read_slice(resource_slice: Object) -> Iterator[Device]:
         )
 
 
-def read_claim(spec: Object, status: Object) -> Claim:
+def read_claim(spec: Object, status: Object) -> DeviceClaim:
     """Read the specification of a claim or template, and the status of a claim.
 
     Raises
@@ -146,7 +146,7 @@ def read_claim(spec: Object, status: Object) -> Claim:
             asked = None
         elif asked is not None:
             asked += count(exactly.get("count", 1), "count")
-    return Claim(tuple(results), Held(asked, profiles.pop() if len(profiles) == 1 else None, None))
+    return DeviceClaim(tuple(results), Held(asked, profiles.pop() if len(profiles) == 1 else None, None))
 
 
 def _profile(request: Object) -> str | None:
@@ -158,12 +158,12 @@ def _profile(request: Object) -> str | None:
     return None
 
 
-def held(claim: Claim, devices: Mapping[tuple[str, str, str], Device]) -> Held:
+def held(claim: DeviceClaim, devices: Mapping[tuple[str, str, str], ClaimedDevice]) -> Held:
     """What a claim holds, or asks for while it holds nothing.
 
     Parameters
     ----------
-    claim : Claim
+    claim : DeviceClaim
         The claim.
     devices : mapping
         Devices by key; those of drivers that the dump leaves out are missing.

@@ -30,7 +30,7 @@ NULLS = Dialect(missing=frozenset({"NULL", "None"}))
 
 
 @dataclass(frozen=True)
-class Metric:
+class GaugeMetric:
     """What one file holds: its name, unit and upper bound."""
 
     name: str
@@ -39,12 +39,12 @@ class Metric:
 
 
 METRICS = {
-    "pod_gpu_duty_cycle": Metric("gpu_duty_cycle", "%", 100.0),
-    "pod_gpu_memory_used_bytes": Metric("gpu_memory_used", "bytes"),
-    "pod_memory_util": Metric("memory_used", "%", 100.0),
-    "qps": Metric("requests", "scaled requests/s"),
-    "queue_size_raw": Metric("queue_size", "requests"),
-    "queue_rt_raw": Metric("queue_time", "ms"),
+    "pod_gpu_duty_cycle": GaugeMetric("gpu_duty_cycle", "%", 100.0),
+    "pod_gpu_memory_used_bytes": GaugeMetric("gpu_memory_used", "bytes"),
+    "pod_memory_util": GaugeMetric("memory_used", "%", 100.0),
+    "qps": GaugeMetric("requests", "scaled requests/s"),
+    "queue_size_raw": GaugeMetric("queue_size", "requests"),
+    "queue_rt_raw": GaugeMetric("queue_time", "ms"),
 }
 """File name → metric: nothing in a file says which it is."""
 
@@ -124,7 +124,7 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
     )
 
 
-def _metric(path: Path) -> Metric:
+def _metric(path: Path) -> GaugeMetric:
     name = file_name(path).split(".")[0].removesuffix("_anon")
     if name not in METRICS:
         expected = f"a file named {', '.join(METRICS)}, with or without _anon"

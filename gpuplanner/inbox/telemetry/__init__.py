@@ -2,7 +2,7 @@
 
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.hourly import hourly
-from gpuplanner.inbox.telemetry.metric_ladder import RUNGS, effective_compute
+from gpuplanner.inbox.telemetry.metric_ladder import RUNGS
 from gpuplanner.inbox.telemetry.readers.live import read_live
 from gpuplanner.inbox.telemetry.readers.pages import Hints
 from gpuplanner.inbox.telemetry.readers.transport import Server
@@ -12,7 +12,6 @@ __all__ = [
     "Hints",
     "Server",
     "coverage",
-    "effective_compute",
     "hourly",
     "observed_gpu_hours",
     "read_live",

@@ -22,52 +22,36 @@ PROFILING, ENGINE, LEGACY, NONE = "profiling", "engine", "legacy", "none"
 RUNGS = (PROFILING, ENGINE, LEGACY, NONE)
 """Values of ``activity_source``, best first."""
 
-EFFECTIVE_FROM = 0.8
-"""SM activity that effective use of a GPU needs, although it does not prove it [1]_.
-
-References
-----------
-.. [1] NVIDIA, DCGM User Guide, Feature Overview, Profiling Metrics: SM activity.
-"""
-
 PROFILED = ("tensor_active", "dram_active")
 ORDER = ("time", *DEVICE_KEY)
 """Order of samples, of which this is the key."""
 
 
-def to_samples(wide: pl.DataFrame) -> pl.DataFrame:
-    """Climb down the ladder for every sample.
+def climbed(wide: pl.DataFrame) -> pl.DataFrame:
+    """Climb down the ladder for every sample by itself; :func:`on_one_rung` then holds each device to one rung.
 
     Parameters
     ----------
     wide : polars.DataFrame
-        One row per device and time: ``time``, ``node``, ``gpu``, ``instance``, ``profile``, ``job_id``, the
-        quantities of :data:`gpuplanner.inbox.telemetry.readers.metrics.QUANTITIES` in our units, and optionally
-        ``mig_enabled``.
+        One row per device and time, in order: ``time``, ``node``, ``gpu``, ``instance``, ``profile``, ``job_id``, what
+        there is of :data:`gpuplanner.inbox.telemetry.readers.metrics.QUANTITIES` in our units (one that is absent was
+        not measured), and optionally ``mig_enabled``.
 
     Returns
     -------
     polars.DataFrame
-        Table ``schemas.Samples``, sorted by time and device. ``sm_activity`` holds what the rung in
-        ``activity_source`` gives. Where tensor or memory activity alone was measured, the rung is
-        ``profiling`` and ``sm_activity`` is null. Traffic is null unless both directions were read.
+        Table ``schemas.Samples``. ``sm_activity`` holds what the rung in ``activity_source`` gives. Where tensor or
+        memory activity alone was measured, the rung is ``profiling`` and ``sm_activity`` is null. Traffic is null
+        unless both directions were read.
 
     Examples
     --------
     >>> from datetime import UTC, datetime
     >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "instance": None}
-    >>> row |= dict.fromkeys(["profile", "job_id", *QUANTITIES]) | {"gpu_util": 0.99}
-    >>> to_samples(pl.DataFrame([row, row | {"gpu": 1, "tensor_active": 0.11}]))["activity_source"].to_list()
+    >>> row |= dict.fromkeys(["profile", "job_id"]) | {"gpu_util": 0.99}
+    >>> rows = [row | {"tensor_active": None}, row | {"gpu": 1, "tensor_active": 0.11}]
+    >>> climbed(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
     ['legacy', 'profiling']
-    """
-    ordered = climbed(wide.sort(ORDER, maintain_order=True))
-    return on_one_rung(ordered, rungs(ordered))
-
-
-def climbed(wide: pl.DataFrame) -> pl.DataFrame:
-    """Do what :func:`to_samples` does with rows that are in order, but leave each on the rung that it reached itself.
-
-    A quantity that is absent was not measured.
     """
     absent = [pl.lit(None, pl.Float64).alias(name) for name in QUANTITIES if name not in wide.columns]
     wide = wide.with_columns(absent).with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
@@ -202,17 +186,3 @@ def on_one_rung(samples: Frame, ever: pl.DataFrame) -> Frame:
         .select(samples.collect_schema().names())
     )
     return judged if isinstance(samples, pl.LazyFrame) else judged.collect()
-
-
-def effective_compute() -> pl.Expr:
-    """Whether a sample can have computed effectively; null where its rung cannot tell.
-
-    Only SM activity can: engine activity and the legacy counter are high as soon as one small kernel runs.
-
-    Examples
-    --------
-    >>> frame = pl.DataFrame({"sm_activity": [0.9, 0.45, 0.99], "activity_source": [*["profiling"] * 2, "legacy"]})
-    >>> frame.select(effective_compute()).to_series().to_list()
-    [True, False, None]
-    """
-    return pl.when(pl.col("activity_source") == PROFILING).then(pl.col("sm_activity") >= EFFECTIVE_FROM)

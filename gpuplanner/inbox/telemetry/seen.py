@@ -28,7 +28,7 @@ Device = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
-class Place:
+class SamplePlace:
     """A sample, for an example."""
 
     node: str
@@ -68,11 +68,11 @@ class Seen:
     stream: BinaryIO = field(default_factory=io.BytesIO)
     group_rows: int = GROUP_ROWS
     samples: int = 0
-    rungs: dict[str, tuple[int, Place]] = field(default_factory=dict)
+    rungs: dict[str, tuple[int, SamplePlace]] = field(default_factory=dict)
     gaps: Gaps = field(default_factory=Gaps)
     observed_us: int = 0
     errors: set[int] = field(default_factory=set)
-    first_error: tuple[int, Place] | None = None
+    first_error: tuple[int, SamplePlace] | None = None
     energies: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
@@ -93,10 +93,10 @@ class Seen:
         self._observed: list[pl.DataFrame] = []
         self._spill = Spill(self.stream, "gpu")
 
-    def place(self, rank: int, time_us: int) -> Place:
+    def place(self, rank: int, time_us: int) -> SamplePlace:
         """Place of a sample."""
         node, gpu = self.gpus[int(self._gpu_of[rank])]
-        return Place(node, gpu, EPOCH + timedelta(microseconds=int(time_us)))
+        return SamplePlace(node, gpu, EPOCH + timedelta(microseconds=int(time_us)))
 
     def see(self, rows: Columns) -> None:
         """Take in the samples of a span, which is later than those before.
@@ -167,16 +167,16 @@ class Seen:
                 before, place = self.rungs[rung]
             else:
                 first = samples.row(int((source == rung).arg_max() or 0), named=True)
-                before, place = 0, Place(first["node"], first["gpu"], first["time"])
+                before, place = 0, SamplePlace(first["node"], first["gpu"], first["time"])
             self.rungs[rung] = before + count, place
 
-    def counted_twice(self) -> tuple[int, Place] | None:
+    def counted_twice(self) -> tuple[int, SamplePlace] | None:
         """Samples of whole GPUs whose instances were sampled too, and the first of them."""
         twice = np.flatnonzero((self._whole > 0) & (self._whole < self._of_gpu))
         if not len(twice) or (self._instance_of < 0).all():
             return None
         gpu = min(twice.tolist(), key=lambda each: (self._first_whole[each], each))
-        place = Place(*self.gpus[gpu], EPOCH + timedelta(microseconds=int(self._first_whole[gpu])))
+        place = SamplePlace(*self.gpus[gpu], EPOCH + timedelta(microseconds=int(self._first_whole[gpu])))
         return int(self._whole[twice].sum()), place
 
     def settle(self) -> Seen:

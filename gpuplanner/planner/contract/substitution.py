@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import GpuModel
 from gpuplanner.schemas import WHOLE_GPU
 
-_NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
-
 
 def serves(board: GpuModel, instance: str, request: str) -> bool:
     """Whether an instance of one profile can do the work asked of another.
 
-    It needs at least as many compute slices, memory slices, SMs and media engines; what the profile table
-    does not state is not compared. Graphics need a profile with graphics. A GPU that is not cut and an
+    What it needs for that is in :meth:`gpuplanner.hardware.MigProfile.serves`. A GPU that is not cut and an
     instance never stand in for each other: they are different resources to every scheduler.
 
     Examples
@@ -39,11 +36,7 @@ def serves(board: GpuModel, instance: str, request: str) -> bool:
     """
     if instance == request or WHOLE_GPU in (instance, request):
         return instance == request
-    larger, smaller = board.profile(instance), board.profile(request)
-    if smaller.attribute == "+gfx" and larger.attribute != "+gfx":
-        return False
-    pairs = ((getattr(larger, need), getattr(smaller, need)) for need in _NEEDS)
-    return all(has is None or wants is None or has >= wants for has, wants in pairs)
+    return board.profile(instance).serves(board.profile(request))
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.methods.few_vectors import Pool
+from gpuplanner.planner.methods.few_vectors import VectorPool
 from gpuplanner.planner.program.families import SlotModel, build, start_values
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.folded_slots import tied
@@ -65,7 +65,7 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     if best is None or distinct == 1:
         return best
     floors = window_floors(fluid, 1, (), effort)
-    pool = Pool.of(fluid, best if floors is None else np.concatenate([best, floors.states]))
+    pool = VectorPool.of(fluid, best if floors is None else np.concatenate([best, floors.states]))
     for size in range(2, distinct + 1):
         starts = [pool.wider(pool.places(best)), *map(pool.grouped, _groupings(fluid, size))]
         start = min(map(pool.exchanged, starts), key=pool.cost)
@@ -73,13 +73,15 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     return best
 
 
-def _improved(model: SlotModel, pool: Pool, counts: Counts, effort: Effort) -> tuple[Counts, Pool]:
+def _improved(
+    model: SlotModel, pool: VectorPool, counts: Counts, effort: Effort
+) -> tuple[Counts, VectorPool]:
     """Settle, exchange vectors, and so on until nothing is cheaper; and the pool with all vectors seen."""
     fluid = model.fluid
     while True:
         settled = _settled(model, _groups(counts), counts, effort)
         counts = counts if settled is None else settled
-        pool = Pool.of(fluid, np.concatenate([pool.vectors, counts]))
+        pool = VectorPool.of(fluid, np.concatenate([pool.vectors, counts]))
         exchanged = pool.vectors[pool.exchanged(pool.places(counts))]
         if effort.spent() or _cost(fluid, exchanged) >= _cost(fluid, counts) - TOLERANCE:
             return counts, pool
@@ -96,7 +98,7 @@ def _settled(model: SlotModel, group: Counts, counts: Counts | None, effort: Eff
         if answer.values is None:
             return counts
         chosen = model.counts(folded.spread(answer.values))
-        held = Pool.of(fluid, chosen)
+        held = VectorPool.of(fluid, chosen)
         found = held.vectors[held.path(np.arange(len(held.vectors)))]
         if counts is not None and _cost(fluid, found) >= _cost(fluid, counts) - TOLERANCE:
             return counts

@@ -13,7 +13,7 @@ from gpuplanner.solving.effort import TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class VectorPool:
     """Vectors of counts with all that plans made of them cost.
 
     Plans are positions of vectors, shape (n_slots,); subsets are positions too.
@@ -36,7 +36,7 @@ class Pool:
     changes: Floats
 
     @classmethod
-    def of(cls, fluid: Fluid, vectors: Counts) -> Pool:
+    def of(cls, fluid: Fluid, vectors: Counts) -> VectorPool:
         """Price vectors; of equal ones, one is kept."""
         vectors = np.unique(vectors, axis=0)
         slots = range(fluid.problem.n_slots)

@@ -56,7 +56,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Unit:
+class DrainUnit:
     """GPUs that change together: one, or all that a node's reboot takes along.
 
     Parameters
@@ -112,7 +112,7 @@ class Supply:
         self.later = self._of([move.after for move in moves])
         self.needed = np.minimum(self.now, self.later)
 
-    def lost(self, unit: Unit) -> Counts:
+    def lost(self, unit: DrainUnit) -> Counts:
         """Instances that are out while a unit changes; those that stay through it go on."""
         total = self._of([move.before for move in unit.moves])
         kept = [
@@ -123,7 +123,7 @@ class Supply:
         ]
         return total - np.array([kept.count(name) for name in self.profiles], dtype=np.int64)
 
-    def gained(self, unit: Unit) -> Counts:
+    def gained(self, unit: DrainUnit) -> Counts:
         """By how many instances the supply has grown once a unit is done."""
         return self._of([m.after for m in unit.moves]) - self._of([m.before for m in unit.moves])
 
@@ -151,12 +151,14 @@ class Supply:
         return np.array(list(total.values()), dtype=np.int64)
 
 
-def ordered(units: Sequence[Unit], supply: Supply, at_once: int) -> Iterator[tuple[list[Unit], int]]:
+def ordered(
+    units: Sequence[DrainUnit], supply: Supply, at_once: int
+) -> Iterator[tuple[list[DrainUnit], int]]:
     """Yield the units of each step, with the requests that are short during it.
 
     Parameters
     ----------
-    units : sequence of Unit
+    units : sequence of DrainUnit
         All that change, none with more than `at_once` GPUs in use.
     supply : Supply
         Instances on either side.
@@ -168,7 +170,7 @@ def ordered(units: Sequence[Unit], supply: Supply, at_once: int) -> Iterator[tup
     if idle:
         yield idle, supply.short(supply.needed, there)
         there = there + sum(supply.gained(unit) for unit in idle)
-    kinds: dict[tuple[bytes, bytes, int], list[Unit]] = {}
+    kinds: dict[tuple[bytes, bytes, int], list[DrainUnit]] = {}
     for unit in reversed(units):
         if unit.out and not unit.released:
             key = (supply.lost(unit).tobytes(), supply.gained(unit).tobytes(), unit.out)
@@ -184,9 +186,11 @@ def ordered(units: Sequence[Unit], supply: Supply, at_once: int) -> Iterator[tup
         yield released, supply.short(supply.needed, there)
 
 
-def _next_step(waiting: Sequence[list[Unit]], there: Counts, supply: Supply, at_once: int) -> list[Unit]:
+def _next_step(
+    waiting: Sequence[list[DrainUnit]], there: Counts, supply: Supply, at_once: int
+) -> list[DrainUnit]:
     """Take out the gentlest units, alike ones by kind, to change next."""
-    step: list[Unit] = []
+    step: list[DrainUnit] = []
     left = at_once
     while True:
         judged = []

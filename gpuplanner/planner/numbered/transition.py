@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, message
 from gpuplanner.hardware import OFF, GpuModel, Reconfiguration, as_board, reconfiguration_cost
-from gpuplanner.planner.numbered.drain_order import Move, Supply, Unit, ordered
+from gpuplanner.planner.numbered.drain_order import DrainUnit, Move, Supply, ordered
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
@@ -158,7 +158,7 @@ def _change(board: GpuModel, before: str, after: str, path: str) -> Reconfigurat
     return reconfiguration_cost(board, before, after, path=path)
 
 
-def _units(moves: Sequence[Move], at_once: int) -> list[Unit]:
+def _units(moves: Sequence[Move], at_once: int) -> list[DrainUnit]:
     """What changes together, in the order of nodes and GPUs; GPUs that nothing happens to are left out."""
     rebooting = {move.node for move in moves if move.change is not None and move.change.reboot}
     units = []
@@ -168,7 +168,7 @@ def _units(moves: Sequence[Move], at_once: int) -> list[Unit]:
         released = [move for move in own if move.action == "release" and move.in_use]
         changed = [move for move in own if move.action not in ("wait", "release")]
         if node in rebooting:
-            units.append(Unit((*changed, *stays), reboot=True))
+            units.append(DrainUnit((*changed, *stays), reboot=True))
             if units[-1].out > at_once:
                 text = message(
                     f"transition: reboot of node {node}",
@@ -178,12 +178,12 @@ def _units(moves: Sequence[Move], at_once: int) -> list[Unit]:
                 )
                 raise ScenarioError(text)
         else:
-            units += [Unit((move,), reboot=False) for move in changed]
-        units += [Unit((move,), reboot=False) for move in released]
+            units += [DrainUnit((move,), reboot=False) for move in changed]
+        units += [DrainUnit((move,), reboot=False) for move in released]
     return units
 
 
-def _row(unit: Unit, move: Move) -> dict[str, Any]:
+def _row(unit: DrainUnit, move: Move) -> dict[str, Any]:
     change = move.change
     parts = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
     kept, destroyed, created = (" ".join(map(str, placements)) for placements in parts)

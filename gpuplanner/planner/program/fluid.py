@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.contract.substitution import membership, serves, up_sets
-from gpuplanner.planner.program.shortage import Steps, shortage_steps
+from gpuplanner.planner.program.shortage import ShortageSteps, shortage_steps
 from gpuplanner.schemas import WHOLE_GPU
 
 
@@ -36,7 +36,7 @@ class Fluid:
         One row for each set of requests that can be short together.
     cover : ndarray of int, shape (n_sets, n_layouts)
         Instances on one GPU of each layout that can serve the set.
-    steps : list of Steps
+    steps : list of ShortageSteps
         Cost of missing instances, by slot.
     on_cost, change_cost : float
         Cost of one GPU that is on for one slot, and of one that is cut.
@@ -55,7 +55,7 @@ class Fluid:
     cut: NDArray[np.bool_]
     demanded: Counts
     cover: Counts
-    steps: list[Steps]
+    steps: list[ShortageSteps]
     on_cost: float
     change_cost: float
     gpus: Counts

@@ -16,7 +16,7 @@ from gpuplanner.planner.contract.problem_check import TIERS
 
 
 @dataclass(frozen=True)
-class Steps:
+class ShortageSteps:
     """Cost of missing instances in one slot, as linear steps; within a profile from cheap to dear.
 
     Parameters
@@ -55,7 +55,7 @@ def tenant_order(problem: PlanProblem) -> list[list[int]]:
     return [[i for i, key in enumerate(keys) if key == one] for one in sorted(set(keys))]
 
 
-def shortage_steps(problem: PlanProblem) -> list[Steps]:
+def shortage_steps(problem: PlanProblem) -> list[ShortageSteps]:
     """Steps of every slot of a problem."""
     groups = tenant_order(problem)
     prices = np.array([problem.unmet_price[group[0]] for group in groups])
@@ -67,14 +67,16 @@ def shortage_steps(problem: PlanProblem) -> list[Steps]:
     return [_slot_steps(demand[:, :, t], required[:, t], prices, weights) for t in range(problem.n_slots)]
 
 
-def _slot_steps(demand: Floats, required: Counts, prices: Floats, weights: Floats) -> Steps:
+def _slot_steps(demand: Floats, required: Counts, prices: Floats, weights: Floats) -> ShortageSteps:
     steps: list[tuple[int, int, float]] = []
     for profile, needed in enumerate(required.tolist()):
         if needed:
             pieces = _profile_steps(demand[:, profile], needed, prices * weights[profile])
             steps += [(profile, width, cost) for width, cost in pieces]
     profiles, widths, costs = zip(*steps, strict=True) if steps else ((), (), ())
-    return Steps(np.array(profiles, dtype=np.int64), np.array(widths, dtype=np.int64), np.array(costs))
+    return ShortageSteps(
+        np.array(profiles, dtype=np.int64), np.array(widths, dtype=np.int64), np.array(costs)
+    )
 
 
 def _profile_steps(demand: Floats, needed: int, prices: Floats) -> list[tuple[int, float]]:

@@ -5,11 +5,11 @@ are carried over by their SMs, with wider intervals.
 """
 
 from gpuplanner.sizing.speed.build import fit
+from gpuplanner.sizing.speed.fast_enough import SpeedNeeds, smallest_fast_enough
 from gpuplanner.sizing.speed.held_out import accuracy, held_out
 from gpuplanner.sizing.speed.law import SpeedLaw
 from gpuplanner.sizing.speed.measurements import measurements, own_measurements, relative_speeds
 from gpuplanner.sizing.speed.model import SpeedModel
-from gpuplanner.sizing.speed.smallest_profile import SpeedNeeds, smallest_profile
 from gpuplanner.sizing.speed.store import default_model, model_from_json, model_to_json
 from gpuplanner.sizing.speed.tables import Measurements, SpeedJobs
 
@@ -28,5 +28,5 @@ __all__ = [
     "model_to_json",
     "own_measurements",
     "relative_speeds",
-    "smallest_profile",
+    "smallest_fast_enough",
 ]

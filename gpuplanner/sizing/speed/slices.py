@@ -7,6 +7,7 @@ import polars as pl
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware import GpuModel, MigProfile
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.sizing.smallest_profile import plain_profiles
 
 
 def full_profile(board: GpuModel) -> MigProfile:
@@ -29,19 +30,6 @@ def full_profile(board: GpuModel) -> MigProfile:
             return profile
     text = message(f"{board.name}: full-size profile", "one", "none", "Add its row, as the driver lists it.")
     raise GeometryError(text)
-
-
-def plain_profiles(board: GpuModel) -> tuple[MigProfile, ...]:
-    """Profiles from small to large; variants with media or graphics engines compute like the one they vary.
-
-    Examples
-    --------
-    >>> from gpuplanner.hardware import as_board
-    >>> [profile.name for profile in plain_profiles(as_board("A30-24GB"))]
-    ['1g.6gb', '2g.12gb', '4g.24gb']
-    """
-    plain = (profile for profile in board.profiles if not profile.attribute)
-    return tuple(sorted(plain, key=lambda profile: profile.compute_order))
 
 
 def sm_fraction(board: GpuModel, profile: MigProfile) -> float:

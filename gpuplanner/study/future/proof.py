@@ -20,7 +20,7 @@ from gpuplanner.study.stages import stage
 
 
 @dataclass(frozen=True)
-class Policy:
+class ComparedPolicy:
     """What is compared: whose layouts, whose requests, and what it is called."""
 
     name: str
@@ -30,29 +30,33 @@ class Policy:
 
 
 POLICIES = (
-    Policy("installed", "whole", None, "today: every GPU on, whole GPUs as requested"),
-    Policy("whole_sized", "whole", "whole_sized", "whole GPUs as requested, as many as demand needs"),
-    Policy("static_requested", "requested", "static_requested", "one MIG layout for the requests as made"),
-    Policy(
+    ComparedPolicy("installed", "whole", None, "today: every GPU on, whole GPUs as requested"),
+    ComparedPolicy("whole_sized", "whole", "whole_sized", "whole GPUs as requested, as many as demand needs"),
+    ComparedPolicy(
+        "static_requested", "requested", "static_requested", "one MIG layout for the requests as made"
+    ),
+    ComparedPolicy(
         "same_layout_rightsized", "rightsized", "static_requested", "right-sized requests, layout unchanged"
     ),
-    Policy("static_rightsized", "rightsized", "static_rightsized", "one MIG layout for right-sized requests"),
-    Policy(
+    ComparedPolicy(
+        "static_rightsized", "rightsized", "static_rightsized", "one MIG layout for right-sized requests"
+    ),
+    ComparedPolicy(
         "dynamic_rightsized", "rightsized", "dynamic_rightsized", "planned calendar, right-sized requests"
     ),
 )
-AS_CUT = Policy("installed", "requested", None, "today: every GPU on, cut as it is, requests as made")
+AS_CUT = ComparedPolicy("installed", "requested", None, "today: every GPU on, cut as it is, requests as made")
 """The baseline of a fleet that is cut already."""
 WHOLE_POLICIES = (
     *POLICIES[:2],
-    Policy(
+    ComparedPolicy(
         "dynamic_rightsized", "whole", "dynamic_rightsized", "whole GPUs as requested, on and off as planned"
     ),
 )
 """The policies of a board that cannot be cut: without layouts and right sizes the others would be copies."""
 
 
-def policies_of(known: History) -> tuple[Policy, ...]:
+def policies_of(known: History) -> tuple[ComparedPolicy, ...]:
     """The policies that differ on the boards that are planned for; today's are the layouts that GPUs have."""
     policies = POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
     return (AS_CUT, *policies[1:]) if known.fleet.cut_gpus else policies
@@ -91,7 +95,7 @@ def proof(scenario: Scenario) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _calendar(policy: Policy, scenario: Scenario, known: History) -> Calendar:
+def _calendar(policy: ComparedPolicy, scenario: Scenario, known: History) -> Calendar:
     if policy.plan is None:
         return Calendar.constant(known.fleet.layouts)
     return calendar_of(PLANS[policy.plan](scenario))
@@ -107,7 +111,7 @@ def calendar_of(planned: Planned) -> Calendar:
 
 
 def _measured(
-    run: Run, asked: pl.DataFrame, fleet: Fleet, policy: Policy, replication: int, horizon_s: float
+    run: Run, asked: pl.DataFrame, fleet: Fleet, policy: ComparedPolicy, replication: int, horizon_s: float
 ) -> dict[str, Any]:
     window = (0.0, horizon_s)
     found = measure(run, fleet.model, window=window)
@@ -138,7 +142,7 @@ def _active_gpu_hours(run: Run, asked: pl.DataFrame, horizon_s: float) -> float:
     return float((held_s * activity).sum()) / 3600.0
 
 
-def compare(runs: pl.DataFrame, policies: Sequence[Policy] = POLICIES) -> pl.DataFrame:
+def compare(runs: pl.DataFrame, policies: Sequence[ComparedPolicy] = POLICIES) -> pl.DataFrame:
     """Every measure of every policy with the interval over replications.
 
     Returns

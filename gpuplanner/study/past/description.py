@@ -7,7 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.inbox import scan_samples
 from gpuplanner.inbox.bills import summarise, totals, unknown_types
+from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.past.accounts import DESCRIBED, describe_jobs
 from gpuplanner.study.past.history import grouped, load_trace
 
@@ -53,6 +56,32 @@ def describe(folder: str, *, smallest_group: int = 0) -> Parts:
         if name in ABOUT and not table.is_empty():
             parts |= ABOUT[name](table)
     return parts
+
+
+def hours_of_telemetry(folder: str) -> pl.DataFrame:
+    """Telemetry of a folder by hour, device and job, a day of it in memory at a time.
+
+    Parameters
+    ----------
+    folder : str
+        Folder written by ``ingest``, or ``"sample"``.
+
+    Returns
+    -------
+    polars.DataFrame
+        As :func:`gpuplanner.inbox.telemetry.hourly` gives it: activity, peak memory, energy and coverage.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is no dataset, or holds no telemetry.
+
+    Examples
+    --------
+    >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()
+    [('n03', 1, 16)]
+    """
+    return hourly(scan_samples(sample_folder() if folder == "sample" else folder))
 
 
 def _nodes(table: pl.DataFrame) -> Parts:

@@ -87,47 +87,6 @@ def grouped(trace: Dataset, smallest: int) -> Dataset:
     return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 
-def longest_samples(trace: Dataset, job_class: str) -> pl.DataFrame:
-    """Telemetry of the job of a class that was sampled longest.
-
-    Parameters
-    ----------
-    trace : Dataset
-        With telemetry.
-    job_class : str
-        Class of the job.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table ``schemas.Samples`` of that one job, sorted by GPU and time.
-
-    Raises
-    ------
-    ScenarioError
-        If the trace has no telemetry of such a job; the message names the classes that have.
-
-    Examples
-    --------
-    >>> longest_samples(load_trace("sample"), "evaluation")["job_id"].n_unique()
-    1
-    """
-    classes = trace.jobs.select("job_id", "job_class")
-    seen = None if trace.samples is None else trace.samples.join(classes, on="job_id", maintain_order="left")
-    mine = None if seen is None else seen.filter(job_class=job_class)
-    if seen is None or mine is None or mine.is_empty():
-        known = [] if seen is None else seen["job_class"].drop_nulls().unique().sort().to_list()
-        text = message(
-            f"telemetry of a job of class {job_class!r}",
-            f"one of {known}" if known else "a trace with telemetry",
-            "none",
-            "Choose another class, or ingest telemetry.",
-        )
-        raise ScenarioError(text)
-    longest = mine.group_by("job_id").len().sort("len", "job_id")["job_id"][-1]
-    return mine.filter(job_id=longest).drop("job_class")
-
-
 @stage(
     "data", "month", "tz", "workload", "board", "nodes", "gpus_per_node", "history_days", "headroom",
     "over_request_share", "smallest_group", "seed",

@@ -21,7 +21,7 @@ from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.installed import installed_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
-from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, Place, gangs, read_pod
+from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, PodPlace, gangs, read_pod
 from gpuplanner.inbox.kubernetes.words import count, gpu_resource, quantity
 from gpuplanner.planner.contract.limits import Limits, Quota
 
@@ -304,7 +304,7 @@ def test_pods_of_a_job_that_ran_together_are_one_gang_and_its_retry_another_atte
 
 
 def test_ten_thousand_pods_of_one_owner_are_parted_at_once(file: File):
-    place = Place(0, 1, "")
+    place = PodPlace(0, 1, "")
     pods = [
         read_pod(pod(f"p{n}", bound="09:00:00", ended=f"{10 + n % 8}:{n % 60:02d}:00"), place)
         for n in range(10_000)

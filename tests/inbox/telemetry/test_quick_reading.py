@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.lines.fields import UNIT_SEPARATOR, unquoted
+from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
@@ -104,3 +104,24 @@ def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
             return None
 
     assert unquoted(pl.Series(lines, dtype=pl.String), ",").to_list() == [one(line) for line in lines]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lines=st.lists(
+        st.lists(st.sampled_from(['"', '""', ",", "a", '","', "é"]), min_size=1, max_size=9).map("".join),
+        min_size=1,
+        max_size=6,
+    ),
+    count=st.integers(2, 4),
+)
+def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_them(
+    lines: list[str], count: int
+):
+    cells, sound = all_quoted(pl.Series(lines), ",", count)
+    cut = cells.filter(sound).rows()
+    assert cut == [tuple(next(csv.reader([line], strict=True))) for line in pl.Series(lines).filter(sound)]
+    written = [",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in cut]
+    again, all_sound = all_quoted(pl.Series(written, dtype=pl.String), ",", count)
+    assert all_sound.all()
+    assert again.rows() == cut

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.sizing.speed import default_model, smallest_profile
+from gpuplanner.sizing.speed import default_model, smallest_fast_enough
 
 BOARD = "H100-80GB-SXM5"
 
@@ -23,7 +23,7 @@ def speeds(**facts):
 @given(st.floats(0.01, 1.2), st.floats(0, 1), st.sampled_from([1.0, 15.0, 30.0, 60.0]))
 def test_it_is_the_first_in_order_that_fits_and_is_fast_enough_at_its_lower_bound(wanted, power, memory_gib):
     table = speeds(power_share=power, memory_gib=memory_gib)
-    found = smallest_profile(
+    found = smallest_fast_enough(
         table.reverse(), pl.DataFrame({"job_class": ["a"], "wanted_speed": wanted}), BOARD
     )
     by_hand = next((row["profile"] for row in table.to_dicts() if row["speed_low"] >= wanted), None)
@@ -34,16 +34,16 @@ def test_a_deadline_is_a_speed_and_the_stricter_counts():
     needs = pl.DataFrame(
         {"job_class": ["a"], "whole_gpu_h": [2.0], "deadline_h": [4.0], "wanted_speed": [0.3]}
     )
-    found = smallest_profile(speeds(power_share=0.5), needs, BOARD).row(0, named=True)
+    found = smallest_fast_enough(speeds(power_share=0.5), needs, BOARD).row(0, named=True)
     assert found["wanted"] == 0.5
     assert found["speed_low"] >= 0.5
-    strict = smallest_profile(speeds(power_share=0.5), needs.with_columns(wanted_speed=1.0), BOARD)
+    strict = smallest_fast_enough(speeds(power_share=0.5), needs.with_columns(wanted_speed=1.0), BOARD)
     assert strict["wanted"].item() == 1.0
 
 
 def test_what_no_profile_reaches_stays_open():
     needs = pl.DataFrame({"job_class": ["a"], "whole_gpu_h": [8.0], "deadline_h": [4.0]})
-    assert smallest_profile(speeds(), needs, BOARD).row(0) == ("a", 2.0, None, None, None, None)
+    assert smallest_fast_enough(speeds(), needs, BOARD).row(0) == ("a", 2.0, None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_what_no_profile_reaches_stays_open():
 )
 def test_bad_needs_are_refused(needs, said):
     with pytest.raises(SchemaError, match=said):
-        smallest_profile(speeds(), pl.DataFrame(needs), BOARD)
+        smallest_fast_enough(speeds(), pl.DataFrame(needs), BOARD)
 
 
 def test_speeds_of_another_board_or_without_columns_are_refused():
     needs = pl.DataFrame({"job_class": ["a"], "wanted_speed": [0.5]})
     with pytest.raises(SchemaError, match="profiles of the board"):
-        smallest_profile(speeds(), needs, "A30-24GB")
+        smallest_fast_enough(speeds(), needs, "A30-24GB")
     with pytest.raises(SchemaError, match="columns speed_low"):
-        smallest_profile(speeds().drop("speed_low"), needs, BOARD)
+        smallest_fast_enough(speeds().drop("speed_low"), needs, BOARD)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import polars as pl
-
 from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.inbox.core.lines.quoted import cut_by_csv
 from gpuplanner.names import nearest
 
 MAX_NAME = 40
 """Characters of a column name that a message shows."""
-
-UNIT_SEPARATOR = "\x1f"
-"""Stands between the fields of a line once its quotation marks are gone."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,8 @@ CSV = Dialect()
 def header_names(header: str, dialect: Dialect) -> list[str]:
     """Field names of a header line."""
     if dialect.quotes and '"' in header:
-        fields = _unquote(header, dialect.separator)
-        return [] if fields is None else [name.strip() for name in fields.split(UNIT_SEPARATOR)]
+        fields = cut_by_csv(header, dialect.separator)
+        return [name.strip() for name in fields or ()]
     return [name.strip() for name in header.split(dialect.separator)]
 
 
@@ -122,61 +117,3 @@ def column_places(
         todo = f"Was a column renamed? {pairs}. {dialect.hint}" if pairs else dialect.hint
         raise TraceFormatError(message(str(path), f"columns {wanted} of {source}", got, todo))
     return places
-
-
-def unquoted(lines: pl.Series, separator: str) -> pl.Series:
-    r"""Lines with quoted fields, with a separator that no field contains; null if a quote is not closed.
-
-    Examples
-    --------
-    >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', "a,b", '"a,b'])
-    >>> unquoted(lines, ",").to_list()
-    ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
-    """
-    quoted = lines.str.contains('"', literal=True)
-    if quoted.all():
-        return _quoted(lines, separator)
-    text = lines.to_frame("line").select(
-        pl.col("line").str.replace_all(separator, UNIT_SEPARATOR, literal=True)
-    )["line"]
-    places = quoted.arg_true()
-    return text if places.is_empty() else text.scatter(places, _quoted(lines.gather(places), separator))
-
-
-def _quoted(lines: pl.Series, separator: str) -> pl.Series:
-    """Lines with quotation marks, cut."""
-    read = _all_quoted(lines, separator)
-    if not read.null_count():
-        return read
-    slow = read.is_null().arg_true()
-    by_one = [_unquote(line, separator) for line in lines.gather(slow).to_list()]
-    return read.scatter(slow, pl.Series(by_one, dtype=pl.String))
-
-
-def _all_quoted(lines: pl.Series, separator: str) -> pl.Series:
-    """Lines each of whose fields stands in quotation marks; null for those that may be anything else."""
-    line, cut, text = pl.col("line"), pl.col("cut"), pl.col("text")
-    frame = lines.to_frame("line").select(
-        cut=line.str.strip_prefix('"')
-        .str.strip_suffix('"')
-        .str.replace_all(f'"{separator}"', UNIT_SEPARATOR, literal=True),
-        sound=line.str.starts_with('"')
-        & line.str.ends_with('"')
-        & (line.str.len_bytes() > 1)
-        & ~line.str.contains(UNIT_SEPARATOR, literal=True),
-    )
-    frame = frame.with_columns(text=cut.str.replace_all('""', '"', literal=True))
-    # A mark that is left without its twin shows that the line was cut in the wrong places.
-    pairs = cut.str.len_bytes() - text.str.len_bytes()
-    marks = cut.str.count_matches('"', literal=True)
-    frame = frame.with_columns(sound=pl.col("sound") & (marks == 2 * pairs))
-    if frame["sound"].all():
-        return frame["text"]
-    return frame.select(pl.when("sound").then(text)).to_series()
-
-
-def _unquote(line: str, separator: str) -> str | None:
-    try:
-        return UNIT_SEPARATOR.join(next(csv.reader([line], delimiter=separator, strict=True)))
-    except csv.Error:
-        return None

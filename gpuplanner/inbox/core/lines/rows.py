@@ -17,14 +17,13 @@ from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.lines.fields import (
     CSV,
-    UNIT_SEPARATOR,
     Dialect,
     Field,
     column_places,
     header_names,
-    unquoted,
 )
 from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
+from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
@@ -262,6 +261,36 @@ def _cut_body(
     dialect: Dialect,
 ) -> Rows:
     """Cut lines below the header; `file` tells what may stand in them."""
+    if not (dialect.quotes and file.has_quotes and len(heading.names) > 1):
+        return _cut_one_by_one(files, number, file, body, heading, columns, dialect)
+    cells, sound = all_quoted(body["raw"], dialect.separator, len(heading.names))
+    if heading.header is not None:
+        sound &= body["raw"] != heading.header
+    if file.has_controls:
+        sound &= ~body["raw"].str.contains(CONTROL_PATTERN)
+    found = {
+        RAW + name: cells.to_series(heading.places[name])
+        if name in heading.places
+        else pl.lit(None, pl.String)
+        for name in columns
+    }
+    quick = body.select("raw", "line", file=pl.lit(number, pl.UInt32)).select(*PLACE).with_columns(**found)
+    quick = _without_words(quick.filter(sound), dialect)
+    rest = _cut_one_by_one(files, number, file, body.filter(~sound), heading, columns, dialect)
+    good = pl.concat([quick, rest.good]).sort("line") if rest.good.height else quick
+    return replace(rest, count=body.height, good=good)
+
+
+def _cut_one_by_one(
+    files: tuple[TextFile, ...],
+    number: int,
+    file: TextFile,
+    body: pl.DataFrame,
+    heading: _Heading,
+    columns: Mapping[str, Field],
+    dialect: Dialect,
+) -> Rows:
+    """Cut lines below the header, whatever stands in each."""
     names, places, separator, faults = heading.names, heading.places, dialect.separator, {}
     if heading.header is not None:
         faults[HEADER_AGAIN] = pl.col("raw") == heading.header

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,11 +110,3 @@ class UnitSigns:
 
 def _is_share(quantity: str) -> bool:
     return QUANTITIES[quantity] == "share"
-
-
-def values_of(quantities: Mapping[str, np.ndarray]) -> UnitSigns:
-    """Signs of one block."""
-    signs = UnitSigns()
-    for quantity, values in quantities.items():
-        signs.see(quantity, values)
-    return signs

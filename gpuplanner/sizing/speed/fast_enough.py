@@ -31,7 +31,7 @@ class SpeedNeeds(dy.Schema):
         return pl.col("wanted_speed").is_not_null() | pl.col("deadline_h").is_not_null()
 
 
-def smallest_profile(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def smallest_fast_enough(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Find for each class of jobs the smallest profile whose lower bound of the speed is enough.
 
     Parameters
@@ -59,10 +59,10 @@ def smallest_profile(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuModel 
     >>> speeds = pl.DataFrame({"job_class": ["a"] * 3, "profile": ["2g.20gb", "1g.10gb", "7g.80gb"],
     ...     "speed": [0.8, 0.5, 1.0], "speed_low": [0.7, 0.4, 0.9], "speed_high": [0.9, 0.6, 1.0]})
     >>> needs = pl.DataFrame({"job_class": ["a"], "whole_gpu_h": [3.0], "deadline_h": [5.0]})
-    >>> smallest_profile(speeds, needs, "A100-80GB").select("wanted", "profile", "speed_low").row(0)
+    >>> smallest_fast_enough(speeds, needs, "A100-80GB").select("wanted", "profile", "speed_low").row(0)
     (0.6, '2g.20gb', 0.7)
     """
-    where = "smallest_profile"
+    where = "smallest_fast_enough"
     wanted = check(conform(needs, SpeedNeeds, where=f"{where}: needs"), SpeedNeeds, where=f"{where}: needs")
     known = profile_table(as_board(board)).select("profile", "rank")
     given = ("job_class", "profile", "speed", "speed_low", "speed_high")
@@ -88,19 +88,25 @@ def _refuse_missing(
     missing = [name for name in columns if name not in speeds.columns]
     if missing:
         text = message(
-            "smallest_profile: speeds", f"columns {', '.join(missing)}", examples(speeds.columns), "Add them."
+            "smallest_fast_enough: speeds",
+            f"columns {', '.join(missing)}",
+            examples(speeds.columns),
+            "Add them.",
         )
         raise SchemaError(text)
     strange = speeds.join(known, on="profile", how="anti")["profile"].unique(maintain_order=True).to_list()
     if strange:
         expected = f"profiles of the board: {', '.join(known['profile'])}"
         text = message(
-            "smallest_profile: speeds", expected, examples(strange), "Name the board of the speeds."
+            "smallest_fast_enough: speeds", expected, examples(strange), "Name the board of the speeds."
         )
         raise SchemaError(text)
     absent = needs.join(speeds, on="job_class", how="anti")["job_class"].to_list()
     if absent:
         text = message(
-            "smallest_profile: needs", "classes with a row in speeds", examples(absent), "Predict them first."
+            "smallest_fast_enough: needs",
+            "classes with a row in speeds",
+            examples(absent),
+            "Predict them first.",
         )
         raise SchemaError(text)

@@ -1,0 +1,97 @@
+"""The smallest profile that is enough, against a search by hand over the rows of the board."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.sizing import slices, smallest_of_compute, smallest_profile, smallest_serving
+from gpuplanner.sizing.smallest_profile import smallest_of_share
+
+BOARDS = ("A100-40GB", "A100-80GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB", "RTX-PRO-6000-Blackwell-96GB")
+
+
+def chosen(board, sms, memory_gib):
+    needs = pl.DataFrame(
+        [(sms, memory_gib)], schema={"sms": pl.Float64, "memory_gib": pl.Float64}, orient="row"
+    )
+    return needs.select(smallest_profile(board, pl.col("sms"), pl.col("memory_gib"))).item()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(BOARDS), st.floats(0, 150), st.floats(0, 140))
+def test_nothing_smaller_would_do_and_what_is_chosen_does(name, sms, memory_gib):
+    board = load_gpu_model(name)
+    rows = [
+        (part.compute_slices, part.memory_slices, part.name)
+        for part in board.profiles
+        if part.attribute == ""
+        and part.memory_slices < board.memory_slices
+        and part.sms >= sms
+        and part.memory_gib >= memory_gib
+    ]
+    assert chosen(name, sms, memory_gib) == (min(rows)[2] if rows else "gpu")
+
+
+def test_a_need_that_was_not_observed_is_a_whole_gpu():
+    assert chosen("H100-80GB-SXM5", None, 1.0) == chosen("H100-80GB-SXM5", 1.0, None) == "gpu"
+
+
+def test_where_no_source_states_the_sizes_of_slices_all_are_whole_gpus():
+    assert slices("B300") == ()
+    assert chosen("B300", 1.0, 1.0) == "gpu"
+    assert pl.DataFrame({"share": [0.1]}).select(smallest_of_share("B300", pl.col("share"))).item() == "gpu"
+
+
+@settings(deadline=None)
+@given(st.sampled_from(BOARDS), st.floats(0, 1))
+def test_a_share_is_reached_in_sms_and_in_memory(name, share):
+    board = load_gpu_model(name)
+    rows = [
+        (part.compute_slices, part.memory_slices, part.name)
+        for part in slices(board)
+        if part.sms / board.sms >= share and part.memory_slices / board.memory_slices >= share
+    ]
+    found = pl.DataFrame({"share": [share]}).select(smallest_of_share(name, pl.col("share"))).item()
+    assert found == (min(rows)[2] if rows else "gpu")
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_number_of_compute_slices_stands_for_its_least_memory(name):
+    board = load_gpu_model(name)
+    found = smallest_of_compute(board)
+    assert set(found) == {part.compute_slices for part in board.profiles}
+    for part in board.profiles:
+        assert found[part.compute_slices].memory_slices <= part.memory_slices
+    assert all(part.attribute == "" for part in found.values())
+
+
+@settings(deadline=None)
+@given(st.sampled_from(BOARDS), st.data())
+def test_what_stands_in_for_several_has_as_much_of_everything_as_each(name, data):
+    board = load_gpu_model(name)
+    asked = data.draw(
+        st.lists(st.sampled_from([part.name for part in board.profiles]), min_size=1, max_size=3)
+    )
+    parts = [board.profile(one) for one in asked]
+    able = [other for other in board.profiles if all(other.serves(part) for part in parts)]
+    if not able:
+        with pytest.raises(GeometryError, match="serves them all"):
+            smallest_serving(board, asked)
+        return
+    found = board.profile(smallest_serving(board, asked))
+    assert found == min(able, key=lambda part: (part.compute_slices, part.memory_slices, part.name))
+    for part in parts:
+        assert (found.compute_slices, found.memory_slices) >= (part.compute_slices, part.memory_slices)
+        assert (found.decoders or 0) >= (part.decoders or 0)
+
+
+def test_graphics_need_a_profile_with_graphics():
+    board = load_gpu_model("RTX-PRO-6000-Blackwell-96GB")
+    assert not board.profile("4g.96gb").serves(board.profile("1g.24gb+gfx"))
+    assert smallest_serving(board, ["1g.24gb+gfx", "2g.48gb"]) == "2g.48gb+gfx"
+    assert smallest_serving(board, ["1g.24gb", "gpu"]) == "gpu"
