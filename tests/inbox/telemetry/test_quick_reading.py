@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
 from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile
@@ -125,3 +126,39 @@ def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_the
     again, all_sound = all_quoted(pl.Series(written, dtype=pl.String), ",", count)
     assert all_sound.all()
     assert again.rows() == cut
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lines=st.lists(
+        st.lists(
+            NUMBER | st.sampled_from(["400.123456789012345", "75951218841234567", " 4"]),
+            min_size=1,
+            max_size=4,
+        )
+        .map(",".join)
+        .filter(bool),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_numbers_that_are_read_with_their_lines_are_those_of_each_cell_by_itself(lines: list[str]):
+    read = with_numbers(pl.Series(lines), ",", ["x", "y", "z"], [0, 1, 2])
+    if read is None:
+        return
+    cells, short = read
+    for line, row, is_short in zip(lines, cells.rows(), short, strict=True):
+        fields = line.split(",")
+        assert len(fields) <= 3
+        assert is_short == (len(fields) < 3)
+        for text, cell in zip(fields, row, strict=False):
+            value, fault = read_cells(pl.Series([text]), Metric("power", "W"))
+            mine = pl.Series(
+                [cell], dtype=pl.Float64 if isinstance(cell, float) or cell is None else pl.String
+            )
+            again, wrong = read_cells(mine, Metric("power", "W"))
+            assert (again[0], wrong[0]) == (value[0], fault[0])
+
+
+def test_lines_that_begin_without_a_number_are_not_read_as_numbers():
+    assert with_numbers(pl.Series(["N/A", "1"]), ",", ["x"], [0]) is None

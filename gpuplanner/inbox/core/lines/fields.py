@@ -31,6 +31,9 @@ class Field:
         The value may be empty.
     optional : bool
         The whole column may be absent.
+    at_once : bool
+        Of a text: where all that a block of lines has in it are bare numbers or nothing, it may be read as numbers
+        together with the lines (:func:`gpuplanner.inbox.core.lines.rows.read_row_blocks`).
     low, high : float
         Bounds of a number or decimal.
     format : str
@@ -41,6 +44,7 @@ class Field:
     kind: Literal["text", "number", "decimal", "time", "instant"] = "text"
     nullable: bool = False
     optional: bool = False
+    at_once: bool = False
     low: float = 0.0
     high: float = math.inf
     format: str = "%Y-%m-%d %H:%M:%S"

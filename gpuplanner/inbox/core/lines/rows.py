@@ -22,6 +22,7 @@ from gpuplanner.inbox.core.lines.fields import (
     column_places,
     header_names,
 )
+from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
 from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
 from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
@@ -30,6 +31,7 @@ from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.schemas.columns import DECIMAL
 
 HEADER_AGAIN = "the header line again"
+TOO_FEW = "fewer fields than columns"
 OUT_OF_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
 SAMPLE_LINES = 50
 NUMBERS = {"number": pl.Float64(), "decimal": DECIMAL}
@@ -210,7 +212,9 @@ def read_row_blocks(
         if heading is None:
             yield Rows(files, 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS), blank=blank)
         else:
-            rows = _cut_body(files, number, block, body, heading, columns, dialect)
+            rows = _cut_at_once(files, number, block, body, heading, columns, dialect) or _cut_body(
+                files, number, block, body, heading, columns, dialect
+            )
             yield typed(replace(rows, blank=blank), columns)
     _require_begun(heading, files[current].path, source)
     refuse_twins(blocks.files, source)
@@ -249,6 +253,48 @@ def _heading(
             names, open_end = names[:-1], True
     places = column_places(names, columns, path, source, dialect)
     return _Heading(list(names), places, header, open_end)
+
+
+def _cut_at_once(
+    files: tuple[TextFile, ...],
+    number: int,
+    file: TextFile,
+    body: pl.DataFrame,
+    heading: _Heading,
+    columns: Mapping[str, Field],
+    dialect: Dialect,
+) -> Rows | None:
+    """Cut lines below the header with their numbers; None if they hold more than that."""
+    names, places = heading.names, heading.places
+    numbers = {places[name] for name, field in columns.items() if field.at_once and name in places}
+    plain = not (file.has_quotes or file.has_controls or heading.ends_in_separator or dialect.missing)
+    if not (numbers and plain and body.height) or names[-1].casefold() in dialect.free_tail:
+        return None
+    read = with_numbers(body["raw"], dialect.separator, names, numbers)
+    if read is None:
+        return None
+    cells, short = read
+    found = [
+        (cells.to_series(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+        for name in columns
+    ]
+    rows = Rows(
+        files=files,
+        count=body.height,
+        good=body.select("line", "raw", file=pl.lit(number, pl.UInt32)).select(*PLACE).with_columns(found),
+        rejects=pl.DataFrame(schema=REJECTS),
+        unused=_unused(heading),
+    )
+    faults = {TOO_FEW: pl.lit(short)}
+    if heading.header is not None:
+        faults = {HEADER_AGAIN: pl.col("raw") == heading.header} | faults
+    return rows.reject(faults)
+
+
+def _unused(heading: _Heading) -> tuple[str, ...]:
+    """Columns of a file that nothing is read from."""
+    places = heading.places.values()
+    return tuple(name for place, name in enumerate(heading.names) if place not in places)
 
 
 def _cut_body(
@@ -307,7 +353,7 @@ def _cut_one_by_one(
     )
     fields, count = pl.col("fields"), pl.col("fields").list.len()
     free = names[-1].casefold() in dialect.free_tail
-    faults["fewer fields than columns"] = count < len(names)
+    faults[TOO_FEW] = count < len(names)
     if not free:  # such a last field takes whatever follows
         faults["more fields than columns"] = count > len(names)
     rows = Rows(
@@ -315,7 +361,7 @@ def _cut_one_by_one(
         count=body.height,
         good=cut,
         rejects=pl.DataFrame(schema=REJECTS),
-        unused=tuple(name for position, name in enumerate(names) if position not in places.values()),
+        unused=_unused(heading),
     ).reject(faults)
     found = {
         RAW + name: pl.lit(None, pl.String)
@@ -376,7 +422,7 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
     Parameters
     ----------
     rows : Rows
-        Each column of the source as text, named with :data:`RAW` in front.
+        Each column of the source as text, or as numbers read at once, named with :data:`RAW` in front.
     columns : mapping of str to Field
         How to read each.
 
@@ -388,7 +434,8 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
     values, faults = [], {}
     for name, field in columns.items():
         raw, value = pl.col(RAW + name), pl.col(field.name)
-        filled = raw != ""
+        read_at_once = rows.good.schema[RAW + name] == pl.Float64
+        filled = raw.is_not_null() if read_at_once else raw != ""
         if field.kind in NUMBERS:
             dtype = NUMBERS[field.kind]
             values.append(raw.cast(dtype, strict=False).alias(field.name))
@@ -408,7 +455,7 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             faults[f"{name}: not a time with its offset from UTC"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         else:
-            values.append(pl.when(filled).then(raw).alias(field.name))
+            values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(field.name))
         if not field.nullable:
             faults[f"{name}: missing"] = ~filled.fill_null(False)
     read = replace(rows, good=rows.good.with_columns(values)).reject(faults)

@@ -33,7 +33,10 @@ NODE_COLUMNS = {
     "timestamp": Field("timestamp"),
     "gpu": Field("gpu", "number", high=1023),
     "gpu_model": Field("board", nullable=True),
-    **{column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL) for column in NODE_CSV},
+    **{
+        column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True)
+        for column in NODE_CSV
+    },
 }
 READING_COLUMNS = {
     "timestamp": Field("timestamp"),

@@ -75,7 +75,7 @@ def _first_given(found: list[pl.Series], rows: int) -> pl.Series:
 
 
 def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
-    """Values of cells in our unit, and which cells are neither a value nor a blank.
+    """Values of cells in our unit, and which cells are neither a value nor a blank; cells may be finite numbers.
 
     Most cells of a column look alike: those that are a number and the unit of the first are cast as they stand,
     and only the others are taken apart.
@@ -86,13 +86,15 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
     >>> value.to_list(), fault.to_list()
     ([400.0, None, None, 2.0], [False, False, True, False])
     """
-    text = cells.str.strip_chars()
     wide = QUANTITIES[metric.quantity] in WIDE
+    if cells.dtype == pl.Float64:
+        return _in_our_unit(cells, metric.divisor, wide=wide), pl.Series([False]).new_from_index(
+            0, len(cells)
+        )
+    text = cells.str.strip_chars()
     number, divisor = _quickly(text, metric)
     read = number.is_finite().fill_null(False)
-    value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
-    if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
-        value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
+    value = _in_our_unit(number, divisor, wide=wide)
     if read.all():
         return value, ~read
     rest = (~read & text.is_not_null()).arg_true()
@@ -102,6 +104,14 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
     value = pl.select(pl.when(pl.lit(read)).then(pl.lit(value))).to_series()
     fault = pl.Series([False]).new_from_index(0, len(text))
     return value.scatter(rest, found["value"]), fault.scatter(rest, found["fault"])
+
+
+def _in_our_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
+    """Numbers without blanks, divided."""
+    value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
+    if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
+        value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
+    return value
 
 
 def _quickly(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
