@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import settings
 
-from gpuplanner.packing.effort import Effort as PackingEffort
+from gpuplanner.packing.budget import Budget
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Effort as PlanningEffort
 from gpuplanner.study import Study, evaluate
@@ -44,21 +44,21 @@ def unhurried() -> Iterator[None]:
     A search then ends by its proof, its gap or its work limit; a test that wants one to run out of time gives it
     less, or moves the clock itself.
     """
-    begin, check = PlanningEffort.begin.__func__, PackingEffort.__post_init__  # type: ignore[attr-defined]
+    begin, check = PlanningEffort.begin.__func__, Budget.__post_init__  # type: ignore[attr-defined]
 
     def planning(cls: type[PlanningEffort], *, time_limit_s: float, **limits: Any) -> PlanningEffort:
         return begin(cls, time_limit_s=patient(time_limit_s), **limits)
 
-    def packing(effort: PackingEffort) -> None:
-        effort.time_limit_s = patient(effort.time_limit_s)
-        check(effort)
+    def packing(budget: Budget) -> None:
+        budget.time_limit_s = patient(budget.time_limit_s)
+        check(budget)
 
     def patient(seconds: float) -> float:
         return 86_400.0 if 2.0 <= seconds < 86_400.0 else seconds
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(PlanningEffort, "begin", classmethod(planning))
-        patched.setattr(PackingEffort, "__post_init__", packing)
+        patched.setattr(Budget, "__post_init__", packing)
         yield
 
 

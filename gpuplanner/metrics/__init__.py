@@ -17,9 +17,8 @@ from gpuplanner.metrics.intervals import (
 )
 from gpuplanner.metrics.jobs import distribution, job_measures
 from gpuplanner.metrics.measure import by_tenant, measure
-from gpuplanner.metrics.power import energy_kwh, hours_by_condition
+from gpuplanner.metrics.power import energy_kwh, hours_by_condition, resident_gpu_hours
 from gpuplanner.metrics.ranking import POLICY_MEASURES, Measure, holm, rank_policies
-from gpuplanner.metrics.residency import resident_gpu_hours
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,

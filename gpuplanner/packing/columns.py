@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.packing.pricing import MOST_ACTIVE, Knapsack, price, seats
 from gpuplanner.packing.problem import Integers
-from gpuplanner.packing.solver import LinearProgram
+from gpuplanner.solving.columns import LinearProgram
 
 Patterns = NDArray[np.bool_]
 

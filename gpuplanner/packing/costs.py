@@ -20,7 +20,7 @@ import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.packing.bounds import needed, weighings
-from gpuplanner.packing.effort import UNIT, Effort
+from gpuplanner.packing.budget import UNIT, Budget
 from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
 from gpuplanner.packing.recreate import CostTerms, Recreation
@@ -73,7 +73,7 @@ def pack_for_cost(
     if wrong:
         raise ScenarioError(message("packing: costs", "at least 0 and finite", repr(wrong), "Mend them."))
     _compile()
-    effort = Effort(time_limit_s, work_limit, seed)
+    budget = Budget(time_limit_s, work_limit, seed)
     part = None if work_limit is None else max(1, round(_SHARE_OF_PACK * work_limit))
     first = pack(problem, time_limit_s=_SHARE_OF_PACK * time_limit_s, work_limit=part, seed=seed)
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
@@ -89,8 +89,8 @@ def pack_for_cost(
             if cost - attempt.saved <= bound * (1 + 1e-12):
                 stopped_by = "proof"
             else:
-                effort.spend(attempt.run(UNIT))
-                stopped_by = effort.why_over() or ""
+                budget.spend(attempt.run(UNIT))
+                stopped_by = budget.why_over() or ""
     except KeyboardInterrupt:
         stopped_by = "user"
     _, bin_of = np.unique(attempt.bins.bin_of, return_inverse=True)
@@ -100,7 +100,7 @@ def pack_for_cost(
         assignment=bin_of.astype(np.int64),
         places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.way_of],
         stopped_by=stopped_by,
-        seconds=effort.seconds,
+        seconds=budget.seconds,
     )
     cost, fire_ups, busy = cost_of(problem, packing.assignment, terms)
     return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)

@@ -21,7 +21,7 @@ import numpy as np
 from gpuplanner.packing.columns import SCALE, PatternBound
 from gpuplanner.packing.pricing import price
 from gpuplanner.packing.problem import Integers
-from gpuplanner.packing.solver import fewest_columns
+from gpuplanner.solving.columns import fewest_columns
 
 _MOST_PATTERNS = 30_000
 _LEAST_VALUE = SCALE // 10**6  # an item worth nothing would be in no pattern

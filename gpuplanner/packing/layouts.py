@@ -49,7 +49,7 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[tuple[Integers, int
 
 
 def _prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
-    from gpuplanner.packing.solver import LinearProgram
+    from gpuplanner.solving.columns import LinearProgram
 
     demands = _fullest(problem, columns)
     program = LinearProgram.covering(len(columns))

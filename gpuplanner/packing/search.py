@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.packing.bounds import moment_bound
+from gpuplanner.packing.budget import UNIT, Budget
 from gpuplanner.packing.columns import Goal
-from gpuplanner.packing.effort import UNIT, Effort
 from gpuplanner.packing.ejection import Elimination
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.greedy import RULES, fit, orders
@@ -76,49 +76,49 @@ def pack(
     (2, True, [0, 0, 0, 1])
     """
     _compile()
-    effort = Effort(time_limit_s, work_limit, seed)
+    budget = Budget(time_limit_s, work_limit, seed)
     grid = as_grid(problem)
     goal = Goal(lower=1, upper=problem.n_items)
     best = _Incumbent(np.arange(problem.n_items), grid.first[:-1].copy())
     try:
         goal.lower = moment_bound(problem, grid)
-        stopped_by = _search(problem, grid, goal, best, effort)
+        stopped_by = _search(problem, grid, goal, best, budget)
     except KeyboardInterrupt:
         stopped_by = "user"
     places = None if isinstance(problem, PackingProblem) else grid.places[best.way_of]
     lower = min(goal.lower, best.bins)
-    return Packing(best.bins, lower, best.bin_of, places, stopped_by, effort.seconds)
+    return Packing(best.bins, lower, best.bin_of, places, stopped_by, budget.seconds)
 
 
-def _search(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort) -> str:
+def _search(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent, budget: Budget) -> str:
     for work in _greedy(problem, grid, goal, best):
-        effort.spend(work)
-        if (why := _why_over(goal, effort)) is not None:
+        budget.spend(work)
+        if (why := _why_over(goal, budget)) is not None:
             return why
     higher: Iterator[int] = iter(())
     if isinstance(problem, PackingProblem):
-        higher = _higher_bound(problem, grid, goal, best, effort)
+        higher = _higher_bound(problem, grid, goal, best, budget)
     behind = 0  # work that the search for a higher bound may do until it is the other's turn
     longest_s = 0.0
-    for work in _fewer_bins(grid, goal, best, effort.seed):
-        effort.spend(work)
+    for work in _fewer_bins(grid, goal, best, budget.seed):
+        budget.spend(work)
         behind += work
         # A step of the bound may be long: none is begun that might not end in time.
-        while behind > 0 and _why_over(goal, effort) is None and effort.remaining_s > longest_s:
-            begun_s = effort.seconds
+        while behind > 0 and _why_over(goal, budget) is None and budget.remaining_s > longest_s:
+            begun_s = budget.seconds
             step = next(higher, None)
             if step is None:
                 break
-            longest_s = max(longest_s, effort.seconds - begun_s)
-            effort.spend(step * _STEPS_PER_LABEL)
+            longest_s = max(longest_s, budget.seconds - begun_s)
+            budget.spend(step * _STEPS_PER_LABEL)
             behind -= step * _STEPS_PER_LABEL
-        if (why := _why_over(goal, effort)) is not None:
+        if (why := _why_over(goal, budget)) is not None:
             return why
     return "proof"
 
 
-def _why_over(goal: Goal, effort: Effort) -> str | None:
-    return "proof" if goal.reached else effort.why_over()
+def _why_over(goal: Goal, budget: Budget) -> str | None:
+    return "proof" if goal.reached else budget.why_over()
 
 
 def _greedy(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent) -> Iterator[int]:
@@ -149,7 +149,7 @@ def _fewer_bins(grid: Grid, goal: Goal, best: _Incumbent, seed: int) -> Iterator
 
 
 def _higher_bound(
-    problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort
+    problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, budget: Budget
 ) -> Iterator[int]:
     """Pattern bounds of windows; then, if the problem is small, an exact answer for one number after another."""
     yield from stronger_bounds(problem, grid, goal, lambda: best.bin_of)
@@ -161,7 +161,7 @@ def _higher_bound(
     while not program.exhausted:
         yield program.step()
     while not goal.reached:
-        answer = settle(program, goal.lower, time_limit_s=effort.remaining_s + 0.01, seed=effort.seed)
+        answer = settle(program, goal.lower, time_limit_s=budget.remaining_s + 0.01, seed=budget.seed)
         if answer.bin_of is not None:
             best.take(answer.bin_of, grid.first[:-1], goal)
         elif answer.impossible:

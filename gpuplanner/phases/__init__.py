@@ -1,9 +1,8 @@
 """Phases of jobs: stretches of steady demand, the dips between them, and what follows for slices and plans."""
 
-from gpuplanner.phases.apply import apply_template
 from gpuplanner.phases.claim import VERDICTS, Claim, claim_by_class, claim_table, judge_claim, late_over_early
 from gpuplanner.phases.demand import demand_by_class, phases_of_jobs
-from gpuplanner.phases.fit import fit_phases
+from gpuplanner.phases.fit import apply_template, fit_phases
 from gpuplanner.phases.labels import SPIKE_LABELS
 from gpuplanner.phases.segments import LABELS, find_phases
 from gpuplanner.phases.spikes import Spikes, find_spikes, spikes_of_jobs

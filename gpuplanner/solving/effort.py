@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,7 @@ from gpuplanner.errors import ScenarioError, message
 SOLVERS = ("highs", "cbc")
 """Solvers that can be asked for."""
 
+_MOST_SEED = 2**31 - 1
 TOLERANCE = 1e-6
 """Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
 
@@ -85,16 +87,9 @@ class Effort:
         faults = []
         if not 0 <= gap_target < 1:
             faults.append(f"gap_target must be at least 0 and below 1, not {gap_target!r}")
-        if not 0 < time_limit_s < float("inf"):
-            faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-            faults.append(f"seed must be a whole number from 0 to {2**31 - 1}, not {seed!r}")
+        faults += limit_faults(time_limit_s, seed, work_limit)
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
-        if work_limit is not None and (
-            isinstance(work_limit, bool) or not isinstance(work_limit, int) or work_limit < 1
-        ):
-            faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
         if faults:
             text = message("plan", "limits that can be kept", "; ".join(faults), "Mend them.")
             raise ScenarioError(text)
@@ -121,6 +116,28 @@ class Effort:
     def spent(self) -> bool:
         """Whether the time is up, or the work done."""
         return self.remaining_s() == 0.0
+
+
+def limit_faults(time_limit_s: float, seed: int, work_limit: int | None) -> list[str]:
+    """What is wrong with the limits of a search; empty if nothing is.
+
+    Examples
+    --------
+    >>> limit_faults(60.0, 0, None), limit_faults(60.0, -1, None)
+    ([], ['seed must be a whole number from 0 to 2147483647, not -1'])
+    """
+    faults = []
+    if not 0 < time_limit_s < math.inf:
+        faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
+    if not (_is_whole(seed) and 0 <= seed <= _MOST_SEED):
+        faults.append(f"seed must be a whole number from 0 to {_MOST_SEED}, not {seed!r}")
+    if work_limit is not None and not (_is_whole(work_limit) and work_limit >= 1):
+        faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
+    return faults
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def relative_gap(objective: float, bound: float) -> float:

@@ -1,4 +1,4 @@
-"""The only file that talks to a solver: models in, honest answers out.
+"""The only file that talks to solvers through PuLP: models in, honest answers out.
 
 All work goes through PuLP. HiGHS gets the model as arrays in one call and starts from a known answer if there
 is one; CBC is there for comparison. The word "Optimal" of a solver that was stopped is not believed: an

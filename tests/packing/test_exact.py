@@ -8,8 +8,8 @@ import pytest
 from gpuplanner.packing import Packing, verify_packing
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.grid import as_grid
-from gpuplanner.packing.solver import fewest_columns
 from gpuplanner.packing.windows import program_of
+from gpuplanner.solving.columns import fewest_columns
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,8 +1,8 @@
-"""The only file of this room that talks to a solver: HiGHS, by its own interface.
+"""Programs that grow by columns, handed to HiGHS by its own interface.
 
-The planner's models go through PuLP. Here one linear program is solved hundreds of times, each time with a few
-more columns and from the last basis; PuLP hands a model over anew at every solve, which would take most of the
-time, so it is not used.
+Other models go through PuLP. Here one linear program is solved hundreds of times, each time with a few more
+columns and from the last basis; PuLP hands a model over anew at every solve, which would take most of the time, so
+it is not used.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner._optional import import_optional
-from gpuplanner.packing.problem import Integers
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _MOST_NODES = 20_000  # a limit that means the same on every machine
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.solving.effort import limit_faults
 
 UNIT = 1_000_000
 """Elementary steps (moments of bins looked at, labels made) in one unit of work."""
 
 
 @dataclass
-class Effort:
+class Budget:
     """Limits of one search, and what was spent of them.
 
     Parameters
@@ -33,9 +33,9 @@ class Effort:
 
     Examples
     --------
-    >>> effort = Effort(time_limit_s=60, work_limit=2)
-    >>> effort.spend(3_000_000)
-    >>> effort.why_over()
+    >>> budget = Budget(time_limit_s=60, work_limit=2)
+    >>> budget.spend(3_000_000)
+    >>> budget.why_over()
     'work_limit'
     """
 
@@ -46,14 +46,7 @@ class Effort:
     begun: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        faults = []
-        if not 0 < self.time_limit_s < math.inf:
-            faults.append(f"time_limit_s must be above 0 and finite, not {self.time_limit_s!r}")
-        if not _is_whole(self.seed, 0):
-            faults.append(f"seed must be a whole number from 0 to {2**31 - 1}, not {self.seed!r}")
-        if self.work_limit is not None and not _is_whole(self.work_limit, 1):
-            faults.append(f"work_limit must be a whole number of at least 1, not {self.work_limit!r}")
-        if faults:
+        if faults := limit_faults(self.time_limit_s, self.seed, self.work_limit):
             text = message("packing", "limits that can be kept", "; ".join(faults), "Mend them.")
             raise ScenarioError(text)
 
@@ -76,7 +69,3 @@ class Effort:
         if self.work_limit is not None and self.work >= self.work_limit * UNIT:
             return "work_limit"
         return "time_limit" if self.remaining_s == 0.0 else None
-
-
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
