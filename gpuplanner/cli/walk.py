@@ -55,18 +55,21 @@ def forecast(
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model."""
-    from gpuplanner.study.future.outlook import OUTLOOKS
+    from gpuplanner.study.future.outlook import OUTLOOKS, left_out
 
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
     found = OUTLOOKS["rightsized"](asked).result
     if as_json:
         rows = {name: getattr(found, name).to_dicts() for name in ("choice", "scores", "forecast")}
-        show(rows, as_json=True)
+        show(rows | {"jobs_left_out": left_out(asked)}, as_json=True)
         return
     show_frame(found.choice, as_json=False, title="model used for each series")
     pooled = found.scores.filter(found.scores["unique_id"].str.starts_with("all/"))
     show_frame(pooled, as_json=False, title="score of every model on past origins, pool")
     if not quiet:
+        for reason, jobs in left_out(asked).items():
+            if jobs:
+                say(f"left out of the demand: {jobs:,} job(s), {reason}")
         say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
 
 

@@ -5,7 +5,7 @@ from gpuplanner.forecast.choose import choose, score
 from gpuplanner.forecast.models import MODELS, RULES
 from gpuplanner.forecast.reconcile import reconcile_to_pool
 from gpuplanner.forecast.result import ForecastResult, forecast_demand
-from gpuplanner.forecast.scores import coverage, mae, mase, pinball, seasonal_scale, smape
+from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
 __all__ = [
     "MODELS",
@@ -17,7 +17,6 @@ __all__ = [
     "coverage",
     "forecast_demand",
     "mae",
-    "mase",
     "pinball",
     "reconcile_to_pool",
     "score",

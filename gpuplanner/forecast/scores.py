@@ -41,17 +41,6 @@ def seasonal_scale(history: np.ndarray, season: int) -> float:
     return scale if scale > 0 else float("nan")
 
 
-def mase(actual: np.ndarray, predicted: np.ndarray, history: np.ndarray, season: int) -> float:
-    """Mean absolute scaled error; below 1 is better than repeating the last season was in the history.
-
-    Examples
-    --------
-    >>> mase(np.array([3.0]), np.array([1.0]), np.array([1.0, 2.0, 3.0, 2.0]), 2)
-    2.0
-    """
-    return mae(actual, predicted) / seasonal_scale(history, season)
-
-
 def smape(actual: np.ndarray, predicted: np.ndarray) -> float:
     """Symmetric mean absolute percentage error as a share from 0 to 2; two zeros count as no error.
 

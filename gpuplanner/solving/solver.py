@@ -8,11 +8,9 @@ answer counts as optimal only if the solver proved it within the gap asked for.
 from __future__ import annotations
 
 import functools
-import tempfile
 import threading
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -115,15 +113,6 @@ def solve(
     }
     options = {name: value for name, value in options.items() if value is not None}
     return _solve_with_highs(model, options, relaxed=relaxed, start=start)
-
-
-def lp_text(model: LinearModel) -> str:
-    """Print a model in LP format, as PuLP writes it."""
-    problem, _ = _to_pulp(model, relaxed=False)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.lp"
-        problem.writeLP(str(path))
-        return path.read_text(encoding="utf-8")
 
 
 def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Any, list[Any]]:

@@ -205,6 +205,7 @@ def test_forecast_and_simulate_print_tables(command, quick):
     code, out, _ = command("forecast", "sample", *assignments, "--json", "--quiet")
     assert code == 0
     assert {row["model"] for row in json.loads(out)["scores"]} >= {"Naive", "SeasonalNaive", "AutoETS"}
+    assert json.loads(out)["jobs_left_out"] == {"request unknown": 0, "no GPU": 0}
     code, out, _ = command("simulate", "sample", *assignments, "--json", "--quiet")
     assert code == 0
     assert {row["policy"] for row in json.loads(out)["policies"]} >= {"installed", "dynamic_rightsized"}

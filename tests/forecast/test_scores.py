@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.forecast import coverage, mae, mase, pinball, seasonal_scale, smape
+from gpuplanner.forecast import coverage, mae, pinball, seasonal_scale, smape
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=20).map(np.array)
 
@@ -24,7 +24,7 @@ def test_hand_worked_case():
 
 def test_mase_of_the_seasonal_naive_forecast_on_its_own_history_is_one():
     history = np.array([1.0, 5.0, 2.0, 7.0, 0.0, 4.0])
-    assert mase(history[2:], history[:-2], history, season=2) == pytest.approx(1.0)
+    assert mae(history[2:], history[:-2]) / seasonal_scale(history, season=2) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

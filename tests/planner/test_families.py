@@ -14,7 +14,8 @@ from gpuplanner.planner.program import families
 from gpuplanner.planner.program.families import Floor, SlotModel
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
-from gpuplanner.solving.solver import lp_text, solve
+from gpuplanner.solving.solver import solve
+from tests.lp_text import lp_text
 
 FOLDER = Path(__file__).with_name("lp_files")
 

@@ -16,7 +16,7 @@ from gpuplanner.services.demands import ServiceDemand
 from gpuplanner.services.first_fit import first_fit, sized_alone
 from gpuplanner.services.options import Choices, choices_for, least, least_weight
 from gpuplanner.services.program import program
-from gpuplanner.solving.solver import lp_text
+from tests.lp_text import lp_text
 
 COLUMNS = ["service", "compute_slices", "batch", "processes", "throughput_per_s", "latency_s"]
 STORED = """\\* gpuplanner *\\

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, demand_series, pool
+from gpuplanner.demand import POOL, demand_series, excluded, pool
 from gpuplanner.forecast import ForecastResult, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -56,6 +56,17 @@ def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
         )
         for view, jobs in known.views.items()
     }
+
+
+def left_out(scenario: Scenario) -> dict[str, int]:
+    """Jobs of the recent past that no demand series counts, by reason.
+
+    Examples
+    --------
+    >>> left_out(Scenario())
+    {'request unknown': 0, 'no GPU': 0}
+    """
+    return excluded(history(scenario).views["rightsized"])
 
 
 @stage(*history.fields, *_GRID)
