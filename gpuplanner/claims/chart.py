@@ -12,8 +12,8 @@ from gpuplanner.plot import prepare, theme
 WORDS = {True: "within what was claimed", False: "outside", None: "cannot tell"}
 COLOURS = {WORDS[True]: theme.PALETTE[0], WORDS[False]: theme.PALETTE[5], WORDS[None]: theme.MUTED}
 _SHAPES = {WORDS[True]: "circle", WORDS[False]: "diamond", WORDS[None]: "square"}
-_ROW = 38
-"""Pixels of a figure whose name may take two lines."""
+_ROW, _LINE = 38, 15
+"""Pixels of a figure, and of a line of its name."""
 _AROUND = 0.05
 """Share of the range that stays free on either side."""
 
@@ -41,7 +41,8 @@ def plot_claimed(figures: pl.DataFrame) -> ChartType:
     if shown.is_empty():
         return theme.saying("Nothing was measured.", title=title)
     said = [words for words in COLOURS if words in shown["said"]]
-    labels = prepare.wrapped(shown["figure"].to_list(), 24)
+    labels = prepare.wrapped(shown["figure"].to_list())
+    row = max(_ROW, _LINE * labels.lines + 8)
 
     def panel(unit: str) -> ChartType:
         rows = _with_ends(shown.filter(unit=unit))
@@ -49,7 +50,8 @@ def plot_claimed(figures: pl.DataFrame) -> ChartType:
         domain = alt.Scale(domain=rows.select("left", "right").row(0), nice=False, zero=False)
         base = alt.Chart(prepare.to_data(rows, where="plot_claimed"))
         y = alt.Y("figure:N", title=None, sort=names, axis=labels.axis)
-        x = alt.X("from:Q", title=f"[{unit}]" if unit else None, scale=domain)
+        axis = alt.Axis(tickCount=8, tickMinStep=1 if _whole(rows) else 0)
+        x = alt.X("from:Q", title=f"[{unit}]" if unit else None, scale=domain, axis=axis)
         colour = alt.Color("said:N", title=None, scale=theme.scale(COLOURS, said))
         shape = alt.Shape(
             "said:N", title=None, scale=alt.Scale(domain=said, range=[_SHAPES[s] for s in said])
@@ -70,7 +72,7 @@ def plot_claimed(figures: pl.DataFrame) -> ChartType:
         mark = base.mark_point(filled=True, size=110, opacity=1).encode(
             x="measured:Q", y=y, color=colour, shape=shape, tooltip=hover
         )
-        return alt.layer(band, exact, line, mark).properties(height=_ROW * len(names))
+        return alt.layer(band, exact, line, mark).properties(height=row * len(names))
 
     units = shown["unit"].unique(maintain_order=True).to_list()
     chart = alt.concat(*(panel(unit) for unit in units), columns=1)
@@ -96,3 +98,9 @@ def _with_ends(rows: pl.DataFrame) -> pl.DataFrame:
         right=pl.lit(right),
         **{"from": pl.col("claimed_low").fill_null(left), "to": pl.col("claimed_high").fill_null(right)},
     )
+
+
+def _whole(rows: pl.DataFrame) -> bool:
+    """Whether all figures of a panel are whole numbers, so that ticks between them say nothing."""
+    values = rows.select("claimed_low", "claimed_high", "measured").unpivot()["value"].drop_nulls()
+    return bool((values == values.round()).all())

@@ -50,7 +50,12 @@ def page_of(tested: Sequence[Tested], conditions: Conditions) -> str:
     verdicts = [page.Card(verdict, str(said[verdict])) for verdict in VERDICTS if said[verdict]]
     overview = pl.DataFrame(
         [
-            {"claim": claim.words, "verdict": measured.verdict, "why": measured.why}
+            {
+                "about": claim.title,
+                "verdict": measured.verdict,
+                "what is claimed": claim.words,
+                "why": measured.why,
+            }
             for claim, measured in tested
         ]
     )
@@ -76,32 +81,28 @@ def page_of(tested: Sequence[Tested], conditions: Conditions) -> str:
 
 def section_of(claim: PublishedClaim, measured: Measured) -> str:
     """What is claimed, the verdict and why, the figures, and what limits them."""
-    source = {
+    facts = {
         "claimed by": claim.source,
         "measured on": claim.on,
         "again by": f"gpuplanner claims {claim.name}",
     }
-    lines = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in source.items())
+    verdict = f"<strong>Verdict: {escape(measured.verdict)}.</strong> {escape(measured.why)}"
     parts = [
         page.paragraph(claim.words),
-        page.note(f"Verdict: {measured.verdict}. {measured.why}"),
+        f'<p class="note">{verdict}</p>',
         _figures(measured),
         *(_folded(title, frame) for title, frame in measured.tables.items()),
-        page.findings(measured.remarks) if measured.remarks else "",
-        f'<dl class="facts">{lines}</dl>',
+        _listed(measured.remarks),
+        '<dl class="facts">'
+        + "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items())
+        + "</dl>",
     ]
-    return page.section(title_of(claim), *filter(None, parts))
+    return page.section(claim.title, *filter(None, parts))
 
 
-def title_of(claim: PublishedClaim) -> str:
-    """Heading of a claim: its name as words.
-
-    Examples
-    --------
-    >>> title_of(PublishedClaim("late-phases", "", "", "", "", lambda given: Measured("holds", "")))
-    'Late phases'
-    """
-    return claim.name.replace("-", " ").capitalize()
+def _listed(remarks: Sequence[str]) -> str:
+    items = "\n".join(f"<li>{escape(remark)}</li>" for remark in remarks)
+    return f'<ul class="findings">\n{items}\n</ul>' if remarks else ""
 
 
 def _figures(measured: Measured) -> str:
@@ -115,7 +116,7 @@ def _figures(measured: Measured) -> str:
     numbers = ("claimed_low", "claimed_high", "measured", "low", "high")
     table = tables.table(
         shown,
-        caption="Claimed and measured",
+        caption="The same in numbers",
         headings=HEADINGS,
         formats=dict.fromkeys(numbers, ",.4g"),
     )

@@ -92,8 +92,8 @@ class PublishedClaim:
 
     Parameters
     ----------
-    name : str
-        What it is called on the command line.
+    name, title : str
+        What it is called on the command line, and over its section of the page.
     words : str
         The claim, in a sentence.
     source : str
@@ -115,6 +115,7 @@ class PublishedClaim:
     """
 
     name: str
+    title: str
     words: str
     source: str
     on: str
@@ -127,7 +128,7 @@ class PublishedClaim:
 
     def facts(self) -> dict[str, str]:
         """What is known of it before it is measured."""
-        return {name: getattr(self, name) for name in ("name", "words", "source", "on", "takes")}
+        return {name: getattr(self, name) for name in ("name", "title", "words", "source", "on", "takes")}
 
 
 def put_to_the_test(claim: PublishedClaim, conditions: Conditions) -> Measured:
@@ -135,7 +136,8 @@ def put_to_the_test(claim: PublishedClaim, conditions: Conditions) -> Measured:
 
     Examples
     --------
-    >>> claim = PublishedClaim("a", "b", "c", "d", "no time", lambda given: Measured("holds", ""), needs=("philly",))
+    >>> seen = Measured("holds", "")
+    >>> claim = PublishedClaim("a", "A", "b", "c", "d", "no time", lambda given: seen, needs=("philly",))
     >>> found = put_to_the_test(claim, Conditions())
     >>> found.verdict, found.why.partition(":")[0]
     ('cannot be tested here', 'philly is absent')

@@ -14,7 +14,7 @@ def record_of(claim: PublishedClaim, measured: Measured) -> dict[str, Any]:
 
     Examples
     --------
-    >>> claim = PublishedClaim("a", "It is so", "A paper", "seeds", "no time", lambda given: Measured("holds", ""))
+    >>> claim = PublishedClaim("a", "A", "It is so", "A paper", "seeds", "no time", lambda given: Measured("holds", ""))
     >>> record_of(claim, Measured("holds", "It was seen"))["verdict"]
     'holds'
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import gpuplanner
 from gpuplanner.claims import VERDICTS, Conditions, Measured, PublishedClaim, put_to_the_test
+from gpuplanner.claims.page import write_page
 from gpuplanner.claims.published import every_claim
 from gpuplanner.claims.record import record_of
 from gpuplanner.claims.verdict import figure, figures_of, share_interval, share_over_units, verdict_of
@@ -26,7 +28,8 @@ def test_every_file_is_a_claim_of_its_name():
         for path in (Path(gpuplanner.__file__).parent / "claims" / "published").glob("*.py")
         if path.stem != "__init__"
     }
-    assert list(CLAIMS) == sorted(files)
+    assert set(CLAIMS) == files
+    assert len({claim.title for claim in CLAIMS.values()}) == len(files)
     vendors = {"late-phases", "twenty-jobs", "memory", "heterogeneity"}
     assert vendors <= files
 
@@ -55,7 +58,7 @@ def test_an_absent_library_is_a_verdict():
         text = "numba is not installed"
         raise MissingDependencyError(text)
 
-    claim = PublishedClaim("a", "It is so.", "a paper", "seeds", "a second", lacks)
+    claim = PublishedClaim("a", "A", "It is so.", "a paper", "seeds", "a second", lacks)
     found = put_to_the_test(claim, Conditions())
     assert (found.verdict, found.why) == ("cannot be tested here", "numba is not installed")
 
@@ -109,3 +112,70 @@ def test_a_record_is_plain_and_has_every_figure():
         "figure": "a", "unit": "min", "claimed_low": None, "claimed_high": 2.0, "measured": None, "low": None,
         "high": None, "holds": None,
     }  # fmt: skip
+
+
+@pytest.mark.data
+def test_late_phases_of_the_measured_runs_by_a_count_of_our_own(public_data):
+    """Times of a step, read without the reader: late over early is one, and neither three nor five runs can tell."""
+    claim = CLAIMS["late-phases"]
+    found = put_to_the_test(claim, Conditions(public=public_data))
+    assert found.verdict == "cannot tell"
+    steps = found.tables["time of a step, training logs"]
+    assert steps.height == 5
+    path = public_data / "training_logs" / "modded_nanogpt" / "muon_124M.txt.gz"
+    text = gzip.decompress(path.read_bytes()).decode()
+    until = {}
+    for line in text.splitlines():
+        if line.startswith("step:") and "train_loss" in line:
+            words = dict(word.split(":") for word in line.split())
+            until[int(words["step"].split("/")[0])] = words["train_time"].removesuffix("ms")
+    took = [
+        int(until[step]) - int(until[step - 1])
+        for step in range(12, 6201)
+        if step - 1 in until and step in until
+    ]
+    third = len(took) // 3
+    ratio = (sum(took[-third:]) / third) / (sum(took[:third]) / third)
+    assert steps.filter(log="muon_124M")["ratio"].item() == pytest.approx(ratio, rel=1e-3)
+    assert found.figures["measured"][1] == pytest.approx(np.median(steps["ratio"].to_list()))
+
+
+@pytest.mark.data
+def test_the_fewest_gpus_of_the_shipped_plans(public_data):
+    """No plan needs fewer GPUs than its slices fill; the verdict is that of the comparison with what is shipped."""
+    found = put_to_the_test(CLAIMS["services"], Conditions(public=public_data))
+    table = found.tables["scenarios"]
+    assert set(table["check"]) == {"sound"}
+    assert all(7 * row["least_gpus"] >= row["slices"] for row in table.iter_rows(named=True))
+    first = table.filter(throughput_of="process")
+    fewer = (first["least_gpus"] < first["shipped_gpus"]).sum()
+    assert found.verdict == ("holds" if fewer == 0 else "does not hold" if fewer == 4 else "holds in part")
+
+
+def test_page_and_json_have_the_same_figures(tmp_path):
+    rows = figures_of(
+        [
+            figure("a", "min", 1234.5, claimed=(None, 2000.0), interval=(1200.0, 1300.0)),
+            figure("b", "%", None, claimed=(1, 2)),
+        ]
+    )
+    tested = [(CLAIMS["harder"], Measured.by(rows, "Since <b>.", remarks=("One.",)))]
+    write_page(tmp_path / "out", tested, Conditions(seed=7))
+    record = json.loads((tmp_path / "out" / "claims.json").read_text())["claims"][0]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert (record["verdict"], record["figures"][0]["measured"]) == ("holds in part", 1234.5)
+    assert "<b>" not in page.replace("Since &lt;b&gt;.", "")
+    for shown in (
+        "<strong>Verdict: holds in part.</strong>",
+        "1,234",
+        "2,000",
+        "1,200",
+        "1,300",
+        "cannot tell",
+        record["words"],
+        "One.",
+    ):
+        assert shown in page
+    assert page.count(f"{record['figures'][0]['measured']:,.4g}") >= 1
+    write_page(tmp_path / "out", tested, Conditions(seed=7))
+    assert (tmp_path / "out" / "index.html").read_text() == page

@@ -82,6 +82,7 @@ def _mean_times(seed: int, load: float, *, picked: bool) -> dict[str, float]:
 
 CLAIM = PublishedClaim(
     name="heterogeneity",
+    title="Unlike GPUs",
     words="Heterogeneity-aware scheduling on three types of GPU lowers the mean time to completion by 12 to 18 %.",
     source="Frenzy, arXiv 2412.14479, abstract: against the state of the art",
     on="150 jobs on 56 GPUs of three types, drawn by seed, at two loads",

@@ -104,6 +104,7 @@ def _number(ratio: float | None) -> str:
 
 CLAIM = PublishedClaim(
     name="late-phases",
+    title="Late phases",
     words="Jobs need most GPUs early; their demand shrinks by a tenth or more in late phases.",
     source="A vendor's premise; published recipes raise the batch as training goes on, and so the GPUs that are useful",
     on="your own jobs with --data; else four measured runs on eight H100 each, and training logs of the public traces",

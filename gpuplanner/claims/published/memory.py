@@ -29,6 +29,7 @@ def measure(conditions: Conditions) -> Measured:
 
 CLAIM = PublishedClaim(
     name="memory",
+    title="Peak memory",
     words="The peak memory of a training job is predicted from its model and settings with an accuracy above 92 %.",
     source="Frenzy, arXiv 2412.14479, abstract; accuracy is 1 less the relative error",
     on="published measurements of peak memory",

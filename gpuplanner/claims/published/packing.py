@@ -95,6 +95,7 @@ def measure(conditions: Conditions) -> Measured:
 
 CLAIM = PublishedClaim(
     name="packing",
+    title="Packing over time",
     words="Jobs that start and end fit into hardly more GPUs than the published bounds of the benchmark say.",
     source="Bounds of wotzlaff/tbpp-cf2; instances of Aydin et al. 2020, Dell'Amico et al. 2020 and Hadary et al. 2020",
     on="44 instances of 20 to 10,000 items, five seconds each at most",

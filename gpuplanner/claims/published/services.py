@@ -61,9 +61,10 @@ def measure(conditions: Conditions) -> Measured:
     ]
     fewer = first.filter(pl.col("least_gpus") < pl.col("shipped_gpus"))
     why = (
-        f"ParvaGPU ships {_listed(first['shipped_gpus'])} GPUs, {_listed(first['least_gpus'])} are enough"
-        f"{', proven' if first['proven'].all() else ''}: fewer in {fewer.height} of {first.height} scenarios. "
-        f"Compute slices: {_listed(first['shipped_slices'])} shipped, {_listed(first['slices'])} here."
+        f"{'Proven to be enough' if first['proven'].all() else 'Enough'}: {_listed(first['least_gpus'])} GPUs; "
+        f"ParvaGPU ships {_listed(first['shipped_gpus'])}, more than needed in {fewer.height} of {first.height} "
+        f"scenarios. Its plans take {_listed(first['shipped_slices'])} compute slices, ours "
+        f"{_listed(first['slices'])}."
     )
     return Measured.by(
         figures_of(rows),
@@ -83,10 +84,11 @@ def _listed(column: pl.Series) -> str:
 
 CLAIM = PublishedClaim(
     name="services",
+    title="Services",
     words="ParvaGPU's plans serve inference services on the fewest GPUs: 2, 3, 5 and 7 in its first four scenarios.",
     source="Lee et al., ParvaGPU, SC 2024; the plans of its repository, MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582",
     on="its measured profiles of eleven models on MIG slices of an A100, and its request rates and latency limits",
-    takes="some seconds",
+    takes="a second",
     measure=measure,
     needs=(PROFILES, DEMANDS),
 )

@@ -77,6 +77,7 @@ def _of_designs(drawn: pl.DataFrame) -> list[dict[str, object]]:
 
 CLAIM = PublishedClaim(
     name="twenty-jobs",
+    title="Twenty jobs",
     words="Right-sized requests on planned MIG layouts raise the utilisation of eight H100 from 36 % to 90 % and "
     "finish twenty jobs in 59 instead of 114 minutes.",
     source="A vendor's figures for one batch of twenty jobs, which no public data go with",
