@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpuplanner.cli.app import app, put
-from gpuplanner.cli.options import Json
+from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.options import Json, drawable
 from gpuplanner.cli.show import show, show_frame
 
 
@@ -27,15 +28,31 @@ def calibrate(
         ),
     ] = None,
     tz: Annotated[str, typer.Option("--tz", help="Zone of the hours of the day.")] = "UTC",
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=drawable,
+            help="Draw simulated beside observed waits: .html, a page of its own, or .svg, a picture.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve the jobs of a trace again, and say how well simulated waits agree with observed ones."""
+    from gpuplanner.files import require_file
     from gpuplanner.simulate import Rules
     from gpuplanner.study.future.calibration import OUTCOMES, calibrate
     from gpuplanner.study.past.history import load_trace
 
+    if chart is not None:
+        require_file(chart, inputs=[folder])
     rules = None if queue is None else Rules(queue=queue)
     found = calibrate(load_trace(folder), gpus=gpus, rules=rules, tz=tz)
+    if chart is not None:
+        from gpuplanner.report.calibration import write_calibration
+
+        write_calibration(found, chart, title=f"Calibration: {Path(folder).name}")
+        say(f"written: {chart}")
     if as_json:
         show(found.to_dict(), as_json=True)
         return

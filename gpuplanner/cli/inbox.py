@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz
+from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz, drawable
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def describe(
         Path | None,
         typer.Option(
             metavar="FILE",
+            callback=drawable,
             help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
@@ -147,9 +148,6 @@ def describe(
     from gpuplanner import study
     from gpuplanner.study.past.quality import data_quality
 
-    if chart is not None and chart.suffix not in (".html", ".svg"):
-        text = "the name must end in .html or .svg"
-        raise typer.BadParameter(text, param_hint="--chart")
     if hours is not None:
         _write_hours(folder, hours)
     told = study.describe(folder, smallest_group=smallest_group)

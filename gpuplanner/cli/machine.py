@@ -64,13 +64,32 @@ def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
 def catalog_layouts(
     board: BoardName,
     profiles: Annotated[str | None, typer.Option(help="Only these profiles, joined by commas.")] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="List the maximal layouts: by profile counts, and with their places."),
+    ] = False,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACES", help="List only layouts that hold these instances: '3g.40gb@4 1g.10gb@0'."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count the layouts of a board: placed and by profile counts, all and maximal."""
-    from gpuplanner.hardware import layout_counts
+    """Count the layouts of a board, placed and by profile counts, all and maximal; or list the maximal ones."""
+    from gpuplanner.hardware import layout_counts, list_layouts, parse_placements
 
     chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
-    show(layout_counts(board, chosen), as_json=as_json)
+    if not listed and beside is None:
+        show(layout_counts(board, chosen), as_json=as_json)
+        return
+    found = list_layouts(board, chosen, beside=parse_placements(board, beside or ""))
+    tables = {"by_counts": found.by_counts, "placed": found.placed}
+    if as_json:
+        show({name: table.to_dicts() for name, table in tables.items()}, as_json=True)
+        return
+    show_frame(found.by_counts, as_json=False, title="Maximal layouts, and where the driver puts them")
+    show_frame(found.placed, as_json=False, title="With their places")
 
 
 @catalog.command("prices")

@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+
+def drawable(path: Path | None) -> Path | None:
+    """A name that says what to draw; the rest is no name of a chart."""
+    if path is not None and path.suffix not in (".html", ".svg"):
+        text = "the name must end in .html or .svg"
+        raise typer.BadParameter(text)
+    return path
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Folder or file to write.")]
 Tz = Annotated[

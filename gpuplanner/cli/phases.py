@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,7 +30,21 @@ def phases(
     ] = 0.10,
     template: Annotated[
         str | None,
-        typer.Option("--template", metavar="CLASS", help="Print the template of a job class (YAML)."),
+        typer.Option(
+            "--template", metavar="CLASS", help="Print the template of a job class (YAML), to be edited."
+        ),
+    ] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(
+            "--apply", metavar="FILE", help="Read a template, and show the phases of a job of --run-hours."
+        ),
+    ] = None,
+    run_hours: Annotated[
+        float | None, typer.Option("--run-hours", min=1e-6, help="With --apply: run time of the job [h].")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, help="With --apply: GPUs of the job, else the template's.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -39,11 +54,18 @@ def phases(
     from gpuplanner.study import load_trace
     from gpuplanner.study.past.explore import Inbox
 
-    if job is not None and template is not None:
-        text = "--job and --template ask for different things: give one of them"
+    if sum(option is not None for option in (job, template, apply)) > 1:
+        text = "--job, --template and --apply ask for different things: give one of them"
+        raise typer.BadParameter(text)
+    if (apply is None) != (run_hours is None) or (apply is None and gpus is not None):
+        text = "--apply and --run-hours go together, and --gpus with them"
         raise typer.BadParameter(text)
     trace = load_trace(data)
     fleet = Inbox(trace, board).fleet
+    if apply is not None and run_hours is not None:
+        fleet.require_mig("phases")
+        _applied(apply, run_hours, gpus, fleet.board, as_json=as_json)
+        return
     samples = _of_jobs(trace.samples, trace.jobs, job)
     found = phases_of_jobs(samples, trace.jobs)
     if template is not None:
@@ -57,6 +79,19 @@ def phases(
         _all_jobs(samples, found, trace.jobs, known, effect, as_json=as_json)
         if not quiet and not as_json:
             say("--job ID shows one job with its dips and the evidence; --json gives every column")
+
+
+def _applied(file: Path, run_hours: float, gpus: int | None, board: GpuModel, *, as_json: bool) -> None:
+    """The phases that a job of some length has by a template."""
+    import polars as pl
+
+    from gpuplanner.phases import apply_template, read_template
+
+    template = read_template(file)
+    job = {"job_id": template.job_class, "run_s": run_hours * 3600.0, "gpus": gpus}
+    rows = apply_template(template, pl.DataFrame([job], schema_overrides={"gpus": pl.Int64}), board)
+    title = f"{template.job_class}, {run_hours:g} h on {board.name}"
+    show_frame(rows.drop("job_id"), as_json=as_json, title=title)
 
 
 def _of_jobs(samples: pl.DataFrame | None, jobs: pl.DataFrame, job: str | None) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from gpuplanner.hardware.layout import (
     parse_layout,
     parse_placements,
 )
+from gpuplanner.hardware.listing import LayoutList, list_layouts
 from gpuplanner.hardware.names import (
     DeviceWord,
     Share,
@@ -34,6 +35,7 @@ __all__ = [
     "DeviceWord",
     "GpuModel",
     "Layout",
+    "LayoutList",
     "MigProfile",
     "Placement",
     "ProfileName",
@@ -53,6 +55,7 @@ __all__ = [
     "is_valid",
     "layout_counts",
     "layout_faults",
+    "list_layouts",
     "load_gpu_model",
     "multisets",
     "pareto_counts",

@@ -6,7 +6,7 @@ from gpuplanner.phases.fit import apply_template, fit_phases
 from gpuplanner.phases.labels import SPIKE_LABELS
 from gpuplanner.phases.segments import LABELS, find_phases
 from gpuplanner.phases.spikes import Spikes, find_spikes, spikes_of_jobs
-from gpuplanner.phases.template_file import template_from_yaml, template_to_yaml
+from gpuplanner.phases.template_file import read_template, template_from_yaml, template_to_yaml
 from gpuplanner.phases.templates import Figure, Template, TemplatePhase, TemplateSpike, measure_template
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "late_over_early",
     "measure_template",
     "phases_of_jobs",
+    "read_template",
     "spikes_of_jobs",
     "template_from_yaml",
     "template_to_yaml",

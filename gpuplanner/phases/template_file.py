@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import ScenarioError, message
@@ -72,6 +73,31 @@ def template_from_yaml(text: str, *, where: str = "template") -> Template:
         got = repr(jobs)
         raise ScenarioError(message(_at(where, data, "jobs"), "a whole number from 0", got, "Mend it there."))
     return Template(_word(data, "job_class", where), jobs, phases, spikes)
+
+
+def read_template(path: str | Path) -> Template:
+    """Read a template from a file, as :func:`template_from_yaml` does.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read, or is no template.
+
+    Examples
+    --------
+    >>> read_template("none.yaml")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
+    Check the path and encoding.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        got = error.strerror if isinstance(error, OSError) else str(error)
+        todo = "Check the path and encoding."
+        raise ScenarioError(message(str(path), "a readable UTF-8 text file", str(got), todo)) from error
+    return template_from_yaml(text, where=str(path))
 
 
 def _scalar(text: str) -> str:

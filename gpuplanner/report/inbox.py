@@ -12,7 +12,8 @@ from gpuplanner._version import __version__
 from gpuplanner.demand import pool
 from gpuplanner.report import page, tables
 from gpuplanner.report.live import Text, still
-from gpuplanner.report.quality import quality, roomy
+from gpuplanner.report.picture import roomy
+from gpuplanner.report.quality import quality
 from gpuplanner.report.section import Section
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.past.explore import EVERYBODY, Inbox

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
-from gpuplanner.files import write_atomically
 from gpuplanner.report import page
+from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.report.section import Section
 from gpuplanner.study.past.quality import DataQuality, by_figure
-
-if TYPE_CHECKING:
-    from altair.typing import ChartType
 
 
 def quality(found: DataQuality) -> Section:
@@ -72,8 +67,9 @@ def write_quality(found: DataQuality, path: str | Path, *, title: str) -> Path:
     OutputError
         If the file cannot be written; what stood there is intact.
     """
-    text = quality_svg(found) if Path(path).suffix == ".svg" else quality_page(found, title=title)
-    return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+    return write_drawn(
+        path, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found)
+    )
 
 
 def quality_page(found: DataQuality, *, title: str) -> str:
@@ -116,10 +112,4 @@ def quality_svg(found: DataQuality) -> str:
         plot.intake_text(found.intake),
         plot.coverage_text(found.coverage),
     ]
-    opening, rest = plot.charts_to_svg(charts).split(">", 1)
-    return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
-
-
-def roomy(chart: ChartType) -> ChartType:
-    """Leave room at both sides for names in a font wider than the one that pictures are laid out with."""
-    return chart.properties(padding={"left": 40, "top": 5, "right": 60, "bottom": 5})
+    return told_svg(charts, words)

@@ -42,6 +42,36 @@ def test_catalog_layouts(command, board, profiles, counts):
     assert json.loads(out) == dict(zip(names, counts, strict=True))
 
 
+def test_catalog_layouts_by_name(command):
+    """The 14 counts and 19 placed layouts of the MIG User Guide's figure for the A100; all but few fill the board."""
+    code, out, _ = command("catalog", "layouts", "A100-40GB", "--profiles", CLASSIC, "--list", "--json")
+    told = json.loads(out)
+    assert (code, len(told["by_counts"]), len(told["placed"])) == (0, 14, 19)
+    rows = {row["layout"]: row for row in told["by_counts"]}
+    assert rows["1g.5gb:7"] == {
+        "layout": "1g.5gb:7", "instances": 7, "free_slices": 1, "placed": 1,
+        "driver": " ".join(f"1g.5gb@{start}" for start in range(7)),
+    }  # fmt: skip
+    assert rows["4g.20gb:1,3g.20gb:1"]["driver"] == "4g.20gb@0 3g.20gb@4"
+    assert sum(row["placed"] for row in rows.values()) == 19
+    for row in told["placed"]:
+        names = [word.split("@")[0] for word in row["places"].split()]
+        assert row["layout"] == ",".join(
+            f"{name}:{names.count(name)}" for name in sorted(set(names), reverse=True)
+        )
+
+
+def test_catalog_layouts_beside_what_stands(command):
+    chosen = ("catalog", "layouts", "A100-40GB", "--profiles", CLASSIC)
+    placed = json.loads(command(*chosen, "--list", "--json")[1])["placed"]
+    found = json.loads(command(*chosen, "--beside", "1g.5gb@0 3g.20gb@4", "--json")[1])["placed"]
+    assert found == [row for row in placed if {"1g.5gb@0", "3g.20gb@4"} <= set(row["places"].split())]
+    assert found
+    code, _, err = command(*chosen, "--beside", "4g.20gb@0 3g.20gb@0")
+    assert (code, "overlap" in err) == (3, True)
+    assert "1g.5gb@0" in command(*chosen, "--list")[1]
+
+
 @pytest.mark.parametrize(
     ("counts", "code", "said"),
     [

@@ -176,8 +176,9 @@ def test_activity_of_an_instance_is_of_its_own_multiprocessors():
     assert fit_phases(phases, BOARD).select("sms_needed", "profile_phase").row(0) == (30.0, "2g.20gb")
 
 
-def test_the_command_prints_tables_a_job_and_a_template(capsys, monkeypatch):
-    def run(*arguments):
+@pytest.fixture
+def run(capsys, monkeypatch):
+    def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["gpuplanner", "phases", "sample", *arguments])
         code = 0
         try:
@@ -186,6 +187,10 @@ def test_the_command_prints_tables_a_job_and_a_template(capsys, monkeypatch):
             code = int(end.code or 0)
         return code, *capsys.readouterr()
 
+    return command
+
+
+def test_the_command_prints_tables_a_job_and_a_template(run):
     code, out, _ = run("--json")
     tables = json.loads(out)
     assert code == 0
@@ -199,3 +204,37 @@ def test_the_command_prints_tables_a_job_and_a_template(capsys, monkeypatch):
     assert template_from_yaml(out).job_class == "fine-tuning"
     assert run("--job", "nobody")[0] == 3
     assert run("--job", "job-002875", "--template", "fine-tuning")[0] == 2
+
+
+def test_an_edited_template_says_what_a_job_of_ten_hours_does(run, tmp_path):
+    """Half of the first phase is edited away: its share of the ten hours is halved over what is then the sum."""
+    path = tmp_path / "mine.yaml"
+    text = run("--template", "fine-tuning")[1]
+    measured = [phase.share_of_time.value for phase in template_from_yaml(text).phases]
+    first = measured[0] / 2
+    edit = f"{{measured: {measured[0]}, edited: {first}, who: ana, why: warm cache}}"
+    path.write_text(text.replace(f"share_of_time: {{measured: {measured[0]}}}", f"share_of_time: {edit}", 1))
+    code, out, _ = run("--apply", str(path), "--run-hours", "10", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["phase"] for row in rows] == [phase.name for phase in template_from_yaml(text).phases]
+    assert rows[0]["run_s"] == pytest.approx(36_000 * first / (first + sum(measured[1:])))
+    assert sum(row["run_s"] for row in rows) == pytest.approx(36_000)
+    held = json.loads(run("--apply", str(path), "--run-hours", "10", "--gpus", "4", "--json")[1])
+    assert max(row["gpus"] for row in held) == 4
+    assert "fine-tuning, 10 h on" in run("--apply", str(path), "--run-hours", "10")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--apply", "none.yaml", "--run-hours", "1"), 3, "readable UTF-8"),
+        (("--apply", "none.yaml"), 2, "go together"),
+        (("--gpus", "2"), 2, "go together"),
+        (("--apply", "none.yaml", "--run-hours", "0"), 2, "run-hours"),
+    ],
+)
+def test_templates_that_cannot_be_applied(run, arguments, code, said):
+    ended, out, err = run(*arguments)
+    assert (ended, out) == (code, "")
+    assert said in err

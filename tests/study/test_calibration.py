@@ -319,6 +319,20 @@ def test_command(easy, tmp_path):
     assert "other fleets and queues, best first" in text
 
 
+@pytest.mark.parametrize("ending", [".html", ".svg"])
+def test_chart(tmp_path, ending):
+    register_commands()
+    path = tmp_path / f"waits{ending}"
+    run = CliRunner().invoke(app, ["calibrate", "sample", "--chart", str(path), "--json"])
+    assert run.exit_code == 0, run.output
+    told, drawn = json.loads(run.stdout), path.read_text("utf-8")
+    late = next(row for row in told["quantiles"] if row["level"] == 0.95)
+    assert f"95 %, {late['simulated_s'] / 60:,.1f} and {late['observed_s'] / 60:,.1f} min" in drawn
+    assert f"Used: {told['facts']['fleet_gpus']:,} GPUs" in drawn
+    assert drawn.count("<figure>") == (5 if ending == ".html" else 0)
+    assert CliRunner().invoke(app, ["calibrate", "sample", "--chart", "waits.pdf"]).exit_code == 2
+
+
 @pytest.mark.data
 def test_openb_waits_are_not_of_a_full_fleet(public_data):
     """A fleet of 6,212 GPUs of which at most 66 are ever held cannot make anybody wait; pods waited all the same."""

@@ -1,0 +1,91 @@
+"""Simulated beside observed waits: a page of its own, and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.report import page
+from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.study.future.calibration import OUTCOMES, Calibration
+
+_FORMATS = {"observed_s": ",.0f", "simulated_s": ",.0f", "level": ".2f"}
+
+
+def write_calibration(found: Calibration, path: str | Path, *, title: str) -> Path:
+    """Write a calibration as a page of its own (``.html``) or as a picture (``.svg``).
+
+    Parameters
+    ----------
+    found : Calibration
+        From :func:`gpuplanner.study.future.calibration.calibrate`.
+    path : str or Path
+        The suffix says which.
+    title : str
+        Of the page; plain text.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written; what stood there is intact.
+    """
+    return write_drawn(
+        path, page=lambda: calibration_page(found, title=title), picture=lambda: calibration_svg(found)
+    )
+
+
+def calibration_page(found: Calibration, *, title: str) -> str:
+    """A page about how well simulated waits agree with observed ones.
+
+    Examples
+    --------
+    >>> from gpuplanner.study import load_trace
+    >>> from gpuplanner.study.future.calibration import calibrate
+    >>> calibration_page(calibrate(load_trace("sample")), title="Waits").count("<figure>")
+    5
+    """
+    facts = found.facts
+    fleet = f"{facts['fleet_gpus']:,} GPUs ({facts['fleet']}), queue {facts['queue']}, order {facts['order']}"
+    body = page.section(
+        "Waits, simulated and observed",
+        page.paragraph(f"{found.outcome}: {OUTCOMES[found.outcome]}."),
+        page.paragraph(found.sentence),
+        page.figure(
+            roomy(plot.plot_wait_quantiles(found.quantiles)),
+            title="Waits, quantile by quantile",
+            alt=f"{plot.wait_quantiles_text(found.quantiles)} On the dashed line the distributions are equal.",
+            table=found.quantiles,
+            formats=_FORMATS,
+        ),
+        *(_group(found, by) for by in found.groups),
+        page.figure(
+            roomy(plot.plot_fleet_fit(found.candidates)),
+            title="How far off waits typically are, by fleet",
+            alt=f"{plot.fleet_fit_text(found.candidates)} The ring is the fleet and queue used.",
+            table=found.candidates,
+        ),
+    )
+    subtitle = f"{facts['jobs_compared']:,} jobs served again by {fleet}"
+    origin = {"source": str(facts["source"]), "rules": str(facts["rules"]), "gpuplanner": __version__}
+    return page.render_page(body, title=title, subtitle=subtitle, provenance=origin)
+
+
+def calibration_svg(found: Calibration) -> str:
+    """One picture of all that is drawn of a calibration."""
+    charts = [plot.plot_wait_quantiles(found.quantiles)]
+    charts += [plot.plot_wait_groups(group, by) for by, group in found.groups.items()]
+    words = [found.sentence, plot.wait_quantiles_text(found.quantiles)]
+    words += [plot.wait_groups_text(group, by) for by, group in found.groups.items()]
+    words.append(plot.fleet_fit_text(found.candidates))
+    return told_svg([*charts, plot.plot_fleet_fit(found.candidates)], words)
+
+
+def _group(found: Calibration, by: str) -> str:
+    group = found.groups[by]
+    return page.figure(
+        roomy(plot.plot_wait_groups(group, by)),
+        title=f"Mean wait by {by}, observed and simulated",
+        alt=plot.wait_groups_text(group, by),
+        table=group,
+    )
