@@ -12,6 +12,7 @@ from gpuplanner.catalog import board_names, facts
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel, as_board, load_gpu_model, prove
 from gpuplanner.hardware.gpu import RESOURCES
+from gpuplanner.hardware.whole_boards import whole_board
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 
@@ -171,6 +172,18 @@ def test_own_board(toy_rows: Rows) -> None:
     assert board.untested == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
     assert prove(board, {"2g.16gb": 1, "1g.8gb": 2}).ok
     assert as_board(board) is board
+
+
+def test_an_instance_may_have_less_than_a_gib(toy_rows: Rows) -> None:
+    """Memory is any number above zero; what is none is not known."""
+    for told, known in ((0.5, 0.5), ("0.5", 0.5), (0, None), (-1, None), ("much", None)):
+        assert load_gpu_model("TOY", toy_rows(memory_gib=told)).profile("1g.8gb").memory_gib == known
+
+
+@pytest.mark.parametrize("name", ["T4", "a word of the source"])
+def test_a_board_that_nobody_can_cut_is_one_slice(name: str) -> None:
+    board = whole_board(name)
+    assert (board.memory_slices, board.compute_slices, board.profiles) == (1, 1, ())
 
 
 def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:

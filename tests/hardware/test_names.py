@@ -81,3 +81,16 @@ def test_more_gpus_than_a_node_has_are_not_searched():
     assert fewest_gpus("A100-40GB", {"1g.5gb": 7 * MOST_GPUS + 1}) is None
     assert fewest_gpus("A100-40GB", {}) == []
     assert at_least(load_gpu_model("A100-40GB"), {"gpu": 2, "1g.5gb": 8}) == 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "binding"),
+    [
+        ({"4g.40gb": 1, "2g.20gb": 2}, "8 of 7 compute slices"),
+        ({"3g.40gb": 1, "1g.20gb": 3}, "10 of 8 memory slices"),
+        ({"1g.10gb+me": 2}, "one has the media engines"),
+    ],
+)
+def test_each_sort_of_slice_alone_may_ask_for_a_second_board(counts, binding):
+    board = load_gpu_model("A100-80GB")
+    assert at_least(board, counts) == 2 == len(fewest_gpus(board, counts)), binding

@@ -221,6 +221,10 @@ def test_nodes_sum_to_what_jobs_held(make_jobs, make_nodes, window):
     assert table.group_by("node").agg(pl.col("installed_gpu_hours", "held_gpu_hours").sum()).sort(
         "node", nulls_last=True
     ).rows() == [("n0", 12.0, 3.0 + 2.5), ("n1", 8.0, 3.0), (None, 0.0, 1.0)]
+    first = table.filter(node="n0").select("hour", "held_gpu_hours").rows()
+    assert first == [
+        (window["start"] + timedelta(hours=hour), held) for hour, held in enumerate((2.5, 2.0, 1.0))
+    ]
 
 
 def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):

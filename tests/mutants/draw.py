@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -87,17 +87,16 @@ def mutants(file: str, source: str) -> list[Mutant]:
 
 
 def draw(found: Iterable[Mutant], number: int, seed: str) -> list[Mutant]:
-    """Some mutants, as many of each kind as there are: rare kinds are not lost among many constants."""
-    rng = random.Random(seed)
+    """Some mutants, as many of each kind as there are: rare kinds are not lost among many constants.
+
+    Each has a lot of its own, from its name and the seed: a change of the code leaves those elsewhere drawn.
+    """
     kinds: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in found:
+    for mutant in sorted(found, key=lambda one: hashlib.sha256(repr((seed, one.key)).encode()).digest()):
         kinds[mutant.kind].append(mutant)
-    for each in kinds.values():
-        rng.shuffle(each)
-    drawn: list[Mutant] = []
-    while len(drawn) < number and any(kinds.values()):
-        drawn += [kinds[kind].pop() for kind in sorted(kinds) if kinds[kind]]
-    return sorted(drawn[:number], key=lambda mutant: (mutant.file, mutant.line, mutant.what))
+    ranks = [(rank, kind) for kind, each in kinds.items() for rank in range(len(each))]
+    drawn = [kinds[kind][rank] for rank, kind in sorted(ranks)[:number]]
+    return sorted(drawn, key=lambda mutant: (mutant.file, mutant.line, mutant.what))
 
 
 def _faults_in(node: ast.AST, path: tuple[str, ...]) -> Iterator[tuple[str, str, ast.stmt | ast.expr, str]]:

@@ -89,5 +89,12 @@ def test_a_draw_is_the_same_for_the_same_seed_and_no_kind_is_lost(of_the_core):
     kinds = [each.kind for each in drawn]
     assert max(map(kinds.count, kinds)) - min(map(kinds.count, kinds)) <= 1
     assert all((one.file, one.line) <= (other.file, other.line) for one, other in pairwise(drawn))
-    assert draw(found, 10**6, "1") != []
     assert len(draw(found, 10**6, "1")) == len(found)
+
+
+def test_a_change_elsewhere_leaves_what_is_drawn(of_the_core):
+    """Without one module, what was drawn of all others is drawn again, and no more of a kind than were free."""
+    _, found = of_the_core
+    file = found[-1].file
+    drawn, without = draw(found, 40, "1"), draw([each for each in found if each.file != file], 40, "1")
+    assert {each.key for each in drawn if each.file != file} <= {each.key for each in without}
