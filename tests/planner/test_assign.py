@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import GpuModel, reconfiguration_cost
 from gpuplanner.planner import PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner.numbered.assign import most_switches
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 CUTS = (
@@ -117,6 +118,11 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
         cut = [(was, now) for was, now in zip(before, after, strict=True) if now not in (was, "off", "gpu")]
         best = min((rough(problem.board, *way) for way in other_ways(before, after)), default=(0, 0, 0))
         assert rough(problem.board, [was for was, _ in cut], [now for _, now in cut]) == best
+    cuts = [
+        sum(now not in (was, "off", "gpu") for was, now in itertools.pairwise(gpu))
+        for gpu in zip(*slots, strict=True)
+    ]
+    assert most_switches(problem, layouts, np.array(counts)) == max(cuts)
 
 
 def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(

@@ -1,0 +1,37 @@
+"""What jobs of one node did together: the busiest devices, one by one, shared by how much each job holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.ledger.together import BUSIEST_FIRST, seen_together
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HELD = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
+
+
+@given(held=HELD, states=st.lists(st.sampled_from(BUSIEST_FIRST), min_size=1, max_size=8))
+def test_the_busiest_devices_are_those_held(held, states):
+    """As many devices as are held are taken in the order of how busy they are, the last of them in part."""
+    jobs = pl.DataFrame(
+        {"job_id": [str(job) for job in range(len(held))], "gpus": held, "instances": None, "node_list": "n1"}
+        | {"start_time": NOON, "end_time": NOON + timedelta(hours=1), "profile_requested": None},
+        schema_overrides={"instances": pl.Int32, "profile_requested": pl.String},
+    )
+    devices = pl.DataFrame({"node": "n1", "kind": "", "minute": NOON, "state": states})
+    rows = {row["job_id"]: row for row in seen_together(jobs, devices).to_dicts()}
+    left = sum(held)
+    taken = dict.fromkeys(BUSIEST_FIRST, 0.0)
+    for state in sorted(states, key=BUSIEST_FIRST.index):
+        taken[state] += min(1.0, left)
+        left -= min(1.0, left)
+    for job, gpus in enumerate(held):
+        part = gpus / sum(held)
+        assert rows[str(job)]["devices"] == pytest.approx(sum(taken.values()) * part)
+        for state, number in taken.items():
+            assert rows[str(job)][state] == pytest.approx(number * part)
