@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware import fewest_gpus, load_gpu_model
 from gpuplanner.ledger import inferred_inventory, slabs
-from gpuplanner.ledger.boards_held import boards_at_once
+from gpuplanner.ledger.pools import boards_at_once
 from gpuplanner.ledger.window import Window
 
 H100 = "H100-80GB-SXM5"
