@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from gpuplanner.packing.budget import Budget
 from gpuplanner.scenario import Scenario
@@ -25,6 +25,8 @@ os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
+# A mutant is noticed or not (make mutants); nobody reads the smallest example.
+settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import random
+import tomllib
 from itertools import pairwise
 
 import pytest
+from hypothesis import settings
 
 from tests.mutants.draw import draw, mutants
 
@@ -98,3 +100,11 @@ def test_a_change_elsewhere_leaves_what_is_drawn(of_the_core):
     file = found[-1].file
     drawn, without = draw(found, 40, "1"), draw([each for each in found if each.file != file], 40, "1")
     assert {each.key for each in drawn if each.file != file} <= {each.key for each in without}
+
+
+def test_rooms_stand_on_what_there_is(root):
+    """Every room names code and tests that exist, and the tests know the profile that a run asks for."""
+    rooms = tomllib.loads((root / "tests" / "mutants" / "rooms.toml").read_text())
+    named = [each for room in rooms.values() for each in (*room["code"], *room["tests"])]
+    assert [each for each in named if not (root / each).exists()] == []
+    assert settings.get_profile("unshrunk").derandomize
