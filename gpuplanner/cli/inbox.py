@@ -141,6 +141,9 @@ def describe(
             help="Write telemetry by hour, device and job here: activity, memory, energy, coverage; .csv or .parquet.",
         ),
     ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--by-node", help="Also say how many GPU-hours were held on each node.")
+    ] = False,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +153,7 @@ def describe(
 
     if hours is not None:
         _write_hours(folder, hours)
-    told = study.describe(folder, smallest_group=smallest_group)
+    told = study.describe(folder, smallest_group=smallest_group, nodes=nodes)
     if smallest_group and "jobs" not in told["facts"]:
         say("warning: --smallest-group means nothing without jobs: it was left out")
     parts = {name: part for name, part in told.items() if name != "hours"}

@@ -3,7 +3,7 @@
 from gpuplanner.ledger.account import ONE_POOL, assumptions, gpu_time_ledger
 from gpuplanner.ledger.activity import held_by_activity
 from gpuplanner.ledger.calendar import by_period
-from gpuplanner.ledger.nodes import gpu_hours_by_node
+from gpuplanner.ledger.nodes import by_node, gpu_hours_by_node
 from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
 from gpuplanner.ledger.slices import slice_hours
 from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
@@ -14,6 +14,7 @@ __all__ = [
     "ONE_POOL",
     "assumptions",
     "by_bucket",
+    "by_node",
     "by_period",
     "by_tenant",
     "dark_share",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import datetime
 
 import polars as pl
 import pytest
@@ -48,6 +50,41 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
     code, _, err = command("describe", telemetry, "--smallest-group", "5")
     assert code == 0
     assert "means nothing without jobs" in err
+
+
+def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
+    """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
+    from gpuplanner.inbox.core.node_names import expand_node_list
+    from gpuplanner.study import load_trace
+
+    told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
+    trace = load_trace("sample")
+    first, last = trace.jobs["submit_time"].min(), datetime.fromisoformat(trace.provenance["span_end"])
+    held = Counter()
+    columns = ("gpus", "state", "start_time", "end_time", "node_list")
+    for gpus, state, start, end, names in trace.jobs.select(columns).rows():
+        nodes = expand_node_list(names) if names else [None]
+        known = start is not None and start < last and (end is not None or state == "RUNNING")
+        for node in nodes if known else []:
+            lasted = (min(end or last, last) - max(start, first)).total_seconds() / 3600
+            held[node] += lasted * gpus / len(nodes)
+    rows = {row["node"]: row for row in told["GPU-hours by node"]}
+    assert len(rows) >= 8
+    assert held == {node: pytest.approx(row["held_gpu_hours"], rel=1e-6) for node, row in rows.items()}
+    total = told["facts"]["installed_gpu_hours"]
+    assert sum(row["installed_gpu_hours"] for row in rows.values()) == pytest.approx(total)
+    worked = sum(row["gpu_hours"] for row in told["ledger"] if row["bucket"] in ("used", "unobserved"))
+    assert told["facts"]["dark_share"] == pytest.approx(1 - worked / total)
+    assert "GPU-hours by node" not in json.loads(command("describe", "sample", "--json")[1])
+
+
+def test_a_ledger_that_does_not_close_is_refused(command, monkeypatch):
+    from gpuplanner.study.past import accounts
+
+    monkeypatch.setattr(accounts, "installed_gpu_hours", lambda *_: 1.0)
+    code, out, err = command("describe", "sample")
+    assert (code, out) == (1, "")
+    assert "GPU-hours booked, 1.00 installed" in err
 
 
 def test_other_suffixes_are_refused_before_anything_is_read(command, tmp_path):

@@ -9,13 +9,18 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.demand import demand_series, weekly
+from gpuplanner.errors import require_sound
 from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import (
     by_bucket,
+    by_node,
     by_tenant,
+    dark_share,
     gpu_time_ledger,
     held_by_activity,
     held_by_state,
+    installed_gpu_hours,
+    reconcile,
     requested_allocated_active,
 )
 from gpuplanner.planner import PlanProblem, plan
@@ -26,6 +31,8 @@ from gpuplanner.study.stages import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
 WEEKLY_QUANTILE = 0.95
+CLOSES = 1e-6
+"""A ledger that differs from what is installed by a larger share is refused."""
 DESCRIBED = (
     "tenant", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
     "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
@@ -44,10 +51,23 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
 def trace_ledger(
     trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs."""
+    """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs.
+
+    Raises
+    ------
+    CheckError
+        If its buckets do not sum to the GPU-hours installed.
+    """
     if nodes is None:
         nodes = installed(trace, begin, end).inventory
-    return gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
+    booked = gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
+    closed = reconcile(booked, installed_gpu_hours(nodes, begin, end), tolerance=CLOSES)
+    if not closed["balanced"]:
+        text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed".format(
+            **closed
+        )
+        require_sound("ledger", [text])
+    return booked
 
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
@@ -140,13 +160,15 @@ def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
     return {"jobs": jobs, "gpu_hours": provenance["quarantined_gpu_hours"]} if jobs else None
 
 
-def describe_jobs(trace: Dataset) -> dict[str, Any]:
+def describe_jobs(trace: Dataset, *, nodes: bool = False) -> dict[str, Any]:
     """Say what the jobs of a dataset did, without planning anything.
 
     Parameters
     ----------
     trace : Dataset
         With the columns :data:`DESCRIBED` of its jobs at least.
+    nodes : bool
+        Also say what was held on each node.
 
     Returns
     -------
@@ -166,10 +188,12 @@ def describe_jobs(trace: Dataset) -> dict[str, Any]:
     there = installed(trace, begin, end)
     booked = trace_ledger(trace, begin, end, there.inventory)
     jobs = trace.jobs
+    by_each = {"GPU-hours by node": by_node(jobs, there.inventory, start=begin, end=end)} if nodes else {}
     return {
         "facts": facts
         | {
             "installed_gpu_hours": float(booked["gpu_hours"].sum()),
+            "dark_share": dark_share(booked)["dark"],
             "installed_gpus": there.gpus,
             "fleet": there.origin,
             "boards": there.listed,
@@ -178,6 +202,7 @@ def describe_jobs(trace: Dataset) -> dict[str, Any]:
         "hours": booked,
         **classes,
         "tenants": by_tenant(booked),
+        **by_each,
         "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
         "GPU-hours by how attempts ended": held_by_state(jobs, start=begin, end=end)
         .group_by("state", "lost")

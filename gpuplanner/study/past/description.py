@@ -18,7 +18,7 @@ Parts = dict[str, Any]
 """Facts (a mapping) and tables by title, in the order in which they are shown."""
 
 
-def describe(folder: str, *, smallest_group: int = 0) -> Parts:
+def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Parts:
     """Say what a folder holds, without planning anything.
 
     Parameters
@@ -27,6 +27,8 @@ def describe(folder: str, *, smallest_group: int = 0) -> Parts:
         Folder written by ``ingest``, or ``"sample"``.
     smallest_group : int
         Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+    nodes : bool
+        Also say how many GPU-hours were held on each node.
 
     Returns
     -------
@@ -49,7 +51,7 @@ def describe(folder: str, *, smallest_group: int = 0) -> Parts:
     found = load_trace(folder, columns=[*DESCRIBED, *people])
     parts: Parts = {"facts": found.summary(), "quality": found.quality}
     if "jobs" in found.tables:
-        told = describe_jobs(grouped(found, smallest_group))
+        told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
         parts["facts"] |= told.pop("facts")
         parts |= told
     for name, table in found.tables.items():
