@@ -167,4 +167,6 @@ def _print(claim: PublishedClaim, measured: Measured) -> None:
 
 
 def _filled(text: str, first: str = "", rest: str = "") -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    tied = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number stays with its unit
+    filled = textwrap.fill(tied, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ")

@@ -35,7 +35,8 @@ def measure(conditions: Conditions) -> Measured:
             for row in table.filter(part="thirds", need="both").iter_rows(named=True)
         ]
         said = ", ".join(f"{row['figure']} {_number(row['measured'])}" for row in rows)
-        why = f"Late over early demand by class of job, median: {said}."
+        whose = "of jobs that are made up, by class" if conditions.own == SAMPLE else "by class of job"
+        why = f"Late over early demand {whose}, median: {said}."
         return Measured.by(
             figures_of(rows), why, tables={"by definition of late": table} | made_up, remarks=tuple(remarks)
         )
@@ -55,12 +56,11 @@ def measure(conditions: Conditions) -> Measured:
         _figure(f"activity and memory of {busy['jobs']} measured runs", busy),
         _figure(f"time of a step in {paced.jobs} training logs", _row(paced)),
     ]
+    few = busy["low"] is None and paced.low is None
     why = (
-        f"GPUs of the measured runs are as busy late as early ({_number(busy['ratio'])} at the median), and a step on "
-        f"the same GPUs takes as long ({_number(paced.ratio)}, from {ratios.min():.2f} to "
-        f"{ratios.max():.2f}); but these are {busy['jobs']} and {paced.jobs} runs, too few to tell."
-        if busy["low"] is None and paced.low is None
-        else f"Late over early: {_number(busy['ratio'])} of activity and memory, {_number(paced.ratio)} of step time."
+        f"Late over early: {_number(busy['ratio'])} of activity and memory at the median of {busy['jobs']} runs, "
+        f"{_number(paced.ratio)} of the time of a step at the median of {paced.jobs} logs, from {ratios.min():.2f} to "
+        f"{ratios.max():.2f}{'; too few runs to tell' if few else ''}."
     )
     tables = {
         "by definition of late, measured runs": by_definition,

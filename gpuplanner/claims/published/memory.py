@@ -8,11 +8,15 @@ from gpuplanner.claims.published_claim import Conditions, Measured, PublishedCla
 from gpuplanner.claims.verdict import NOT_YET
 
 MEASUREMENTS = "memory/memory_measurements.csv"
+NOTHING = "Nothing in this package predicts memory from a model yet."
 
 
 def measure(conditions: Conditions) -> Measured:
     """Count the published measurements that a prediction will be held against; nothing predicts memory yet."""
-    waiting = pl.read_csv(conditions.folder() / MEASUREMENTS, infer_schema_length=None)
+    path = None if conditions.public is None else conditions.public / MEASUREMENTS
+    if path is None or not path.is_file():
+        return Measured(NOT_YET, NOTHING)
+    waiting = pl.read_csv(path, infer_schema_length=None)
     by_source = waiting.group_by("source").agg(
         measurements=pl.len(),
         models=pl.col("model").n_unique(),
@@ -20,10 +24,7 @@ def measure(conditions: Conditions) -> Measured:
         out_of_memory=(pl.col("status") != "ok").sum(),
     )
     peaks = int(by_source["with_a_peak"].sum())
-    why = (
-        f"Nothing in this package predicts memory from a model yet. {peaks} published peaks of {by_source.height} "
-        "sources wait for what will."
-    )
+    why = f"{NOTHING} {peaks} published peaks of {by_source.height} sources wait for what will."
     return Measured(NOT_YET, why, tables={"measurements that are waiting": by_source.sort("source")})
 
 
@@ -35,5 +36,4 @@ CLAIM = PublishedClaim(
     on="published measurements of peak memory",
     takes="a second",
     measure=measure,
-    needs=(MEASUREMENTS,),
 )
