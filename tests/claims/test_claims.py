@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ import pytest
 import gpuplanner
 from gpuplanner.claims import VERDICTS, Conditions, Measured, PublishedClaim, put_to_the_test
 from gpuplanner.claims.page import write_page
+from gpuplanner.claims.phases.held_out_jobs import GROUPS, make_held_out
 from gpuplanner.claims.published import every_claim
 from gpuplanner.claims.record import record_of
 from gpuplanner.claims.verdict import figure, figures_of, share_interval, share_over_units, verdict_of
 from gpuplanner.errors import MissingDependencyError
+from gpuplanner.phases import find_phases
 
 CLAIMS = every_claim()
 NO_FIGURES = {"cannot be tested here", "not yet testable"}
@@ -179,3 +182,27 @@ def test_page_and_json_have_the_same_figures(tmp_path):
     assert page.count(f"{record['figures'][0]['measured']:,.4g}") >= 1
     write_page(tmp_path / "out", tested, Conditions(seed=7))
     assert (tmp_path / "out" / "index.html").read_text() == page
+
+
+def test_phases_found_by_a_count_of_our_own():
+    """One job of every kind: true changes near which one is reported, counted one by one; the verdict follows."""
+    found = put_to_the_test(CLAIMS["phase-detection"], Conditions(seed=4, seeds=1))
+    hits = true = 0
+    for group in GROUPS:
+        job = make_held_out(group, 4)
+        times = job.samples["time"]
+        near = max(timedelta(minutes=2), (times[-1] - times[0]) / 100)
+        said = find_phases(job.samples)["start"][1:].to_list()
+        hits += sum(any(abs(change - at) <= near for at in said) for change in job.changes)
+        true += len(job.changes)
+    counts = found.tables["by group of jobs"].filter(kind="other generators")
+    assert (counts["hit"].sum(), counts["true"].sum()) == (hits, true)
+    row = found.figures.filter(figure="true changes that are found, other generators").row(0, named=True)
+    assert row["measured"] == pytest.approx(100 * hits / true)
+    inside = [low >= 90 for low in found.figures["low"]]
+    outside = [high < 90 for high in found.figures["high"]]
+    assert found.verdict == ("holds" if all(inside) else "holds in part")
+    assert any(inside)
+    assert found.figures["holds"].to_list() == [
+        True if within else False if beyond else None for within, beyond in zip(inside, outside, strict=True)
+    ]
