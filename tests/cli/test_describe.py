@@ -59,12 +59,13 @@ def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
     trace = load_trace("sample")
-    first, last = trace.jobs["submit_time"].min(), datetime.fromisoformat(trace.provenance["span_end"])
+    first, last = (datetime.fromisoformat(trace.provenance[side]) for side in ("span_start", "span_end"))
     held = Counter()
     columns = ("gpus", "state", "start_time", "end_time", "node_list")
     for gpus, state, start, end, names in trace.jobs.select(columns).rows():
         nodes = expand_node_list(names) if names else [None]
-        known = start is not None and start < last and (end is not None or state == "RUNNING")
+        known = start is not None and start < last and (end or last) > first
+        known &= end is not None or state == "RUNNING"
         for node in nodes if known else []:
             lasted = (min(end or last, last) - max(start, first)).total_seconds() / 3600
             held[node] += lasted * gpus / len(nodes)
