@@ -32,7 +32,7 @@ from gpuplanner.claims.unlike.made_up_jobs import (
 from gpuplanner.claims.unlike.programme import by_programme
 from gpuplanner.simulate import (
     Fleet,
-    Placement,
+    GangPlacement,
     Rules,
     Topology,
     dispatch,
@@ -139,7 +139,7 @@ def tiers():
     for seed in range(10):
         jobs = gangs(seed, 5_000, fleet.gpus, 0.6)
         for case in cases:
-            run = schedule(jobs, fleet, PASS, policy="p", placement=Placement(topology, *case))
+            run = schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
             cases[case].append(run["jct_s"].mean())
             lost[case].append(run["lost_gpu_s"].sum() / (jobs["run_s"] * jobs["gpus"]).sum())
     for case, values in cases.items():
@@ -154,7 +154,7 @@ def tiers():
     jobs = gangs(0, 100_000, fleet.gpus, 0.6)
     for case in ((("consolidate", 0.0)), ("best_fit", 60.0), ("first_fit", 0.0), ("spread", 0.0)):
         begin = time.process_time()
-        schedule(jobs, fleet, PASS, policy="p", placement=Placement(topology, *case))
+        schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
         seconds = time.process_time() - begin
         print(f"  {case[0]:<12} 100 000 jobs: {seconds:.2f} s, {100_000 / seconds:,.0f} jobs/s")
 

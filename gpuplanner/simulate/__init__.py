@@ -5,7 +5,7 @@ from gpuplanner.simulate.gangs.cluster import Cluster, Gang
 from gpuplanner.simulate.gangs.python_policies import in_order, run_gangs_by, schedule_by
 from gpuplanner.simulate.gangs.schedule import prepare, run_gangs, schedule
 from gpuplanner.simulate.gangs.spells import GangRun
-from gpuplanner.simulate.gangs.topology import Placement, Topology
+from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
 from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload, unservable
@@ -28,12 +28,12 @@ __all__ = [
     "FairShare",
     "Fleet",
     "Gang",
+    "GangPlacement",
     "GangRun",
     "GpuType",
     "MixedJobs",
     "MixedRun",
     "OnDemand",
-    "Placement",
     "Plans",
     "Preemption",
     "Rules",

@@ -31,8 +31,6 @@ from gpuplanner.simulate.slices.world import (
 )
 from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
 
-ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
-
 
 @dataclass(frozen=True)
 class Terms:
@@ -118,26 +116,9 @@ def _substitutes(cut: list[MigProfile]) -> Ints:
     numbered = list(enumerate(cut, start=1))
     standing_in = np.full((len(cut) + 1, len(cut) + 1), NONE)
     for number, profile in numbered:
-        able = [other for other, larger in numbered if other != number and holds(larger, profile)]
+        able = [other for other, larger in numbered if other != number and larger.serves(profile)]
         standing_in[number, : len(able)] = able
     return standing_in
-
-
-def holds(larger: MigProfile, smaller: MigProfile) -> bool:
-    """Whether a profile has at least as much memory, compute and engines as another.
-
-    Examples
-    --------
-    >>> from gpuplanner.hardware import as_board
-    >>> board = as_board("H100-80GB-SXM5")
-    >>> holds(board.profile("2g.20gb"), board.profile("1g.20gb"))
-    True
-    """
-    return (
-        larger.memory_slices >= smaller.memory_slices
-        and larger.compute_slices >= smaller.compute_slices
-        and all((larger.amount(engine) or 0) >= (smaller.amount(engine) or 0) for engine in ENGINES)
-    )
 
 
 def to_world(

@@ -8,7 +8,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, check
-from gpuplanner.simulate.build import holds
+from gpuplanner.sizing import smallest_serving
 
 OF_A_PHASE = ("profile", "run_s", "gpus", "sms_needed", "limit_s")
 
@@ -107,18 +107,9 @@ def hold_largest(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     chain = chain.with_columns(
         needs=pl.col("profile").unique().sort().over("job_id", mapping_strategy="join")
     )
-    held = {tuple(names): _holding(board, names) for names in chain["needs"].unique().to_list()}
+    held = {tuple(names): smallest_serving(board, names) for names in chain["needs"].unique().to_list()}
     most = pl.col("gpus").max().over("job_id")
     return chain.with_columns(
         profile=pl.Series("profile", [held[tuple(names)] for names in chain["needs"].to_list()], pl.String),
         gpus=most,
     ).drop("needs")
-
-
-def _holding(board: GpuModel, names: list[str]) -> str:
-    """Smallest profile that holds all of these."""
-    if WHOLE_GPU in names:
-        return WHOLE_GPU
-    needs = [board.profile(name) for name in names]
-    able = [profile for profile in board.profiles if all(holds(profile, need) for need in needs)]
-    return min(able, key=lambda profile: profile.size_order).name

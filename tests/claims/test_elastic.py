@@ -15,7 +15,7 @@ from gpuplanner.claims.unlike import ElasticModel, Goodput, by_power_mean, rigid
 from gpuplanner.claims.unlike.allocation import costs, offered
 from gpuplanner.errors import ScenarioError, SchemaError
 from gpuplanner.simulate import Fleet, Rules, schedule
-from gpuplanner.simulate.unlike.rounds import Round, RoundJob, Stage
+from gpuplanner.simulate.unlike.rounds import JobPhase, Round, RoundJob
 
 BOARD = "H100-80GB-SXM5"
 NODE = Fleet(BOARD, 1, 8)
@@ -74,7 +74,7 @@ def question_of(rates, capacity, options=None, age=1000.0):
     jobs = []
     for number, rate in enumerate(rates):
         sizes = np.arange(1, len(rate) + 1)
-        job = RoundJob(str(number), 0.0, 0 * sizes, sizes, (Stage(1.0, np.array(rate), np.array(rate)),))
+        job = RoundJob(str(number), 0.0, 0 * sizes, sizes, (JobPhase(1.0, np.array(rate), np.array(rate)),))
         if options is not None:
             job.option, job.start = options[number], 0.0
         jobs.append(job)

@@ -15,8 +15,8 @@ from gpuplanner.claims.unlike import Assignment, by_assignment, reassign
 from gpuplanner.errors import ScenarioError, SchemaError
 from gpuplanner.simulate import (
     Fleet,
+    GangPlacement,
     GpuType,
-    Placement,
     Rules,
     Topology,
     dispatch,
@@ -165,7 +165,7 @@ def test_on_one_type_opportunistic_is_first_fit(data):
     jobs, plans, work = single_plans(data.draw, list(range(1, nodes * per_node + 1)))
     jobs = jobs.with_columns(asked_type=pl.lit("one"), asked_gpus=plans["gpus"])
     run = dispatch(jobs, plans, (GpuType("one", nodes, per_node, 80.0),), opportunistic, policy="p")
-    placement = Placement(Topology.flat(per_node), "first_fit")
+    placement = GangPlacement(Topology.flat(per_node), "first_fit")
     plain = schedule(
         work, Fleet(BOARD, nodes, per_node), Rules(queue="pass"), policy="p", placement=placement
     )

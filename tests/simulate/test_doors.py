@@ -208,7 +208,7 @@ def test_importing_the_rooms_does_not_load_numba():
 
 def test_without_numba_the_extra_is_named(jobs_of, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("gpuplanner.simulate.")]:
-        if name.rpartition(".")[2] in ("engine", "heap", "jit", "layouts", "nodes"):
+        if name.rpartition(".")[2] in ("engine", "heap", "jit", "layout_changes", "nodes"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingDependencyError, match=r"gpuplanner\[simulate\]"):
@@ -258,17 +258,25 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
 
 
 @pytest.mark.long
-def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "now", "then"),
+    [
+        ("slices/layout_changes.py", "now + seconds", "now + 2 * seconds"),
+        ("gangs/nodes.py", "max(shadow, w.due[rank].at)", "w.due[rank].at + 100.0"),
+        ("heap.py", "= at, who\n    return size + 1", "= at + 1.0, who\n    return size + 1"),
+    ],
+)
+def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, tmp_path, file, now, then):
     copy = tmp_path / "gpuplanner"
     shutil.copytree(root / "gpuplanner", copy, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     before = python(WALK, **environment)
-    layouts = copy / "simulate" / "layouts.py"
-    source = layouts.read_text()
-    layouts.write_text(source.replace("now + seconds", "now + 2 * seconds"))
-    assert layouts.read_text() != source
+    called = copy / "simulate" / file
+    source = called.read_text()
+    called.write_text(source.replace(now, then))
+    assert called.read_text() != source
     assert python(WALK, **environment) != before
-    layouts.write_text(source)
+    called.write_text(source)
     assert python(WALK, **environment) == before
 
 

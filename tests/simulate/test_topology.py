@@ -14,7 +14,7 @@ from gpuplanner.errors import ScenarioError, SchemaError
 from gpuplanner.simulate import (
     Failures,
     Fleet,
-    Placement,
+    GangPlacement,
     Rules,
     Topology,
     run_gangs,
@@ -260,7 +260,7 @@ class EasyOracle(Oracle):
 @given(cluster=clusters())
 def test_backfill_by_every_rule_against_the_oracle(cluster, rule):
     jobs, fleet, topology = cluster
-    placement = Placement(topology, rule)
+    placement = GangPlacement(topology, rule)
     jobs = jobs.filter((pl.col("gpus") / fleet.gpus_per_node).ceil() <= fleet.nodes)
     mine = run_gangs_by(EasyOracle(jobs, fleet, placement), jobs, fleet, policy="p")
     compiled = run_gangs(jobs, fleet, Rules(queue="easy"), policy="p", placement=placement)
@@ -274,7 +274,7 @@ def test_backfill_into_one_node_is_the_plain_one(cluster, order):
     jobs, fleet, _ = cluster
     jobs = jobs.with_columns(tenant=pl.col("gpus").cast(pl.String))
     pool, rules = Fleet(BOARD, 1, fleet.gpus), Rules(queue="easy", order=order)
-    placed = schedule(jobs, pool, rules, policy="p", placement=Placement(Topology.flat(fleet.gpus)))
+    placed = schedule(jobs, pool, rules, policy="p", placement=GangPlacement(Topology.flat(fleet.gpus)))
     assert placed.equals(schedule(jobs, pool, rules, policy="p"))
 
 
@@ -284,7 +284,7 @@ def test_backfill_into_one_node_is_the_plain_one(cluster, order):
 @given(cluster=clusters(), patience=st.sampled_from([0.0, 3.0, 20.0, math.inf]))
 def test_every_rule_and_patience_against_the_oracle(cluster, patience, rule, queue):
     jobs, fleet, topology = cluster
-    placement = Placement(topology, rule, patience if rule in ("consolidate", "best_fit") else 0.0)
+    placement = GangPlacement(topology, rule, patience if rule in ("consolidate", "best_fit") else 0.0)
     if rule == "consolidate":
         jobs = jobs.filter((pl.col("gpus") / fleet.gpus_per_node).ceil() <= fleet.nodes)
     oracle = Oracle(jobs, fleet, placement, queue == "pass")
@@ -304,7 +304,9 @@ def test_every_rule_and_patience_against_the_oracle(cluster, patience, rule, que
 def test_one_tier_is_the_plain_loop(cluster, rules):
     jobs, fleet, _ = cluster
     jobs = jobs.with_columns(tenant=pl.col("gpus").cast(pl.String))
-    placed = schedule(jobs, fleet, rules, policy="p", placement=Placement(Topology.flat(fleet.gpus_per_node)))
+    placed = schedule(
+        jobs, fleet, rules, policy="p", placement=GangPlacement(Topology.flat(fleet.gpus_per_node))
+    )
     assert placed.equals(schedule(jobs, fleet, rules, policy="p"))
 
 
@@ -313,7 +315,9 @@ class TestByHand:
     TOPOLOGY = Topology(8, 8, nodes_per_rack=2, slowdowns=(1.0, 1.0, 1.5, 3.0, 3.0))
 
     def run(self, jobs, *arguments):
-        return schedule(jobs, self.FLEET, STRICT, policy="p", placement=Placement(self.TOPOLOGY, *arguments))
+        return schedule(
+            jobs, self.FLEET, STRICT, policy="p", placement=GangPlacement(self.TOPOLOGY, *arguments)
+        )
 
     def test_a_gang_of_two_nodes_takes_the_rack_that_is_free(self):
         run = self.run(gangs((0, 100, 2), (1, 100, 16)))
@@ -345,8 +349,8 @@ class TestRefused:
             lambda: Topology(8, 8, nodes_per_rack=0),
             lambda: Topology(8, 8, slowdowns=(1.0, 1.1, 1.0, 1.0, 1.0)),
             lambda: Topology(8, 8, slowdowns=(0.9, 1.0, 1.0, 1.0, 1.0)),
-            lambda: Placement(Topology.flat(8), "worst_fit"),
-            lambda: Placement(Topology.flat(8), patience_s=-1.0),
+            lambda: GangPlacement(Topology.flat(8), "worst_fit"),
+            lambda: GangPlacement(Topology.flat(8), patience_s=-1.0),
         ],
     )
     def test_values_out_of_range(self, make):
@@ -367,11 +371,15 @@ class TestRefused:
             ScenarioError, match="order 'fifo', 'sjf', 'qssf' or 'fair', queue 'strict', 'pass' or 'easy'"
         ):
             schedule(
-                gangs((0, 1, 1)), Fleet(BOARD, 1, 8), rules, policy="p", placement=Placement(Topology.flat(8))
+                gangs((0, 1, 1)),
+                Fleet(BOARD, 1, 8),
+                rules,
+                policy="p",
+                placement=GangPlacement(Topology.flat(8)),
             )
 
     def test_backfill_promises_a_start_and_not_a_tier(self):
-        placement = Placement(Topology.flat(8), patience_s=5.0)
+        placement = GangPlacement(Topology.flat(8), patience_s=5.0)
         with pytest.raises(ScenarioError, match=r"queue 'easy'.*patience_s 0"):
             schedule(
                 gangs((0, 1, 1), limit_s=[1.0]), Fleet(BOARD, 1, 8), Rules(), policy="p", placement=placement
@@ -385,13 +393,13 @@ class TestRefused:
         )
         topology = Topology(2, 4, slowdowns=(1.0, 2.0, 2.0, 2.0, 2.0))
         shares = jobs.with_columns(sensitivity=pl.Series([0.0, 0.0, 0.0, 1.0, 1.0]))
-        run = schedule(shares, Fleet(BOARD, 2, 4), Rules(), policy="p", placement=Placement(topology))
+        run = schedule(shares, Fleet(BOARD, 2, 4), Rules(), policy="p", placement=GangPlacement(topology))
         assert run.select("first_start", "end").rows() == [(0, 100), (1, 6), (100, 110), (110, 230), (11, 71)]
 
     def test_other_nodes_and_bad_shares(self):
         fleet = Fleet(BOARD, 1, 4)
         with pytest.raises(ScenarioError, match="node_gpus of the fleet, 4"):
-            schedule(gangs((0, 1, 1)), fleet, STRICT, policy="p", placement=Placement(Topology.flat(8)))
+            schedule(gangs((0, 1, 1)), fleet, STRICT, policy="p", placement=GangPlacement(Topology.flat(8)))
         jobs = gangs((0, 1, 1), sensitivity=[-1.0])
         with pytest.raises(SchemaError, match="'sensitivity'"):
-            schedule(jobs, fleet, STRICT, policy="p", placement=Placement(Topology.flat(4)))
+            schedule(jobs, fleet, STRICT, policy="p", placement=GangPlacement(Topology.flat(4)))

@@ -31,9 +31,9 @@ def by_power_mean(power: float = -1.0, least_gain: float = 0.0) -> Allocate:
 
     Examples
     --------
-    >>> from gpuplanner.simulate.unlike.rounds import Stage
+    >>> from gpuplanner.simulate.unlike.rounds import JobPhase
     >>> sizes = np.arange(1, 5)
-    >>> stages = [(Stage(1.0, rates, rates),) for rates in (1.0 * sizes, np.sqrt(sizes))]
+    >>> stages = [(JobPhase(1.0, rates, rates),) for rates in (1.0 * sizes, np.sqrt(sizes))]
     >>> jobs = [RoundJob("ab"[i], 0.0, 0 * sizes, sizes, stages[i]) for i in range(2)]
     >>> [int(sizes[option]) for option in by_power_mean()(Round(0.0, jobs, (4,), 30.0))]
     [2, 2]
@@ -46,9 +46,9 @@ def offered(job: RoundJob, least_gain: float) -> list[int]:
 
     Examples
     --------
-    >>> from gpuplanner.simulate.unlike.rounds import Stage
+    >>> from gpuplanner.simulate.unlike.rounds import JobPhase
     >>> rates = np.array([1.0, 1.9, 2.0, 1.8])
-    >>> job = RoundJob("a", 0.0, np.zeros(4, int), np.arange(1, 5), (Stage(1.0, rates, rates),))
+    >>> job = RoundJob("a", 0.0, np.zeros(4, int), np.arange(1, 5), (JobPhase(1.0, rates, rates),))
     >>> offered(job, 0.0), offered(job, 0.5)
     ([0, 1, 2], [0, 1])
     """

@@ -18,7 +18,7 @@ from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
 from gpuplanner.simulate.slices.world import Floats, Ints
 from gpuplanner.simulate.unlike.mixed import GpuType
-from gpuplanner.simulate.unlike.rounds import Allocate, RoundJob, Stage, run_rounds
+from gpuplanner.simulate.unlike.rounds import Allocate, JobPhase, RoundJob, run_rounds
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _job(
     """One job with its phases."""
     name = row["job_class"]
     stages = tuple(
-        Stage(row["examples"] * share, near, apart)
+        JobPhase(row["examples"] * share, near, apart)
         for (share, _), (near, apart) in zip(models[name].phases, rates[name], strict=True)
     )
     if any(not (stage.rates > 0).any() for stage in stages):

@@ -15,7 +15,7 @@ from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
 from gpuplanner.simulate.unlike.dispatch import MixedRun
 from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, mixed_jobs
-from gpuplanner.simulate.unlike.rounds import Allocate, Round, RoundJob, Stage, run_rounds
+from gpuplanner.simulate.unlike.rounds import Allocate, JobPhase, Round, RoundJob, run_rounds
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _round_job(job: MixedJob) -> RoundJob:
     """The share of a job's work that is done each second is the reciprocal of its run time."""
     rates = np.array([1.0 / option.run_s for option in job.options])
     kinds, gpus = np.array([(option.kind, option.gpus) for option in job.options]).T
-    return RoundJob(job.job_id, job.submit_s, kinds, gpus, (Stage(1.0, rates, rates),))
+    return RoundJob(job.job_id, job.submit_s, kinds, gpus, (JobPhase(1.0, rates, rates),))
 
 
 def _outcomes(

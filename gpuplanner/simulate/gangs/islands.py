@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.errors import ScenarioError, SchemaError, message
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs.tables import Gangs
-from gpuplanner.simulate.gangs.topology import PLACEMENTS, Placement
+from gpuplanner.simulate.gangs.topology import PLACEMENTS, GangPlacement
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.world import Floats, Ints
 
@@ -39,7 +39,7 @@ class Places(NamedTuple):
     pieces: Ints  # [job] how many
 
 
-def to_places(gangs: Gangs, jobs: pl.DataFrame, fleet: Fleet, placement: Placement) -> Places:
+def to_places(gangs: Gangs, jobs: pl.DataFrame, fleet: Fleet, placement: GangPlacement) -> Places:
     """Fill the arrays for the jobs of ``gangs``, whose rows are those of ``jobs``."""
     topology = placement.topology
     islands = fleet.gpus // topology.island_gpus
@@ -88,7 +88,7 @@ def with_sensitivity(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(sensitivity=given.gather(table["row"]))
 
 
-def refuse_for_placement(rules: Rules, fleet: Fleet, placement: Placement) -> None:
+def refuse_for_placement(rules: Rules, fleet: Fleet, placement: GangPlacement) -> None:
     """Raise if the rules are more than the loop over placed gangs knows, or the nodes are others.
 
     Raises

@@ -17,11 +17,11 @@ from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
 from gpuplanner.simulate.gangs.tables import MOST_STARTS, STOP
 from gpuplanner.simulate.rules import Preemption
 
-Policy = Callable[[Cluster], object]
+GangPolicy = Callable[[Cluster], object]
 """Looks at a cluster, and starts and stops jobs."""
 
 
-def in_order(key: Callable[[Gang], object], *, passing: bool = False) -> Policy:
+def in_order(key: Callable[[Gang], object], *, passing: bool = False) -> GangPolicy:
     """Make a policy of an order.
 
     Parameters
@@ -45,7 +45,7 @@ def in_order(key: Callable[[Gang], object], *, passing: bool = False) -> Policy:
 
 
 def schedule_by(
-    choose: Policy,
+    choose: GangPolicy,
     jobs: pl.DataFrame,
     fleet: Fleet,
     *,
@@ -92,7 +92,7 @@ def schedule_by(
 
 
 def run_gangs_by(
-    choose: Policy,
+    choose: GangPolicy,
     jobs: pl.DataFrame,
     fleet: Fleet,
     *,

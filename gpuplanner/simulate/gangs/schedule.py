@@ -23,7 +23,7 @@ from gpuplanner.simulate.gangs.tables import (
     to_gangs,
     with_more_slices,
 )
-from gpuplanner.simulate.gangs.topology import Placement
+from gpuplanner.simulate.gangs.topology import GangPlacement
 from gpuplanner.simulate.jobs import checked
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.world import NONE, Ints, Table
@@ -35,7 +35,7 @@ def schedule(
     rules: Rules,
     *,
     policy: str,
-    placement: Placement | None = None,
+    placement: GangPlacement | None = None,
     replication: int = 0,
 ) -> pl.DataFrame:
     """Serve jobs on whole GPUs by any order and queue.
@@ -56,7 +56,7 @@ def schedule(
         How jobs are served.
     policy : str
         Name written into the outcomes.
-    placement : Placement, optional
+    placement : GangPlacement, optional
         Another rule for nodes than that above, with tiers of the network that slow gangs down. The orders are
         then ``"fifo"``, ``"sjf"``, ``"qssf"`` and ``"fair"``, the queues ``"strict"``, ``"pass"`` and, without
         patience, ``"easy"``, where limits grow with the slow-down; and the jobs may have a column
@@ -97,7 +97,7 @@ def run_gangs(
     rules: Rules,
     *,
     policy: str,
-    placement: Placement | None = None,
+    placement: GangPlacement | None = None,
     replication: int = 0,
 ) -> GangRun:
     """Serve jobs as :func:`schedule` does, and say besides when each of them held its GPUs.
@@ -155,7 +155,7 @@ class _Served:
         return found | {"job": np.asarray(self.gangs.jobs.row)[found["job"]]}
 
 
-def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: Placement | None) -> _Served:
+def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: GangPlacement | None) -> _Served:
     """Check the jobs, and run the loop."""
     if placement is None:
         table = checked_gangs(jobs, fleet, rules)

@@ -101,7 +101,7 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class Placement:
+class GangPlacement:
     """Which nodes a gang gets, and for how long it waits for better ones.
 
     Parameters
@@ -131,7 +131,7 @@ class Placement:
 
     Examples
     --------
-    >>> Placement(Topology.flat(8), "spread", patience_s=60.0)
+    >>> GangPlacement(Topology.flat(8), "spread", patience_s=60.0)
     Traceback (most recent call last):
         ...
     gpuplanner.errors.ScenarioError: placement 'spread': expected patience_s 0, ...

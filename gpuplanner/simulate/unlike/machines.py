@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, Option
+from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, PlanOption
 
 Held = tuple[str, str, int, int, float, float]
 PLACES = {
@@ -98,7 +98,7 @@ class Machines:
 class Choice:
     """How a job is to run: by an option, with GPUs of nodes of its type."""
 
-    option: Option
+    option: PlanOption
     nodes: dict[int, int]
 
 

@@ -97,7 +97,7 @@ class Plans(dy.Schema):
     """On GPUs of speed 1."""
 
 
-class Option(NamedTuple):
+class PlanOption(NamedTuple):
     """One plan of a job on one type: number of the type in the fleet, the plan, and the run time there [s]."""
 
     kind: int
@@ -118,18 +118,18 @@ class MixedJob:
         Its identity.
     submit_s : float
         Not below 0 [s].
-    options : tuple of Option
+    options : tuple of PlanOption
         Plans by fewest GPUs, then least tensor parallelism; for each the types with enough memory, the smallest
         first, then the fastest.
-    asked : Option or None
+    asked : PlanOption or None
         What its user would pick.
     """
 
     number: int
     job_id: str
     submit_s: float
-    options: tuple[Option, ...]
-    asked: Option | None
+    options: tuple[PlanOption, ...]
+    asked: PlanOption | None
 
 
 def mixed_jobs(
@@ -158,7 +158,9 @@ def mixed_jobs(
         raise ScenarioError(message("fleet", "at least one type, each once", str(names), "Change it."))
     table = check(jobs, MixedJobs, where="jobs to schedule").with_row_index("row").sort("submit_s", "row")
     rows = _options(table, check(plans, Plans, where="plans"), fleet).rows()
-    ways = {number: [Option(*row[1:]) for row in mine] for number, mine in groupby(rows, key=itemgetter(0))}
+    ways = {
+        number: [PlanOption(*row[1:]) for row in mine] for number, mine in groupby(rows, key=itemgetter(0))
+    }
     asked = table.select("submit_s", "job_id", "asked_type", "asked_gpus").rows()
     found = []
     for number, (submit, job_id, name, gpus) in enumerate(asked):

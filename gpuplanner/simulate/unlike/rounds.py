@@ -20,7 +20,7 @@ from gpuplanner.simulate.unlike.mixed import GpuType
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobPhase:
     """One phase of a job.
 
     Parameters
@@ -48,7 +48,7 @@ class RoundJob:
         Not below 0 [s].
     kinds, gpus : array of int, shape (n_options,)
         Type and number of GPUs of each way to run it.
-    stages : tuple of Stage
+    stages : tuple of JobPhase
         In order.
     option : int
         The present one; -1 if it has no GPUs.
@@ -60,7 +60,7 @@ class RoundJob:
     submit_s: float
     kinds: NDArray[np.int64]
     gpus: NDArray[np.int64]
-    stages: tuple[Stage, ...]
+    stages: tuple[JobPhase, ...]
     option: int = -1
     restarts: int = 0
     stage: int = 0
