@@ -16,9 +16,9 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.inbox.public import made_up_jobs
+from gpuplanner.inbox.made_up import jobs as made_up_jobs
+from gpuplanner.inbox.made_up.telemetry import make_samples
 from gpuplanner.inbox.public.dlrm import read_dlrm
-from gpuplanner.inbox.public.made_up_telemetry import make_samples
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion
 

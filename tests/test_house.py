@@ -1,8 +1,12 @@
-"""The map of the house is true: what a newcomer reads in ``docs/house.md`` and ``CONTRIBUTING.md`` is what there is."""
+"""The house keeps its map: few files on a level, one meaning a class name, and a door for every capability."""
 
 from __future__ import annotations
 
 import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,26 +15,84 @@ import gpuplanner
 
 PACKAGE = Path(gpuplanner.__file__).parent
 MOST_FILES = 20
-"""Files on one level of the house, beside its door, that a newcomer can hold in mind."""
+"""Files on one level, beside its door, that a newcomer can hold in mind."""
 
-COMING = {
-    # name → the door that it is to get
-    "planner.robust": "plan: a plan for several forecasts",
+COMING: dict[str, tuple[str, ...]] = {
+    "compare: who was due what, who borrowed from whom": (
+        "simulate/gangs/schedule: run_gangs",
+        "simulate/gangs/spells: GangRun",
+        "simulate/gangs/spells: gang_spells",
+        "metrics/accounts: Scheduled",
+        "metrics/accounts: always_on",
+        "metrics/borrowing: borrowing",
+        "metrics/finish_time: finish_time_fairness",
+        "metrics/finish_time: isolated_outcomes",
+        "metrics/finish_time: rho_by_tenant",
+        "metrics/tenants: entitlements",
+        "metrics/tenants: jain_index",
+        "metrics/tenants: shares_over_time",
+        "metrics/tenants: tenant_accounts",
+        "metrics/tenants: tenant_pieces",
+        "plot/fairness: borrowing_text",
+        "plot/fairness: entitlements_text",
+        "plot/fairness: plot_borrowing",
+        "plot/fairness: plot_entitlements",
+        "plot/fairness: plot_tenant_shares",
+        "study/future/fairness: Fairness",
+        "study/future/fairness: fairness",
+    ),
+    "compare: slices cut by phase instead of by job": (
+        "simulate/job_phases: hold_largest",
+        "sizing/smallest_profile: smallest_serving",
+    ),
+    "simulate and describe: measures of a run and of nodes": (
+        "metrics/fragments: fragmentation_totals",
+        "metrics/instances: instance_fragmentation",
+        "metrics/jobs: distribution",
+        "metrics/power: hours_by_condition",
+        "metrics/ranking: holm",
+        "metrics/ranking: rank_policies",
+        "plot/speed: plot_speed_accuracy",
+        "plot/speed: plot_speeds",
+        "sizing/rightsize: rightsize_summary",
+    ),
+    "plan: one that holds under several forecasts, one that rolls on, and the order of its drains": (
+        "planner/numbered/transition: transition",
+        "planner/online: roll",
+        "planner/online: stretch",
+        "planner/program/realised_cost: realised_cost",
+        "planner/robust: RobustPlans",
+        "planner/robust: robust",
+    ),
+    "size: how fast a job is on a slice": (
+        "sizing/speed/fast_enough: SpeedNeeds",
+        "sizing/speed/fast_enough: smallest_fast_enough",
+        "sizing/speed/measurements: own_measurements",
+        "sizing/speed/store: default_model",
+        "sizing/speed/store: model_from_json",
+        "sizing/speed/store: model_to_json",
+    ),
+    "the recipe for a policy of one's own in CONTRIBUTING.md": (
+        "simulate/gangs/cluster: Cluster",
+        "simulate/gangs/cluster: Gang",
+        "simulate/gangs/python_policies: in_order",
+        "simulate/gangs/python_policies: run_gangs_by",
+        "simulate/gangs/python_policies: schedule_by",
+    ),
 }
-"""Public names that no door reaches yet. The list may only get shorter."""
+"""Door that is to come → public names that wait for it. The list may only get shorter."""
 
-
-def sources() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+TOOLS = ("docs/make_reference.py", "data/make_sample.py")
+"""What the project itself runs on its own package, beside commands and notebooks."""
 
 
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    return sources()
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def words(tree: ast.AST) -> set[str]:
-    """Every name that code uses."""
+    """Names that code uses, whatever they belong to."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -40,3 +102,92 @@ def words(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.name for alias in node.names}
     return found
+
+
+def named(node: ast.stmt) -> list[str]:
+    """Names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+    return []
+
+
+def code_of(notebook: Path) -> ast.Module:
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    lines = [
+        line for cell in cells if cell["cell_type"] == "code" for line in "".join(cell["source"]).split("\n")
+    ]
+    return ast.parse("\n".join(line for line in lines if not line.lstrip().startswith(("%", "!"))))
+
+
+def recipes(root: Path) -> set[str]:
+    """Names that the recipes for newcomers use; the tests run them."""
+    text = (root / "CONTRIBUTING.md").read_text("utf-8")
+    return set().union(
+        *(words(ast.parse(code)) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    )
+
+
+def said_at_doors(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
+    """Names that commands, notebooks and the project's own tools use, and what modules run as they load."""
+    said = set().union(*(words(code_of(path)) for path in (root / "notebooks").glob("*.ipynb")))
+    said |= set().union(*(words(ast.parse((root / tool).read_text("utf-8"))) for tool in TOOLS))
+    for path, tree in trees.items():
+        for node in tree.body:
+            if path.is_relative_to(PACKAGE / "cli"):
+                said |= words(node) | set(named(node))
+            elif isinstance(node, ast.Expr):
+                said |= words(node)
+    return said | recipes(root) | {"SOURCE", "CLAIM"}  # readers and claims are found by these names
+
+
+def reached(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
+    """Names that are used by what a door uses, however many steps behind it."""
+    bodies: defaultdict[str, set[str]] = defaultdict(set)
+    for tree in trees.values():
+        for node in tree.body:
+            if "__all__" not in (names := named(node)):
+                for name in names:
+                    bodies[name] |= words(node)
+    found: set[str] = set()
+    todo = list(said_at_doors(root, trees))
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += bodies.get(name, ())
+    return found
+
+
+def public(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Module and name of every public function and class."""
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield path.relative_to(PACKAGE).with_suffix("").as_posix(), node.name
+
+
+def test_every_public_name_is_reached_from_a_door(root, trees):
+    known = reached(root, trees)
+    unreached = {f"{module}: {name}" for module, name in public(trees) if name not in known}
+    coming = {name for names in COMING.values() for name in names}
+    assert unreached - coming == set(), "give it a command or a notebook, or take it out"
+    assert coming - unreached == set(), "these have their door: take them off the list"
+
+
+def test_a_class_name_has_one_meaning(trees):
+    homes = defaultdict(list)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(path.relative_to(PACKAGE).as_posix())
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_no_level_holds_more_files_than_a_newcomer_can(trees):
+    levels = defaultdict(int)
+    for path in trees:
+        if path.name != "__init__.py":
+            levels[path.parent.relative_to(PACKAGE).as_posix()] += 1
+    assert {level: files for level, files in levels.items() if files > MOST_FILES} == {}

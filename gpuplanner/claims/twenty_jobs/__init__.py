@@ -24,7 +24,7 @@ from gpuplanner.claims.twenty_jobs.experiment import (
 )
 from gpuplanner.claims.twenty_jobs.harder import Harder, draw_harder
 from gpuplanner.claims.twenty_jobs.recommend import Profiling, observe, recommend
-from gpuplanner.claims.twenty_jobs.serve import Served, serve
+from gpuplanner.claims.twenty_jobs.serve import ServedBatch, serve
 from gpuplanner.claims.twenty_jobs.space import Space, draw_designs, outcomes, percentiles
 from gpuplanner.claims.twenty_jobs.speed import SPEEDS
 
@@ -43,7 +43,7 @@ __all__ = [
     "Harder",
     "Policy",
     "Profiling",
-    "Served",
+    "ServedBatch",
     "Space",
     "ablate",
     "ablations",

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.claims.twenty_jobs.design import Design
-from gpuplanner.claims.twenty_jobs.serve import LEAD_S, MINUTE_S, Served
+from gpuplanner.claims.twenty_jobs.serve import LEAD_S, MINUTE_S, ServedBatch
 from gpuplanner.claims.twenty_jobs.speed import capacities, demand, whole_capacity
 from gpuplanner.errors import GpuPlannerError, message
 from gpuplanner.hardware import parse_layout
@@ -17,12 +17,12 @@ TOLERANCE = 1e-9
 """By how much, relative, work done may differ from work drawn: rounding of sums of some dozen floats."""
 
 
-def account(served: Served, design: Design, *, speed: str = "slices") -> dict[str, Any]:
+def account(served: ServedBatch, design: Design, *, speed: str = "slices") -> dict[str, Any]:
     """Sum up one batch, and check that no work appeared or vanished.
 
     Parameters
     ----------
-    served : Served
+    served : ServedBatch
         From :func:`gpuplanner.claims.twenty_jobs.serve.serve`.
     design : Design
         The fleet.
@@ -118,7 +118,7 @@ def _work(attempts: pl.DataFrame, capacity: np.ndarray | float = 1.0) -> float:
     return float((attempts["rate"].to_numpy() * held / capacity).sum())
 
 
-def _supply(served: Served, design: Design, speed: str, until_min: float) -> dict[str, float]:
+def _supply(served: ServedBatch, design: Design, speed: str, until_min: float) -> dict[str, float]:
     """Minutes of capacity, of instances and of GPUs, from the queueing to completion."""
     capacity = capacities(design.board, speed)
     total = dict.fromkeys(("capacity", "instances", "gpus"), 0.0)

@@ -7,7 +7,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.claims.twenty_jobs.brief import TARGETS
-from gpuplanner.claims.twenty_jobs.serve import Served
+from gpuplanner.claims.twenty_jobs.serve import ServedBatch
 from gpuplanner.plot import prepare, theme
 
 _SEEDS_HEIGHT = 120
@@ -83,12 +83,12 @@ def plot_seeds(rows: pl.DataFrame) -> ChartType:
     return theme.finish(chart, title=title, names=prepare.label_width(policies))
 
 
-def plot_timeline(served: dict[str, Served]) -> ChartType:
+def plot_timeline(served: dict[str, ServedBatch]) -> ChartType:
     """Who ran where and when, one panel for each way of serving, one row per GPU and instance.
 
     Parameters
     ----------
-    served : dict of str to Served
+    served : dict of str to ServedBatch
         The same jobs served in different ways.
 
     Examples
@@ -139,7 +139,7 @@ def plot_timeline(served: dict[str, Served]) -> ChartType:
     )
 
 
-def _lanes(served: Served) -> pl.DataFrame:
+def _lanes(served: ServedBatch) -> pl.DataFrame:
     """Attempts with the instance that they ran on; instances of one profile on one GPU are told apart by time."""
     where = served.run.outcomes.select(
         job_id=pl.col("job_id").str.split("/").list.first(),

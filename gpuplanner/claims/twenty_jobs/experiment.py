@@ -13,7 +13,7 @@ from gpuplanner.claims.twenty_jobs.arrange import LAYOUTS, arrange
 from gpuplanner.claims.twenty_jobs.design import Design
 from gpuplanner.claims.twenty_jobs.draw import draw
 from gpuplanner.claims.twenty_jobs.recommend import Profiling, observe, recommend, shipped_rule, verdicts
-from gpuplanner.claims.twenty_jobs.serve import Served, serve
+from gpuplanner.claims.twenty_jobs.serve import ServedBatch, serve
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.metrics import mean_interval, paired
 
@@ -74,12 +74,12 @@ def one(
     profiling: Profiling | None = None,
     *,
     speed: str = "slices",
-) -> tuple[Served, list[str]]:
+) -> tuple[ServedBatch, list[str]]:
     """Serve the jobs of one seed under one policy.
 
     Returns
     -------
-    Served
+    ServedBatch
         What became of them.
     list of str
         Profiles that the policy asked for, in the order of the jobs.

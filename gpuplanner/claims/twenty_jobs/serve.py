@@ -22,7 +22,7 @@ MINUTE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedBatch:
     """What became of a batch.
 
     Parameters
@@ -39,7 +39,9 @@ class Served:
     run: Run
 
 
-def serve(jobs: pl.DataFrame, arrangement: Arrangement, design: Design, *, speed: str = "slices") -> Served:
+def serve(
+    jobs: pl.DataFrame, arrangement: Arrangement, design: Design, *, speed: str = "slices"
+) -> ServedBatch:
     """Serve a batch first come, first served, each job only on exactly the profile it was given.
 
     A job whose peak memory is more than its instance holds dies when it gets there, and starts again from
@@ -59,7 +61,7 @@ def serve(jobs: pl.DataFrame, arrangement: Arrangement, design: Design, *, speed
 
     Returns
     -------
-    Served
+    ServedBatch
 
     Examples
     --------
@@ -108,7 +110,7 @@ def _attempts(jobs: pl.DataFrame, design: Design, speed: str, attempt: int) -> p
     )
 
 
-def _simulated(attempts: pl.DataFrame, calendar: Calendar, design: Design) -> Served:
+def _simulated(attempts: pl.DataFrame, calendar: Calendar, design: Design) -> ServedBatch:
     """One run of the simulator; every time of its clock is the case's time and the lead."""
     placed = attempts.filter(pl.col("profile").is_not_null())
     workload = placed.select(
@@ -127,7 +129,7 @@ def _simulated(attempts: pl.DataFrame, calendar: Calendar, design: Design) -> Se
         start_min=(pl.col("first_start") - LEAD_S) / MINUTE_S,
         end_min=(pl.col("end") - LEAD_S) / MINUTE_S,
     )
-    return Served(attempts.join(times, on=["job_id", "attempt"], how="left", maintain_order="left"), run)
+    return ServedBatch(attempts.join(times, on=["job_id", "attempt"], how="left", maintain_order="left"), run)
 
 
 @functools.lru_cache(maxsize=64)

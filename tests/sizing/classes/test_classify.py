@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import read_slurm
-from gpuplanner.inbox.public import made_up_jobs
+from gpuplanner.inbox.made_up import jobs as made_up_jobs
 from gpuplanner.inbox.public.acme import read_acme
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion, rule_precision, shipped_rules
 from gpuplanner.sizing.classes.facts import job_facts

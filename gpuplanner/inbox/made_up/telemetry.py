@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.catalog import board_spec, parameter
-from gpuplanner.inbox.public.made_up_jobs import BOARD
+from gpuplanner.inbox.made_up.jobs import BOARD
 from gpuplanner.schemas import Samples, check
 
 MINUTE_S = 60

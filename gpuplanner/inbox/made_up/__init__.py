@@ -1,0 +1,1 @@
+"""Jobs and telemetry drawn by seed: what the shipped sample is made of."""
