@@ -96,3 +96,26 @@ def keep_nodes(w: Machine, part: int, count: int) -> None:
                 count -= 1
                 if count == 0:
                     return
+
+
+@compiled
+def note_due(w: Machine, job: int, due: float) -> None:
+    """Keep when a running job is over by its limit, in order of time."""
+    s = w.status[0]
+    place = s.holding
+    while place and w.due[place - 1].at > due:
+        w.due[place] = w.due[place - 1]
+        place -= 1
+    w.due[place].at, w.due[place].who = due, job
+    s.holding += 1
+
+
+@compiled
+def forget_due(w: Machine, job: int) -> None:
+    """Take a job off the list of those to end by their limits."""
+    place = 0
+    while w.due[place].who != job:
+        place += 1
+    w.status[0].holding -= 1
+    for rank in range(place, w.status[0].holding):
+        w.due[rank] = w.due[rank + 1]

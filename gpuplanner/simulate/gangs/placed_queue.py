@@ -18,7 +18,7 @@ from gpuplanner.simulate.gangs.holding import begin_run, end_run
 from gpuplanner.simulate.gangs.islands import CONSOLIDATE, Places
 from gpuplanner.simulate.gangs.queues import CLOSED, OPEN, SHORT, age, first_job, hold, let_go
 from gpuplanner.simulate.gangs.tables import EASY, NOBODY, PASS, Gangs
-from gpuplanner.simulate.gangs.waiting_lines import join_line, leave_line
+from gpuplanner.simulate.gangs.waiting_lines import join_line, leave_line, let_arrive, next_instant
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE
@@ -29,11 +29,7 @@ def run_placed(w: Gangs, p: Places) -> None:
     """Run until nothing more happens."""
     s = w.status[0]
     while True:
-        now = s.wake
-        if s.running:
-            now = min(now, w.ends[0].at)
-        if s.arrived < len(w.jobs):
-            now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
+        now = next_instant(w)
         if now == np.inf:
             return
         if w.fair:
@@ -45,11 +41,7 @@ def run_placed(w: Gangs, p: Places) -> None:
             let_go(w, job)
             move(p, job, 1)
             end_run(w, job, 0.0)
-        while s.arrived < len(w.jobs) and w.jobs[w.arrivals[s.arrived]].submit <= now:
-            job = w.arrivals[s.arrived]
-            s.arrived += 1
-            w.jobs[job].since = now
-            join_line(w, job)
+        let_arrive(w)
         start_jobs(w, p)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
-from gpuplanner.simulate.gangs.nodes import choose_nodes, keep_nodes
+from gpuplanner.simulate.gangs.nodes import choose_nodes, forget_due, keep_nodes, note_due
 from gpuplanner.simulate.gangs.tables import EASY, NOBODY, PASS, Gangs
-from gpuplanner.simulate.gangs.waiting_lines import first_by, join_line, leave_line
+from gpuplanner.simulate.gangs.waiting_lines import first_by, join_line, leave_line, let_arrive, next_instant
 from gpuplanner.simulate.heap import drop, pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE
@@ -25,11 +25,7 @@ def run_queues(w: Gangs) -> bool:
     while s.stuck == NONE:
         if s.stopped and s.stopped + s.running > len(w.stops):
             return False
-        now = s.wake
-        if s.running:
-            now = min(now, w.ends[0].at)
-        if s.arrived < len(w.jobs):
-            now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
+        now = next_instant(w)
         if now == np.inf:
             return True
         if w.fair:
@@ -41,11 +37,7 @@ def run_queues(w: Gangs) -> bool:
             let_go(w, job)
             if not end_run(w, job, 0.0):
                 join_line(w, job)
-        while s.arrived < len(w.jobs) and w.jobs[w.arrivals[s.arrived]].submit <= now:
-            job = w.arrivals[s.arrived]
-            s.arrived += 1
-            w.jobs[job].since = now
-            join_line(w, job)
+        let_arrive(w)
         start_jobs(w)
     return True
 
@@ -244,24 +236,13 @@ def hold(w: Gangs, job: int, limit: float) -> None:
     if w.fair:
         w.tenants[w.lines[w.jobs[job].line].tenant].gpus += w.jobs[job].gpus
     if w.queue == EASY:
-        due, place = s.now + limit, s.holding
-        while place and w.due[place - 1].at > due:
-            w.due[place] = w.due[place - 1]
-            place -= 1
-        w.due[place].at, w.due[place].who = due, job
-        s.holding += 1
+        note_due(w, job, s.now + limit)
 
 
 @compiled
 def let_go(w: Gangs, job: int) -> None:
     """Forget what was noted of a running job."""
-    s = w.status[0]
     if w.fair:
         w.tenants[w.lines[w.jobs[job].line].tenant].gpus -= w.jobs[job].gpus
     if w.queue == EASY:
-        place = 0
-        while w.due[place].who != job:
-            place += 1
-        s.holding -= 1
-        for rank in range(place, s.holding):
-            w.due[rank] = w.due[rank + 1]
+        forget_due(w, job)

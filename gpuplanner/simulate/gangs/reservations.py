@@ -21,6 +21,7 @@ import numpy as np
 
 from gpuplanner.simulate.gangs.holding import begin_run, end_run
 from gpuplanner.simulate.gangs.tables import Gangs
+from gpuplanner.simulate.gangs.waiting_lines import next_instant
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE, Ints
@@ -31,12 +32,7 @@ def run_reserved(w: Gangs) -> bool:
     """Run until nothing more happens (True), or until more pieces of time are needed (False)."""
     s = w.status[0]
     while True:
-        now, coming = np.inf, s.arrived
-        if s.running:
-            now = w.ends[0].at
-        if s.arrived < len(w.jobs):
-            now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
-        now = min(now, s.wake)
+        now, coming = next_instant(w), s.arrived
         if now == np.inf:
             return True
         while coming < len(w.jobs) and w.jobs[w.arrivals[coming]].submit <= now:

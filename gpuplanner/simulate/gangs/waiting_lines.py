@@ -16,6 +16,29 @@ FOR_EVER = np.finfo(np.float64).max
 
 
 @compiled
+def next_instant(w: Gangs) -> float:
+    """When a job ends or comes, or a wait is over; infinite if nothing more happens."""
+    s = w.status[0]
+    now: float = s.wake
+    if s.running:
+        now = min(now, w.ends[0].at)
+    if s.arrived < len(w.jobs):
+        now = min(now, w.jobs[w.arrivals[s.arrived]].submit)
+    return now
+
+
+@compiled
+def let_arrive(w: Gangs) -> None:
+    """Let the jobs wait that have come."""
+    s = w.status[0]
+    while s.arrived < len(w.jobs) and w.jobs[w.arrivals[s.arrived]].submit <= s.now:
+        job = w.arrivals[s.arrived]
+        s.arrived += 1
+        w.jobs[job].since = s.now
+        join_line(w, job)
+
+
+@compiled
 def join_line(w: Gangs, job: int) -> None:
     """Let a job wait at its place in its line."""
     line = w.lines[w.jobs[job].line]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, reserve
+from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, note_due, reserve
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.instances import give_slices, take_slices
@@ -224,12 +224,7 @@ def begin_job(w: World, job: int) -> None:
     mine.start, mine.end = s.now, s.now + (mine.lost + run_s)
     s.running = push(w.ends, s.running, mine.end, job)
     if w.easy and mine.served == WHOLE:
-        due, place = s.now + mine.limit, s.holding
-        while place and w.due[place - 1].at > due:
-            w.due[place] = w.due[place - 1]
-            place -= 1
-        w.due[place].at, w.due[place].who = due, job
-        s.holding += 1
+        note_due(w, job, s.now + mine.limit)
 
 
 @compiled
@@ -283,14 +278,3 @@ def give_whole(w: World, job: int) -> None:
         gpu = w.gpus[gpu].next
     if w.easy:
         forget_due(w, job)
-
-
-@compiled
-def forget_due(w: World, job: int) -> None:
-    """Take a job off the list of those to end by their limits."""
-    place = 0
-    while w.due[place].who != job:
-        place += 1
-    w.status[0].holding -= 1
-    for rank in range(place, w.status[0].holding):
-        w.due[rank] = w.due[rank + 1]
