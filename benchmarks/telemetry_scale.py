@@ -1,6 +1,6 @@
 """Telemetry at scale: CPU time a row and peak memory of ``gpuplanner ingest`` on made logs of any length.
 
-Run ``python benchmarks/telemetry_scale.py FORM --rows 1e6`` with a form of :data:`FORMS`; ``--columns`` widens the
+Run ``python benchmarks/telemetry_scale.py [FORM ...] --rows 1e6`` with forms of :data:`FORMS`; ``--columns`` widens the
 rows with columns that nothing is read from, ``--keep`` leaves the files. The logs are seeded: the same options give
 the same bytes. One row in 100,000 is cut short, one is told again and one says that it has no value, as real
 logs do. Time is user and system time of the one process that reads, its start included; memory is the
@@ -10,6 +10,7 @@ largest that it held at any moment.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -223,32 +224,40 @@ def ingest(form: str, paths: list[Path], out: Path) -> tuple[float, float, str]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, printed
 
 
-def main() -> None:
-    """Make logs, read them, print the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("form", choices=FORMS)
-    parser.add_argument("--rows", type=float, default=1e6)
-    parser.add_argument("--columns", type=int)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--keep", action="store_true")
-    given = parser.parse_args()
-    folder = given.folder / f"telemetry_scale_{given.form}_{given.rows:.0f}_{given.columns or 'usual'}"
+def measure(form: str, given: argparse.Namespace) -> None:
+    """Make the logs of a form, read them, print the figures."""
+    folder = given.folder / f"telemetry_scale_{form}_{given.rows:.0f}_{given.columns or 'usual'}"
     shutil.rmtree(folder / "out", ignore_errors=True)
     try:
         if folder.exists():
             paths = sorted(folder.glob("*.csv"))
         else:
             folder.mkdir(parents=True)
-            paths = list(make_logs(given.form, int(given.rows), folder, given.columns))
+            paths = list(make_logs(form, int(given.rows), folder, given.columns))
         gib = sum(path.stat().st_size for path in paths) / 2**30
-        cpu_s, peak_gib, printed = ingest(given.form, paths, folder / "out")
+        cpu_s, peak_gib, printed = ingest(form, paths, folder / "out")
     finally:
         shutil.rmtree(folder / "out" if given.keep else folder, ignore_errors=True)
-    print(printed)
-    print(f"{given.form}: {given.rows:.0f} rows, {gib:.2f} GiB in {len(paths)} file(s)")
-    print(f"{cpu_s:.1f} CPU s, {cpu_s / given.rows * 1e6:.2f} us a row, peak {peak_gib:.2f} GiB")
+    kept = json.loads(printed)["rows_kept"]
+    print(f"{form}: {given.rows:.0f} rows, {kept} kept, {gib:.2f} GiB in {len(paths)} file(s)")
+    print(f"{cpu_s:.1f} CPU s, {cpu_s / given.rows * 1e6:.2f} us a row, peak {peak_gib:.2f} GiB", flush=True)
+
+
+def main() -> None:
+    """Measure the forms that were asked for, or all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("forms", nargs="*", metavar="FORM", help=f"of {', '.join(FORMS)}; all if none")
+    parser.add_argument("--rows", type=float, default=1e6)
+    parser.add_argument("--columns", type=int)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--keep", action="store_true")
+    given = parser.parse_args()
+    if unknown := set(given.forms) - set(FORMS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    for form in given.forms or FORMS:
+        measure(form, given)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ e,speech,2026-01-05T09:00:00Z,2026-01-05T09:00:00Z,2026-01-05T10:00:00Z,lost,8,n
 def gpuplanner(root: Path, tmp_path: Path):
     """The command line of a copy of the house with the reader of the page in it."""
     page = (root / "CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "Beacon" in code)
     house = shutil.copytree(
         root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__")
     )
