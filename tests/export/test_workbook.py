@@ -116,6 +116,10 @@ def test_sheets_have_legal_names_and_say_what_they_are(workbook):
     assert "used_gpu_hours [GPU h]" in text
     assert "=1+1" in text
     assert "Times are UTC" in text
+    beside = dict(row[:2] for row in book.load_sheet(0, header_row=None).to_polars().rows())
+    assert beside["Sheet"] == "Columns, with units"
+    assert beside["Costs- a-b -1-"].startswith(f"{len(HOSTILE)} rows: ")
+    assert beside["odd"].startswith("2 rows: ")
 
 
 def test_names_are_cut_to_31_characters_and_kept_apart(tmp_path):

@@ -110,3 +110,17 @@ def test_jobs_that_wait_for_nothing_stay_in_the_first_of_two_hours():
     read, marked = utc(*(datetime(2025, 10, 26, 2, minute) for minute in (30, 30, 40)))
     assert read == ["2025-10-26T00:30:00Z", "2025-10-26T00:30:00Z", "2025-10-26T00:40:00Z"]
     assert marked
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Oslo"])
+def test_a_column_without_any_time_has_none_in_utc_either(tz: str):
+    """No job of a file has ended: the others are read, and none is marked for what is missing."""
+    jobs = pl.DataFrame(
+        {"start": [datetime(2025, 7, 1), datetime(2025, 7, 2)], "end": [None, None]},
+        schema=dict.fromkeys(("start", "end"), pl.Datetime("us")),
+    )
+    read = to_utc(jobs, ["start", "end"], tz)
+    assert read["end"].to_list() == [None, None]
+    assert read["start"].null_count() == 0
+    assert read[AMBIGUOUS].to_list() == [False, False]
+    assert to_utc(jobs.clear(), ["start", "end"], tz).height == 0
