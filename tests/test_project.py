@@ -186,3 +186,14 @@ def test_readme_links_exist(root):
     text = (root / "README.md").read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (root / target).exists(), target
+
+
+def test_nothing_in_the_package_speaks_of_claims_but_their_door(root):
+    """Imports are a contract of lint-imports; examples in docstrings are none that it sees."""
+    package = root / "gpuplanner"
+    speaking = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "gpuplanner.claims" in path.read_text() and "claims" not in path.relative_to(package).parts[:-1]
+    }
+    assert speaking == {"cli/claims.py"}

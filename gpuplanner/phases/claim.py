@@ -147,8 +147,11 @@ def late_over_early(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
-    >>> samples = make_job(0).samples
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> found = late_over_early(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5", part="phases", need="sm")
     >>> found.select(pl.col("ratio").round(1)).item()
@@ -224,8 +227,11 @@ def claim_table(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
-    >>> samples = make_job(0).samples
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> table = claim_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
     >>> table.height, table["verdict"].unique().to_list()
@@ -257,8 +263,11 @@ def claim_by_class(
     Examples
     --------
     >>> from gpuplanner.phases.demand import phases_of_jobs
-    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
-    >>> samples = make_job(0).samples
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> claim_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()
     ['pretraining']

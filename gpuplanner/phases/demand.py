@@ -43,11 +43,14 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
-    >>> samples = make_job(0).samples
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> phases_of_jobs(samples, jobs)["label"].to_list()
-    ['setup', 'ramp', 'steady', 'decay']
+    ['setup', 'steady', 'decay']
     """
     table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null())
     if table.is_empty():

@@ -120,9 +120,12 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.claims.phases.made_up_jobs import make_job
-    >>> spikes_of_jobs(make_job(0).samples).select("job_id", "label", "dips").rows()
-    [('1', 'checkpoint', 5), ('1', 'data-epoch edge', 4)]
+    >>> samples = pl.DataFrame({"sm_activity": ([0.8] * 57 + [0.05] * 3) * 6}).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> spikes_of_jobs(samples).select("job_id", "label", "dips").rows()
+    [('1', 'checkpoint', 5)]
     """
     rows = []
     seen = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())

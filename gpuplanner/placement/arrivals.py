@@ -69,8 +69,8 @@ def draw_arrivals(pods: Pods, nodes: Nodes, *, seed: int, up_to: float = UP_TO) 
 
     References
     ----------
-    Weng et al., Beware of Fragmentation, USENIX ATC 2023: their experiments let 130 % arrive so. For the very
-    orders of these, see :func:`gpuplanner.claims.placement.published_arrivals`.
+    Weng et al., Beware of Fragmentation, USENIX ATC 2023: their experiments let 130 % arrive so. ``gpuplanner
+    claims fgd`` has the very orders of these.
 
     Examples
     --------
