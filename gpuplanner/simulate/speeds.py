@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import dataframely as dy
 import numpy as np
 import polars as pl
 
@@ -14,29 +13,9 @@ from gpuplanner.hardware import GpuModel
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.slices.world import NONE, Floats, Ints
+from gpuplanner.sizing.speed.tables import SpeedTable
 
 COLUMNS = ("speed", "speed_low", "speed_high")
-
-
-class SpeedTable(dy.Schema):
-    """One class of jobs on one profile."""
-
-    job_class = dy.String(nullable=False)
-    profile = dy.String(nullable=False)
-    speed = dy.Float64(nullable=False, min_exclusive=0.0, max=1.0)
-    """Relative to the whole GPU."""
-    speed_low = dy.Float64(nullable=False, min_exclusive=0.0, max=1.0)
-    speed_high = dy.Float64(nullable=False, min_exclusive=0.0, max=1.0)
-
-    @dy.rule()
-    def interval_around_speed(cls) -> pl.Expr:
-        """speed_low <= speed <= speed_high."""
-        return (pl.col("speed_low") <= pl.col("speed")) & (pl.col("speed") <= pl.col("speed_high"))
-
-    @dy.rule()
-    def class_and_profile_occurring_once(cls) -> pl.Expr:
-        """A class has one speed on a profile."""
-        return pl.struct("job_class", "profile").is_unique()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ import polars as pl
 from gpuplanner.claims.twenty_jobs.design import Design, Range
 from gpuplanner.claims.twenty_jobs.draw import TELEMETRY, generator, within
 from gpuplanner.claims.twenty_jobs.speed import capacities, demand
-from gpuplanner.hardware import MigProfile
 from gpuplanner.sizing import rightsize
+from gpuplanner.sizing.smallest_profile import plain_profiles
 
 _MORNING = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
@@ -124,8 +124,7 @@ def recommend(asked: pl.DataFrame, samples: pl.DataFrame, design: Design, profil
     >>> sum(one == need for one, need in zip(found, jobs["need"], strict=True))
     20
     """
-    plain = (profile for profile in design.model.profiles if not profile.attribute)
-    by_size = sorted(plain, key=_size)
+    by_size = plain_profiles(design.model)
     sms = {profile.name: float(profile.sms or 0) for profile in by_size}
     seen = samples.group_by("job_id").agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
     wanted = (
@@ -145,7 +144,7 @@ def recommend(asked: pl.DataFrame, samples: pl.DataFrame, design: Design, profil
             and memory_gib <= (profile.memory_gib or 0)
         )
         smallest = next(enough, asks_for)
-        larger = _size(design.model.profile(smallest)) > _size(design.model.profile(asks_for))
+        larger = design.model.profile(smallest).compute_order > design.model.profile(asks_for).compute_order
         found.append(asks_for if larger else smallest)
     return found
 
@@ -199,9 +198,6 @@ def verdicts(
         elif wanted > capacity[given]:
             found.append("slower")
         else:
-            found.append("larger" if _size(board.profile(given)) > _size(board.profile(need)) else "right")
+            larger = board.profile(given).compute_order > board.profile(need).compute_order
+            found.append("larger" if larger else "right")
     return pl.Series("verdict", found, dtype=pl.String)
-
-
-def _size(profile: MigProfile) -> tuple[int, int, str]:
-    return profile.size_order

@@ -16,6 +16,7 @@ import polars as pl
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
+from gpuplanner.sizing.smallest_profile import plain_profiles
 
 SPEEDS = ("slices", "sms", "throughput_low", "throughput_high")
 """What capacity means. ``slices``: compute slices. ``sms``: streaming multiprocessors. ``throughput_low`` and
@@ -45,7 +46,7 @@ def capacities(board: str, speed: str) -> Mapping[str, float]:
     """
     chosen = resolve(speed, SPEEDS, what="speed model", error=ScenarioError)
     model = as_board(board)
-    plain = {profile.name: profile for profile in model.profiles if not profile.attribute}
+    plain = {profile.name: profile for profile in plain_profiles(model)}
     if chosen == "slices":
         found = {name: float(profile.compute_slices) for name, profile in plain.items()}
     elif chosen == "sms":

@@ -7,9 +7,10 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import check, conform
+from gpuplanner.schemas import check
 from gpuplanner.schemas.columns import meaning, number
 from gpuplanner.sizing.speed.slices import profile_table
+from gpuplanner.sizing.speed.tables import SpeedTable
 
 
 class SpeedNeeds(dy.Schema):
@@ -37,7 +38,8 @@ def smallest_fast_enough(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuMo
     Parameters
     ----------
     speeds : polars.DataFrame
-        From :meth:`~gpuplanner.sizing.speed.SpeedModel.predict`; profiles that a job does not fit have no row.
+        A table :class:`~gpuplanner.sizing.speed.tables.SpeedTable`, as
+        :meth:`~gpuplanner.sizing.speed.SpeedModel.predict` gives it; profiles that a job does not fit have no row.
     needs : polars.DataFrame
         A table :class:`SpeedNeeds`. Of a wanted speed and a deadline, the stricter counts.
     board : GpuModel or str
@@ -63,16 +65,15 @@ def smallest_fast_enough(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuMo
     (0.6, '2g.20gb', 0.7)
     """
     where = "smallest_fast_enough"
-    wanted = check(conform(needs, SpeedNeeds, where=f"{where}: needs"), SpeedNeeds, where=f"{where}: needs")
+    wanted = check(needs, SpeedNeeds, where=f"{where}: needs")
+    speeds = check(speeds, SpeedTable, where=f"{where}: speeds")
     known = profile_table(as_board(board)).select("profile", "rank")
-    given = ("job_class", "profile", "speed", "speed_low", "speed_high")
-    _refuse_missing(speeds, given, known, wanted)
+    _refuse_missing(speeds, known, wanted)
     fast = pl.col("speed_low") >= pl.col("wanted")
     by_deadline = pl.col("whole_gpu_h") / pl.col("deadline_h")
     needed = wanted.select("job_class", wanted=pl.max_horizontal("wanted_speed", by_deadline))
     best = (
-        speeds.select(given)
-        .join(known, on="profile")
+        speeds.join(known, on="profile")
         .join(needed, on="job_class")
         .filter(fast)
         .sort("rank")
@@ -82,18 +83,7 @@ def smallest_fast_enough(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuMo
     return needed.join(best, on="job_class", how="left", maintain_order="left")
 
 
-def _refuse_missing(
-    speeds: pl.DataFrame, columns: tuple[str, ...], known: pl.DataFrame, needs: pl.DataFrame
-) -> None:
-    missing = [name for name in columns if name not in speeds.columns]
-    if missing:
-        text = message(
-            "smallest_fast_enough: speeds",
-            f"columns {', '.join(missing)}",
-            examples(speeds.columns),
-            "Add them.",
-        )
-        raise SchemaError(text)
+def _refuse_missing(speeds: pl.DataFrame, known: pl.DataFrame, needs: pl.DataFrame) -> None:
     strange = speeds.join(known, on="profile", how="anti")["profile"].unique(maintain_order=True).to_list()
     if strange:
         expected = f"profiles of the board: {', '.join(known['profile'])}"

@@ -65,5 +65,5 @@ def test_speeds_of_another_board_or_without_columns_are_refused():
     needs = pl.DataFrame({"job_class": ["a"], "wanted_speed": [0.5]})
     with pytest.raises(SchemaError, match="profiles of the board"):
         smallest_fast_enough(speeds(), needs, "A30-24GB")
-    with pytest.raises(SchemaError, match="columns speed_low"):
+    with pytest.raises(SchemaError, match="columns 'speed_low'"):
         smallest_fast_enough(speeds().drop("speed_low"), needs, BOARD)
