@@ -11,6 +11,7 @@ from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_slurm
+from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.strict_yaml import LinedMapping, load_strict
 
@@ -71,7 +72,8 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
         text = message("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Mend the number.")
         raise TraceFormatError(text)
-    return _verify_text(_read(Path(path)), board, gpus_per_node, where=str(path))
+    text = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError)
+    return _verify_text(text, board, gpus_per_node, where=str(path))
 
 
 def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) -> FileReport:
@@ -121,18 +123,3 @@ def _check_config_map(
             "taken back to a config that is not there"
         )
     return [*problems, *(f"{DATA_KEY} {problem}" for problem in found)], findings
-
-
-def _read(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8-sig") if size <= MAX_BYTES else None
-    except (OSError, UnicodeDecodeError) as error:
-        text_out = message(
-            str(path), "a readable UTF-8 text file", str(error), "Check the path and encoding."
-        )
-        raise TraceFormatError(text_out) from error
-    if text is None:
-        text_out = message(str(path), f"at most {MAX_BYTES} bytes", f"{size}", "Is this the right file?")
-        raise TraceFormatError(text_out)
-    return text

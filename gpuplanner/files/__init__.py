@@ -6,13 +6,14 @@ from gpuplanner.files.lock import sole_writer
 from gpuplanner.files.manifest import MANIFEST, Mark
 from gpuplanner.files.place import require_file
 from gpuplanner.files.single import write_atomically
-from gpuplanner.files.text import read_yaml, sha256, sha256_of_all, to_json, to_yaml
+from gpuplanner.files.text import read_text, read_yaml, sha256, sha256_of_all, to_json, to_yaml
 
 __all__ = [
     "MANIFEST",
     "Mark",
     "held_directory",
     "kept_aside",
+    "read_text",
     "read_yaml",
     "replaced_directory",
     "require_file",

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gpuplanner.errors import ScenarioError, message, printable
+from gpuplanner.errors import GpuPlannerError, ScenarioError, message, printable
 from gpuplanner.strict_yaml import load_strict
 
 
@@ -56,6 +56,42 @@ def to_yaml(value: Any) -> str:  # noqa: ANN401 - anything that YAML can hold
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
+def read_text(
+    path: str | Path, *, error: type[GpuPlannerError], what: str = "text", limit_bytes: int = 100_000_000
+) -> str:
+    """Read a text file of the user; a mark of the byte order at its begin is passed over.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    error : type
+        What is raised where it cannot be read: if it is missing, too large, or not UTF-8.
+    what : str
+        Kind of file, for the message.
+    limit_bytes : int
+        Largest size.
+
+    Examples
+    --------
+    >>> read_text("none.yaml", error=ScenarioError)
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
+    Check the path and encoding.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size <= limit_bytes:
+            return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as fault:
+        got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        todo = "Check the path and encoding."
+        raise error(message(str(path), f"a readable UTF-8 {what} file", got, todo)) from fault
+    raise error(message(str(path), f"at most {limit_bytes} bytes", str(size), "Is this the right file?"))
+
+
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401
     """Load one YAML document safely.
 
@@ -64,18 +100,5 @@ def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: A
     ScenarioError
         If the file is missing, too large, not UTF-8 or not YAML; the message says where.
     """
-    path = Path(path)
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= limit_bytes else None
-    except (OSError, UnicodeDecodeError) as error:
-        text_out = message(
-            str(path), "a readable UTF-8 YAML file", str(error), "Check the path and encoding."
-        )
-        raise ScenarioError(text_out) from error
-    if text is None:
-        text_out = message(
-            str(path), f"at most {limit_bytes} bytes", f"{size} bytes", "Is this the right file?"
-        )
-        raise ScenarioError(text_out)
+    text = read_text(path, what="YAML", limit_bytes=limit_bytes, error=ScenarioError)
     return load_strict(text, where=str(path), error=ScenarioError)

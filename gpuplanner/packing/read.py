@@ -8,6 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.inbox.core.lines.faultless import read_faultless
 from gpuplanner.inbox.core.lines.fields import Field
@@ -52,11 +53,7 @@ def read_packing(path: str | Path) -> PackingProblem:
     [64, 74]
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        text = message(str(path), "a readable UTF-8 text file", str(error), "Check the path and encoding.")
-        raise TraceFormatError(text) from error
+    lines = read_text(path, error=TraceFormatError).split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import read_text
 from gpuplanner.names import nearest
 from gpuplanner.phases.templates import FIGURES, SPIKE_FIGURES, Figure, Template, TemplatePhase, TemplateSpike
 from gpuplanner.strict_yaml import LinedMapping, load_strict
@@ -91,13 +92,7 @@ def read_template(path: str | Path) -> Template:
     gpuplanner.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
     Check the path and encoding.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else str(error)
-        todo = "Check the path and encoding."
-        raise ScenarioError(message(str(path), "a readable UTF-8 text file", str(got), todo)) from error
-    return template_from_yaml(text, where=str(path))
+    return template_from_yaml(read_text(path, error=ScenarioError), where=str(path))
 
 
 def _scalar(text: str) -> str:
