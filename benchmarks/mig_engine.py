@@ -16,7 +16,8 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate import Calendar, ChangeCost, Fleet, OnDemand, Rules, hold_largest, simulate
+from gpuplanner.hardware import ChangeCost
+from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, hold_largest, simulate
 from gpuplanner.study.future.sweep import static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
@@ -106,7 +107,7 @@ def runs():
     shares = {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "7g.80gb": 0.1, "gpu": 0.1}
     full, over = sliced(100_000, shares, 0.9), sliced(100_000, shares, 1.2)
     phases = in_three(jobs)
-    driver, operator = Rules("strict", change=ChangeCost(operator_s=0)), Rules("strict", change=ChangeCost())
+    driver, operator = (Rules("strict", change=ChangeCost.of(BOARD, path)) for path in ("nvml", "operator"))
     start = dict(zip(STATIC.layouts, STATIC.counts[0].tolist(), strict=True))
     cases = {
         "static": (jobs, STATIC, operator, None),

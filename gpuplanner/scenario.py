@@ -17,7 +17,9 @@ from zoneinfo import ZoneInfo, available_timezones
 from gpuplanner.catalog import find_any_board
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml, to_yaml
+from gpuplanner.hardware import PATHS, ChangeCost, GpuModel
 from gpuplanner.names import nearest
+from gpuplanner.units import SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,11 @@ class Scenario:
         Factor on demand: what if there were so many times the jobs?
     over_request_share : float or None
         Share of the jobs that can shrink and still ask for too much; None: as in the trace.
-    reconfigure_minutes, change_gpu_hours : float
-        Time a GPU is out of service for a change of layout, and what a change costs in the plan.
+    path : {"operator", "parted", "nvml"}
+        How layouts are changed: by the MIG manager of the GPU operator, by mig-parted, or instance by instance.
+    reconfigure_minutes, change_gpu_hours : float or None
+        Time for which a GPU is out of service for a change of layout, and what a change costs in the plan; None:
+        what the catalogue has for the board and the path, see :meth:`change`.
     whole_gpus_kept, whole_nodes_kept : int
         GPUs that are never cut, and nodes, the first ones, on which none is.
     switches_per_day : int or None
@@ -109,8 +114,9 @@ class Scenario:
     headroom: float = 0.1
     arrival_scale: float = 1.0
     over_request_share: float | None = None
-    reconfigure_minutes: float = 1.0
-    change_gpu_hours: float = 0.25
+    path: str = "operator"
+    reconfigure_minutes: float | None = None
+    change_gpu_hours: float | None = None
     whole_gpus_kept: int = 0
     whole_nodes_kept: int = 0
     switches_per_day: int | None = None
@@ -168,8 +174,11 @@ class Scenario:
             (0.05 <= self.arrival_scale <= 20, "arrival_scale between 0.05 and 20"),
             (self.over_request_share is None or 0 <= self.over_request_share <= 1,
              "over_request_share between 0 and 1"),
-            (0 <= self.reconfigure_minutes <= 24 * 60, "reconfigure_minutes between 0 and 1440"),
-            (0 <= self.change_gpu_hours <= 1000, "change_gpu_hours between 0 and 1000"),
+            (self.path in PATHS, f"path one of {', '.join(PATHS)}: no other has a price of a change"),
+            (self.reconfigure_minutes is None or 0 <= self.reconfigure_minutes <= 24 * 60,
+             "reconfigure_minutes between 0 and 1440"),
+            (self.change_gpu_hours is None or 0 <= self.change_gpu_hours <= 1000,
+             "change_gpu_hours between 0 and 1000"),
             (self.smallest_group >= 0, "smallest_group at least 0"),
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
             (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),
@@ -280,6 +289,20 @@ class Scenario:
     def slot_s(self) -> float:
         """Length of a slot in seconds."""
         return self.slot_hours * 3600.0
+
+    def change(self, board: GpuModel | str) -> ChangeCost:
+        """What a change of layout costs on a board, by the scenario's path and with what it states itself.
+
+        Examples
+        --------
+        >>> Scenario().change("A100-80GB").words()
+        '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
+        >>> Scenario(reconfigure_minutes=2).change("H100-80GB-SXM5").change("gpu", "3g.40gb:2").seconds
+        120.0
+        """
+        stated = self.reconfigure_minutes
+        seconds = None if stated is None else stated * SECONDS_PER_MINUTE
+        return ChangeCost.of(board, self.path, seconds=seconds, gpu_hours=self.change_gpu_hours)
 
     def month_span(self) -> tuple[datetime, datetime] | None:
         """First instant of the month and of the next one, in UTC; None without a month.

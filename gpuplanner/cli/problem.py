@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuplanner.cli.app import Exit, say
 from gpuplanner.cli.show import show
 
-PLAN_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
-"""What ``plan --json`` prints of a plan: scripts rely on it."""
+if TYPE_CHECKING:
+    from gpuplanner.planner import Plan, PlanProblem
+
+_PLAN_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+"""What ``plan --json`` prints of any plan: scripts rely on it."""
 
 
 def plan_file(
@@ -54,7 +57,7 @@ def plan_file(
             fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
         )
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
-    parts = {name: {key: getattr(found, key) for key in PLAN_KEYS} for name, found in fleet.plans.items()}
+    parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
     totals: dict[str, Any] = {
         "status": fleet.status,
         "objective": fleet.objective,
@@ -66,12 +69,26 @@ def plan_file(
     }
     if len(pools) > 1:
         totals["pools"] = parts
+    else:
+        totals = next(iter(parts.values())) | totals
     show(totals, as_json=as_json)
     if not quiet:
         say(fleet.explanation)
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, Any]:
+    """What ``plan`` prints of a plan: its figures, and what changes of layout cost; in JSON, each of them."""
+    from gpuplanner.planner import layout_changes
+
+    figures = {key: getattr(found, key) for key in _PLAN_KEYS}
+    if problem.board.profiles:
+        figures |= {"change_gpu_hours": problem.change_gpu_hours, "change_takes": problem.change.words()}
+    if as_json and found.found:
+        figures["layout_changes"] = layout_changes(found, problem).to_dicts()
+    return figures
 
 
 def plan_exit(status: str, *, timed_out: bool) -> Exit:

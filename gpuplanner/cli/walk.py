@@ -11,7 +11,7 @@ import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
 from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, ScenarioPath, Seed, Set, TimeLimit, Tz
-from gpuplanner.cli.problem import PLAN_KEYS, plan_exit, plan_file
+from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file
 from gpuplanner.cli.services import (
     Latencies,
     LatencyShare,
@@ -135,7 +135,7 @@ def plan(
     if out is not None:
         text = plan_to_json(found, planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
-    show({key: getattr(found, key) for key in PLAN_KEYS}, as_json=as_json)
+    show(plan_figures(found, planned.problem, as_json=as_json), as_json=as_json)
     if not quiet:
         for remark in fleet.remarks():
             say(remark)

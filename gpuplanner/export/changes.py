@@ -8,7 +8,8 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.export.states import NodeState, node_states
-from gpuplanner.hardware import GpuModel, Reconfiguration, reconfiguration_cost
+from gpuplanner.hardware import ChangeCost, Reconfiguration, minutes
+from gpuplanner.units import SECONDS_PER_MINUTE
 
 
 def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState | None, NodeState]]]:
@@ -30,27 +31,28 @@ def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState
     return dict(sorted(found.items()))
 
 
-def change_note(board: GpuModel, node: str, before: NodeState | None, after: NodeState) -> str:
+def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: NodeState) -> str:
     """Comment lines on one node: what changes and what it costs."""
     lines = [f"# {node}: {before.config_name if before else 'as it is'} -> {after.config_name}"]
     was: Mapping[int, str] = dict(before.gpus) if before else {}
-    costs: list[Reconfiguration] = []
+    changes: list[Reconfiguration] = []
     for gpu, layout in after.gpus:
         if gpu not in was:
             lines.append(f"#   GPU {gpu}: {layout}")
         elif was[gpu] != layout:
             lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
-            costs.append(reconfiguration_cost(board, was[gpu], layout))
-    if costs:
-        longest = max(costs, key=lambda cost: cost.seconds)
+            changes.append(cost.change(was[gpu], layout))
+    if changes:
+        longest = max(changes, key=lambda change: change.seconds)
         reboot = (
             "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)"
             if longest.reboot
             else ""
         )
         lines.append(
-            f"#   {sum(len(cost.destroyed) for cost in costs)} instances go, "
-            f"{sum(len(cost.created) for cost in costs)} come; about {longest.seconds:.0f} s "
-            f"({longest.low_s:.0f} to {longest.high_s:.0f}) without the drain{reboot}"
+            f"#   {sum(len(change.destroyed) for change in changes)} instances go, "
+            f"{sum(len(change.created) for change in changes)} come; about {minutes(longest.seconds)} "
+            f"({longest.low_s / SECONDS_PER_MINUTE:.4g} to {longest.high_s / SECONDS_PER_MINUTE:.4g}) by "
+            f"{longest.path}, without the drain{reboot}"
         )
     return "\n".join(lines)

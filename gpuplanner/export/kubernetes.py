@@ -17,7 +17,7 @@ from gpuplanner.errors import GeometryError, OutputError, examples, message
 from gpuplanner.export.changes import change_note, node_changes
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
 CONFIG_MAP = "gpuplanner-mig-config"
@@ -83,7 +83,12 @@ def to_config_map(
 
 
 def to_change_scripts(
-    plan: pl.DataFrame, board: GpuModel | str, *, name: str = CONFIG_MAP, namespace: str = NAMESPACE
+    plan: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    change: ChangeCost | None = None,
+    name: str = CONFIG_MAP,
+    namespace: str = NAMESPACE,
 ) -> dict[str, str]:
     """Print a script for each time at which some node is cut anew.
 
@@ -97,6 +102,8 @@ def to_change_scripts(
         Table ``schemas.LayoutPlan``.
     board : GpuModel or str
         The board of all nodes.
+    change : ChangeCost, optional
+        How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
     name, namespace : str
         Of the ConfigMap.
 
@@ -116,6 +123,7 @@ def to_change_scripts(
     board = as_board(board)
     _check_names("name of the ConfigMap", [name])
     _check_names("namespace", [namespace])
+    cost = ChangeCost.of(board) if change is None else change.on(board)
     frame = checked_plan(plan, board)
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     frame_text = (resources.files("gpuplanner.export") / "change.sh").read_text(encoding="utf-8")
@@ -128,7 +136,7 @@ def to_change_scripts(
             "NAMESPACE": namespace,
             "NODES": " ".join(nodes),
             "NOTES": "\n".join(
-                change_note(board, node, before, after) for node, (before, after) in nodes.items()
+                change_note(cost, node, before, after) for node, (before, after) in nodes.items()
             ),
             "STEPS": "\n".join(_step(node, after) for node, (_, after) in nodes.items()),
         }

@@ -17,7 +17,7 @@ from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.export.changes import change_note, node_changes
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at, switch_times
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
 GRES_CONF = """\
@@ -33,9 +33,20 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def to_slurm_files(
-    plan: pl.DataFrame, board: GpuModel | str, *, gres_type: str | None = None
+    plan: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    gres_type: str | None = None,
+    change: ChangeCost | None = None,
 ) -> dict[str, str]:
     """Print gres.conf, and the lines of slurm.conf for each time at which some range of the plan begins.
+
+    Parameters
+    ----------
+    plan, board, gres_type
+        As for :func:`to_slurm`.
+    change : ChangeCost, optional
+        How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
 
     Returns
     -------
@@ -50,6 +61,7 @@ def to_slurm_files(
     """
     board = as_board(board)
     whole = _checked_type(board, gres_type)
+    cost = ChangeCost.of(board) if change is None else change.on(board)
     frame = checked_plan(plan, board)
     lines = {
         f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in switch_times(frame)
@@ -57,7 +69,7 @@ def to_slurm_files(
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: _resource(STATIC_GRES)}
         | lines
-        | _change_scripts(frame, board, whole)
+        | _change_scripts(frame, cost, board, whole)
     )
 
 
@@ -106,7 +118,7 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
 
 
-def _change_scripts(frame: pl.DataFrame, board: GpuModel, whole: str) -> dict[str, str]:
+def _change_scripts(frame: pl.DataFrame, cost: ChangeCost, board: GpuModel, whole: str) -> dict[str, str]:
     """A script for each time at which some node is cut anew, by file name."""
     scripts: dict[str, str] = {}
     for time, nodes in node_changes(frame).items():
@@ -122,7 +134,7 @@ def _change_scripts(frame: pl.DataFrame, board: GpuModel, whole: str) -> dict[st
             "LINES": f"slurm-{file_stamp(time)}.conf",
             "NODES": " ".join(nodes),
             "NOTES": "\n".join(
-                change_note(board, node, before, after) for node, (before, after) in nodes.items()
+                change_note(cost, node, before, after) for node, (before, after) in nodes.items()
             ),
             "STEPS": "\n".join(steps),
         }

@@ -1,5 +1,6 @@
 """The machine: boards, MIG profiles, layouts, and what is possible on them."""
 
+from gpuplanner.hardware.change_cost import PATHS, ChangeCost
 from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
 from gpuplanner.hardware.feasibility import Proof, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
@@ -25,13 +26,15 @@ from gpuplanner.hardware.names import (
 )
 from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_order
 from gpuplanner.hardware.profile import MigProfile, ProfileName
-from gpuplanner.hardware.reconfigure import PATHS, Reconfiguration, reconfiguration_cost
+from gpuplanner.hardware.reconfigure import Reconfiguration
+from gpuplanner.hardware.seconds import Seconds, minutes
 from gpuplanner.hardware.spread import at_least, fewest_gpus, spread
 from gpuplanner.hardware.whole_boards import any_board, whole_board
 
 __all__ = [
     "OFF",
     "PATHS",
+    "ChangeCost",
     "DeviceWord",
     "GpuModel",
     "Layout",
@@ -41,6 +44,7 @@ __all__ = [
     "ProfileName",
     "Proof",
     "Reconfiguration",
+    "Seconds",
     "Share",
     "any_board",
     "as_board",
@@ -57,6 +61,7 @@ __all__ = [
     "layout_faults",
     "list_layouts",
     "load_gpu_model",
+    "minutes",
     "multisets",
     "pareto_counts",
     "parse_device",
@@ -66,7 +71,6 @@ __all__ = [
     "placed_layouts",
     "profile_on",
     "prove",
-    "reconfiguration_cost",
     "spread",
     "whole_board",
 ]

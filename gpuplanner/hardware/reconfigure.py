@@ -1,40 +1,36 @@
-"""What it costs to change the layout of one GPU."""
+"""What becomes of the instances of one GPU when its layout changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from gpuplanner.catalog import Parameter, parameter
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware.feasibility import arrangements, prove
-from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.layout import Layout, Placement, parse_layout
-from gpuplanner.names import resolve
 
-PATHS = ("nvml", "parted", "operator")
-"""Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
-
-_RESET_ARCHITECTURES = ("Ampere",)
+AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
+"""A layout as text, as profile counts, or with places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """One change of one GPU.
+    """One change of one GPU, as :meth:`gpuplanner.hardware.ChangeCost.change` tells it.
 
     Parameters
     ----------
     path : str
-        One of :data:`PATHS`.
+        How it is made, one of :data:`gpuplanner.hardware.PATHS`.
     destroyed, created, kept : tuple of Placement
         Instances that go, come and stay. Work on those that stay is not disturbed.
     mode_change : bool
         Whether MIG mode is switched on or off.
     reboot : bool
-        Whether the mode change needs a reboot (a GPU reset at the least) of the node.
+        Whether the mode change needs a reboot of the node; then all its GPUs are out of service.
     seconds, low_s, high_s : float
-        Typical time and its range [s]: per instance through NVML, per GPU through mig-parted, per node
-        through the operator or with a reboot.
+        How long the GPU, or with a reboot the node, is out of service [s]: typical, and the range.
     note : str
         What the figures rest on.
     """
@@ -51,77 +47,53 @@ class Reconfiguration:
     note: str
 
 
-def reconfiguration_cost(
-    board: GpuModel | str,
-    before: str | Mapping[str, int] | Layout,
-    after: str | Mapping[str, int] | Layout,
-    *,
-    path: str = "operator",
-) -> Reconfiguration:
-    """Instances destroyed, created and kept when one GPU changes its layout, and the time it takes.
-
-    Through NVML instances that both layouts have may stay where they are. mig-parted and the operator leave a
-    GPU alone whose counts already match and otherwise destroy all its instances first. A GPU that is not
-    needed is left with MIG mode off.
+def instances_changed(
+    board: GpuModel, before: AnyLayout, after: AnyLayout, *, one_by_one: bool
+) -> tuple[tuple[Placement, ...], tuple[Placement, ...], tuple[Placement, ...]]:
+    """Say which instances go, come and stay.
 
     Parameters
     ----------
-    board : GpuModel or str
+    board : GpuModel
         The board.
     before, after : str, mapping of str to int, or Layout
-        Layout text, profile counts, or a layout with places. For text and counts the likeliest places are
-        taken, `after` so that most instances of `before` stay.
-    path : {"operator", "parted", "nvml"}
-        How the change is made.
+        For text and counts the likeliest places are taken, `after` so that most instances of `before` stay.
+        A GPU that is off or not cut has no instances.
+    one_by_one : bool
+        Whether instances that both layouts have may stay where they are. Otherwise a GPU whose counts already
+        match is left alone, and any other loses all its instances first.
 
     Returns
     -------
-    Reconfiguration
-        Seconds are parameters ``reconfigure_*`` of the catalogue.
+    tuple of three tuples of Placement
+        Destroyed, created, kept.
 
     Raises
     ------
     GeometryError
-        If a layout is impossible, or the path is unknown.
+        If a layout is impossible.
 
     Examples
     --------
-    >>> old, new = "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3"
-    >>> change = reconfiguration_cost("H100-80GB-SXM5", old, new, path="nvml")
-    >>> [str(placement) for placement in change.kept], round(change.seconds, 1), change.reboot
-    (['4g.40gb@0'], 1.2, False)
-    >>> reconfiguration_cost("A100-80GB", "gpu", "3g.40gb:2").reboot
-    True
+    >>> from gpuplanner.hardware import as_board
+    >>> board = as_board("H100-80GB-SXM5")
+    >>> parts = instances_changed(board, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
+    >>> [" ".join(map(str, part)) for part in parts]
+    ['3g.40gb@4', '1g.10gb@4 1g.10gb@5 1g.10gb@6', '4g.40gb@0']
     """
-    board = as_board(board)
-    path = resolve(path, PATHS, what="reconfiguration path", error=GeometryError)
     old = next(_layouts(board, before))
     new = max(_layouts(board, after), key=lambda layout: len(_common(old, layout)))
-    if path != "nvml" and old.counts == new.counts:
+    if not one_by_one and old.counts == new.counts:
         new = old
-    stays = _common(old, new) if path == "nvml" or old == new else set()
-    destroyed = tuple(placement for placement in old.placements if placement not in stays)
-    created = tuple(placement for placement in new.placements if placement not in stays)
-    mode_change = bool(old.placements) != bool(new.placements)
-    reboot = mode_change and board.architecture in (None, *_RESET_ARCHITECTURES)
-    changed = len(destroyed) + len(created)
-    figure = parameter("reconfigure_reboot_s" if reboot else f"reconfigure_{path}_s")
-    times = changed if path == "nvml" and not reboot else min(changed, 1)
-    return Reconfiguration(
-        path=path,
-        destroyed=destroyed,
-        created=created,
-        kept=tuple(p for p in old.placements if p in stays),
-        mode_change=mode_change,
-        reboot=reboot,
-        seconds=times * figure.value,
-        low_s=times * figure.low,
-        high_s=times * figure.high,
-        note=_note(board, figure, reboot=reboot),
+    stays = _common(old, new) if one_by_one or old == new else set()
+    return (
+        tuple(placement for placement in old.placements if placement not in stays),
+        tuple(placement for placement in new.placements if placement not in stays),
+        tuple(placement for placement in old.placements if placement in stays),
     )
 
 
-def _layouts(board: GpuModel, given: str | Mapping[str, int] | Layout) -> Iterator[Layout]:
+def _layouts(board: GpuModel, given: AnyLayout) -> Iterator[Layout]:
     """The layout given, or all arrangements of the counts given; a GPU that is not cut has no instances."""
     if isinstance(given, Layout):
         yield given
@@ -136,10 +108,3 @@ def _layouts(board: GpuModel, given: str | Mapping[str, int] | Layout) -> Iterat
 
 def _common(one: Layout, other: Layout) -> set[Placement]:
     return set(one.placements) & set(other.placements)
-
-
-def _note(board: GpuModel, figure: Parameter, *, reboot: bool) -> str:
-    basis = f"{figure.meaning} ({figure.source})"
-    if reboot and board.architecture is None:
-        return f"the architecture of {board.name} is not known, so the dearer case is counted: {basis}"
-    return basis

@@ -11,7 +11,7 @@ from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.problem_file import read_problems
 from gpuplanner.planner.lazy import lazy
 from gpuplanner.planner.methods.search import METHODS, plan
-from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.numbered.assign import assign, layout_changes
 from gpuplanner.planner.numbered.transition import transition
 from gpuplanner.planner.online import Online, roll
 from gpuplanner.planner.program.instance_prices import instance_prices
@@ -39,6 +39,7 @@ __all__ = [
     "fleet_from_json",
     "fleet_to_json",
     "instance_prices",
+    "layout_changes",
     "lazy",
     "plan",
     "plan_fleet",

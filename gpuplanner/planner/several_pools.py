@@ -117,6 +117,7 @@ def plan_fleet(
     --------
     >>> from datetime import UTC, datetime
     >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "tenants": ["ads"]}
+    >>> hours["change_gpu_hours"] = 0.05
     >>> pools = {
     ...     "old": PlanProblem("A100-40GB", 4, 4, profiles=["3g.20gb"], demand=[[[1, 2, 4]]], **hours),
     ...     "new": PlanProblem("H100-80GB-SXM5", 4, 4, profiles=["gpu"], demand=[[[1, 1, 2]]], **hours),

@@ -84,7 +84,8 @@ def compare_plans(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4, 4]]]
+    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4, 4]]],
+    ...     change_gpu_hours=0.05,
     ... )
     >>> compare_plans(problem, gap_target=0).select("method", "objective", "bound", "changes").rows()
     [('static', 8.0, 6.05, 0), ('calendar (2)', 6.05, 6.05, 1), ('auto', 6.05, 6.05, 1)]
@@ -183,7 +184,8 @@ def price_of_limits(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]]
+    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
+    ...     change_gpu_hours=0.05,
     ... )
     >>> prices = price_of_limits(problem, {"one GPU": with_limit(problem, gpus=1)}, gap_target=0)
     >>> prices.select("variant", pl.col("objective", "extra_low", "extra_high").round(3)).rows()

@@ -215,6 +215,15 @@ def layouts(study: Study) -> Section:
                 else "One row per GPU: on as a whole GPU, or off.",
             )
         )
+    changed = study.tables["layout_changes"]
+    if changed.height:
+        shown.append(
+            tables.table(
+                changed.head(25),
+                caption=f"Changes of layout, most frequent first: {study.problem.change.words()}",
+                formats=dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g"),
+            )
+        )
     title = "The planned layouts" if figures["board_has_mig"] else "GPUs on, as planned"
     return Section(page.section(title, *shown, page.paragraph(study.plan.explanation)))
 
@@ -226,11 +235,7 @@ def comparison(study: Study) -> Section:
     scenario = study.scenario
     frame = policy_frame(study)
     unservable = study.tables["policies"].filter((pl.col("measure") == "unservable") & (pl.col("mean") > 0))
-    change = (
-        f"{scenario.reconfigure_minutes:g} min for a layout change; "
-        if study.headline["board_has_mig"]
-        else ""
-    )
+    change = f"{study.problem.change.words()}; " if study.problem and study.headline["board_has_mig"] else ""
     meaning = (
         "Right-sized jobs hold fewer slices for the same work, so slices held fall while the SM activity of the "
         "GPUs that are on rises."

@@ -12,7 +12,6 @@ from gpuplanner.simulate.jobs import Workload, unservable
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
-from gpuplanner.simulate.slices.change import ChangeCost
 from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
@@ -21,7 +20,6 @@ from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
 
 __all__ = [
     "Calendar",
-    "ChangeCost",
     "Checkpoints",
     "Cluster",
     "Failures",

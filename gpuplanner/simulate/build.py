@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import MigProfile
+from gpuplanner.hardware import ChangeCost, MigProfile
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Rules
@@ -131,7 +131,7 @@ def to_world(
     speeds: Speeds | None,
 ) -> World:
     """Fill the arrays for checked phases of jobs: the first ones in order of arrival, then all others."""
-    board, status, change = fleet.model, table(STATUS, 1), rules.change_cost
+    board, status, change = fleet.model, table(STATUS, 1), rules.change_on(fleet.model)
     status.slot = status.gathered = status.claim = status.spent = status.day = NONE
     work, needed = table(JOB, jobs.height), jobs["sms_needed"].fill_null(0.0).to_numpy()
     work.submit = jobs["submit_s"].clip(lower_bound=0.0)
@@ -163,14 +163,14 @@ def to_world(
     return World(
         per_node=fleet.gpus_per_node,
         arrivals=int((jobs["phase"] == 0).sum()),
-        restart_s=float(change.restart_s),
+        restart_s=change.restart_s.value,
         easy=rules.queue == "easy",
         until_s=float(until_s),
         slot_starts=calendar.slot_starts_s.copy() if isinstance(calendar, Calendar) else np.zeros(1),
         targets=terms.targets,
         instances=terms.instances,
         substitutes=terms.substitutes,
-        change_s=_change_seconds(terms, fleet, rules),
+        change_s=_change_seconds(terms, change),
         slowdown=slowdowns(speeds, board, terms.profiles, of_a_class, terms.substitutes),
         jobs=work,
         gpus=gpus,
@@ -190,14 +190,13 @@ def to_world(
     )
 
 
-def _change_seconds(terms: Terms, fleet: Fleet, rules: Rules) -> Floats:
+def _change_seconds(terms: Terms, change: ChangeCost) -> Floats:
     """Time that an idle GPU is out of service, shape (n_layouts, n_layouts)."""
     held = [
         {terms.profiles[profile]: int(row[profile]) for profile in np.flatnonzero(row)}
         for row in terms.instances
     ]
-    change = rules.change_cost
-    return np.array([[change.seconds(fleet.model, before, after) for after in held] for before in held])
+    return np.array([[change.seconds(before, after) for after in held] for before in held])
 
 
 def _links(jobs: pl.DataFrame) -> tuple[Ints, Ints]:

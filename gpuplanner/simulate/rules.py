@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.names import resolve
-from gpuplanner.simulate.slices.change import ChangeCost
 
 QUEUES = ("strict", "pass", "easy", "conservative")
 ORDERS = ("fifo", "sjf", "qssf", "fair", "srtf", "las")
@@ -170,8 +170,6 @@ class Rules:
         and ``"pass"`` are the same to them, and they take no other.
     substitute : bool
         A job waiting for an instance may take a larger idle one that nobody waits for by name.
-    reconfigure_s : float
-        Time a GPU is out of service for a change of layout [s], if ``change`` does not say more.
     order : {"fifo", "sjf", "qssf", "fair", "srtf", "las"}
         Who is first in the queue: the first to arrive; the shortest; the least predicted GPU-time (column
         ``predicted_gpu_s``); the tenant with the least decayed use per share; the shortest remaining time,
@@ -190,7 +188,8 @@ class Rules:
     las_thresholds_gpu_s : tuple of float
         GPU-seconds at which a job sinks to the next step of LAS, ascending.
     change : ChangeCost, optional
-        What a change of layout costs, part by part; None: ``reconfigure_s`` alone.
+        What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
+        has it for the board of the fleet.
 
     References
     ----------
@@ -211,7 +210,6 @@ class Rules:
 
     queue: str = "easy"
     substitute: bool = True
-    reconfigure_s: float = 60.0
     order: str = "fifo"
     tiers_preempt: bool = False
     preemption: Preemption = Preemption()
@@ -229,8 +227,6 @@ class Rules:
         object.__setattr__(
             self, "order", resolve(self.order, ORDERS, what="rules: order", error=ScenarioError)
         )
-        if not 0 <= self.reconfigure_s < math.inf:
-            _refuse("rules", "reconfigure_s not below 0", self.reconfigure_s)
         steps = self.las_thresholds_gpu_s
         if not all(low < high for low, high in zip((0.0, *steps), steps, strict=False)):
             _refuse("rules", "las_thresholds_gpu_s above 0 and ascending", steps)
@@ -249,10 +245,15 @@ class Rules:
         if self.queue == "conservative" and stops:
             _refuse("rules, queue 'conservative'", "jobs that end within what was reserved", ", ".join(stops))
 
-    @property
-    def change_cost(self) -> ChangeCost:
-        """What a change of layout costs."""
-        return ChangeCost.flat(self.reconfigure_s) if self.change is None else self.change
+    def change_on(self, board: GpuModel) -> ChangeCost:
+        """What a change of layout costs on a board.
+
+        Raises
+        ------
+        ScenarioError
+            If ``change`` was made for another board.
+        """
+        return ChangeCost.of(board) if self.change is None else self.change.on(board)
 
     @property
     def by_quota(self) -> bool:
@@ -282,7 +283,7 @@ def refuse_rules_for_gangs(rules: Rules) -> None:
     --------
     >>> refuse_rules_for_gangs(Rules(queue="strict"))
     """
-    known = Rules(rules.queue, rules.substitute, rules.reconfigure_s, change=rules.change)
+    known = Rules(rules.queue, rules.substitute, change=rules.change)
     if rules != known or rules.queue not in ("strict", "easy"):
         _refuse(
             "rules of a run over a calendar",

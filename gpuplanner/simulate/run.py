@@ -72,7 +72,7 @@ def simulate(
 
     When a phase of a job ends, the job stays where it is if the next one asks for the same. Else it gives its
     instance back and waits at the end of the queue of what it needs next; there it takes
-    ``Rules.change.restart_s`` to start again, unless it gets the same instance in the same instant.
+    the ``restart_s`` of ``Rules.change`` to start again, unless it gets the same instance in the same instant.
 
     When a slot begins, layouts in surplus give up GPUs: first those already leaving, then those with the
     fewest busy slices, on nodes with cut GPUs, with the highest number. A leaving GPU starts nothing new, is

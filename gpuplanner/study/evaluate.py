@@ -14,7 +14,7 @@ from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
 from gpuplanner.files import sha256
 from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
-from gpuplanner.planner import Plan
+from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.disk_cache import cache_folder
@@ -136,6 +136,7 @@ def _tables(
         "choice": outlook.result.choice,
         "layout_plan": planned.layout_plan,
         "layout_counts": _layout_counts(planned),
+        "layout_changes": layout_changes(planned.plan, planned.problem),
         "runs": runs,
         "policies": compare(runs, policies_of(known)),
         "savings": priced.savings,

@@ -42,6 +42,7 @@ SHEETS = {
     "weeks": ("Weeks", []),
     "layout_plan": ("Layout plan", []),
     "layout_counts": ("Layout counts", []),
+    "layout_changes": ("Layout changes", ["changes"]),
     "choice": ("Forecast models", []),
     "scores": ("Forecast scores", []),
     "quality": ("Data quality", []),
@@ -119,7 +120,7 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
         problems += [where + fault for fault in faults]
         findings.append(
             f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
-            "layout is placed, and cost, changes and unmet demand are as recomputed"
+            f"layout is placed, and cost, changes and unmet demand are as recomputed; {problem.change.words()}"
         )
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
 
@@ -199,10 +200,11 @@ def export_files(
     if "configmap" in wanted:
         files["configmap.yaml"] = to_config_map(layouts, board, at=at)
     if "runbook" in wanted:
-        files |= {f"runbook/{name}": text for name, text in to_change_scripts(layouts, board).items()}
+        scripts = to_change_scripts(layouts, board, change=problem.change)
+        files |= {f"runbook/{name}": text for name, text in scripts.items()}
     if "slurm" in wanted:
         if at is None:
-            lines = to_slurm_files(layouts, board, gres_type=gres_type)
+            lines = to_slurm_files(layouts, board, gres_type=gres_type, change=problem.change)
         else:
             lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
         files |= {f"slurm/{name}": text for name, text in lines.items()}

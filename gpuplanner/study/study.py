@@ -18,8 +18,8 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
 
 JSON_TABLES = (
-    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "policies", "savings", "costs",
-    "weeks", "quality",
+    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "policies",
+    "savings", "costs", "weeks", "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
 OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))

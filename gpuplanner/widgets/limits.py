@@ -164,7 +164,8 @@ def what_limits_cost(problem: PlanProblem, *, base: Plan | None = None, **how: A
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]]
+    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
+    ...     change_gpu_hours=0.05,
     ... )
     >>> panel = what_limits_cost(problem, gap_target=0)
     >>> panel.sliders["gpus"].value = 1

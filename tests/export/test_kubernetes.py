@@ -159,13 +159,16 @@ def test_only_nodes_that_are_cut_anew_are_in_a_script(plan: pl.DataFrame) -> Non
     assert second[1].count("\n  change ") == 1
     assert "change n2 1xgpu_7x1g.10gb_2660f7c36d 'nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7'" in second[1]
     assert "# n2: 2xgpu_6c7ce06274 -> 1xgpu_7x1g.10gb_2660f7c36d\n#   GPU 0: gpu -> 1g.10gb:7\n" in second[1]
-    assert "#   0 instances go, 7 come; about 60 s (30 to 300) without the drain\n" in second[1]
+    assert "#   0 instances go, 7 come; about 1 min (0.5 to 5) by operator, without the drain\n" in second[1]
 
 
 def test_reboot_is_announced_where_the_mode_change_needs_one(make_plan: Callable[..., pl.DataFrame]) -> None:
     plan = make_plan([("n1", 0, 0, 1, "gpu", False), ("n1", 0, 1, 2, "3g.20gb:2", True)])
     (script,) = to_change_scripts(plan, "A100-40GB").values()
-    assert "about 600 s (300 to 1200) without the drain; MIG mode changes, which needs a reboot" in script
+    assert (
+        "about 10 min (5 to 20) by operator, without the drain; MIG mode changes, which needs a reboot"
+        in script
+    )
 
 
 def test_same_plan_same_bytes(plan: pl.DataFrame) -> None:

@@ -9,14 +9,13 @@ import pytest
 
 from gpuplanner.catalog import parameter
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import load_gpu_model, multisets, parse_placements, reconfiguration_cost
-from gpuplanner.hardware.reconfigure import PATHS
+from gpuplanner.hardware import PATHS, ChangeCost, load_gpu_model, multisets, parse_placements
 
 H100 = "H100-80GB-SXM5"
 
 
 def test_nvml_keeps_what_both_layouts_have() -> None:
-    cost = reconfiguration_cost(H100, "3g.40gb:2", "3g.40gb:1,1g.10gb:4", path="nvml")
+    cost = ChangeCost.of(H100, "nvml").change("3g.40gb:2", "3g.40gb:1,1g.10gb:4")
     assert [str(p) for p in cost.destroyed] == ["3g.40gb@0"]
     assert [str(p) for p in cost.kept] == ["3g.40gb@4"]
     assert [str(p) for p in cost.created] == [f"1g.10gb@{start}" for start in range(4)]
@@ -27,23 +26,23 @@ def test_nvml_keeps_what_both_layouts_have() -> None:
 def test_nvml_moves_the_new_instances_around_the_old_ones() -> None:
     """3g would be created at 4, but the instance that runs at 0 is the one to keep."""
     before = parse_placements(H100, "3g.40gb@0")
-    cost = reconfiguration_cost(H100, before, {"3g.40gb": 1, "2g.20gb": 1}, path="nvml")
+    cost = ChangeCost.of(H100, "nvml").change(before, {"3g.40gb": 1, "2g.20gb": 1})
     assert [str(p) for p in cost.kept] == ["3g.40gb@0"]
     assert [str(p) for p in cost.created] == ["2g.20gb@4"]
 
 
 def test_mig_parted_destroys_everything_unless_counts_match() -> None:
-    cost = reconfiguration_cost(H100, "3g.40gb:2", "3g.40gb:1,1g.10gb:4", path="parted")
+    cost = ChangeCost.of(H100, "parted").change("3g.40gb:2", "3g.40gb:1,1g.10gb:4")
     assert (len(cost.destroyed), len(cost.created), cost.kept) == (2, 5, ())
     assert cost.seconds == parameter("reconfigure_parted_s").value == 1
-    same = reconfiguration_cost(
-        H100, parse_placements(H100, "3g.40gb@0"), parse_placements(H100, "3g.40gb@4"), path="parted"
+    same = ChangeCost.of(H100, "parted").change(
+        parse_placements(H100, "3g.40gb@0"), parse_placements(H100, "3g.40gb@4")
     )
     assert (same.destroyed, same.created, len(same.kept), same.seconds) == ((), (), 1, 0)
 
 
 def test_operator_takes_a_minute_per_node() -> None:
-    cost = reconfiguration_cost(H100, "3g.40gb:2", "7g.80gb:1")
+    cost = ChangeCost.of(H100).change("3g.40gb:2", "7g.80gb:1")
     assert (cost.path, cost.seconds, cost.low_s, cost.high_s) == ("operator", 60, 30, 300)
     assert not cost.reboot
 
@@ -55,23 +54,23 @@ def test_operator_takes_a_minute_per_node() -> None:
 def test_mode_change_needs_a_reboot_on_ampere_only(board: str, path: str, reboot: bool) -> None:
     profile = load_gpu_model(board).profiles[0].name
     for before, after in [("gpu", f"{profile}:1"), (f"{profile}:1", "gpu"), ("off", f"{profile}:1")]:
-        cost = reconfiguration_cost(board, before, after, path=path)
+        cost = ChangeCost.of(board, path).change(before, after)
         assert cost.mode_change
         assert cost.reboot is reboot
         assert (cost.seconds == 600) is reboot
-    kept = reconfiguration_cost(board, f"{profile}:1", f"{profile}:1", path=path)
+    kept = ChangeCost.of(board, path).change(f"{profile}:1", f"{profile}:1")
     assert (kept.mode_change, kept.reboot, kept.seconds, len(kept.kept)) == (False, False, 0, 1)
 
 
 def test_a_gpu_that_is_not_needed_is_left_uncut() -> None:
-    cost = reconfiguration_cost(H100, "gpu", "off")
+    cost = ChangeCost.of(H100).change("gpu", "off")
     assert (cost.mode_change, cost.seconds) == (False, 0)
 
 
 def test_unknown_architecture_counts_the_dearer_case_and_says_so(
     toy_rows: Callable[..., list[dict[str, Any]]],
 ) -> None:
-    cost = reconfiguration_cost(load_gpu_model("TOY", toy_rows()), "gpu", "2g.16gb:2")
+    cost = ChangeCost.of(load_gpu_model("TOY", toy_rows())).change("gpu", "2g.16gb:2")
     assert (cost.reboot, cost.seconds) == (True, 600)
     assert cost.note.startswith("the architecture of TOY-32GB is not known, so the dearer case is counted")
 
@@ -82,7 +81,7 @@ def test_books_balance(path: str) -> None:
     every = multisets("A30")
     for before in every:
         for after in every:
-            cost = reconfiguration_cost("A30", before, after, path=path)
+            cost = ChangeCost.of("A30", path).change(before, after)
             assert len(cost.destroyed) + len(cost.kept) == sum(before.values())
             assert len(cost.created) + len(cost.kept) == sum(after.values())
             assert not set(cost.kept) & {*cost.destroyed, *cost.created}
@@ -91,6 +90,6 @@ def test_books_balance(path: str) -> None:
 
 def test_impossible_layout_and_unknown_path() -> None:
     with pytest.raises(GeometryError, match="need 9 memory slices"):
-        reconfiguration_cost("A100-40GB", "gpu", "3g.20gb:2,1g.5gb:1")
+        ChangeCost.of("A100-40GB").change("gpu", "3g.20gb:2,1g.5gb:1")
     with pytest.raises(GeometryError, match="reconfiguration path 'ssh' is unknown"):
-        reconfiguration_cost(H100, "gpu", "7g.80gb:1", path="ssh")
+        ChangeCost.of(H100, "ssh").change("gpu", "7g.80gb:1")

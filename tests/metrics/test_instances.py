@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware import ChangeCost, load_gpu_model
 from gpuplanner.metrics import instance_fragmentation, measure
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
@@ -46,7 +46,7 @@ def test_by_hand():
     st.lists(st.tuples(*[st.integers(0, 1)] * 3), min_size=1, max_size=3),
 )
 def test_idle_and_held_make_up_what_exists(rows, counts):
-    run = run_of(rows, counts, Rules(reconfigure_s=20.0))
+    run = run_of(rows, counts, Rules(change=ChangeCost.flat(20.0)))
     pieces = instance_fragmentation(run, BOARD)
     assert (pieces["idle"] >= -1e-9).all()
     assert (pieces["stranded"] <= pieces["idle"] + 1e-9).all()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware import ChangeCost, load_gpu_model
 from gpuplanner.metrics import by_tenant, measure
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
@@ -145,7 +145,7 @@ def cases(draw):
     )
     counts = [[draw(st.integers(0, 2)) for _ in kinds] for _ in range(draw(st.integers(1, 3)))]
     calendar = Calendar([200.0 * slot for slot in range(len(counts))], tuple(kinds.values()), counts)
-    rules = Rules(reconfigure_s=draw(st.sampled_from([0.0, 30.0])))
+    rules = Rules(change=ChangeCost.flat(draw(st.sampled_from([0.0, 30.0]))))
     return jobs, calendar, rules
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.claims.unlike import ElasticModel, Goodput, schedule_elastic
 from gpuplanner.errors import SchemaError
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware import ChangeCost, load_gpu_model
 from gpuplanner.metrics import (
     always_on,
     by_tenant,
@@ -23,7 +23,6 @@ from gpuplanner.metrics import (
 )
 from gpuplanner.simulate import (
     Calendar,
-    ChangeCost,
     Checkpoints,
     Failures,
     Fleet,
@@ -58,7 +57,12 @@ def cases_in_phases(draw):
     )
     counts = [draw(st.sampled_from([(2, 2), (1, 3), (1, 2)])) for _ in range(draw(st.integers(1, 3)))]
     calendar = Calendar([30.0 * slot for slot in range(len(counts))], LAYOUTS, counts)
-    rules = Rules("strict", change=ChangeCost(1.0, 2.0, restart_s=draw(st.sampled_from([0.0, 5.0]))))
+    rules = Rules(
+        "strict",
+        change=ChangeCost.of(
+            BOARD, change_s=2.0, instance_s=1.0, restart_s=draw(st.sampled_from([0.0, 5.0]))
+        ),
+    )
     return jobs, phases, draw(st.sampled_from([calendar, OnDemand()])), rules
 
 

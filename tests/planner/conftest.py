@@ -29,6 +29,7 @@ def make_problem(demand: Any, profiles: Sequence[str], **changes: Any) -> PlanPr
         "tenants": [f"tenant{i}" for i in range(len(demand))],
         "profiles": profiles,
         "demand": demand,
+        "change_gpu_hours": 0.05,
     }
     return PlanProblem(**{**values, **changes})
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware import GpuModel, reconfiguration_cost
+from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.planner import PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
 from gpuplanner.planner.numbered.assign import most_switches
 
@@ -72,7 +72,7 @@ def numbered(
 def rough(board: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
     """Reboots, instances destroyed and instances made, if GPUs are cut so through NVML."""
     changes = [
-        reconfiguration_cost(board, was, now, path="nvml")
+        ChangeCost.of(board, "nvml").change(was, now)
         for was, now in zip(before, after, strict=True)
         if was != now
     ]
@@ -133,10 +133,10 @@ def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_need
     problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=5, gpus_per_node=2)
     before, after = numbered(problem, [old, new, other, "gpu"], [[1, 0, 2, 2], [0, 1, 1, 1]])
     assert before.index(old) == after.index(new)
-    change = reconfiguration_cost(problem.board, old, new, path="nvml")
+    change = ChangeCost.of(problem.board, "nvml").change(old, new)
     assert [str(each) for each in change.kept] == ["4g.20gb@0"]
     assert not change.reboot
-    assert reconfiguration_cost(problem.board, "gpu", new, path="nvml").reboot
+    assert ChangeCost.of(problem.board, "nvml").change("gpu", new).reboot
 
 
 def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:

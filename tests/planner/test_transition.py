@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
-from gpuplanner.hardware import GpuModel, parse_layout, reconfiguration_cost
+from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
 from gpuplanner.planner import assign, plan
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.numbered.transition import ACTIONS, transition
@@ -62,7 +62,7 @@ def test_every_action_in_its_place() -> None:
 def test_times_add_up_and_a_gpu_that_comes_back_is_not_cut() -> None:
     gpus = {("n", 0): ("3g.40gb:2", "off", "3g.40gb:2"), ("n", 1): ("7g.80gb:1", "7g.80gb:1", "3g.40gb:2")}
     found = transition(table(gpus), at=NOON, board=HOPPER, drain_s=300).to_dicts()
-    cost = reconfiguration_cost(HOPPER, "7g.80gb:1", "3g.40gb:2")
+    cost = ChangeCost.of(HOPPER).change("7g.80gb:1", "3g.40gb:2")
     assert [row["minutes"] for row in found] == [0, pytest.approx((300 + cost.seconds) / 60)]
     assert [row["start_min"] for row in found] == [0, 0]
     assert [row["created"] for row in found] == ["", "3g.40gb@0 3g.40gb@4"]
@@ -100,7 +100,8 @@ def test_what_cannot_be_avoided_is_counted() -> None:
 def test_nvml_keeps_instances_that_both_want() -> None:
     gpus = {("n", 0): ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")}
     through = {
-        path: transition(table(gpus), at=NOON, board=HOPPER, path=path) for path in ("nvml", "operator")
+        path: transition(table(gpus), at=NOON, board=HOPPER, change=ChangeCost.of(HOPPER, path))
+        for path in ("nvml", "operator")
     }
     assert through["nvml"]["kept"].to_list() == ["4g.40gb@0"]
     assert through["nvml"]["short"].to_list() == [0]
@@ -120,7 +121,7 @@ def test_mode_changes_on_ampere_take_the_node_along() -> None:
     assert set(rows) == {("a", 0), ("a", 1), ("b", 0)}
     assert rows["a", 1]["action"] == "wait"
     assert rows["a", 1]["drain"]
-    reboot = reconfiguration_cost(AMPERE, "gpu", "3g.40gb:2")
+    reboot = ChangeCost.of(AMPERE).change("gpu", "3g.40gb:2")
     assert reboot.reboot
     assert rows["a", 0]["minutes"] == rows["a", 1]["minutes"] == pytest.approx((60 + reboot.seconds) / 60)
     assert ampere.filter("reboot").select("step", "node").unique().height == 1
@@ -192,7 +193,7 @@ def test_nothing_to_do_is_an_empty_table() -> None:
         ({"at": NOON.replace(tzinfo=None)}, ScenarioError, "without zone"),
         ({"at_once": 0}, ScenarioError, "at_once 0"),
         ({"drain_s": float("nan")}, ScenarioError, "drain_s nan"),
-        ({"path": "magic"}, GeometryError, "magic"),
+        ({"change": ChangeCost.of(AMPERE)}, ScenarioError, "one for H100-80GB-SXM5; got A100-80GB"),
         ({"board": "A30"}, GeometryError, "7g.80gb"),
     ],
 )

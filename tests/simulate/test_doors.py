@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GeometryError, MissingDependencyError, ScenarioError, SchemaError
+from gpuplanner.hardware import ChangeCost
 from gpuplanner.schemas import Outcomes, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate, unservable
 
@@ -59,9 +60,7 @@ class TestNouns:
         with pytest.raises(ValueError, match="read-only"):
             calendar.counts[0, 0] = 1
 
-    @pytest.mark.parametrize(
-        "values", [{"queue": "lifo"}, {"reconfigure_s": -1.0}, {"reconfigure_s": float("nan")}]
-    )
+    @pytest.mark.parametrize("values", [{"queue": "lifo"}, {"order": "lifo"}])
     def test_rules_are_known_ones(self, values):
         with pytest.raises(ScenarioError, match="rules"):
             Rules(**values)
@@ -162,7 +161,7 @@ class TestUnservable:
     def test_a_job_whose_slot_has_passed_waits_for_ever_and_the_run_ends(self, jobs_of):
         jobs = jobs_of(("holds", 0, 100, 8, "gpu"), ("late", 10, 5, 8, "gpu"), ("small", 20, 5, 1, "gpu"))
         calendar = Calendar([0, 60], ("gpu", "1g.10gb:7"), [[8, 0], [4, 4]])
-        run = simulate(jobs, FLEET, calendar, Rules(queue="strict", reconfigure_s=10), policy="p")
+        run = simulate(jobs, FLEET, calendar, Rules(queue="strict", change=ChangeCost.flat(10)), policy="p")
         assert run.outcomes["first_start"].to_list() == [0.0, None, None]
         assert run.states["end_s"].max() == 110
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 BOARD = "H100-80GB-SXM5"
@@ -14,7 +15,7 @@ def serve(jobs, slots, nodes=1, per_node=2, reconfigure_s=60.0, **options):
     layouts = tuple(dict.fromkeys(layout for counts in slots.values() for layout in counts))
     counts = [[wanted.get(layout, 0) for layout in layouts] for wanted in slots.values()]
     calendar = Calendar(list(slots), layouts, counts)
-    rules = Rules(queue="strict", reconfigure_s=reconfigure_s)
+    rules = Rules(queue="strict", change=ChangeCost.flat(reconfigure_s))
     return simulate(jobs, Fleet(BOARD, nodes, per_node), calendar, rules, policy="p", **options)
 
 

@@ -10,16 +10,19 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate import ChangeCost, Fleet, OnDemand, Rules, simulate, unservable
+from gpuplanner.hardware import ChangeCost
+from gpuplanner.simulate import Fleet, OnDemand, Rules, simulate, unservable
 
 BOARD = "H100-80GB-SXM5"
-DRIVER = ChangeCost(driver_s=2.0, operator_s=0.0)
-OPERATOR = ChangeCost(driver_s=1.0, operator_s=60.0)
+DRIVER = ("nvml", {"instance_s": 2.0})
+OPERATOR = ("operator", {"instance_s": 1.0})
 DAY_S = 86_400.0
 
 
 def serve(jobs, policy=OnDemand(), change=DRIVER, nodes=1, per_node=1, board=BOARD, **options):  # noqa: B008
-    rules = Rules("strict", substitute=options.pop("substitute", False), change=change)
+    path, stated = change
+    cost = ChangeCost.of(board, path, **stated)
+    rules = Rules("strict", substitute=options.pop("substitute", False), change=cost)
     return simulate(jobs, Fleet(board, nodes, per_node), policy, rules, policy="p", **options)
 
 
@@ -118,7 +121,8 @@ def test_whole_gpus_wait_where_they_can_and_are_not_cut_meanwhile(jobs_of, start
 
 WALK = """
 import numpy as np, polars as pl
-from gpuplanner.simulate import ChangeCost, Fleet, OnDemand, Rules, simulate
+from gpuplanner.hardware import ChangeCost
+from gpuplanner.simulate import Fleet, OnDemand, Rules, simulate
 rng = np.random.default_rng(7)
 n = 90
 profile = rng.choice(["gpu", "7g.80gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb"], n)
@@ -129,9 +133,10 @@ jobs = pl.DataFrame({
 phases = jobs.head(30).select("job_id", "profile", "run_s", "gpus", "limit_s")
 small = phases.with_columns(profile=pl.lit("1g.10gb"), gpus=pl.lit(1, pl.Int64))
 phases = pl.concat([phases, small, phases]).sort("job_id", maintain_order=True)
-for change, board in ((ChangeCost(operator_s=0.0), "H100-80GB-SXM5"), (ChangeCost(), "A100-80GB")):
+for path, board in (("nvml", "H100-80GB-SXM5"), ("operator", "A100-80GB")):
     policy = OnDemand({"7g.80gb:1": 2}, drain_s=50.0, switches_per_day=30, keep_whole=1)
-    run = simulate(jobs, Fleet(board, 3, 2), policy, Rules(change=change), policy="p", phases=phases)
+    rules = Rules(change=ChangeCost.of(board, path))
+    run = simulate(jobs, Fleet(board, 3, 2), policy, rules, policy="p", phases=phases)
     print(run.outcomes.hash_rows().implode().hash().item(), run.states.hash_rows().implode().hash().item())
 """
 
@@ -250,32 +255,30 @@ class TestDrain:
 
 
 class TestReboot:
-    CHANGE = ChangeCost(driver_s=2.0, operator_s=0.0, mode_s=600.0)
-
     def test_a_change_of_mode_takes_the_whole_node_where_the_board_needs_a_reboot(self, jobs_of):
         jobs = jobs_of(("s", 10, 10, 1, "1g.10gb"), ("w", 20, 10, 1, "gpu"))
-        run = serve(jobs, change=self.CHANGE, per_node=2, board="A100-80GB")
-        assert run.outcomes["first_start"].to_list() == [612, 610]
+        run = serve(jobs, change=DRIVER, per_node=2, board="A100-80GB")
+        assert run.outcomes["first_start"].to_list() == [610, 610]
         assert run.states.filter(state="reconfiguring").select("gpu", "start_s", "end_s").rows() == [
-            (0, 10, 612), (1, 10, 610)
+            (0, 10, 610), (1, 10, 610)
         ]  # fmt: skip
-        on_hopper = serve(jobs, change=self.CHANGE, per_node=2)
+        on_hopper = serve(jobs, change=DRIVER, per_node=2)
         assert on_hopper.outcomes["first_start"].to_list() == [12, 20]
 
     def test_it_waits_until_nothing_runs_on_the_node(self, jobs_of):
         jobs = jobs_of(("w", 0, 300, 1, "gpu"), ("s", 10, 10, 1, "1g.10gb"))
-        run = serve(jobs, change=self.CHANGE, per_node=2, board="A100-80GB")
-        assert run.outcomes["first_start"].to_list() == [0, 902]
+        run = serve(jobs, change=DRIVER, per_node=2, board="A100-80GB")
+        assert run.outcomes["first_start"].to_list() == [0, 900]
 
     def test_one_reboot_serves_all_who_wait(self, jobs_of):
         jobs = jobs_of(("a", 0, 10, 1, "7g.80gb"), ("b", 0, 10, 1, "7g.80gb"))
-        run = serve(jobs, change=self.CHANGE, per_node=2, board="A100-80GB")
-        assert run.outcomes["first_start"].to_list() == [602, 602]
+        run = serve(jobs, change=DRIVER, per_node=2, board="A100-80GB")
+        assert run.outcomes["first_start"].to_list() == [600, 600]
 
     def test_back_to_whole_is_a_change_of_mode_as_well(self, jobs_of):
         jobs = jobs_of(("s", 0, 10, 1, "7g.80gb"), ("w", 20, 10, 1, "gpu"))
-        run = serve(jobs, OnDemand({"7g.80gb:1": 1}), self.CHANGE, board="A100-80GB")
-        assert run.outcomes["first_start"].to_list() == [0, 622]
+        run = serve(jobs, OnDemand({"7g.80gb:1": 1}), DRIVER, board="A100-80GB")
+        assert run.outcomes["first_start"].to_list() == [0, 620]
 
 
 class TestDoors:

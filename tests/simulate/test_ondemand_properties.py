@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import is_valid, load_gpu_model, parse_placements
-from gpuplanner.simulate import ChangeCost, Fleet, OnDemand, Rules, hold_largest, simulate, unservable
+from gpuplanner.hardware import ChangeCost, is_valid, load_gpu_model, parse_placements
+from gpuplanner.simulate import Fleet, OnDemand, Rules, hold_largest, simulate, unservable
 
 SERVING = ("on", "draining", "changing")
 BOARDS = {
@@ -136,7 +136,7 @@ def work_is_conserved(run, spells, jobs, fleet, rules, phases):
             stayed = before is not None and before["end_s"] == spell["start_s"] and all(
                 before[name] == spell[name] for name in place
             )  # fmt: skip
-            restart = 0.0 if before is None or stayed else rules.change_cost.restart_s
+            restart = 0.0 if before is None or stayed else rules.change.restart_s.value
             assert spell["lost_s"] == restart
             slow = 1.0
             if spell["served_on"] != "gpu" and need.get("sms_needed"):
@@ -151,6 +151,10 @@ def work_is_conserved(run, spells, jobs, fleet, rules, phases):
             assert outcome["first_start"] is outcome["end"] is None
 
 
+def reboots(change):
+    return change.reboot_s is not None and change.reboot_s.value > 0
+
+
 def limits_are_kept(run, fleet, policy, rules):
     """GPUs that stay whole; changes of a GPU a day, which through the operator are one row each."""
     for (node, gpu), rows in run.states.partition_by("node", "gpu", as_dict=True).items():
@@ -159,7 +163,7 @@ def limits_are_kept(run, fleet, policy, rules):
         changes = rows.filter(pl.col("state").is_in(["reconfiguring", "changing"]))
         if policy.switches_per_day == 0:
             assert not changes.height
-        elif policy.switches_per_day and rules.change_cost.operator_s and not rules.change_cost.mode_s:
+        elif policy.switches_per_day and not rules.change.one_by_one and not reboots(rules.change):
             days = (changes["start_s"] // DAY_S).to_numpy()
             assert np.unique(days, return_counts=True)[1].max(initial=0) <= policy.switches_per_day
 
@@ -204,11 +208,12 @@ def cases(draw):
         switches_per_day=draw(st.sampled_from([None, None, 0, 1, 3])),
         keep_whole=keep,
     )
-    operator_s = float(draw(st.sampled_from([0, 0, 5])))
-    change = ChangeCost(
-        driver_s=draw(st.sampled_from([0.0, 0.25, 2.0])),
-        operator_s=operator_s,
-        mode_s=draw(st.sampled_from([0.0, 30.0])),
+    change = ChangeCost.of(
+        board,
+        draw(st.sampled_from(["nvml", "nvml", "operator"])),
+        change_s=draw(st.sampled_from([0.0, 0.0, 5.0])),
+        instance_s=draw(st.sampled_from([0.0, 0.25, 2.0])),
+        reboot_s=draw(st.sampled_from([0.0, 30.0])),
         restart_s=draw(st.sampled_from([0.0, 3.0])),
     )
     rules = Rules(draw(st.sampled_from(["strict", "easy"])), draw(st.booleans()), change=change)

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
+from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import (
     Calendar,
-    ChangeCost,
     Fleet,
     OnDemand,
     Rules,
@@ -22,7 +22,9 @@ from gpuplanner.simulate import (
 BOARD = "H100-80GB-SXM5"
 ONE = Fleet(BOARD, 1, 1)
 MIXED = Calendar.constant({"3g.40gb:1,2g.20gb:1,1g.10gb:1": 1})
-RESTART = Rules("strict", substitute=False, change=ChangeCost(driver_s=2.0, operator_s=0.0, restart_s=30.0))
+RESTART = Rules(
+    "strict", substitute=False, change=ChangeCost.of(BOARD, "nvml", instance_s=2.0, restart_s=30.0)
+)
 
 
 def phases_of(*rows):
@@ -210,29 +212,16 @@ class TestCost:
         calendar = Calendar([0, 100], ("gpu", "3g.40gb:2", "1g.10gb:7"), [[1, 0, 0], [0, 1, 0]])
         jobs = jobs_of(("a", 100, 10, 1, "3g.40gb"))
         for change, start in (
-            (ChangeCost(), 160.6),
-            (ChangeCost(operator_s=0.0), 100.6),
+            (None, 160.0),
+            (ChangeCost.of(BOARD), 160.0),
+            (ChangeCost.of(BOARD, "parted"), 101.0),
+            (ChangeCost.of(BOARD, "nvml"), 100.6),
             (ChangeCost.flat(7.0), 107.0),
         ):
             run = simulate(jobs, ONE, calendar, Rules("strict", change=change), policy="p")
             assert run.outcomes["first_start"].item() == pytest.approx(start)
 
-    def test_instances_that_both_layouts_have_stay_through_the_driver(self):
-        before, after = {"4g.40gb": 1, "3g.40gb": 1}, {"4g.40gb": 1, "1g.10gb": 3}
-        assert ChangeCost(1.0, 0.0).seconds(BOARD, before, after) == 4.0
-        assert ChangeCost(1.0, 60.0).seconds(BOARD, before, after) == 66.0
-
-    def test_mig_mode_is_paid_where_it_needs_a_reboot(self):
-        change = ChangeCost(0.0, 60.0, mode_s=600.0)
-        assert change.seconds("A100-80GB", {"gpu": 1}, {"3g.40gb": 2}) == 660.0
-        assert change.seconds("A100-80GB", {"7g.80gb": 1}, {"3g.40gb": 2}) == 60.0
-        assert change.seconds(BOARD, {"gpu": 1}, {"3g.40gb": 2}) == 60.0
-
-    def test_what_was_said_before_still_holds(self):
-        assert Rules(reconfigure_s=7.0).change_cost == ChangeCost.flat(7.0)
-
-    @pytest.mark.parametrize("name", ["driver_s", "operator_s", "mode_s", "restart_s"])
-    @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-    def test_seconds_are_not_below_zero(self, name, value):
-        with pytest.raises(ScenarioError, match="cost of change"):
-            ChangeCost(**{name: value})
+    def test_a_cost_for_another_board_is_refused(self, jobs_of):
+        rules = Rules("strict", change=ChangeCost.of("A100-80GB"))
+        with pytest.raises(ScenarioError, match="expected one for H100-80GB-SXM5; got A100-80GB"):
+            simulate(jobs_of(("a", 0, 1, 1, "gpu")), ONE, MIXED, rules, policy="p")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import load_gpu_model, parse_layout
+from gpuplanner.hardware import ChangeCost, load_gpu_model, parse_layout
 from gpuplanner.schemas import Outcomes, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate, unservable
 
@@ -54,7 +54,7 @@ def inputs(draw):
     rules = Rules(
         queue=draw(st.sampled_from(["easy", "strict"])),
         substitute=draw(st.booleans()),
-        reconfigure_s=float(draw(st.sampled_from([0, 7, 60]))),
+        change=ChangeCost.flat(draw(st.sampled_from([0, 7, 60]))),
     )
     return jobs, fleet, Calendar([0, *starts], LAYOUTS, counts), rules
 
@@ -228,7 +228,12 @@ def test_the_log_is_emptied_as_often_as_it_fills(jobs_of, queue):
     jobs = jobs_of(*[(f"j{k}", 200 * k, 90, 1, "gpu") for k in range(250)])
     calendar = Calendar(np.arange(500) * 100.0, ("gpu", "1g.10gb:7"), [[1, 0], [0, 1]] * 250)
     run = simulate(
-        jobs, Fleet(BOARD, 1, 1), calendar, Rules(queue=queue, reconfigure_s=1), policy="p", until_s=50_000
+        jobs,
+        Fleet(BOARD, 1, 1),
+        calendar,
+        Rules(queue=queue, change=ChangeCost.flat(1)),
+        policy="p",
+        until_s=50_000,
     )
     assert run.states.height == 1 + 499 * 2
     assert run.outcomes["wait_s"].max() == 1.0

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.claims.unlike import ElasticModel, Goodput, by_assignment, reassign, schedule_elastic
+from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import (
     Calendar,
     Checkpoints,
@@ -289,7 +290,7 @@ def test_a_job_that_never_starts_has_a_spell_that_never_begins():
     phases = pl.DataFrame({"job_id": "stuck", "profile": ["1g.10gb", "3g.40gb"], "run_s": [100.0, 10.0]})
     calendar = Calendar([0.0, 50.0], ("3g.40gb:1,1g.10gb:3", "1g.10gb:7"), [[1, 0], [0, 1]])
     run = simulate(
-        jobs, Fleet(BOARD, 1, 1), calendar, Rules("strict", substitute=False, reconfigure_s=0.0),
+        jobs, Fleet(BOARD, 1, 1), calendar, Rules("strict", substitute=False, change=ChangeCost.flat(0.0)),
         policy="p", leave_unservable=True, phases=phases,
     )  # fmt: skip
     assert run.spells.select("job_id", "phase", "since_s", "start_s", "end_s", "ended").rows() == [

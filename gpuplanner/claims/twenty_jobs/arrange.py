@@ -102,7 +102,7 @@ def _planned(wanted: Wanted, design: Design) -> list[dict[str, int]]:
     """The planner's optimum for one slot: the fewest GPUs, then the fewest that are cut anew."""
     problem = PlanProblem(
         design.board, design.gpus, design.gpus, _SLOT_START, 1.0, ["case"], [profile for profile, _ in wanted],
-        np.array([[[jobs] for _, jobs in wanted]]), change_gpu_hours=design.reconfigure_min / 60.0,
+        np.array([[[jobs] for _, jobs in wanted]]), change=design.change,
         initial={design.static_layout: design.gpus},
     )  # fmt: skip
     best = plan(problem, gap_target=0).require()

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass, replace
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board
+from gpuplanner.units import SECONDS_PER_MINUTE
 
 Range = tuple[float, float]
 
@@ -131,6 +132,11 @@ class Design:
     def model(self) -> GpuModel:
         """The board."""
         return as_board(self.board)
+
+    @property
+    def change(self) -> ChangeCost:
+        """What a change of layout costs: the stated time, and nothing else."""
+        return ChangeCost.flat(SECONDS_PER_MINUTE * self.reconfigure_min)
 
     @property
     def needed_slices(self) -> int:

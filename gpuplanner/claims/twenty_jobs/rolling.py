@@ -124,7 +124,7 @@ def run_policy(jobs: pl.DataFrame, harder: Harder, layouts: Calendar | OnDemand)
     )
     design = harder.design
     fleet = Fleet(design.board, nodes=1, gpus_per_node=design.gpus)
-    rules = Rules(queue="strict", reconfigure_s=MINUTE_S * design.reconfigure_min)
+    rules = Rules(queue="strict", change=design.change)
     return simulate(work, fleet, layouts, rules, policy="harder", leave_unservable=True)
 
 
@@ -179,7 +179,7 @@ def _decided(scene: Scene, harder: Harder, foresight: str) -> Counter[str]:
     problem = PlanProblem(
         harder.design.board, harder.design.gpus, harder.design.gpus, MORNING + timedelta(minutes=scene.now_min),
         harder.slot_min / 60.0, ["case"], PROFILES, demand.clip(0.0)[None], on_price=ON_PRICE,
-        change_gpu_hours=harder.design.reconfigure_min / 60.0, available=available.tolist(), initial=dict(idle),
+        change=harder.design.change, available=available.tolist(), initial=dict(idle),
     )  # fmt: skip
     best = plan(problem, gap_target=0.02, work_limit=8, time_limit_s=600).require()
     chosen = +Counter(dict(zip(best.layouts, best.counts[0].tolist(), strict=True)))

@@ -121,7 +121,7 @@ def _simulated(attempts: pl.DataFrame, calendar: Calendar, design: Design) -> Se
         gpus=pl.lit(1, pl.Int32),
         profile="profile",
     )
-    rules = Rules(queue="strict", substitute=False, reconfigure_s=MINUTE_S * design.reconfigure_min)
+    rules = Rules(queue="strict", substitute=False, change=design.change)
     run = simulate(workload, _fleet(design), calendar, rules, policy="case", leave_unservable=True)
     times = run.outcomes.select(
         job_id=pl.col("job_id").str.split("/").list.first(),

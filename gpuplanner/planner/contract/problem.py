@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
-from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout, prove
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.planner.contract.board_text import board_from_dict, board_to_dict
 from gpuplanner.planner.contract.limits import Limits, limits_from_dict
-from gpuplanner.planner.contract.problem_check import TIERS, problem_faults
+from gpuplanner.planner.contract.problem_check import TIERS, is_price, problem_faults
 from gpuplanner.planner.contract.quotas import admitted_demand
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -57,9 +57,12 @@ class PlanProblem:
     unmet_price : float or sequence of float
         Cost of one GPU-hour of unmet demand, for all tenants or each; never more for a lower tier than for a
         higher one. At 10, an instance wanted for less than a tenth of a slot is not worth a GPU of its own.
-    change_gpu_hours : float
-        Cost of cutting one GPU: what is lost while it drains and is cut anew. Paid whenever a GPU takes up a
-        layout, also when it was off before; leaving a GPU whole costs nothing.
+    change_gpu_hours : float, optional
+        Cost of cutting one GPU [GPU h]: what is lost while it drains and is cut anew. Paid whenever a GPU takes up
+        a layout, also when it was off before; leaving a GPU whole costs nothing. None: as `change` works it out.
+    change : ChangeCost, optional
+        How GPUs are cut anew, how long that takes and what it costs; None: by the operator, as the catalogue has it
+        for the board. It holds `change_gpu_hours` where that is stated.
     whole_gpus_kept : int
         GPUs in service that are never cut, on or off.
     available : sequence of int, optional, shape (n_slots,)
@@ -100,6 +103,7 @@ class PlanProblem:
     on_price: float
     unmet_price: tuple[float, ...]
     change_gpu_hours: float
+    change: ChangeCost
     whole_gpus_kept: int
     available: tuple[int, ...] | None
     initial: Mapping[str, int] | None
@@ -120,7 +124,8 @@ class PlanProblem:
         tiers: Sequence[str] | None = None,
         on_price: float = 1.0,
         unmet_price: float | Sequence[float] = 10.0,
-        change_gpu_hours: float = 0.05,
+        change_gpu_hours: float | None = None,
+        change: ChangeCost | None = None,
         whole_gpus_kept: int = 0,
         available: Sequence[int] | None = None,
         initial: Mapping[str, int] | None = None,
@@ -129,6 +134,9 @@ class PlanProblem:
     ) -> None:
         model = as_board(board)
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
+        cost = ChangeCost.of(model) if change is None else change.on(model)
+        per_change = cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
+        stated = per_change if change_gpu_hours is None else _plain(change_gpu_hours)
         prices = tuple(map(_plain, cast("Sequence[float]", each)))
         values = {
             "board": model,
@@ -142,7 +150,8 @@ class PlanProblem:
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
             "on_price": on_price,
             "unmet_price": prices,
-            "change_gpu_hours": change_gpu_hours,
+            "change_gpu_hours": stated,
+            "change": replace(cost, gpu_hours=stated) if stated != per_change and is_price(stated) else cost,
             "whole_gpus_kept": whole_gpus_kept,
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
@@ -254,6 +263,7 @@ class PlanProblem:
         return plain | {
             "board": board_to_dict(self.board),
             "slot_start": self.slot_start.astimezone(UTC).isoformat(),
+            "change": self.change.to_dict(),
             "demand": self.demand.tolist(),
             "initial": None if self.initial is None else dict(self.initial),
             "limits": self.limits.to_dict(),
@@ -268,7 +278,7 @@ class PlanProblem:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        known = {*_PLAIN, "board", "slot_start", "demand", "initial", "limits"}
+        known = {*_PLAIN, "board", "slot_start", "change", "demand", "initial", "limits"}
         odd = sorted((set(values) - known) | (_NEEDED - set(values)))
         if odd:
             text = message(
@@ -278,10 +288,12 @@ class PlanProblem:
                 "Mend it.",
             )
             raise ScenarioError(text)
-        board = values["board"]
+        board, change = values["board"], values.get("change")
         try:
+            model = as_board(board) if isinstance(board, str) else board_from_dict(board)
             given = dict(values) | {
-                "board": board if isinstance(board, str) else board_from_dict(board),
+                "board": model,
+                "change": None if change is None else ChangeCost.from_dict(model, change),
                 "slot_start": datetime.fromisoformat(values["slot_start"]),
                 "limits": limits_from_dict(values.get("limits", {})),
             }

@@ -25,9 +25,9 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
         if not _is_count(getattr(p, name), low):
             yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
     for name in ("on_price", "change_gpu_hours"):
-        if not _is_price(getattr(p, name)):
+        if not is_price(getattr(p, name)):
             yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
-    if not (_is_price(p.slot_hours) and p.slot_hours > 0):
+    if not (is_price(p.slot_hours) and p.slot_hours > 0):
         yield f"slot_hours must be above 0, not {p.slot_hours!r}"
     if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
         yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
@@ -66,7 +66,7 @@ def _tenant_faults(p: PlanProblem) -> Iterator[str]:
     unknown = sorted(set(p.tiers) - set(TIERS))
     if unknown:
         yield f"tiers must be of {', '.join(TIERS)}; unknown: {examples(unknown)}"
-    bad = [price for price in p.unmet_price if not _is_price(price)]
+    bad = [price for price in p.unmet_price if not is_price(price)]
     if bad:
         yield f"unmet_price must be numbers of at least 0, not {examples(bad)}"
     if unknown or bad:
@@ -117,5 +117,6 @@ def _is_count(value: object, low: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
-def _is_price(value: object) -> bool:
+def is_price(value: object) -> bool:
+    """Whether a value is a number that something can cost."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -82,7 +82,8 @@ def plan(
     >>> from datetime import UTC, datetime
     >>> day = 1 + np.arange(24) % 12 // 4
     >>> problem = PlanProblem(
-    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[day]]
+    ...     "A100-40GB", 4, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[day]],
+    ...     change_gpu_hours=0.05,
     ... )
     >>> best = plan(problem, gap_target=0)
     >>> best.status, best.objective, best.changes, best.layouts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,24 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import OFF, GpuModel, reconfiguration_cost
+from gpuplanner.hardware import OFF, ChangeCost, GpuModel
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
 from gpuplanner.planner.numbered.transport import transport
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+from gpuplanner.units import SECONDS_PER_MINUTE
 
 _OFF = -1
+
+_CHANGES = {
+    "before": pl.String,
+    "after": pl.String,
+    "changes": pl.Int64,
+    "minutes": pl.Float64,
+    "minutes_low": pl.Float64,
+    "minutes_high": pl.Float64,
+    "reboot": pl.Boolean,
+}
 
 Places = NDArray[np.int16]
 """Layout of every GPU, by position; :data:`_OFF` where it is not on."""
@@ -67,6 +79,54 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """
     plan.require()
     return _ranges(_placed(problem, plan.layouts, plan.counts), problem)
+
+
+def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
+    """Say which changes of layout a plan makes, how often, and how long each takes.
+
+    Parameters
+    ----------
+    plan : Plan
+        A plan that was found.
+    problem : PlanProblem
+        Its problem; its ``change`` says how long.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``before, after`` (layout text), ``changes``, ``minutes``, ``minutes_low``, ``minutes_high`` for which the
+        GPU, or with ``reboot`` its node, is out of service; most frequent first. Counted as the plan does: whenever
+        a GPU takes up a layout.
+
+    Raises
+    ------
+    InfeasiblePlanError
+        If no plan was found.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.planner import plan
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[4, 4, 4]]],
+    ...     initial={"gpu": 3},
+    ... )
+    >>> layout_changes(plan(problem), problem).select("before", "after", "changes", "minutes", "reboot").rows()
+    [('gpu', '3g.20gb:2', 2, 10.0, True)]
+    """
+    plan.require()
+    placed = _placed(problem, plan.layouts, plan.counts)
+    texts = np.array([*placed.texts, OFF])
+    first = placed.states[:1] if placed.initial is None else placed.initial[None]
+    before, after = np.concatenate([first, placed.states[:-1]]), placed.states
+    taken_up = (before != after) & (after != _OFF) & (texts[after] != WHOLE_GPU)
+    pairs = Counter(zip(texts[before[taken_up]].tolist(), texts[after[taken_up]].tolist(), strict=True))
+    rows = []
+    for (old, new), times in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
+        change = problem.change.change(old, new)
+        lasting = [second / SECONDS_PER_MINUTE for second in (change.seconds, change.low_s, change.high_s)]
+        rows.append((old, new, times, *lasting, change.reboot))
+    return pl.DataFrame(rows, schema=_CHANGES, orient="row")
 
 
 def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> int:
@@ -218,7 +278,7 @@ class _Placer:
 @functools.lru_cache(maxsize=4096)
 def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
     """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
-    change = reconfiguration_cost(board, texts[before], texts[after], path="nvml")
+    change = ChangeCost.of(board, "nvml").change(texts[before], texts[after])
     return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, message
-from gpuplanner.hardware import OFF, GpuModel, Reconfiguration, as_board, reconfiguration_cost
+from gpuplanner.hardware import OFF, ChangeCost, GpuModel, Reconfiguration, as_board
 from gpuplanner.planner.numbered.drain_order import DrainUnit, Move, Supply, ordered
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
@@ -42,7 +42,7 @@ def transition(
     *,
     at: datetime,
     board: GpuModel | str,
-    path: str = "operator",
+    change: ChangeCost | None = None,
     at_once: int = 8,
     drain_s: float = 0.0,
 ) -> pl.DataFrame:
@@ -64,8 +64,9 @@ def transition(
         The boundary, with its zone.
     board : GpuModel or str
         The board of all GPUs in the table.
-    path : {"operator", "parted", "nvml"}
-        How the changes are made. Through NVML, instances that both layouts have go on working.
+    change : ChangeCost, optional
+        How the changes are made and how long they take; None: by the operator, as the catalogue has it for the
+        board. Through NVML, instances that both layouts have go on working.
     at_once : int
         Most GPUs in use that may be out at a time. A node that reboots counts with all its GPUs in use.
     drain_s : float
@@ -87,9 +88,10 @@ def transition(
     SchemaError
         If the table is no layout plan, or says nothing about the time just before or after `at`.
     ScenarioError
-        If `at_once` or `drain_s` makes no sense, or a node cannot reboot because more GPUs are in use there.
+        If `at_once` or `drain_s` makes no sense, `change` was made for another board, or a node cannot reboot
+        because more GPUs are in use there.
     GeometryError
-        If a layout is impossible on the board, or the path is unknown.
+        If a layout is impossible on the board.
 
     Examples
     --------
@@ -111,7 +113,8 @@ def transition(
     """
     board = as_board(board)
     _check_arguments(at, at_once, drain_s)
-    moves = list(_moves(layout_plan, at, board, path))
+    cost = ChangeCost.of(board) if change is None else change.on(board)
+    moves = list(_moves(layout_plan, at, cost))
     units = _units(moves, at_once)
     supply = Supply(board, moves)
     rows: list[dict[str, Any]] = []
@@ -127,7 +130,7 @@ def transition(
     return pl.DataFrame(rows, schema=_SCHEMA).sort("step", "node", "gpu")
 
 
-def _moves(layout_plan: pl.DataFrame, at: datetime, board: GpuModel, path: str) -> Iterator[Move]:
+def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterator[Move]:
     """Every GPU of the table, also those that stay as they are: a reboot may take them along."""
     frame = check(layout_plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     before = frame.filter(pl.col("slot_start") < at, pl.col("slot_end") >= at)
@@ -144,7 +147,7 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, board: GpuModel, path: str) 
         physical = held.get(key, WHOLE_GPU) if layout == OFF else layout
         change = None
         if wanted not in (OFF, physical):
-            change = _change(board, physical, wanted, path)
+            change = _change(cost, physical, wanted)
         yield Move(*key, before=layout, after=wanted, held=physical, change=change)
 
 
@@ -154,8 +157,8 @@ def _by_gpu(frame: pl.DataFrame) -> Iterator[tuple[tuple[str, int], str]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _change(board: GpuModel, before: str, after: str, path: str) -> Reconfiguration:
-    return reconfiguration_cost(board, before, after, path=path)
+def _change(cost: ChangeCost, before: str, after: str) -> Reconfiguration:
+    return cost.change(before, after)
 
 
 def _units(moves: Sequence[Move], at_once: int) -> list[DrainUnit]:

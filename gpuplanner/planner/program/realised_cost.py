@@ -35,6 +35,7 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
     >>> problem = PlanProblem(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
     ...     slot_hours=1, tenants=["ads"], profiles=["3g.20gb"], demand=[[[2, 2, 4]]],
+    ...     change_gpu_hours=0.05,
     ... )
     >>> best = plan(problem)
     >>> realised_cost(problem, best.layouts, best.counts) == best.objective

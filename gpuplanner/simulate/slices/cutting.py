@@ -76,29 +76,24 @@ def cut(w: World, gpu: int, profile: int, start: int) -> None:
     placed = slicing.gpus[gpu]
     count_switch(w.slicing.gpus[gpu], w.status[0], w.slicing.switches_per_day)
     if was_whole:
-        if slicing.mode_s == 0.0:
+        if slicing.reboot_s == 0.0:
             offer(w, gpu, -1)
         elif not placed.rebooting:
             reboot(w, gpu // w.per_node)
         placed.rebooting, w.gpus[gpu].leaving, w.free[gpu, WHOLE] = 0, 0, 0
-    begin = max(w.status[0].now, placed.ready)
     mask = -1
-    if slicing.operator_s == 0.0:
+    if slicing.one_by_one:
         mask = in_the_way(slicing, gpu, profile, slicing.spans[profile] << start)
     changed = remove_idle(w.slicing, w.free, w.profiles, gpu, mask) + 1
     place(w.slicing, w.profiles, gpu, profile, start)
-    if slicing.operator_s > 0.0:
+    if not slicing.one_by_one:
         changed += fill(w, gpu, profile)
+    at = max(w.status[0].now, placed.ready)
+    if not was_whole or slicing.reboot_s == 0.0:  # else it is made while the node reboots
+        at += slicing.change_s + changed * slicing.instance_s
     for slot in range(slicing.cuts.shape[1]):
-        if slot == start or (slicing.operator_s > 0.0 and slicing.cuts[gpu, slot] != NONE):
-            come(
-                w.slicing,
-                w.coming,
-                w.status[0],
-                gpu,
-                slot,
-                begin + slicing.operator_s + changed * slicing.driver_s,
-            )
+        if slot == start or (not slicing.one_by_one and slicing.cuts[gpu, slot] != NONE):
+            come(w.slicing, w.coming, w.status[0], gpu, slot, at)
 
 
 @called
@@ -153,7 +148,7 @@ def reboot(w: World, node: int) -> None:
                 w.status[0],
                 gpu,
                 w.slicing.cuts.shape[1] + IS_BACK,
-                w.status[0].now + w.slicing.mode_s,
+                w.status[0].now + w.slicing.reboot_s,
             )
 
 

@@ -36,7 +36,7 @@ def drain_for(w: World, profile: int) -> bool:
             if start == NONE:
                 break
             span = slicing.spans[profile] << start
-            bits, held = placed.held if slicing.operator_s > 0.0 else placed.held & span, 0
+            bits, held = placed.held if not slicing.one_by_one else placed.held & span, 0
             while bits:
                 bits &= bits - 1
                 held += 1
@@ -45,10 +45,10 @@ def drain_for(w: World, profile: int) -> bool:
             if better and in_the_way(slicing, gpu, profile, span) != IMPOSSIBLE:
                 best, least, loss, at = gpu, held, more, start
     if best != NONE:
-        span = -1 if slicing.operator_s > 0.0 else slicing.spans[profile] << at
+        span = -1 if not slicing.one_by_one else slicing.spans[profile] << at
         slicing.gpus[best].drained_for, slicing.gpus[best].drained_at = profile, at
         drain(slicing, w.free, w.profiles, s, best, span, -1)
-    elif in_use and s.claim == NONE and slicing.mode_s == 0.0:
+    elif in_use and s.claim == NONE and slicing.reboot_s == 0.0:
         s.claim = profile
     else:
         return False

@@ -32,7 +32,7 @@ def gather(w: World, job: int, long: bool) -> None:
     """Begin to make GPUs whole for a job, if there are enough."""
     part, count = min(w.jobs[job].gpus, w.per_node), (w.jobs[job].gpus + w.per_node - 1) // w.per_node
     for node in range(len(w.nodes)):
-        w.nodes[node].future = cost_of(w, node, part, long and w.slicing.mode_s == 0.0)
+        w.nodes[node].future = cost_of(w, node, part, long and w.slicing.reboot_s == 0.0)
     for rank in range(count):
         best = 0
         for node in range(len(w.nodes)):
@@ -59,7 +59,7 @@ def cost_of(w: World, node: int, part: int, long: bool) -> int:
             if missing and w.slicing.gpus[gpu].effort == effort:
                 missing -= 1
                 cost += min(effort, 1) + max(effort - 1, 0) * IN_USE
-    if missing or (cost and w.slicing.mode_s > 0.0 and not node_rests(w, node)):
+    if missing or (cost and w.slicing.reboot_s > 0.0 and not node_rests(w, node)):
         return IMPOSSIBLE
     return cost
 
@@ -101,7 +101,7 @@ def take_node(w: World, node: int, part: int) -> None:
                         placed.drained_for = WHOLE
                         w.profiles[WHOLE].draining += 1
                         drain(w.slicing, w.free, w.profiles, w.status[0], gpu, -1, -1)
-    if made and w.slicing.mode_s > 0.0:
+    if made and w.slicing.reboot_s > 0.0:
         reboot(w, node)
 
 
@@ -111,7 +111,11 @@ def make_whole(w: World, gpu: int) -> None:
     slicing, s = w.slicing, w.status[0]
     placed = slicing.gpus[gpu]
     count_switch(placed, s, slicing.switches_per_day)
-    at = max(s.now, placed.ready) + slicing.operator_s + slicing.mode_s
-    at += remove_idle(slicing, w.free, w.profiles, gpu, -1) * slicing.driver_s
+    removed = remove_idle(slicing, w.free, w.profiles, gpu, -1)
+    at = max(s.now, placed.ready)
+    if slicing.reboot_s > 0.0:
+        at += slicing.reboot_s
+    else:
+        at += slicing.change_s + removed * slicing.instance_s
     placed.drain, placed.making = 0, 1
     come(slicing, w.coming, s, gpu, slicing.cuts.shape[1] + BECOMES_WHOLE, at)

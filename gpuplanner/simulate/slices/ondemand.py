@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel, Placement, prove
+from gpuplanner.hardware import ChangeCost, GpuModel, Placement, prove
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet, instances_of
-from gpuplanner.simulate.slices.change import ChangeCost
 from gpuplanner.simulate.slices.geometry import geometry
 from gpuplanner.simulate.slices.world import NONE, PLACED, Slicing, table
 
@@ -31,8 +30,8 @@ class OnDemand:
     Fragmentation is FGD's, with every profile of the run as likely as any other: the memory slices that are free
     or idle and that a profile has no legal start for, summed over profiles.
 
-    Through the operator (``Rules.change`` with ``operator_s`` above 0) only a GPU without jobs is cut, for all the
-    waiting jobs that it can hold, and full; through the driver alone one instance is made at a time.
+    Through the operator or mig-parted (the path of ``Rules.change``) only a GPU without jobs is cut, for all the
+    waiting jobs that it can hold, and full; through NVML one instance is made at a time.
 
     Whoever came first is served first, across profiles. For a change of MIG mode that needs a reboot no node is
     drained.
@@ -135,9 +134,10 @@ def to_slicing(
         drain_s=math.inf if policy.drain_s is None else max(float(policy.drain_s), float(policy.patience_s)),
         switches_per_day=NONE if limit is None else limit,
         keep_whole=policy.keep_whole,
-        driver_s=float(change.driver_s),
-        operator_s=float(change.operator_s),
-        mode_s=float(change.mode_of(board)),
+        one_by_one=change.one_by_one,
+        change_s=change.change_s.value,
+        instance_s=change.instance_s.value,
+        reboot_s=0.0 if change.reboot_s is None else change.reboot_s.value,
         starts=places.starts,
         spans=places.spans,
         open=places.open,
@@ -159,9 +159,10 @@ def no_slicing() -> Slicing:
         drain_s=0.0,
         switches_per_day=NONE,
         keep_whole=0,
-        driver_s=0.0,
-        operator_s=0.0,
-        mode_s=0.0,
+        one_by_one=True,
+        change_s=0.0,
+        instance_s=0.0,
+        reboot_s=0.0,
         starts=square,
         spans=rows,
         open=square,

@@ -73,7 +73,7 @@ def forget_hopeless(w: World) -> None:
 def best_place(w: World, profile: int) -> int:
     """Where an instance disturbs least: GPU times slices of a GPU, plus start; NONE if it cannot be made now."""
     # Where MIG mode needs a reboot, a GPU may be cut because another one of its node came to rest.
-    slicing, only_changed = w.slicing, w.profiles[profile].hopeless and w.slicing.mode_s == 0.0
+    slicing, only_changed = w.slicing, w.profiles[profile].hopeless and w.slicing.reboot_s == 0.0
     best, least, loss, at = NONE, IMPOSSIBLE, np.inf, NONE
     for rank in range(w.status[0].touched if only_changed else len(w.gpus)):
         gpu = slicing.touched[rank] if only_changed else rank
@@ -109,11 +109,11 @@ def mode_change(w: World, gpu: int, fixed: int) -> int:
     if placed.cut == 0:
         if placed.spared or not is_whole(w.free, w.slicing.gpus[gpu], gpu):
             return IMPOSSIBLE
-        joins = placed.rebooting and placed.ready == w.status[0].now + w.slicing.mode_s
-        if w.slicing.mode_s == 0.0 or joins:
+        joins = placed.rebooting and placed.ready == w.status[0].now + w.slicing.reboot_s
+        if w.slicing.reboot_s == 0.0 or joins:
             return MODE_CHANGE
         return REBOOT if node_rests(w, gpu // w.per_node) else IMPOSSIBLE
-    if placed.rebooting or (w.slicing.operator_s > 0.0 and fixed):
+    if placed.rebooting or (not w.slicing.one_by_one and fixed):
         return IMPOSSIBLE
     return 0
 

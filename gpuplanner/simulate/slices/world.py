@@ -119,9 +119,10 @@ class Slicing(NamedTuple):
     drain_s: float  # infinite: nothing is drained
     switches_per_day: int  # NONE: no limit
     keep_whole: int  # GPUs, from the lowest number up
-    driver_s: float
-    operator_s: float
-    mode_s: float  # 0 where MIG mode needs no reboot
+    one_by_one: bool  # instances are made beside what is there; else all of a GPU anew
+    change_s: float
+    instance_s: float  # for each instance removed or made
+    reboot_s: float  # instead of both where MIG mode changes; 0 where it needs no reboot
     starts: Ints  # [profile, rank] slices where an instance may begin, then NONE
     spans: Ints  # [profile] its slices as bits, from slice 0
     open: Ints  # [profile, slices taken as bits] 1 if there is a start left

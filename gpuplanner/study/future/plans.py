@@ -17,8 +17,8 @@ from gpuplanner.study.stages import Stage
 
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
 _FIELDS = (
-    "quantile", "arrival_scale", "change_gpu_hours", "whole_gpus_kept", "whole_nodes_kept",
-    "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
+    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "whole_gpus_kept",
+    "whole_nodes_kept", "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         demand,
         tiers=_tiers(known.jobs, tenants),
         unmet_price=scenario.unmet_price,
-        change_gpu_hours=scenario.change_gpu_hours,
+        change=scenario.change(fleet.board),
         whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
         # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
         initial=fleet.layouts,

@@ -63,7 +63,7 @@ def policies_of(known: History) -> tuple[ComparedPolicy, ...]:
 
 
 @stage(
-    "queue", "substitute", "replications", "reconfigure_minutes",
+    "queue", "substitute", "replications", "path", "reconfigure_minutes",
     after=(history, *PLANS.values()),
 )  # fmt: skip
 def proof(scenario: Scenario) -> pl.DataFrame:

@@ -18,7 +18,7 @@ LIMIT_FACTOR = 2.0
 def fleet_and_rules(scenario: Scenario, known: History) -> tuple[Fleet, Rules]:
     """What jobs of a scenario are served on, and how."""
     fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
-    return fleet, Rules(scenario.queue, scenario.substitute, scenario.reconfigure_minutes * 60.0)
+    return fleet, Rules(scenario.queue, scenario.substitute, change=scenario.change(fleet.model))
 
 
 def past_jobs(known: History) -> pl.DataFrame:

@@ -1,0 +1,366 @@
+"""What a change of layout costs, for one board and one way to make it: the only place that knows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.reconfigure import AnyLayout, Reconfiguration, instances_changed
+from gpuplanner.hardware.seconds import Seconds, known_seconds, minutes
+from gpuplanner.names import resolve
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.units import SECONDS_PER_HOUR
+
+PATHS = ("nvml", "parted", "operator")
+"""Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
+
+_RESET_ARCHITECTURES = ("Ampere",)
+_ONE_BY_ONE = "nvml"
+
+
+_NOTHING = Seconds(0.0, 0.0, 0.0, "nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """What one change of one GPU costs on a board, by one path.
+
+    Made by :meth:`of` from the catalogue, or by :meth:`flat` from one stated time. Plan, bound, simulation,
+    transition, check, scripts and report all take it, so that they mean the same by a change.
+
+    Parameters
+    ----------
+    board : GpuModel or None
+        The board; None: any.
+    path : str
+        One of :data:`PATHS`. Through NVML instances are made and removed one by one, and those that both layouts
+        have stay. mig-parted and the operator make all instances of a GPU anew.
+    change_s : Seconds
+        One change of one GPU, whatever changes on it.
+    instance_s : Seconds
+        On top of it, for each instance made or removed.
+    reboot_s : Seconds or None
+        Instead of both, where MIG mode changes and the node reboots for it: instances are made meanwhile. None
+        where MIG mode needs no reboot.
+    restart_s : Seconds
+        Loading of a checkpoint, start and warm-up of a job that goes on elsewhere.
+    drain_s : Seconds
+        GPU time that is lost while a GPU empties, before it can be changed. A plan pays for it; a simulation does
+        not take it from here, as there it comes out of the jobs.
+    gpu_hours : float or None
+        What a plan pays for a change [GPU h], if that is stated; None: what :meth:`plan_gpu_hours` works out.
+
+    Examples
+    --------
+    >>> for board in ("A100-80GB", "H100-80GB-SXM5"):
+    ...     change = ChangeCost.of(board).change("gpu", "3g.40gb:2")
+    ...     print(change.seconds / 60, change.mode_change, change.reboot)
+    10.0 True True
+    1.0 True False
+    """
+
+    board: GpuModel | None
+    path: str
+    change_s: Seconds
+    instance_s: Seconds
+    reboot_s: Seconds | None
+    restart_s: Seconds
+    drain_s: Seconds
+    gpu_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the stated price."""
+        if self.gpu_hours is not None and not 0 <= self.gpu_hours < math.inf:
+            text = message("cost of change", "gpu_hours not below 0", repr(self.gpu_hours), "Change it.")
+            raise ScenarioError(text)
+
+    @classmethod
+    def of(
+        cls,
+        board: GpuModel | str,
+        path: str = "operator",
+        *,
+        seconds: float | None = None,
+        gpu_hours: float | None = None,
+        **stated: float,
+    ) -> Self:
+        """Take the costs of a board and a path from the catalogue, and what is stated instead of them.
+
+        Parameters
+        ----------
+        board : GpuModel or str
+            The board.
+        path : {"operator", "parted", "nvml"}
+            How changes are made.
+        seconds : float, optional
+            The same for every change [s], also for one with a reboot.
+        gpu_hours : float, optional
+            What a plan pays for a change [GPU h].
+        **stated : float
+            ``change_s``, ``instance_s``, ``reboot_s`` (on boards that reboot), ``restart_s`` or ``drain_s`` [s].
+
+        Raises
+        ------
+        GeometryError
+            If the board or the path is unknown.
+        ScenarioError
+            If a time or a price is below 0, or a name is none of these.
+
+        Examples
+        --------
+        >>> ChangeCost.of("A100-80GB", seconds=90).change("gpu", "3g.40gb:2").seconds
+        90.0
+        >>> ChangeCost.of("A100-80GB", reboot_s=450).change("gpu", "3g.40gb:2").seconds
+        450.0
+        """
+        model = as_board(board)
+        way = resolve(path, PATHS, what="reconfiguration path", error=GeometryError)
+        figure = known_seconds(f"reconfigure_{way}_s")
+        one_by_one = way == _ONE_BY_ONE
+        reboots = model.architecture in (None, *_RESET_ARCHITECTURES)
+        cost = cls(
+            board=model,
+            path=way,
+            change_s=_NOTHING if one_by_one else figure,
+            instance_s=figure if one_by_one else _NOTHING,
+            reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
+            restart_s=known_seconds("restart_s"),
+            drain_s=known_seconds("drain_s"),
+            gpu_hours=None if gpu_hours is None else float(gpu_hours),
+        )
+        if seconds is not None:
+            stated = {"change_s": seconds, "instance_s": 0.0, "reboot_s": seconds, **stated}
+        return cost._with(stated)
+
+    @classmethod
+    def flat(cls, seconds: float) -> Self:
+        """Count the same for every change of a GPU of any board, and nothing else.
+
+        Examples
+        --------
+        >>> ChangeCost.flat(60.0).seconds({"gpu": 1}, {"3g.40gb": 2})
+        60.0
+        """
+        return cls(None, "operator", Seconds.given(float(seconds)), _NOTHING, None, _NOTHING, _NOTHING)
+
+    def on(self, board: GpuModel | str) -> Self:
+        """The same for a board, if it was made for that one or for any.
+
+        Raises
+        ------
+        ScenarioError
+            If it was made for another board.
+        """
+        model = as_board(board)
+        if self.board is None:
+            return replace(self, board=model)
+        if self.board != model:
+            text = message(
+                "cost of change", f"one for {model.name}", self.board.name, "Make it for this board."
+            )
+            raise ScenarioError(text)
+        return self
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether instances are made and removed one by one, so that those beside them stay in use."""
+        return self.path == _ONE_BY_ONE
+
+    def change(self, before: AnyLayout, after: AnyLayout) -> Reconfiguration:
+        """Say what becomes of a GPU when its layout changes, and how long that takes.
+
+        A GPU that is not needed is left with MIG mode off.
+
+        Parameters
+        ----------
+        before, after : str, mapping of str to int, or Layout
+            Layout text, profile counts, or a layout with places. For text and counts the likeliest places are
+            taken, `after` so that most instances of `before` stay.
+
+        Raises
+        ------
+        GeometryError
+            If a layout is impossible, or the cost was made for no board.
+
+        Examples
+        --------
+        >>> cost = ChangeCost.of("H100-80GB-SXM5", "nvml")
+        >>> change = cost.change("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")
+        >>> [str(placement) for placement in change.kept], round(change.seconds, 1), change.reboot
+        (['4g.40gb@0'], 1.2, False)
+        """
+        if self.board is None:
+            text = message("cost of change", "a board", "a cost for any", "Name the board with 'on'.")
+            raise GeometryError(text)
+        destroyed, created, kept = instances_changed(self.board, before, after, one_by_one=self.one_by_one)
+        # One of the two layouts has no instances: then all of the other's go, or come.
+        mode_change = bool(destroyed) != bool(created) and not kept
+        changed = len(destroyed) + len(created)
+        reboot = mode_change and self.reboot_s is not None
+        value, low, high, basis = self._times(changed, mode_change=mode_change)
+        unknown = f"the architecture of {self.board.name} is not known, so the dearer case is counted: "
+        return Reconfiguration(
+            path=self.path,
+            destroyed=destroyed,
+            created=created,
+            kept=kept,
+            mode_change=mode_change,
+            reboot=reboot,
+            seconds=value,
+            low_s=low,
+            high_s=high,
+            note=(unknown if reboot and self.board.architecture is None else "") + basis,
+        )
+
+    def seconds(self, before: Mapping[str, int], after: Mapping[str, int]) -> float:
+        """Time that an idle GPU, or with a reboot its node, is out of service [s]: that of :meth:`change`.
+
+        Parameters
+        ----------
+        before, after : mapping of str to int
+            Instances of each profile; ``{"gpu": 1}``, or nothing, for a GPU that is not cut.
+        """
+        old, new = (
+            tuple(sorted((name, count) for name, count in held.items() if count and name != WHOLE_GPU))
+            for held in (before, after)
+        )
+        if old == new:
+            return 0.0
+        changed = sum(count for _, count in old + new)
+        if self.one_by_one and old and new:
+            changed = _changed_one_by_one(self, old, new)
+        return self._times(changed, mode_change=bool(old) != bool(new))[0]
+
+    def plan_gpu_hours(self, gpus_per_node: int) -> float:
+        """What a plan pays whenever a GPU takes up a layout [GPU h].
+
+        Counted as from a GPU that is not cut to as many instances as the board holds. What is out of service is
+        paid for, which is the whole node where it reboots, and so is the time in which the GPU empties.
+
+        Parameters
+        ----------
+        gpus_per_node : int
+            GPUs of a node.
+
+        Examples
+        --------
+        >>> ChangeCost.of("H100-80GB-SXM5").plan_gpu_hours(8)
+        0.25
+        >>> round(ChangeCost.of("A100-80GB").plan_gpu_hours(8), 3)
+        1.567
+        """
+        if self.gpu_hours is not None:
+            return self.gpu_hours
+        profiles = () if self.board is None else self.board.profiles
+        most = max((profile.max_instances for profile in profiles), default=0)
+        reboots = self.reboot_s is not None and bool(profiles)
+        out_s = self._times(max(most, 1), mode_change=reboots)[0] * (gpus_per_node if reboots else 1)
+        return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
+
+    def words(self) -> str:
+        """Say how long a change takes, in minutes.
+
+        Examples
+        --------
+        >>> ChangeCost.of("H100-80GB-SXM5").words()
+        '1 min for a layout change'
+        >>> ChangeCost.of("A100-80GB").words()
+        '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
+        >>> ChangeCost.of("H100-80GB-SXM5", "nvml").words()
+        '0.005 min for each instance that is made or removed'
+        """
+        parts = [
+            f"{minutes(one.value)} for {what}"
+            for one, what in (
+                (self.change_s, "a layout change"),
+                (self.instance_s, "each instance that is made or removed"),
+            )
+            if one.value
+        ]
+        text = " and ".join(parts) or "no time for a layout change"
+        if self.reboot_s is not None:
+            text += f", or {minutes(self.reboot_s.value)} and a reboot of the node where MIG mode changes"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the board."""
+        plain: dict[str, Any] = {"path": self.path}
+        for field in _TIMES:
+            one = getattr(self, field)
+            plain[field] = None if one is None else [one.value, one.low, one.high, one.basis]
+        return plain
+
+    @classmethod
+    def from_dict(cls, board: GpuModel, values: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote; times that are missing are those of the catalogue.
+
+        Raises
+        ------
+        ScenarioError
+            If a key is unknown, or a value is not what it should be.
+
+        Examples
+        --------
+        >>> from gpuplanner.hardware import as_board
+        >>> cost = ChangeCost.of("A100-80GB", "nvml")
+        >>> ChangeCost.from_dict(as_board("A100-80GB"), cost.to_dict()) == cost
+        True
+        """
+        odd = sorted(set(values) - {"path", *_TIMES})
+        if odd:
+            text = message("cost of change", f"path, {', '.join(_TIMES)}", ", ".join(odd), "Remove it.")
+            raise ScenarioError(text)
+        try:
+            given = {
+                name: None if values[name] is None else Seconds(*values[name])
+                for name in _TIMES
+                if name in values
+            }
+        except TypeError as error:
+            text = message("cost of change", "times as [value, low, high, basis]", str(error), "Mend it.")
+            raise ScenarioError(text) from error
+        return replace(cls.of(board, values.get("path", "operator")), **given)  # type: ignore[arg-type]
+
+    def _with(self, stated: Mapping[str, float]) -> Self:
+        """The cost with stated times; a reboot is left out where there is none."""
+        odd = sorted(set(stated) - set(_TIMES))
+        if odd:
+            text = message("cost of change", ", ".join(_TIMES), ", ".join(odd), "Name one of these.")
+            raise ScenarioError(text)
+        given: dict[str, Any] = {
+            name: Seconds.given(float(value))
+            for name, value in stated.items()
+            if name != "reboot_s" or self.reboot_s is not None
+        }
+        return replace(self, **given)
+
+    def _times(self, changed: int, *, mode_change: bool) -> tuple[float, float, float, str]:
+        """Typical time, range and basis, of a change that makes and removes so many instances together."""
+        if mode_change and self.reboot_s is not None:
+            one = self.reboot_s
+            return one.value, one.low, one.high, one.basis
+        one, each = self.change_s, self.instance_s
+        if not changed:
+            return 0.0, 0.0, 0.0, one.basis
+        return (
+            one.value + changed * each.value,
+            one.low + changed * each.low,
+            one.high + changed * each.high,
+            each.basis if self.one_by_one and each.value else one.basis,
+        )
+
+
+_TIMES = tuple(field.name for field in fields(ChangeCost) if field.name.endswith("_s"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _changed_one_by_one(
+    cost: ChangeCost, before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]
+) -> int:
+    change = cost.change(dict(before), dict(after))
+    return len(change.destroyed) + len(change.created)

@@ -1,0 +1,202 @@
+"""One change of one GPU: every door states the minutes that the catalogue has for the board and the path."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner.catalog import parameter
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import ChangeCost, whole_board
+from gpuplanner.planner import (
+    PlanProblem,
+    assign,
+    layout_changes,
+    plan,
+    plan_to_json,
+    transition,
+    verify,
+)  # fmt: skip
+from gpuplanner.report import tearsheet
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.study.future.workload import fleet_and_rules
+from gpuplanner.study.handover import export_plan, verify_any
+from gpuplanner.study.past.history import history
+
+MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
+AMPERE, HOPPER = "A100-80GB", "H100-80GB-SXM5"
+HALVES, SEVENTHS = "3g.40gb:2", "1g.10gb:7"
+ASKED = {"gpu": ("gpu", 1), HALVES: ("3g.40gb", 2), SEVENTHS: ("1g.10gb", 7)}
+WORKED_BY_HAND = [
+    # Whole to halves is a change of MIG mode: on Ampere a reboot of the node, by any path.
+    (AMPERE, "operator", "gpu", HALVES, 10.0, True),
+    (AMPERE, "nvml", "gpu", HALVES, 10.0, True),
+    (AMPERE, "parted", HALVES, "gpu", 10.0, True),
+    (AMPERE, "operator", HALVES, SEVENTHS, 1.0, False),
+    (AMPERE, "nvml", HALVES, SEVENTHS, 9 * 0.3 / 60, False),  # two instances go, seven come
+    (HOPPER, "operator", "gpu", HALVES, 1.0, False),
+    (HOPPER, "operator", HALVES, SEVENTHS, 1.0, False),
+    (HOPPER, "parted", "gpu", HALVES, 1 / 60, False),
+    (HOPPER, "nvml", "gpu", HALVES, 2 * 0.3 / 60, False),
+]
+
+
+def problem_of(board, path, before, after):
+    """One GPU that is asked for as it is for an hour, and then otherwise."""
+    profiles = list(dict.fromkeys([ASKED[before][0], ASKED[after][0]]))
+    demand = [
+        [ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles
+    ]
+    change = Scenario(path=path).change(board)
+    return PlanProblem(
+        board, 1, 1, MONDAY, 1, ["ads"], profiles, [demand], initial={before: 1}, change=change
+    )
+
+
+def simulated_minutes(problem, before, after):
+    """Time out of service of an idle GPU whose calendar changes."""
+    nobody = pl.DataFrame(
+        schema={
+            "job_id": str,
+            "tenant": str,
+            "submit_s": float,
+            "run_s": float,
+            "gpus": pl.Int32,
+            "profile": str,
+        }
+        | {"limit_s": float}
+    )
+    run = simulate(
+        nobody, Fleet(problem.board, 1, 1), Calendar([0, 1000], (before, after), [[1, 0], [0, 1]]),
+        Rules(change=problem.change), policy="p", until_s=9000.0,
+    )  # fmt: skip
+    (row,) = run.states.filter(state="reconfiguring").to_dicts()
+    return (row["end_s"] - row["start_s"]) / 60
+
+
+@pytest.mark.parametrize(("board", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
+def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before, after, minutes, reboot):
+    problem = problem_of(board, path, before, after)
+    found = plan(problem, gap_target=0)
+    layouts = assign(found, problem)
+    assert verify(found, problem, layouts) == []
+    assert simulated_minutes(problem, before, after) == pytest.approx(minutes)
+    step = transition(layouts, at=MONDAY + timedelta(hours=1), board=board, change=problem.change)
+    assert step.select("minutes", "reboot").row(0) == (pytest.approx(minutes, abs=5e-4), reboot)
+    if after == "gpu":  # a plan does not count that as a change, and nothing is to be applied
+        return
+    assert layout_changes(found, problem).select(
+        "before", "after", "changes", "reboot", "minutes"
+    ).rows() == [(before, after, 1, reboot, pytest.approx(minutes))]
+    kept = tmp_path / "plan.json"
+    kept.write_text(plan_to_json(found, problem), encoding="utf-8")
+    for formats, folder in (("runbook", "runbook"), ("slurm", "slurm")):
+        export_plan(kept, tmp_path / folder, formats=formats)
+        (script,) = (tmp_path / folder / folder).glob("change-*.sh")
+        stated = re.search(rf"about ([\d.]+) min \(.*\) by {path}, without the drain(.*)", script.read_text())
+        assert float(stated[1]) == pytest.approx(minutes, rel=1e-3)  # four digits are printed
+        assert ("reboot" in stated[2]) == reboot
+    shown = replace(
+        study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)}
+    )
+    assert f">{minutes:.4g}<" in tearsheet.layouts(shown).html
+    words = problem.change.words()
+    assert words in tearsheet.layouts(shown).html
+    assert words in tearsheet.comparison(shown).html
+    assert words in verify_any(kept, None).findings[0]
+    if reboot or path != "nvml":
+        assert f"{minutes:.4g} min" in words
+
+
+def test_plan_and_simulation_of_a_scenario_share_one_cost(quick, study):
+    _, rules = fleet_and_rules(quick, history(quick))
+    assert study.problem.change == rules.change == quick.change(HOPPER)
+    assert study.problem.change_gpu_hours == 0.25
+
+
+@pytest.mark.parametrize("board", [AMPERE, HOPPER])
+def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
+    slower = Scenario(reconfigure_minutes=3.5).change(board)
+    assert slower.change("gpu", HALVES).seconds == slower.change(HALVES, SEVENTHS).seconds == 210
+    assert Scenario(change_gpu_hours=0.7).change(board).plan_gpu_hours(8) == 0.7
+    assert Scenario(path="nvml", reconfigure_minutes=2).change(board).change(HALVES, SEVENTHS).seconds == 120
+
+
+def test_what_a_plan_pays_by_hand():
+    """A minute and a quarter of an hour less a minute of emptying; a reboot stops the eight GPUs of a node."""
+    drain_s = parameter("drain_s").value
+    assert ChangeCost.of(HOPPER).plan_gpu_hours(8) == (60 + drain_s) / 3600 == 0.25
+    assert ChangeCost.of(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
+    assert ChangeCost.of(HOPPER, "nvml").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
+    assert ChangeCost.of(whole_board("T4")).plan_gpu_hours(8) == 0.25  # never paid: there is nothing to cut
+    assert ChangeCost.flat(90).plan_gpu_hours(8) == 0.025
+    demand = [[[2, 3]]]
+    pool = {
+        "gpus_per_node": 8,
+        "slot_start": MONDAY,
+        "slot_hours": 1,
+        "tenants": ["t"],
+        "profiles": ["3g.40gb"],
+    }
+    assert PlanProblem(AMPERE, 8, demand=demand, **pool).change == ChangeCost.of(AMPERE)
+    assert PlanProblem(HOPPER, 8, demand=demand, **pool).change_gpu_hours == 0.25
+
+
+def test_a_plan_file_from_before_names_its_price(tmp_path):
+    problem = problem_of(AMPERE, "operator", "gpu", HALVES)
+    found = plan(problem, gap_target=0)
+    values = json.loads(plan_to_json(found, problem))
+    assert PlanProblem.from_dict(values["problem"]).change == problem.change
+    del values["problem"]["change"]
+    old = PlanProblem.from_dict(values["problem"] | {"change_gpu_hours": 0.25})
+    assert (old.change_gpu_hours, old.change.plan_gpu_hours(1)) == (0.25, 0.25)
+    assert old.change.change("gpu", HALVES).seconds == 600
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"path": "slurm"}, "path one of nvml, parted, operator.*got slurm"),
+        ({"path": "autoscaler"}, "got autoscaler"),
+        ({"reconfigure_minutes": -1}, "reconfigure_minutes between 0 and 1440"),
+        ({"change_gpu_hours": 1001}, "change_gpu_hours between 0 and 1000"),
+        ({"change_gpu_hours": "dear"}, "change_gpu_hours of type float or NoneType"),
+    ],
+)
+def test_a_scenario_refuses_what_has_no_price(stated, words):
+    with pytest.raises(ScenarioError, match=words):
+        Scenario(**stated)
+
+
+def test_old_scenario_files_read_the_same(tmp_path):
+    path = tmp_path / "old.yaml"
+    path.write_text("board: A100-80GB\nreconfigure_minutes: 1\nchange_gpu_hours: 0.25\n")
+    cost = Scenario.from_yaml(path).change(AMPERE)
+    assert (cost.change("gpu", HALVES).seconds, cost.plan_gpu_hours(8)) == (60, 0.25)
+    assert Scenario.from_dict(Scenario(path="nvml").__dict__).path == "nvml"
+
+
+@pytest.mark.parametrize("name", ["seconds", "change_s", "instance_s", "restart_s", "drain_s", "gpu_hours"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_nothing_costs_less_than_nothing(name, value):
+    with pytest.raises(ScenarioError, match="cost of change"):
+        ChangeCost.of(HOPPER, **{name: value})
+
+
+def test_times_that_do_not_exist_are_refused():
+    with pytest.raises(ScenarioError, match="got mode_s"):
+        ChangeCost.of(HOPPER, mode_s=1.0)
+    problem = problem_of(HOPPER, "operator", "gpu", HALVES)
+    for change, words in (
+        ({"minutes": 1}, "got minutes"),
+        ({"drain_s": 3}, "times as"),
+        ({"drain_s": [1]}, "times as"),
+    ):
+        with pytest.raises(ScenarioError, match=words):
+            PlanProblem.from_dict(problem.to_dict() | {"change": change})
