@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from gpuplanner.cli.app import app, say
+from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Board, Json, Quiet, Seed, Set
 from gpuplanner.cli.show import show, show_frame
 from gpuplanner.cli.walk import load_scenario
 
 TAKES = {
     "SCENARIO": ("--set", "--board", "--seed"),
-    "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor"),
+    "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor", "--idle"),
 }
 """What is simulated, and the options that mean something to it."""
 MEASURES = (
@@ -66,6 +66,13 @@ def simulate(
             min=1.0, max=1e6, help="With --jobs: time limits, or durations where there are none, times this."
         ),
     ] = None,
+    idle: Annotated[
+        bool,
+        typer.Option(
+            "--idle",
+            help="With --jobs: GPU-hours idle while jobs waited, and those of no use to who waits longest.",
+        ),
+    ] = False,
     assignments: Set = None,
     board: Board = None,
     seed: Seed = None,
@@ -77,7 +84,7 @@ def simulate(
     options = {
         "--gpus": gpus, "--gpus-per-node": per_node, "--order": order, "--queue": queue,
         "--limit-factor": limit_factor, "--set": assignments or None, "--board": board,
-        "--seed": seed,
+        "--seed": seed, "--idle": idle or None,
     }  # fmt: skip
     _refuse_what_means_nothing(doors, options)
     if jobs is not None:
@@ -89,7 +96,8 @@ def simulate(
             text = f"--gpus {gpus} is not a number of whole nodes of {size} GPUs"
             raise typer.BadParameter(text)
         served = (order or "fifo", queue or "strict")
-        _simulate_jobs(jobs, gpus // size, size, served, limit_factor or 1.0, as_json=as_json, quiet=quiet)
+        fleet = (gpus // size, size)
+        _simulate_jobs(jobs, fleet, served, limit_factor or 1.0, idle=idle, as_json=as_json, quiet=quiet)
     else:
         assert scenario is not None
         _simulate_scenario(scenario, assignments, board, seed, as_json=as_json, quiet=quiet)
@@ -109,11 +117,11 @@ def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str
 
 def _simulate_jobs(
     path: Path,
-    nodes: int,
-    per_node: int,
+    nodes: tuple[int, int],
     served: tuple[str, str],
     limit_factor: float,
     *,
+    idle: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -121,8 +129,9 @@ def _simulate_jobs(
     import polars as pl
 
     from gpuplanner.hardware import whole_board
+    from gpuplanner.metrics import distribution, fragmentation, fragmentation_totals
     from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
-    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run
+    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run, run_of
     from gpuplanner.simulate.gangs.tables import to_gangs
 
     order, queue = served
@@ -132,17 +141,26 @@ def _simulate_jobs(
     if not quiet:
         for remark in remarks:
             say(f"{path.name}: {remark}")
-    fleet = Fleet(whole_board("any"), nodes, per_node)
+    fleet = Fleet(whole_board("any"), *nodes)
     prepare(rules)
     begin = time.process_time()
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
     loop = time.process_time()
-    run(gangs, rules)
+    stops = run(gangs, rules)
     looped = time.process_time()
     outcomes = outcomes_of(table, gangs, rules.order)
     seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
-    show(totals(outcomes) | seconds, as_json=as_json)
+    told, spread = totals(outcomes) | seconds, distribution(outcomes)
+    if idle:
+        pieces = fragmentation(run_of(table, gangs, stops, order), nodes=nodes[0], gpus_per_node=nodes[1])
+        told |= fragmentation_totals(pieces)
+    if as_json:
+        show(told | {"distribution": spread.to_dicts()}, as_json=True)
+        return
+    show(told, as_json=False)
+    put("")
+    show_frame(spread, as_json=False, title="Measures of single jobs; tail_mean: of the worst 5 %")
 
 
 def _simulate_scenario(
@@ -157,15 +175,31 @@ def _simulate_scenario(
     """Compare the policies of a scenario on its drawn weeks, and print means with intervals."""
     import polars as pl
 
-    from gpuplanner.study.future.proof import compare, proof
+    from gpuplanner.study.future.detail import policy_detail
+    from gpuplanner.study.future.proof import compare
 
     asked = load_scenario(name, assignments, board=board, seed=seed)
-    policies = compare(proof(asked))
+    found = policy_detail(asked)
+    policies = compare(found.runs)
     if as_json:
-        show({"replications": asked.replications, "policies": policies.to_dicts()}, as_json=True)
+        told = {"replications": asked.replications, "policies": policies.to_dicts()}
+        show(told | found.to_dict(), as_json=True)
         return
     for measure in MEASURES:
         rows = policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
         show_frame(rows, as_json=False, title=measure)
+    verdicts = found.verdicts.select(
+        "measure", "rank", "policy", "mean", "unit", "difference", "p_holm", "verdict"
+    )
+    show_frame(verdicts, as_json=False, title="Who differs from the first policy")
+    waits = found.waits.filter(measure="queueing_delay_s").drop("measure")
+    show_frame(
+        waits, as_json=False, title="Waits of single jobs [s]: quantiles, mean of the longest 5 %, longest"
+    )
+    show_frame(
+        found.hours, as_json=False, title="GPU-hours by what GPUs did, and instances idle while jobs waited"
+    )
     if not quiet:
-        say(f"means and 95 % intervals over {asked.replications} bootstrapped horizons")
+        say(
+            f"means and 95 % intervals over {asked.replications} bootstrapped horizons; a verdict holds for all at once"
+        )

@@ -53,13 +53,19 @@ def sweep(
     else:
         times = (found.rank_by, "difference", "difference_low", "difference_high")
         shown = found.table.select(
-            "rank", "policy", "unserved", (pl.col(times) / 3600).name.map(_in_hours), "utilisation_server"
+            "rank",
+            "policy",
+            "unserved",
+            (pl.col(times) / 3600).name.map(_in_hours),
+            "p_holm",
+            "utilisation_server",
         )
         show_frame(
             shown, as_json=False, title=f"{found.done} of {found.asked} policies, ranked by {found.rank_by}"
         )
         if not quiet:
             say(f"differences in {found.rank_by} are to {found.baseline}; 95 % intervals over drawn weeks")
+            say("p_holm below 0.05: the policy surely differs, in this table as a whole")
     if not found.complete:
         raise typer.Exit(Exit.INTERRUPTED)
 

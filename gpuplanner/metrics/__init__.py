@@ -6,7 +6,7 @@ from gpuplanner.metrics.borrowing import NOBODY, borrowing
 from gpuplanner.metrics.claims import Claims, claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
 from gpuplanner.metrics.fragments import fragmentation, fragmentation_totals
-from gpuplanner.metrics.instances import instance_fragmentation
+from gpuplanner.metrics.instances import instance_fragmentation, instance_totals
 from gpuplanner.metrics.intervals import (
     Comparison,
     Interval,
@@ -17,7 +17,7 @@ from gpuplanner.metrics.intervals import (
 )
 from gpuplanner.metrics.jobs import distribution, job_measures
 from gpuplanner.metrics.measure import by_tenant, measure
-from gpuplanner.metrics.power import energy_kwh, hours_by_condition, resident_gpu_hours
+from gpuplanner.metrics.power import hours_by_condition, resident_gpu_hours
 from gpuplanner.metrics.ranking import POLICY_MEASURES, Measure, holm, rank_policies
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
@@ -43,7 +43,6 @@ __all__ = [
     "by_tenant",
     "claims",
     "distribution",
-    "energy_kwh",
     "entitlements",
     "finish_time_fairness",
     "fragmentation",
@@ -51,6 +50,7 @@ __all__ = [
     "holm",
     "hours_by_condition",
     "instance_fragmentation",
+    "instance_totals",
     "isolated_outcomes",
     "jain_index",
     "job_measures",

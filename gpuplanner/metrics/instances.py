@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import OFF, GpuModel, as_board, parse_layout
-from gpuplanner.metrics.accounts import SERVING, Simulated, covered, slices_of
+from gpuplanner.metrics.accounts import SERVING, Simulated, Window, covered, slices_of
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.steps import steps
+from gpuplanner.units import SECONDS_PER_HOUR
 
 CHANGES = ("idle", "waiting")
 
@@ -69,6 +70,39 @@ def instance_fragmentation(run: Simulated, board: GpuModel | str) -> pl.DataFram
     return pl.DataFrame(
         {"start_s": edges[:-1], "end_s": edges[1:], "idle": idle, "waiting": waiting, "stranded": stranded}
     )
+
+
+def instance_totals(pieces: pl.DataFrame, *, window: Window | None = None) -> dict[str, float]:
+    """Sum up pieces of :func:`instance_fragmentation`.
+
+    Parameters
+    ----------
+    pieces : polars.DataFrame
+        From there.
+    window : tuple of float, optional
+        Start and end [s]; all of them if None.
+
+    Returns
+    -------
+    dict
+        ``idle_gpu_hours``; ``idle_while_waiting_gpu_hours``, while some job waited; ``stranded_gpu_hours``.
+
+    Examples
+    --------
+    >>> pieces = pl.DataFrame({"start_s": [0.0], "end_s": [7200.0], "idle": [2.0], "waiting": [1.0], "stranded": [1.5]})
+    >>> instance_totals(pieces, window=(0.0, 3600.0))
+    {'idle_gpu_hours': 2.0, 'idle_while_waiting_gpu_hours': 2.0, 'stranded_gpu_hours': 1.5}
+    """
+    begin, end = (
+        pl.col(name) if window is None else pl.col(name).clip(*window) for name in ("start_s", "end_s")
+    )
+    hours = (end - begin) / SECONDS_PER_HOUR
+    found = pieces.select(
+        idle_gpu_hours=(pl.col("idle") * hours).sum(),
+        idle_while_waiting_gpu_hours=(pl.col("idle") * hours).filter(pl.col("waiting") > 0).sum(),
+        stranded_gpu_hours=(pl.col("stranded") * hours).sum(),
+    )
+    return found.row(0, named=True)
 
 
 def _supply(states: pl.DataFrame) -> Sequence[pl.DataFrame]:

@@ -1,17 +1,14 @@
-"""GPU-hours by what a GPU did, and the energy that goes with them."""
+"""GPU-hours by what a GPU did."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
-from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Simulated, Window, covered, provided
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.units import hours_from_seconds, kwh_from_watt_hours
+from gpuplanner.units import hours_from_seconds
 
 CONDITIONS = ("busy", "idle", "reconfiguring", "off")
 
@@ -50,40 +47,6 @@ def hours_by_condition(
     busy = resident_gpu_hours(run, window=window)
     installed = hours_from_seconds(float(supply["time_s"].sum()))
     return {"busy": busy, "idle": installed - busy - sum(hours.values()), **hours}
-
-
-def energy_kwh(hours: Mapping[str, float], watts: Mapping[str, float]) -> float:
-    """Energy of the GPUs: each condition's GPU-hours times its power.
-
-    Parameters
-    ----------
-    hours : mapping of str to float
-        GPU-hours [GPU h] by condition, as :func:`hours_by_condition` gives them.
-    watts : mapping of str to float
-        Power of one GPU [W] in each condition that has hours, such as ``idle_w`` and ``busy_w(activity)`` of
-        :class:`gpuplanner.cost.PowerModel`.
-
-    Returns
-    -------
-    float
-        Energy [kWh].
-
-    Raises
-    ------
-    SchemaError
-        If a condition with hours has no power, or a power is below 0.
-
-    Examples
-    --------
-    >>> energy_kwh({"busy": 10.0, "idle": 5.0, "off": 0.0}, {"busy": 500.0, "idle": 70.0})
-    5.35
-    """
-    needed = [condition for condition, spent in hours.items() if spent]
-    unknown = [condition for condition in needed if not watts.get(condition, -1.0) >= 0]
-    if unknown:
-        text = message("energy", f"watts not below 0 for {needed}", f"none for {unknown}", "Add them.")
-        raise SchemaError(text)
-    return kwh_from_watt_hours(sum(hours[condition] * watts[condition] for condition in needed))
 
 
 def resident_gpu_hours(run: Simulated, *, window: Window | None = None) -> float:

@@ -4,7 +4,7 @@ from gpuplanner.sizing.hints.hints import hints
 from gpuplanner.sizing.hints.request_lines import FORMS, Request, is_gres_type, request_lines
 from gpuplanner.sizing.past_use import REQUEST, asked_and_used, boards_of
 from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
-from gpuplanner.sizing.rightsize import EVIDENCE, keep_requests, rightsize, rightsize_summary
+from gpuplanner.sizing.rightsize import EVIDENCE, keep_requests, rightsize
 from gpuplanner.sizing.smallest_profile import slices, smallest_of_compute, smallest_profile, smallest_serving
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "request_lines",
     "resolve_requests",
     "rightsize",
-    "rightsize_summary",
     "slices",
     "smallest_of_compute",
     "smallest_profile",

@@ -165,51 +165,6 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ).select(COLUMNS)
 
 
-def rightsize_summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Over-requesting by tenant and class.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        From :func:`rightsize`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``tenant``, ``job_class``, ``jobs`` (that ask for a GPU), ``observed_share`` (with evidence of their
-        own), ``over_share`` (need a smaller profile than they ask for), ``gpu_hours_requested``,
-        ``gpu_hours_needed`` [GPU h], sorted by the first two.
-
-    Examples
-    --------
-    >>> table = pl.DataFrame(
-    ...     {
-    ...         "tenant": ["a", "a"],
-    ...         "job_class": ["evaluation"] * 2,
-    ...         "profile_requested": ["gpu", "1g.10gb"],
-    ...         "change": ["smaller", "same"],
-    ...         "evidence": ["telemetry", "class"],
-    ...         "gpu_hours_requested": [7.0, 1.0],
-    ...         "gpu_hours_needed": [2.0, 1.0],
-    ...     }
-    ... )
-    >>> rightsize_summary(table).row(0)
-    ('a', 'evaluation', 2, 0.5, 0.5, 8.0, 3.0)
-    """
-    return (
-        table.filter(pl.col("profile_requested").is_not_null())
-        .group_by("tenant", "job_class", maintain_order=True)
-        .agg(
-            jobs=pl.len(),
-            observed_share=pl.col("evidence").is_in(EVIDENCE[:2]).mean(),
-            over_share=(pl.col("change") == "smaller").mean(),
-            gpu_hours_requested=pl.col("gpu_hours_requested").sum(),
-            gpu_hours_needed=pl.col("gpu_hours_needed").sum(),
-        )
-        .sort("tenant", "job_class")
-    )
-
-
 def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     """What each job asked for, in SMs and memory of one instance, and whether it can be sized at all."""
     table = sizes(board)

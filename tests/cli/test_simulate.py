@@ -37,7 +37,8 @@ def test_it_prints_the_figures_of_the_reference(command, public_data, order, que
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert set(found) == {
-        "avg_jct_s", "avg_queueing_delay_s", "last_end_s", "makespan_s", "seconds", "seconds_with_tables"
+        "avg_jct_s", "avg_queueing_delay_s", "last_end_s", "makespan_s", "seconds", "seconds_with_tables",
+        "distribution",
     }  # fmt: skip
     for name in ("avg_jct_s", "avg_queueing_delay_s", "last_end_s"):
         digits = len(expected[name].partition(".")[2])
@@ -59,6 +60,54 @@ def test_limits_are_multiples_of_durations(command, jobs, queue, factor):
     )
     assert code == 0
     assert json.loads(out)["avg_queueing_delay_s"] == run["queued_s"].mean()
+
+
+def test_spread_of_the_waits_and_idle_gpus_are_a_count(command, jobs):
+    """8 GPUs: a holds 6 until 100 and c the others until 92, b waits for all 8 from 1 to 100 and d for b until 200."""
+    arguments = ("--jobs", jobs, "--gpus", "8", "--queue", "easy", "--idle", "--json")
+    found = json.loads(command("simulate", *arguments)[1])
+    waits = next(row for row in found["distribution"] if row["measure"] == "queueing_delay_s")
+    assert (waits["jobs"], waits["p50"], waits["max"]) == (4, 99 / 2, 197)
+    assert waits["p95"] == pytest.approx(99 + 0.85 * (197 - 99))
+    # Idle: 2 GPUs until 2, then 2 from 92 to 100, and 6 while d runs alone from 200 to 230.
+    assert found["idle_gpu_hours"] * 3600 == pytest.approx(2 * 2 + 2 * 8 + 6 * 30)
+    assert found["idle_while_waiting_gpu_hours"] * 3600 == pytest.approx(2 * 1 + 2 * 8)
+    assert found["stranded_for_head_gpu_hours"] == found["idle_while_waiting_gpu_hours"]
+    assert "Measures of single jobs" in command("simulate", *arguments[:-1])[1]
+
+
+def test_what_stops_jobs_has_spells_to_count_idle_gpus_by(command, jobs):
+    arguments = ("--jobs", jobs, "--gpus", "8", "--order", "srtf", "--idle", "--json")
+    found = json.loads(command("simulate", *arguments)[1])
+    assert 0 <= found["stranded_for_head_gpu_hours"] <= found["idle_gpu_hours"]
+
+
+def test_policies_are_told_apart_by_all_jobs_of_all_weeks(command):
+    """Verdicts, waits and hours beside a count over the runs themselves."""
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study.future.proof import each_run
+
+    few = ("--set", "replications=3", "--set", "horizon_slots=24")
+    told = json.loads(command("simulate", "sample", *few, "--json")[1])
+    longest = {}
+    for one in each_run(Scenario(replications=3, horizon_slots=24)):
+        jobs = one.run.outcomes.filter(pl.col("submit").is_between(*one.window, closed="left"))
+        waits = (jobs["first_start"] - jobs["submit"]).drop_nulls()
+        longest[one.policy.name] = max(longest.get(one.policy.name, 0.0), waits.max())
+    rows = {row["policy"]: row for row in told["waits"] if row["measure"] == "queueing_delay_s"}
+    assert {name: row["longest"] for name, row in rows.items()} == longest
+    for row in told["hours"]:
+        parts = sum(row[name] for name in ("busy", "idle", "reconfiguring", "off"))
+        assert parts == pytest.approx(64 * 24)
+        assert 0 <= row["stranded_gpu_hours"] <= row["idle_while_waiting_gpu_hours"]
+        assert row["energy_kwh"] > 0
+    for row in told["verdicts"]:
+        surely = row["p_holm"] is not None and row["p_holm"] < 0.05
+        side = "better" if row["difference"] < 0 else "worse"
+        expected = side if surely else "baseline" if row["policy"] == "installed" else "not told apart"
+        assert row["verdict"] == expected
+    on = [row for row in told["verdicts"] if row["measure"] == "GPU time on"]
+    assert {row["policy"]: row["mean"] for row in on}["installed"] == 64 * 24
 
 
 def test_looser_limits_let_a_job_pass_that_delays_the_first(command, jobs):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.metrics import agreement, energy_kwh, hours_by_condition, measure, wait_quantiles
+from gpuplanner.metrics import agreement, hours_by_condition, measure, wait_quantiles
 
 WAITS = pl.DataFrame(
     {
@@ -74,7 +74,3 @@ def test_hours_by_condition_sum_to_what_is_installed():
     hours = hours_by_condition(run, "H100-80GB-SXM5")
     assert hours == {"busy": 10.0, "idle": 4.0, "reconfiguring": 1.0, "off": 5.0}
     assert sum(hours.values()) == measure(run, "H100-80GB-SXM5")["installed_gpu_hours"]
-    watts = {"busy": 500.0, "idle": 70.0, "reconfiguring": 70.0, "off": 0.0}
-    assert energy_kwh(hours, watts) == pytest.approx(5.0 + 0.35)
-    with pytest.raises(SchemaError, match=r"none for \['off'\]"):
-        energy_kwh(hours, {"busy": 1.0, "idle": 1.0, "reconfiguring": 1.0})

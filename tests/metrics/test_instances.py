@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.metrics import instance_fragmentation, measure
+from gpuplanner.metrics import instance_fragmentation, instance_totals, measure
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
@@ -34,6 +34,18 @@ def test_by_hand():
     expected = [(0, 50, large, 0, 0), (50, 200, large, 1 / 7, large), (200, 300, large + 6 / 7, 0, 0)]
     for row, wanted in zip(found.head(3).rows(), expected, strict=True):
         assert row == pytest.approx(wanted)
+
+
+def test_totals_within_a_window():
+    """Of the 150 s in which a job waits, 100 s lie before 150 s; nothing that was idle then was what it asked for."""
+    rules = Rules(queue="strict", substitute=False)
+    rows = [(0, 200, "1g.10gb")] * 7 + [(50, 100, "1g.10gb")]
+    pieces = instance_fragmentation(run_of(rows, [[1, 1, 1]], rules), BOARD)
+    large = 1 + 6 / 7
+    found = instance_totals(pieces, window=(0.0, 150.0))
+    assert found["idle_gpu_hours"] * 3600 == pytest.approx(150 * large)
+    assert found["idle_while_waiting_gpu_hours"] * 3600 == pytest.approx(100 * large)
+    assert found["stranded_gpu_hours"] == pytest.approx(found["idle_while_waiting_gpu_hours"])
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.sizing import EVIDENCE, rightsize, rightsize_summary
+from gpuplanner.sizing import EVIDENCE, rightsize
 
 BOARD = "H100-80GB-SXM5"
 
@@ -162,21 +162,6 @@ def test_gpu_hours_count_compute_slices(make_jobs):
     table = rightsize(jobs, BOARD)
     assert table["gpu_hours_requested"].to_list() == [7.0, 28.0, None]
     assert table["gpu_hours_needed"].to_list() == pytest.approx([1.0, 28.0, None])
-
-
-def test_summary_by_tenant_and_class(make_jobs):
-    over = {"job_class": "evaluation", "sm_activity": 0.02, "memory_peak_gib": 5.0}
-    right = {"job_class": "evaluation", "sm_activity": 0.9, "memory_peak_gib": 5.0}
-    jobs = make_jobs(
-        over, right, {"job_class": "evaluation", "gpus": 0.0}, over | {"tenant": "b"}, {"tenant": "b"}
-    )
-    summary = rightsize_summary(rightsize(jobs, BOARD))
-    assert summary.select("tenant", "job_class", "jobs", "observed_share", "over_share").rows() == [
-        ("a", "evaluation", 2, 1.0, 0.5),
-        ("b", None, 1, 0.0, 0.0),
-        ("b", "evaluation", 1, 1.0, 1.0),
-    ]
-    assert summary["gpu_hours_needed"].to_list() == pytest.approx([8 / 7, 1.0, 1 / 7])
 
 
 @pytest.mark.parametrize("options", [{"headroom": -0.1}, {"headroom": 1.0}, {"minimum_evidence": 0}])

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import parse_layout, prove
-from gpuplanner.metrics import paired
+from gpuplanner.metrics import paired, paired_p_value
 from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, simulate
 from gpuplanner.study.future.sweep import MEASURES, each_policy, static_mixes, sweep
 
@@ -54,6 +54,10 @@ def test_the_table_is_what_the_runs_give_ranked():
         assert row["difference"] == pytest.approx(expected.difference.mean)
         assert row["difference_low"] == pytest.approx(expected.difference.low)
         assert row["ratio"] == pytest.approx(expected.ratio)
+    # Holm over two comparisons: the smaller p-value twice, and the larger never below that.
+    alone = sorted(paired_p_value(jct["large"], jct[name]) for name in POLICIES if name != "large")
+    told = sorted(found.table["p_holm"].drop_nulls())
+    assert told == pytest.approx([min(2 * alone[0], 1), max(min(2 * alone[0], 1), alone[1])])
 
 
 def test_it_ranks_by_waits_too():

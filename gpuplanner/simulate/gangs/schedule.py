@@ -186,6 +186,13 @@ def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
     return gang_outcomes(table, served.of_jobs(), policy, 0)
 
 
+def run_of(table: pl.DataFrame, gangs: Gangs, stops: Table, policy: str) -> GangRun:
+    """Outcomes and spells of a loop that has run to its end, with the runs that it stopped."""
+    served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
+    found = served.of_jobs("begun")
+    return GangRun(gang_outcomes(table, found, policy, 0), gang_spells(table, found, served.of_stops()))
+
+
 def _refuse_stuck(table: pl.DataFrame, gangs: Gangs) -> None:
     """Raise if a job fails so often that it never ends."""
     if gangs.status[0].stuck != NONE:

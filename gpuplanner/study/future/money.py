@@ -61,9 +61,9 @@ def past_money(scenario: Scenario) -> Money:
     """Price the month behind, as far as price and power of the board are known; without savings."""
     known = history(scenario)
     price = _price(scenario, known.fleet)
-    power = _power(known.fleet)
+    power = power_of(known.fleet)
     factor = carbon_factor(scenario.carbon_region)
-    pue = scenario.pue or parameter("pue").value
+    pue = pue_of(scenario)
     booked = known.fleet.hours_of(ledger(scenario))
     month_kwh = None if power is None else _month_kwh(booked, known.jobs, power, pue)
     month_kg = None if month_kwh is None else carbon_kg(month_kwh, factor)["operational_kg"]
@@ -107,7 +107,13 @@ def _price(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
     return gpu_hour_price(fleet.name, currency=scenario.currency)
 
 
-def _power(fleet: PlannedFleet) -> PowerModel | None:
+def pue_of(scenario: Scenario) -> float:
+    """Energy of the building over that of its machines: the scenario's own, else the catalogue's."""
+    return scenario.pue or parameter("pue").value
+
+
+def power_of(fleet: PlannedFleet) -> PowerModel | None:
+    """The law of power of the board to plan for; None where the catalogue has none."""
     if fleet.name is None or not fleet.in_catalogue:
         return None
     try:
@@ -150,6 +156,16 @@ def _priced(runs: pl.DataFrame, power: PowerModel | None, factor: CarbonFactor, 
     if power is None:
         nothing = pl.lit(None, pl.Float64)
         return hours.with_columns(energy_kwh=nothing, carbon_kg=nothing)
+    energy = energy_of_runs(runs, power, pue)
+    carbon = [carbon_kg(kwh, factor)["operational_kg"] for kwh in energy]
+    return hours.with_columns(
+        energy_kwh=energy,
+        carbon_kg=pl.Series(carbon, dtype=pl.Float64),
+    )
+
+
+def energy_of_runs(runs: pl.DataFrame, power: PowerModel, pue: float) -> pl.Series:
+    """Energy at the building's meter of every run of :func:`~gpuplanner.study.future.proof.proof` [kWh]."""
     host = parameter("host_factor").value
     energy = [
         facility_kwh(
@@ -161,11 +177,7 @@ def _priced(runs: pl.DataFrame, power: PowerModel | None, factor: CarbonFactor, 
             "provisioned_gpu_hours", "resident_gpu_hours", "active_gpu_hours"
         ).iter_rows()
     ]
-    carbon = [carbon_kg(kwh, factor)["operational_kg"] for kwh in energy]
-    return hours.with_columns(
-        energy_kwh=pl.Series(energy, dtype=pl.Float64),
-        carbon_kg=pl.Series(carbon, dtype=pl.Float64),
-    )
+    return pl.Series("energy_kwh", energy, dtype=pl.Float64)
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.metrics import mean_interval, measure, resident_gpu_hours
+from gpuplanner.metrics.accounts import Window
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet, Run, simulate
@@ -76,13 +77,45 @@ def proof(scenario: Scenario) -> pl.DataFrame:
         of the plan, ``resident_gpu_hours``, ``active_gpu_hours`` ``activity_provisioned`` (SM activity of the
         GPUs that are on) and ``unservable`` (jobs that the policy has no room for).
     """
+    return pl.DataFrame([measured(one) for one in each_run(scenario)], infer_schema_length=None)
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRun:
+    """One policy in one replication.
+
+    Parameters
+    ----------
+    policy : ComparedPolicy
+        The policy.
+    replication : int
+        Its number.
+    asked : polars.DataFrame
+        Its jobs, with the SM activity that is known of them.
+    fleet : Fleet
+        What is installed.
+    run : Run
+        What became of the jobs.
+    window : tuple of float
+        The horizon of the plan [s].
+    """
+
+    policy: ComparedPolicy
+    replication: int
+    asked: pl.DataFrame
+    fleet: Fleet
+    run: Run
+    window: Window
+
+
+def each_run(scenario: Scenario) -> Iterator[PolicyRun]:
+    """Serve the drawn jobs under every policy, replication by replication."""
     known = history(scenario)
     past = past_jobs(known)
     fleet, rules = fleet_and_rules(scenario, known)
     policies = policies_of(known)
     calendars = {policy.name: _calendar(policy, scenario, known) for policy in policies}
     horizon_s = scenario.horizon_slots * scenario.slot_s
-    rows = []
     for replication in range(scenario.replications):
         jobs = replicate(scenario, known, past, replication)
         for policy in policies:
@@ -91,8 +124,7 @@ def proof(scenario: Scenario) -> pl.DataFrame:
                 asked.drop("active_gpus"), fleet, calendars[policy.name], rules,
                 policy=policy.name, replication=replication, until_s=horizon_s, leave_unservable=True,
             )  # fmt: skip
-            rows.append(_measured(run, asked, fleet, policy, replication, horizon_s))
-    return pl.DataFrame(rows, infer_schema_length=None)
+            yield PolicyRun(policy, replication, asked, fleet, run, (0.0, horizon_s))
 
 
 def _calendar(policy: ComparedPolicy, scenario: Scenario, known: History) -> Calendar:
@@ -110,19 +142,18 @@ def calendar_of(planned: Planned) -> Calendar:
     )
 
 
-def _measured(
-    run: Run, asked: pl.DataFrame, fleet: Fleet, policy: ComparedPolicy, replication: int, horizon_s: float
-) -> dict[str, Any]:
-    window = (0.0, horizon_s)
-    found = measure(run, fleet.model, window=window)
+def measured(one: PolicyRun) -> dict[str, Any]:
+    """The row of a run in :func:`proof`."""
+    run, window = one.run, one.window
+    found = measure(run, one.fleet.model, window=window)
     resident = resident_gpu_hours(run, window=window)
-    active = min(_active_gpu_hours(run, asked, horizon_s), resident)
+    active = min(_active_gpu_hours(run, one.asked, window[1]), resident)
     provisioned = found["provisioned_gpu_hours"]
     # Without any measurement activity counts as full, for energy: that is an upper bound, and no activity.
-    seen = asked["active_gpus"].null_count() < asked.height
+    seen = one.asked["active_gpus"].null_count() < one.asked.height
     return {
-        "policy": policy.name,
-        "replication": replication,
+        "policy": one.policy.name,
+        "replication": one.replication,
         **found,
         "resident_gpu_hours": resident,
         "active_gpu_hours": active,

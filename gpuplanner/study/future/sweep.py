@@ -13,7 +13,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.hardware import format_layout, pareto_counts
-from gpuplanner.metrics import measure, paired
+from gpuplanner.metrics import holm, measure, paired, paired_p_value
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, Speeds, simulate
@@ -47,7 +47,8 @@ class Sweep:
         One row per policy, best first: ``rank``, ``policy``, ``unserved`` (jobs that it has no room for or leaves
         waiting), the measures of :func:`gpuplanner.metrics.measure` in :data:`MEASURES`, means over replications,
         and of the measure that ranks ``difference`` to the baseline with ``difference_low``,
-        ``difference_high`` (95 %, over replications; null with a single one) and ``ratio``.
+        ``difference_high`` (95 %, over replications; null with a single one), ``ratio``, and ``p_holm``, the p-value
+        of the difference by Holm's method over all policies: below 0.05 all such differences hold at once.
     asked : int
         Policies that were to be simulated.
     rank_by : str
@@ -265,12 +266,21 @@ def _compositions(layouts: int, gpus: int) -> np.ndarray:
     return mixes
 
 
+def _adjust(rows: list[dict[str, Any]]) -> None:
+    """Adjust the p-values of the rows that have one for how many there are."""
+    known = [row for row in rows if row.get("p_holm") is not None]
+    for row, adjusted in zip(known, holm(np.array([row["p_holm"] for row in known])), strict=True):
+        row["p_holm"] = float(adjusted)
+
+
 def _ranked(found: Mapping[str, list[dict[str, Any]]], rank_by: str) -> pl.DataFrame:
     """Means over replications and differences to the first policy, best first."""
     schema = {"rank": pl.Int64, "policy": pl.String, "unserved": pl.Int64} | dict.fromkeys(
         MEASURES, pl.Float64
     )
-    schema |= dict.fromkeys(("difference", "difference_low", "difference_high", "ratio"), pl.Float64)
+    schema |= dict.fromkeys(
+        ("difference", "difference_low", "difference_high", "ratio", "p_holm"), pl.Float64
+    )
     rows = []
     base = [row[rank_by] for row in next(iter(found.values()), [])]
     for name, replications in found.items():
@@ -286,8 +296,10 @@ def _ranked(found: Mapping[str, list[dict[str, Any]]], rank_by: str) -> pl.DataF
                 "difference_low": compared.difference.low,
                 "difference_high": compared.difference.high,
                 "ratio": compared.ratio,
+                "p_holm": None if name == next(iter(found)) else paired_p_value(base, mine),
             }
         rows.append(row)
+    _adjust(rows)
     table = pl.DataFrame(rows, schema={name: kind for name, kind in schema.items() if name != "rank"})
     return (
         table.sort("unserved", rank_by, nulls_last=True, maintain_order=True)
