@@ -176,17 +176,14 @@ def _simulate_scenario(
     import polars as pl
 
     from gpuplanner.study.future.detail import policy_detail
-    from gpuplanner.study.future.proof import compare
 
     asked = load_scenario(name, assignments, board=board, seed=seed)
     found = policy_detail(asked)
-    policies = compare(found.runs)
     if as_json:
-        told = {"replications": asked.replications, "policies": policies.to_dicts()}
-        show(told | found.to_dict(), as_json=True)
+        show({"replications": asked.replications} | found.to_dict(), as_json=True)
         return
     for measure in MEASURES:
-        rows = policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
+        rows = found.policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
         show_frame(rows, as_json=False, title=measure)
     verdicts = found.verdicts.select(
         "measure", "rank", "policy", "mean", "unit", "difference", "p_holm", "verdict"

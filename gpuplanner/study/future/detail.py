@@ -19,7 +19,7 @@ from gpuplanner.metrics import (
 from gpuplanner.metrics.accounts import within
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import energy_of_runs, power_of, pue_of
-from gpuplanner.study.future.proof import POLICIES, PolicyRun, each_run, measured
+from gpuplanner.study.future.proof import POLICIES, PolicyRun, compare, each_run, measured, policies_of
 from gpuplanner.study.past.history import history
 
 JUDGED = (
@@ -37,8 +37,8 @@ class PolicyDetail:
 
     Parameters
     ----------
-    runs : polars.DataFrame
-        As :func:`gpuplanner.study.future.proof.proof` gives them.
+    policies : polars.DataFrame
+        Every measure of every policy with its interval: :func:`gpuplanner.study.future.proof.compare`.
     verdicts : polars.DataFrame
         :func:`gpuplanner.metrics.rank_policies` against today's fleet: ``better``, ``worse`` or ``not told apart``,
         by p-values of Holm over the whole table. Measures that a run does not have are left out.
@@ -52,14 +52,14 @@ class PolicyDetail:
         those waited for; ``energy_kwh`` at the building's meter, null without a law of power.
     """
 
-    runs: pl.DataFrame
+    policies: pl.DataFrame
     verdicts: pl.DataFrame
     waits: pl.DataFrame
     hours: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the runs, ready for JSON."""
-        return {name: getattr(self, name).to_dicts() for name in ("verdicts", "waits", "hours")}
+        """The tables, ready for JSON."""
+        return {name: getattr(self, name).to_dicts() for name in ("policies", "verdicts", "waits", "hours")}
 
 
 def policy_detail(scenario: Scenario) -> PolicyDetail:
@@ -77,13 +77,14 @@ def policy_detail(scenario: Scenario) -> PolicyDetail:
         waits.append(_waits(one))
         hours.append(_hours(one))
     runs = pl.DataFrame(rows, infer_schema_length=None)
-    power = power_of(history(scenario).fleet)
+    known = history(scenario)
+    power = power_of(known.fleet)
     energy = None if power is None else energy_of_runs(runs, power, pue_of(scenario))
     spent = pl.DataFrame(hours).with_columns(
         pl.lit(None, pl.Float64).alias("energy_kwh") if energy is None else energy
     )
     return PolicyDetail(
-        runs,
+        compare(runs, policies_of(known)),
         verdicts(runs),
         _over_replications(pl.concat(waits)),
         spent.group_by("policy", maintain_order=True).mean(),
