@@ -73,7 +73,14 @@ def _cache_class(room: Path) -> type[Any]:
         source.update(path.read_bytes())
 
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
-        kept = base.load_overload(self, *arguments)
+        try:
+            kept = base.load_overload(self, *arguments)
+        except (
+            AttributeError,
+            ImportError,
+        ):  # its index names a class that the source calls otherwise by now
+            self.flush()
+            kept = None
         if kept is None:
             log.warning(
                 "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once",
