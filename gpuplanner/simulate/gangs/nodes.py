@@ -63,10 +63,7 @@ def reserve(w: World, gpus: int) -> float:
     slot, whose drains nobody can foretell.
     """
     part, count = min(gpus, w.per_node), (gpus + w.per_node - 1) // w.per_node
-    enough = 0
-    for node in range(len(w.nodes)):
-        w.nodes[node].ceiling, w.nodes[node].future = w.per_node, w.nodes[node].idle
-        enough += w.nodes[node].idle >= part
+    enough = look_ahead(w, part)
     rank, holding = 0, w.status[0].holding
     shadow: float = w.status[0].now
     while enough < count or (rank < holding and w.due[rank].at <= shadow):
@@ -84,6 +81,23 @@ def reserve(w: World, gpus: int) -> float:
             gpu = w.gpus[gpu].next
     keep_nodes(w, part, count)
     return shadow
+
+
+@compiled
+def look_ahead(w: Machine, part: int) -> int:
+    """Begin to reserve, with the idle GPUs of every node and no ceilings; return how many nodes hold a part now."""
+    enough = 0
+    for node in range(len(w.nodes)):
+        w.nodes[node].ceiling, w.nodes[node].future = w.per_node, w.nodes[node].idle
+        enough += w.nodes[node].idle >= part
+    return enough
+
+
+@compiled
+def keep_off(w: Machine, gpus: int, nodes: int) -> None:
+    """Lower the ceilings of the chosen nodes by what a job takes there that is in the way of the head."""
+    for rank in range(nodes):
+        w.nodes[w.chosen[rank]].ceiling -= min(gpus - rank * w.per_node, w.per_node)
 
 
 @compiled

@@ -8,7 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
-from gpuplanner.simulate.gangs.nodes import choose_nodes, forget_due, keep_nodes, note_due
+from gpuplanner.simulate.gangs.nodes import (
+    choose_nodes,
+    forget_due,
+    keep_nodes,
+    keep_off,
+    look_ahead,
+    note_due,
+)
 from gpuplanner.simulate.gangs.tables import EASY, NOBODY, PASS, Gangs
 from gpuplanner.simulate.gangs.waiting_lines import first_by, join_line, leave_line, let_arrive, next_instant
 from gpuplanner.simulate.heap import drop, pop, push
@@ -118,9 +125,7 @@ def backfill(w: Gangs, head: int) -> None:
         nodes = choose_nodes(w, w.jobs[job].gpus, in_the_way)
         if nodes:
             if in_the_way:
-                for rank in range(nodes):
-                    taken = min(w.jobs[job].gpus - rank * w.per_node, w.per_node)
-                    w.nodes[w.chosen[rank]].ceiling -= taken
+                keep_off(w, w.jobs[job].gpus, nodes)
             leave_line(w, job)
             start(w, job, nodes)
         else:
@@ -131,10 +136,7 @@ def backfill(w: Gangs, head: int) -> None:
 def reserve(w: Gangs, gpus: int) -> float:
     """Return when, by limits, the head can start (the shadow time), and set the ceiling of its nodes."""
     part, count = min(gpus, w.per_node), (gpus + w.per_node - 1) // w.per_node
-    enough = 0
-    for node in range(len(w.nodes)):
-        w.nodes[node].ceiling, w.nodes[node].future = w.per_node, w.nodes[node].idle
-        enough += w.nodes[node].idle >= part
+    enough = look_ahead(w, part)
     rank = 0
     shadow: float = w.status[0].now
     while enough < count or (rank < w.status[0].holding and w.due[rank].at <= shadow):
@@ -167,10 +169,7 @@ def make_room(w: Gangs, job: int) -> int:
     """
     s, mine = w.status[0], w.jobs[job]
     part, count = min(mine.gpus, w.per_node), (mine.gpus + w.per_node - 1) // w.per_node
-    enough, victims = 0, 0
-    for node in w.nodes:
-        node.future = node.idle
-        enough += node.idle >= part
+    enough, victims = look_ahead(w, part), 0
     while enough < count:
         victim = next_victim(w, mine.tier, victims)
         if victim == NONE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, note_due, reserve
+from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, keep_off, note_due, reserve
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.instances import give_slices, take_slices
@@ -152,9 +152,7 @@ def backfill(w: World) -> None:
         nodes = choose_nodes(w, w.jobs[job].gpus, in_the_way)
         if nodes:
             if in_the_way:
-                for rank in range(nodes):
-                    taken = min(w.jobs[job].gpus - rank * w.per_node, w.per_node)
-                    w.nodes[w.chosen[rank]].ceiling -= taken
+                keep_off(w, w.jobs[job].gpus, nodes)
             start_whole(w, job, nodes)
             w.jobs[before].behind = behind
             if behind == NONE:
