@@ -1,0 +1,20 @@
+"""The sections of the monthly report. They choose and arrange; every number comes from the study."""
+
+from gpuplanner.report.tearsheet.headline import summary
+from gpuplanner.report.tearsheet.money import costs, method
+from gpuplanner.report.tearsheet.past import demand, ledger, quality, rightsizing, weeks
+from gpuplanner.report.tearsheet.plan import comparison, layouts, savings
+
+__all__ = [
+    "comparison",
+    "costs",
+    "demand",
+    "layouts",
+    "ledger",
+    "method",
+    "quality",
+    "rightsizing",
+    "savings",
+    "summary",
+    "weeks",
+]
