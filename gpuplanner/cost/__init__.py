@@ -1,7 +1,14 @@
 """Energy, carbon and money, each figure with its source and date."""
 
-from gpuplanner.cost.carbon import CarbonFactor, carbon_factor, carbon_kg
-from gpuplanner.cost.energy import PowerModel, facility_kwh, gpu_kwh, power_model
+from gpuplanner.cost.energy import (
+    CarbonFactor,
+    PowerModel,
+    carbon_factor,
+    carbon_kg,
+    facility_kwh,
+    gpu_kwh,
+    power_model,
+)
 from gpuplanner.cost.prices import Price, gpu_hour_price
 from gpuplanner.cost.savings import STEPS, WHOLE_STEPS, savings_table
 from gpuplanner.cost.showback import showback

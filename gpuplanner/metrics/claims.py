@@ -9,8 +9,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Window, slices_of
-from gpuplanner.metrics.spells import Served, spells_of
-from gpuplanner.metrics.steps import steps
+from gpuplanner.metrics.spells import Served, spells_of, steps
 from gpuplanner.schemas import WHOLE_GPU
 
 

@@ -7,8 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.metrics.spells import Served, spells_of
-from gpuplanner.metrics.steps import steps
+from gpuplanner.metrics.spells import Served, spells_of, steps
 
 Ints = NDArray[np.int64]
 

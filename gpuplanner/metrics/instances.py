@@ -9,8 +9,7 @@ import polars as pl
 
 from gpuplanner.hardware import OFF, GpuModel, as_board, parse_layout
 from gpuplanner.metrics.accounts import SERVING, Simulated, Window, covered, slices_of
-from gpuplanner.metrics.spells import spells_of
-from gpuplanner.metrics.steps import steps
+from gpuplanner.metrics.spells import spells_of, steps
 from gpuplanner.units import SECONDS_PER_HOUR
 
 CHANGES = ("idle", "waiting")

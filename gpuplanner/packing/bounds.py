@@ -12,14 +12,18 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpuplanner.packing.grid import Grid
+from gpuplanner.hardware import as_board, pareto_counts
+from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.problem import AnyProblem, Integers, MigPackingProblem, PackingProblem
+from gpuplanner.schemas import WHOLE_GPU
 
 Weighing: TypeAlias = tuple[Integers, int]
 """Whole weights of the items, and the most that one bin can hold of them."""
 
 _MAX_THRESHOLDS = 1000
 _MAX_STEPS = 50
+_SCALE = 5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
+_PRICED_MOMENTS = 20
 
 
 def moment_bound(problem: AnyProblem, grid: Grid) -> int:
@@ -34,7 +38,6 @@ def moment_bound(problem: AnyProblem, grid: Grid) -> int:
 
     Examples
     --------
-    >>> from gpuplanner.packing.grid import as_grid
     >>> problem = PackingProblem([0] * 100, [9] * 100, [33] * 100, 100)
     >>> heaviest(as_grid(problem), thresholds(problem)), moment_bound(problem, as_grid(problem))
     (33, 34)
@@ -49,8 +52,6 @@ def weighings(problem: AnyProblem) -> Iterator[Weighing]:
         yield from thresholds(problem)
         yield from _steps(problem)
     else:
-        from gpuplanner.packing.layouts import layout_weighings
-
         yield from layout_weighings(problem)
 
 
@@ -69,7 +70,6 @@ def total(grid: Grid, weights: Integers) -> Integers:
 
     Examples
     --------
-    >>> from gpuplanner.packing.grid import as_grid
     >>> problem = PackingProblem([0, 1, 6], [5, 9, 9], [60, 50, 40], 100)
     >>> total(as_grid(problem), problem.sizes).tolist()
     [110, 90]
@@ -85,14 +85,11 @@ def loads(problem: AnyProblem) -> Iterator[Weighing]:
 
     Examples
     --------
-    >>> from gpuplanner.packing.grid import as_grid
     >>> problem = PackingProblem([0, 0, 0], [9, 9, 9], [60, 60, 60], 100)
     >>> heaviest(as_grid(problem), loads(problem)), heaviest(as_grid(problem), thresholds(problem))
     (2, 3)
     """
     if isinstance(problem, MigPackingProblem):
-        from gpuplanner.packing.layouts import resource_weighings
-
         yield from resource_weighings(problem)
     else:
         yield problem.sizes, problem.capacity
@@ -127,3 +124,62 @@ def _steps(problem: PackingProblem) -> Iterator[Weighing]:
     for k in range(1, min(capacity, _MAX_STEPS) + 1):
         below, rest = np.divmod((k + 1) * sizes, capacity)
         yield np.where(rest == 0, k * sizes, below * capacity), k * capacity
+
+
+def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
+    """Memory slices, and every engine of which the board has a known number.
+
+    Examples
+    --------
+    >>> problem = MigPackingProblem([0, 0], [1, 1], ["3g.20gb", "gpu"], "A100-40GB")
+    >>> [(weights.tolist(), limit) for weights, limit in resource_weighings(problem)][0]
+    ([4, 8], 8)
+    """
+    board = problem.board
+    amounts = {"memory": (board.memory_slices, {p.name: p.memory_slices for p in board.profiles})}
+    for resource, limit in board.budget.items():
+        if limit:
+            amounts[resource] = (limit, {p.name: p.amount(resource) or 0 for p in board.profiles})
+    for limit, taken in amounts.values():
+        taken[WHOLE_GPU] = limit
+        yield np.array([taken[name] for name in problem.profiles], dtype=np.int64), limit
+
+
+def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
+    """Prices of the profiles in the fewest GPUs, fractions allowed, that could hold the fullest moments.
+
+    The prices come from a solver and are rounded; what one layout can hold of them is then counted exactly
+    over all layouts of the board, so a rounding can only weaken the bound.
+    """
+    names = sorted(set(problem.profiles) - {WHOLE_GPU})
+    layouts = [{WHOLE_GPU: 1}, *(pareto_counts(as_board(problem.board), names) if names else [])]
+    columns = [*names, WHOLE_GPU]
+    holds = np.array([[layout.get(name, 0) for name in columns] for layout in layouts], dtype=np.int64)
+    for weights in _prices(problem, holds, columns):
+        by_name = dict(zip(columns, weights.tolist(), strict=True))
+        yield np.array([by_name[name] for name in problem.profiles]), int((holds @ weights).max())
+
+
+def _prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
+    from gpuplanner.solving.columns import LinearProgram
+
+    demands = _fullest(problem, columns)
+    program = LinearProgram.covering(len(columns))
+    for layout in holds:
+        program.add_column(np.flatnonzero(layout), layout[layout > 0])
+    seen: set[tuple[int, ...]] = set()
+    for demand in demands:
+        program.set_demand(demand)
+        weights = np.rint(program.solve().duals * _SCALE).astype(np.int64).clip(0)
+        if weights.any() and tuple(weights.tolist()) not in seen:
+            seen.add(tuple(weights.tolist()))
+            yield weights
+
+
+def _fullest(problem: MigPackingProblem, columns: list[str]) -> Integers:
+    """Instances of each profile at the moments with most memory slices, shape (at most 20, n_columns)."""
+    grid = as_grid(problem)
+    kinds = np.array([columns.index(name) for name in problem.profiles])
+    counts = np.stack([total(grid, (kinds == kind).astype(np.int64)) for kind in range(len(columns))], axis=1)
+    memory = total(grid, next(resource_weighings(problem))[0])
+    return counts[np.argsort(-memory, kind="stable")[:_PRICED_MOMENTS]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.intervals import HOUR_TICKS
 from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, slabs
-from gpuplanner.ledger.node_lists import numbered_lists
+from gpuplanner.ledger.node_pool import numbered_lists
 
 HOURS = 5
 TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.phases import LABELS, SPIKE_LABELS, find_phases, find_spikes
-from gpuplanner.phases.binary import binary_segmentation
+from gpuplanner.phases.segments import binary_segmentation
 from gpuplanner.phases.signals import step_for
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
