@@ -72,6 +72,7 @@ def test_quantiles_of_none_and_all_are_the_least_and_the_most():
         assert weekly(demand, quantile=quantile)["quantile"].to_list() == [9.0, value]
 
 
-def test_quantile_outside_zero_to_one_is_refused():
+@pytest.mark.parametrize("quantile", [-0.01, 1.01, 95, float("nan")])
+def test_quantile_outside_zero_to_one_is_refused(quantile):
     with pytest.raises(SchemaError, match="quantile"):
-        weekly(make_demand({"a/gpu": [1.0]}), quantile=95)
+        weekly(make_demand({"a/gpu": [1.0]}), quantile=quantile)
