@@ -137,6 +137,11 @@ def test_the_only_board_takes_jobs_that_name_none(make_jobs, make_nodes, window)
     assert set(ledger["gpu_model"]) == {"A100"}
 
 
+def test_nodes_without_gpus_say_nothing_of_boards(make_jobs, make_nodes, window):
+    nodes = make_nodes((1, "A100", None, None), (0, None, None, None))
+    assert set(gpu_time_ledger(make_jobs(("a", 1.0, 0, 0, 60)), nodes, **window)["gpu_model"]) == {"A100"}
+
+
 def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
     jobs = make_jobs(
         ("a", 2.0, 0, 0, 60, {"gpu_model": "A100"}),

@@ -54,6 +54,35 @@ def test_an_hour_with_many_events_is_one_slab(monkeypatch):
     assert [len(part) for part in cut.parted(busy)] == [100, 0]
 
 
+def test_there_may_be_more_slabs_than_a_byte_counts(monkeypatch):
+    monkeypatch.setattr(slabs, "EVENTS", 1)
+    hourly = np.arange(300) * HOUR_TICKS
+    cut = slabs.Slabs(300, [hourly])
+    assert [part.tolist() for part in cut.parted(hourly)] == [[hour] for hour in range(300)]
+
+
+@pytest.mark.parametrize("events", [1, 100])
+def test_in_an_hour_nothing_may_happen_on_any_node(make_jobs, make_nodes, window, monkeypatch, events):
+    """Somebody queues at ten past ten for more than a node has left, and gives up at ten past eleven."""
+    monkeypatch.setattr(slabs, "EVENTS", events)
+    held = [("a", 1.0, 0, 0, None, {"node_list": node}) for node in ("n0", "n1")]
+    jobs = make_jobs(*held, ("b", 2.0, 70, None, 130, {"nodes": 1}))
+    ledger = gpu_time_ledger(jobs, make_nodes((2, None, None, None), (2, None, None, None)), **window)
+    nobody = (
+        ledger.filter(tenant="-")
+        .group_by("hour", "bucket")
+        .agg(pl.col("gpu_hours").sum())
+        .sort("hour", "bucket")
+    )
+    assert [(hour.hour, str(bucket), round(hours, 9)) for hour, bucket, hours in nobody.rows()] == [
+        (9, "free", 2.0),
+        (10, "free", round(1 / 3, 9)),
+        (10, "fragmented", round(5 / 3, 9)),
+        (11, "free", round(5 / 3, 9)),
+        (11, "fragmented", round(1 / 3, 9)),
+    ]
+
+
 @pytest.mark.parametrize("events", [1, 5, 40])
 def test_the_ledger_is_the_same_in_any_slabs(make_jobs, make_nodes, window, monkeypatch, events):
     """Waiting jobs, several nodes, shares of GPUs, nodes not known, and the inferred fleet."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import ChangeCost, GpuModel
-from gpuplanner.planner import PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner import Limits, PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
 from gpuplanner.planner.numbered.assign import most_switches
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
@@ -137,6 +137,17 @@ def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_need
     assert [str(each) for each in change.kept] == ["4g.20gb@0"]
     assert not change.reboot
     assert ChangeCost.of(problem.board, "nvml").change("gpu", new).reboot
+
+
+@pytest.mark.parametrize("first", [("7g.40gb:1", "3g.20gb:2"), ("3g.20gb:2", "7g.40gb:1")])
+def test_of_gpus_cut_alike_the_one_that_was_cut_today_stays(problem_of: Any, first: tuple[str, str]) -> None:
+    """Two become alike, then one of them is cut anew: each is cut once, wherever the first of them stood."""
+    problem = problem_of(
+        np.zeros((1, 1, 3)), ["1g.5gb"], gpus=2, gpus_per_node=1, limits=Limits(switches_per_day=1)
+    )
+    slots = numbered(problem, [*first, "1g.5gb:7"], [[1, 1, 0], [2, 0, 0], [1, 0, 1]])
+    cuts = [sum(was != now for was, now in itertools.pairwise(gpu)) for gpu in zip(*slots, strict=True)]
+    assert cuts == [1, 1]
 
 
 def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:
