@@ -91,6 +91,13 @@ def test_outages_that_are_not_as_described_are_refused(make_jobs, make_nodes, wi
         gpu_time_ledger(make_jobs(), make_nodes((4, None, None, None)), out_of_service=table, **window)
 
 
+@pytest.mark.parametrize("column", ["bucket", "start_time", "end_time", "gpus"])
+def test_an_outage_without_what_or_when_or_how_many_is_refused(make_jobs, make_nodes, window, column):
+    table = out(make_jobs, ("down", 1.0, None, 0, 60)).drop(column)
+    with pytest.raises(SchemaError, match=f"none of '{column}'"):
+        gpu_time_ledger(make_jobs(), make_nodes((4, None, None, None)), out_of_service=table, **window)
+
+
 def on(node, **further):
     return {"node_list": node} | further
 
