@@ -37,7 +37,7 @@ def demand_series(
     Parameters
     ----------
     jobs : polars.DataFrame, shape (n_jobs, ...)
-        Table ``schemas.Jobs`` with ``profile`` and ``instances`` (see ``memory.resolve_requests``).
+        Table ``schemas.Jobs`` with ``profile`` and ``instances`` (see ``sizing.resolve_requests``).
     slot_hours : float
         Length of a slot [h]: whole minutes that divide a day, or whole days.
     start, end : datetime, optional
@@ -135,7 +135,7 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
             "demand: jobs",
             f"columns {', '.join(map(repr, REQUEST_COLUMNS))}",
             f"none of {examples(missing)}",
-            "Add them with memory.resolve_requests(jobs, board).",
+            "Add them with sizing.resolve_requests(jobs, board).",
         )
         raise SchemaError(text)
     return conform(jobs, Jobs, where="demand: jobs").with_columns(
