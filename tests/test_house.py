@@ -43,17 +43,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
-    "simulate and describe: measures of a run and of nodes": (
-        "metrics/fragments: fragmentation_totals",
-        "metrics/instances: instance_fragmentation",
-        "metrics/jobs: distribution",
-        "metrics/power: hours_by_condition",
-        "metrics/ranking: holm",
-        "metrics/ranking: rank_policies",
-        "plot/speed: plot_speed_accuracy",
-        "plot/speed: plot_speeds",
-        "sizing/rightsize: rightsize_summary",
-    ),
     "plan: one that holds under several forecasts, one that rolls on, and the order of its drains": (
         "planner/numbered/transition: transition",
         "planner/online: roll",
@@ -63,6 +52,8 @@ COMING: dict[str, tuple[str, ...]] = {
         "planner/robust: robust",
     ),
     "size: how fast a job is on a slice": (
+        "plot/speed: plot_speed_accuracy",
+        "plot/speed: plot_speeds",
         "sizing/speed/fast_enough: SpeedNeeds",
         "sizing/speed/fast_enough: smallest_fast_enough",
         "sizing/speed/measurements: own_measurements",
