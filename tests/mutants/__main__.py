@@ -90,13 +90,16 @@ def _judged(
     print(f"{room.name}: {len(drawn)} mutants; the tests alone take {work_s:.0f} s of processor", flush=True)
     ends = Counter[str]()
     with ThreadPoolExecutor(copies.qsize()) as workers:
-        trials = [workers.submit(tried, copies, room.tests_of(one.file), work_s, one) for one in drawn]
-        for mutant, trial in zip(drawn, trials, strict=True):
-            end = trial.result()
-            if mutant.key in known:
-                end = "equivalent" if end == "survived" else f"{end}, but listed"
-            ends[end] += 1
-            print(f"{end:12} {_line(mutant)}", flush=True)
+        try:
+            trials = [workers.submit(tried, copies, room.tests_of(one.file), work_s, one) for one in drawn]
+            for mutant, trial in zip(drawn, trials, strict=True):
+                end = trial.result()
+                if mutant.key in known:
+                    end = "equivalent" if end == "survived" else f"{end}, but listed"
+                ends[end] += 1
+                print(f"{end:12} {_line(mutant)}", flush=True)
+        finally:
+            workers.shutdown(cancel_futures=True)  # after Ctrl-C, wait for those at work alone
     meant = len(drawn) - ends["equivalent"]
     caught = meant - ends["survived"]
     print(
