@@ -26,7 +26,7 @@ def plan_file(
     quiet: bool,
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
-    from gpuplanner.errors import InfeasiblePlanError, message
+    from gpuplanner.errors import require_sound
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner import (
         assign,
@@ -48,9 +48,7 @@ def plan_file(
     for name, found in fleet.plans.items():
         if found.found and not faults:
             faults = verify(found, pools[name], assign(found, pools[name]))
-    if faults:
-        text = message(path, "a plan that its check accepts", "; ".join(faults), "Report it.")
-        raise InfeasiblePlanError(text)
+    require_sound(path, faults)
     if out is not None:
         alone = next(iter(pools)) if len(pools) == 1 else None
         text = (

@@ -22,7 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.placement.arrivals import Arrivals, as_listed, draw_arrivals
-from gpuplanner.placement.mig import INSTANCE_RULES, InstanceAllocation, mig_fragmentation, place_instances
+from gpuplanner.placement.mig import InstanceAllocation, mig_fragmentation, place_instances
 from gpuplanner.placement.pods import Nodes, Pods
 from gpuplanner.placement.policies import POLICIES, PlacementPolicy
 from gpuplanner.placement.read import read_nodes, read_pods, read_requests
@@ -44,7 +44,6 @@ _COMPILED = {
 }
 
 __all__ = [
-    "INSTANCE_RULES",
     "POLICIES",
     "REASONS",
     "Allocation",

@@ -38,6 +38,14 @@ def test_a_fleet_is_planned_written_and_verified(command, tmp_path, fleet):
     assert json.loads(printed)["problems"][0].startswith("old: changes:")
 
 
+def test_a_plan_that_does_not_hold_is_not_written(command, monkeypatch, tmp_path, fleet):
+    monkeypatch.setattr("gpuplanner.planner.verify_fleet", lambda *_: ["old: 9 of 4 GPUs"])
+    out = tmp_path / "plan.json"
+    code, printed, said = command("plan", str(fleet), "-o", str(out))
+    assert (code, printed, out.exists()) == (1, "", False)
+    assert "old: 9 of 4 GPUs" in said
+
+
 def test_options_of_scenarios_are_refused(command, fleet):
     code, _, said = command("plan", str(fleet), "--set", "quantile=0.8")
     assert code == 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import InfeasiblePlanError, message
+from gpuplanner.errors import require_sound
 from gpuplanner.planner import Limits, Plan, PlanProblem, assign, plan, verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -93,11 +93,7 @@ def plan_view(
     )
     planned = Planned(problem, found)
     faults = verify(found, problem, planned.layout_plan) if found.found else []
-    if faults:
-        text = message(
-            f"plan ({view}, {method})", "a plan that its check accepts", "; ".join(faults), "Report it."
-        )
-        raise InfeasiblePlanError(text)
+    require_sound(f"plan ({view}, {method})", faults)
     return planned
 
 
