@@ -67,12 +67,17 @@ def plot_claimed(figures: pl.DataFrame) -> ChartType:
         band = base.mark_bar(color=theme.GREY, opacity=0.6, height=22).encode(
             x=x, x2="to:Q", y=y, tooltip=hover
         )
-        exact = base.mark_tick(color=theme.GREY, thickness=4, size=22).encode(x="from:Q", y=y)
+        ends = [
+            base.transform_filter(f"isValid(datum.{end})")
+            .mark_tick(color=theme.MUTED, thickness=2, size=22)
+            .encode(x=f"{end}:Q", y=y)
+            for end in ("claimed_low", "claimed_high")
+        ]
         line = base.mark_rule(size=2).encode(x="low:Q", x2="high:Q", y=y, color=colour)
         mark = base.mark_point(filled=True, size=110, opacity=1).encode(
             x="measured:Q", y=y, color=colour, shape=shape, tooltip=hover
         )
-        return alt.layer(band, exact, line, mark).properties(height=row * len(names))
+        return alt.layer(band, *ends, line, mark).properties(height=row * len(names))
 
     units = shown["unit"].unique(maintain_order=True).to_list()
     chart = alt.concat(*(panel(unit) for unit in units), columns=1)

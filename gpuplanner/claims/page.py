@@ -24,8 +24,8 @@ NEEDED = {"altair": "plot", "vl_convert": "plot"}
 HEADINGS = {
     "claimed_low": "claimed, least",
     "claimed_high": "claimed, most",
-    "low": "low (95 %)",
-    "high": "high (95 %)",
+    "low": "low (95\N{NO-BREAK SPACE}%)",
+    "high": "high (95\N{NO-BREAK SPACE}%)",
     "holds": "within the claim?",
 }
 
@@ -48,21 +48,8 @@ def page_of(tested: Sequence[Tested], conditions: Conditions) -> str:
     """One page that needs nothing else: an overview, and a section for each claim."""
     said = Counter(measured.verdict for _, measured in tested)
     verdicts = [page.Card(verdict, str(said[verdict])) for verdict in VERDICTS if said[verdict]]
-    overview = pl.DataFrame(
-        [
-            {
-                "about": claim.title,
-                "verdict": measured.verdict,
-                "what is claimed": claim.words,
-                "why": measured.why,
-            }
-            for claim, measured in tested
-        ]
-    )
     body = [
-        page.section(
-            "Verdicts", page.cards(verdicts), tables.table(overview, caption="Every claim and its verdict")
-        ),
+        page.section("Verdicts", page.cards(verdicts), _listed(*(_at_a_glance(*each) for each in tested))),
         *(section_of(claim, measured) for claim, measured in tested),
     ]
     return page.render_page(
@@ -86,23 +73,33 @@ def section_of(claim: PublishedClaim, measured: Measured) -> str:
         "measured on": claim.on,
         "again by": f"gpuplanner claims {claim.name}",
     }
-    verdict = f"<strong>Verdict: {escape(measured.verdict)}.</strong> {escape(measured.why)}"
+    verdict = f"<strong>Verdict: {escape(measured.verdict)}.</strong> {_text(measured.why)}"
     parts = [
-        page.paragraph(claim.words),
+        f"<p>{_text(claim.words)}</p>",
         f'<p class="note">{verdict}</p>',
         _figures(measured),
         *(_folded(title, frame) for title, frame in measured.tables.items()),
-        _listed(measured.remarks),
+        _listed(*map(_text, measured.remarks)),
         '<dl class="facts">'
-        + "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items())
+        + "".join(f"<dt>{escape(key)}</dt><dd>{_text(value)}</dd>" for key, value in facts.items())
         + "</dl>",
     ]
     return page.section(claim.title, *filter(None, parts))
 
 
-def _listed(remarks: Sequence[str]) -> str:
-    items = "\n".join(f"<li>{escape(remark)}</li>" for remark in remarks)
-    return f'<ul class="findings">\n{items}\n</ul>' if remarks else ""
+def _at_a_glance(claim: PublishedClaim, measured: Measured) -> str:
+    head = f"<strong>{escape(claim.title)}: {escape(measured.verdict)}.</strong>"
+    return f"{head} {_text(claim.words)} <em>{_text(measured.why)}</em>"
+
+
+def _listed(*items: str) -> str:
+    rows = "\n".join(f"<li>{item}</li>" for item in items)
+    return f'<ul class="findings">\n{rows}\n</ul>' if items else ""
+
+
+def _text(text: str) -> str:
+    """Escaped, with each number beside its unit."""
+    return escape(text).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _figures(measured: Measured) -> str:

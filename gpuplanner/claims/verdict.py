@@ -148,6 +148,17 @@ def share_over_units(hits: Sequence[int], of: Sequence[int], *, seed: int = 0) -
     return float(low), float(high)
 
 
+def signed(value: float, decimals: int = 0) -> str:
+    """A change in words, with its sign.
+
+    Examples
+    --------
+    >>> signed(-2.84, 1), signed(3.0)
+    ('−2.8', '+3')
+    """
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
 def _lies_within(
     low: float | None, high: float | None, claimed: tuple[float | None, float | None]
 ) -> bool | None:

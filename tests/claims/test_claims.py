@@ -195,9 +195,9 @@ def test_phases_found_by_a_count_of_our_own():
         said = find_phases(job.samples)["start"][1:].to_list()
         hits += sum(any(abs(change - at) <= near for at in said) for change in job.changes)
         true += len(job.changes)
-    counts = found.tables["by group of jobs"].filter(kind="other generators")
+    counts = found.tables["by group of jobs"].filter(kind="held-out set")
     assert (counts["hit"].sum(), counts["true"].sum()) == (hits, true)
-    row = found.figures.filter(figure="true changes that are found, other generators").row(0, named=True)
+    row = found.figures.filter(figure="true changes, held-out set").row(0, named=True)
     assert row["measured"] == pytest.approx(100 * hits / true)
     inside = [low >= 90 for low in found.figures["low"]]
     outside = [high < 90 for high in found.figures["high"]]

@@ -7,7 +7,7 @@ import polars as pl
 from gpuplanner.claims.published_claim import Conditions, Measured, PublishedClaim
 from gpuplanner.claims.unlike import by_power_mean, rigid_jobs, schedule_elastic
 from gpuplanner.claims.unlike.made_up_jobs import draw_elastic, elastic_models, largest_useful
-from gpuplanner.claims.verdict import figure, figures_of
+from gpuplanner.claims.verdict import figure, figures_of, signed
 from gpuplanner.metrics import mean_interval
 from gpuplanner.simulate import Fleet, Rules, schedule
 
@@ -32,9 +32,9 @@ def measure(conditions: Conditions) -> Measured:
     )
     chosen = [_change(rows.filter(noise=noise), CHOSEN)[0] for noise in ("rises", "falls")]
     why = (
-        f"Against tuned sizes the mean time changes by {figures[0]['measured']:+.1f} % where the noise scale rises and "
-        f"by {figures[1]['measured']:+.1f} % where it falls; {PUBLISHED:+.0f} % were published. Against the sizes "
-        f"that users choose by habit it changes by {chosen[0]:+.0f} and {chosen[1]:+.0f} %."
+        f"Against tuned sizes the mean time changes by {signed(figures[0]['measured'], 1)} % where the noise scale "
+        f"rises and by {signed(figures[1]['measured'], 1)} % where it falls; {signed(PUBLISHED)} % were published. "
+        f"Against the sizes that users choose by habit it changes by {signed(chosen[0])} and {signed(chosen[1])} %."
     )
     return Measured.by(
         figures_of(figures),

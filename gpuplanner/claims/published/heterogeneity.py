@@ -8,7 +8,7 @@ from gpuplanner.claims.published_claim import Conditions, Measured, PublishedCla
 from gpuplanner.claims.unlike import by_assignment, reassign
 from gpuplanner.claims.unlike.made_up_jobs import KINDS, draw_unlike
 from gpuplanner.claims.unlike.programme import by_programme
-from gpuplanner.claims.verdict import figure, figures_of
+from gpuplanner.claims.verdict import figure, figures_of, signed
 from gpuplanner.metrics import mean_interval
 from gpuplanner.simulate import dispatch, heterogeneity_aware, opportunistic
 
@@ -17,7 +17,7 @@ JOBS = 150
 LOADS = (0.9, 1.5)
 LEAST = 12.0
 """Least reduction of the mean time to completion that was published [%]."""
-AWARE, PICKED, PROGRAMME = "heterogeneity-aware", "as users pick", "integer programme"
+AWARE, PICKED, PROGRAMME = "heterogeneity-aware", "users' picks", "integer programme"
 SIZES = {"any size": False, "sizes as users pick": True}
 
 
@@ -49,8 +49,8 @@ def measure(conditions: Conditions) -> Measured:
             )
     best, worst = (pick(figures, key=lambda row: float(row["measured"])) for pick in (min, max))
     why = (
-        f"The mean time to completion changes by {best['measured']:+.0f} % at best ({best['figure']}) and by "
-        f"{worst['measured']:+.0f} % at worst ({worst['figure']}); at least {-LEAST:+.0f} % were published."
+        f"The mean time to completion changes by {signed(best['measured'])} % at best ({best['figure']}) and by "
+        f"{signed(worst['measured'])} % at worst ({worst['figure']}); at least {signed(-LEAST)} % were published."
     )
     means = rows.group_by("sizes", "load", maintain_order=True).agg(pl.col(PICKED, AWARE, PROGRAMME).mean())
     return Measured.by(

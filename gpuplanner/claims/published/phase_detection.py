@@ -20,7 +20,8 @@ TUNED_JOBS = 15
 UNSEEN = 10_000
 LEAST = 0.9
 PACE_WITHIN = 0.05
-KINDS = ("the generator it was tuned on", "other generators")
+KINDS = ("tuned set", "held-out set")
+"""Jobs of the generator that the detector was tuned on, and of the other one."""
 
 
 def measure(conditions: Conditions) -> Measured:
@@ -33,12 +34,12 @@ def measure(conditions: Conditions) -> Measured:
     figures = []
     for kind in KINDS:
         mine = rows.filter(kind=kind)
-        for name, hits, of in (
-            ("changes reported that are right", "right", "found"),
-            ("true changes that are found", "hit", "true"),
-            ("paces found within 5 %", "pace_right", "paces"),
+        for name, unit, hits, of in (
+            ("reported changes", "% right", "right", "found"),
+            ("true changes", "% found", "hit", "true"),
+            ("paces, within 5 %", "% found", "pace_right", "paces"),
         ):
-            figures.append(_share(f"{name}, {kind}", mine[hits], mine[of], conditions.seed))
+            figures.append(_share(f"{name}, {kind}", unit, mine[hits], mine[of], conditions.seed))
     counts = rows.group_by("kind", "group", maintain_order=True).agg(
         pl.col("true", "hit", "found", "right", "paces", "pace_right", "no_pace", "false_pace").sum(),
         jobs=pl.len(),
@@ -90,10 +91,10 @@ def _pace(job: SyntheticJob) -> dict[str, int]:
     return none
 
 
-def _share(name: str, hits: pl.Series, of: pl.Series, seed: int) -> dict[str, object]:
+def _share(name: str, unit: str, hits: pl.Series, of: pl.Series, seed: int) -> dict[str, object]:
     low, high = share_over_units(hits.to_list(), of.to_list(), seed=seed)
     share = 100 * float(hits.sum()) / float(of.sum())
-    return figure(name, "%", share, claimed=(100 * LEAST, None), interval=(100 * low, 100 * high))
+    return figure(name, unit, share, claimed=(100 * LEAST, None), interval=(100 * low, 100 * high))
 
 
 CLAIM = PublishedClaim(
