@@ -287,45 +287,6 @@ class ChangeCost:
             text += f", or {minutes(self.reboot_s.value)} and a reboot of the node where MIG mode changes"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the board."""
-        plain: dict[str, Any] = {"path": self.path}
-        for field in _TIMES:
-            one = getattr(self, field)
-            plain[field] = None if one is None else [one.value, one.low, one.high, one.basis]
-        return plain
-
-    @classmethod
-    def from_dict(cls, board: GpuModel, values: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote; times that are missing are those of the catalogue.
-
-        Raises
-        ------
-        ScenarioError
-            If a key is unknown, or a value is not what it should be.
-
-        Examples
-        --------
-        >>> from gpuplanner.hardware import as_board
-        >>> cost = ChangeCost.of("A100-80GB", "nvml")
-        >>> ChangeCost.from_dict(as_board("A100-80GB"), cost.to_dict()) == cost
-        True
-        """
-        odd = sorted(set(values) - {"path", *_TIMES})
-        if odd:
-            text = message("cost of change", f"path, {', '.join(_TIMES)}", ", ".join(odd), "Remove it.")
-            raise ScenarioError(text)
-        try:
-            given = {
-                name: None if values[name] is None else Seconds(*values[name])
-                for name in _TIMES
-                if name in values
-            }
-        except TypeError as error:
-            text = message("cost of change", "times as [value, low, high, basis]", str(error), "Mend it.")
-            raise ScenarioError(text) from error
-        return replace(cls.of(board, values.get("path", "operator")), **given)  # type: ignore[arg-type]
-
     def _with(self, stated: Mapping[str, float]) -> Self:
         """The cost with stated times; a reboot is left out where there is none."""
         odd = sorted(set(stated) - set(_TIMES))

@@ -197,6 +197,9 @@ def test_times_that_do_not_exist_are_refused():
         ({"minutes": 1}, "got minutes"),
         ({"drain_s": 3}, "times as"),
         ({"drain_s": [1]}, "times as"),
+        ({"change_s": None}, "null for reboot_s alone"),
+        ([], "got \\[\\]"),
+        ({"path": 3}, "got 3"),
     ):
         with pytest.raises(ScenarioError, match=words):
             PlanProblem.from_dict(problem.to_dict() | {"change": change})

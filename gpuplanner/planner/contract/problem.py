@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board, format_layout, parse_layout, prove
 from gpuplanner.planner.contract.board_text import board_from_dict, board_to_dict
+from gpuplanner.planner.contract.change_text import change_from_dict, change_to_dict
 from gpuplanner.planner.contract.limits import Limits, limits_from_dict
 from gpuplanner.planner.contract.problem_check import TIERS, is_price, problem_faults
 from gpuplanner.planner.contract.quotas import admitted_demand
@@ -263,7 +264,7 @@ class PlanProblem:
         return plain | {
             "board": board_to_dict(self.board),
             "slot_start": self.slot_start.astimezone(UTC).isoformat(),
-            "change": self.change.to_dict(),
+            "change": change_to_dict(self.change),
             "demand": self.demand.tolist(),
             "initial": None if self.initial is None else dict(self.initial),
             "limits": self.limits.to_dict(),
@@ -293,7 +294,7 @@ class PlanProblem:
             model = as_board(board) if isinstance(board, str) else board_from_dict(board)
             given = dict(values) | {
                 "board": model,
-                "change": None if change is None else ChangeCost.from_dict(model, change),
+                "change": None if change is None else change_from_dict(model, change),
                 "slot_start": datetime.fromisoformat(values["slot_start"]),
                 "limits": limits_from_dict(values.get("limits", {})),
             }
