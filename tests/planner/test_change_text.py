@@ -1,0 +1,38 @@
+"""The cost of a change in a plan file is read as it was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import PATHS, ChangeCost, load_gpu_model
+from gpuplanner.planner.contract.change_text import change_from_dict, change_to_dict
+
+BOARDS = ("A100-80GB", "H100-80GB-SXM5")
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_written_is_read_back_and_what_is_missing_comes_from_the_catalogue(
+    board: str, path: str
+) -> None:
+    model = load_gpu_model(board)
+    for cost in (ChangeCost.of(board, path), ChangeCost.of(board, path, seconds=90, restart_s=5)):
+        plain = change_to_dict(cost)
+        assert change_from_dict(model, plain) == cost
+        for name in set(plain) - {"path"}:
+            rest = {key: value for key, value in plain.items() if key != name}
+            assert (
+                change_to_dict(change_from_dict(model, rest))[name]
+                == change_to_dict(ChangeCost.of(board, path))[name]
+            )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"speed": 1}, "speed"), ({"change_s": 60.0}, "low, high, basis"), ({"change_s": [1]}, "low")],
+)
+def test_what_is_no_cost_is_refused(change: dict[str, object], said: str) -> None:
+    plain = change_to_dict(ChangeCost.of(BOARDS[0])) | change
+    with pytest.raises(ScenarioError, match=said):
+        change_from_dict(load_gpu_model(BOARDS[0]), plain)
