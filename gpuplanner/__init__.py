@@ -5,9 +5,9 @@ The names below are loaded when they are first used, so that ``import gpuplanner
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpuplanner._optional import late_name
 from gpuplanner._version import __version__
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the room exports under that name
-    if name not in _HOME:
-        missing = f"module 'gpuplanner' has no attribute {name!r}"
-        raise AttributeError(missing)
-    return getattr(importlib.import_module(f"gpuplanner.{_HOME[name]}"), name)
+    return late_name(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:

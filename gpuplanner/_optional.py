@@ -1,8 +1,9 @@
-"""Import optional libraries when they are used, with one clear line when they are missing."""
+"""Load what is heavy when it is used: optional libraries, and public names of rooms that compile or draw."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from gpuplanner.errors import MissingDependencyError
@@ -41,3 +42,31 @@ def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module ha
             f"pip install 'gpuplanner[{extra}]' ({error})"
         )
         raise MissingDependencyError(missing) from error
+
+
+def late_name(package: str, homes: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - whatever has that name
+    """Find a public name of a package in the module that holds it, which is loaded only now.
+
+    Parameters
+    ----------
+    package : str
+        Dotted name of the package.
+    homes : mapping of str to str
+        Module, below the package, of each name that is loaded late.
+    name : str
+        The name that is asked for.
+
+    Raises
+    ------
+    AttributeError
+        If it is none of them.
+
+    Examples
+    --------
+    >>> late_name("json", {"JSONDecoder": "decoder"}, "JSONDecoder").__name__
+    'JSONDecoder'
+    """
+    if name not in homes:
+        missing = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(missing)
+    return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)

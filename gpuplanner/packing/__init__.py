@@ -18,9 +18,9 @@ Six jobs over six hours on GPUs of 100 % each; between hours 2 and 4 both GPUs a
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpuplanner._optional import late_name
 from gpuplanner.packing.problem import MigPackingProblem, PackingProblem
 from gpuplanner.packing.read import read_instances, read_packing
 from gpuplanner.packing.result import CostedPacking, Packing
@@ -48,7 +48,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function of a module that is loaded late
-    if name not in _COMPILED:
-        missing = f"module 'gpuplanner.packing' has no attribute {name!r}"
-        raise AttributeError(missing)
-    return getattr(importlib.import_module(f"gpuplanner.packing.{_COMPILED[name]}"), name)
+    return late_name(__name__, _COMPILED, name)

@@ -18,9 +18,9 @@ with 0.6 and 1 GPU free; when half of the pods want a whole GPU, the first node 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpuplanner._optional import late_name
 from gpuplanner.placement.arrivals import Arrivals, as_listed, draw_arrivals
 from gpuplanner.placement.mig import InstanceAllocation, mig_fragmentation, place_instances
 from gpuplanner.placement.pods import Nodes, Pods
@@ -72,7 +72,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function of a module that is loaded late
-    if name not in _COMPILED:
-        missing = f"module 'gpuplanner.placement' has no attribute {name!r}"
-        raise AttributeError(missing)
-    return getattr(importlib.import_module(f"gpuplanner.placement.{_COMPILED[name]}"), name)
+    return late_name(__name__, _COMPILED, name)

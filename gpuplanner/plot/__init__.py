@@ -5,10 +5,9 @@ The names below are loaded when they are first used, so that ``import gpuplanner
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner._optional import import_optional
+from gpuplanner._optional import import_optional, late_name
 
 if TYPE_CHECKING:
     from gpuplanner.plot.board import plot_board
@@ -161,11 +160,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports under that name
-    if name not in _HOME:
-        missing = f"module 'gpuplanner.plot' has no attribute {name!r}"
-        raise AttributeError(missing)
-    import_optional("altair", extra="plot")
-    return getattr(importlib.import_module(f"gpuplanner.plot.{_HOME[name]}"), name)
+    if name in _HOME:
+        import_optional("altair", extra="plot")
+    return late_name(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:
