@@ -71,3 +71,16 @@ def test_what_makes_no_sense_is_refused(command, arguments, code, said):
     ended, _, talk = command("claims", *arguments)
     assert ended == code
     assert said in " ".join(talk.replace("│", " ").split())
+
+
+def test_the_page_and_its_json_stand_in_a_folder_of_their_own(command, tmp_path):
+    out = tmp_path / "page"
+    code, printed, talk = command("claims", "memory", "-o", str(out), "--json")
+    assert code == 0
+    assert str(out / "index.html") in talk
+    assert json.loads((out / "claims.json").read_text()) == json.loads(printed)
+    assert "not yet testable" in (out / "index.html").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "index.html").write_text("mine")
+    assert command("claims", "memory", "-o", str(tmp_path / "mine"))[0] == 3
+    assert (tmp_path / "mine" / "index.html").read_text() == "mine"
