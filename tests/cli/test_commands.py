@@ -128,9 +128,13 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     options = ("--board", "H100-80GB-SXM5", "--set", "horizon_slots=24")
     code, text, _ = command("plan", trace, *options, "-o", plan, "--json", "--quiet")
     assert code == 0
-    assert set(json.loads(text)) == {
-        "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes"
+    told = json.loads(text)
+    assert set(told) == {
+        "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes",
+        "change_gpu_hours", "change_takes", "layout_changes",
     }  # fmt: skip
+    assert (told["change_gpu_hours"], told["change_takes"]) == (0.25, "1 min for a layout change")
+    assert sum(change["changes"] for change in told["layout_changes"]) == told["changes"]
     assert command("verify", plan)[0] == 0
     assert command("verify", plan, "--board", "A100-40GB")[0] == 1
     code, _, err = command("export", plan, "-o", out)
