@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import queue
 import sys
 import tomllib
@@ -29,6 +30,7 @@ class Room:
     code: list[str]
     tests: list[str]
 
+    @functools.cached_property
     def files(self) -> list[str]:
         """Modules of the room, from the root of the checkout."""
         paths = [ROOT / each for each in self.code]
@@ -37,7 +39,7 @@ class Room:
 
     def drawn(self, number: int | None, seed: int) -> list[Mutant]:
         """Mutants of this room; the same for the same code and seed."""
-        found = [each for file in self.files() for each in mutants(file, (ROOT / file).read_text())]
+        found = [each for file in self.files for each in mutants(file, (ROOT / file).read_text())]
         return draw(found, self.draws if number is None else number, f"{seed}:{self.name}")
 
     def tests_of(self, file: str) -> list[str]:
@@ -86,7 +88,7 @@ def _judged(
     copies: queue.Queue[Path], room: Room, drawn: list[Mutant], known: set[tuple[str, ...]]
 ) -> Counter[str]:
     """How the mutants of a room ended, each printed as it ends."""
-    work_s = unmutated(copies, room.files()[0], [*room.files(), *room.tests])
+    work_s = unmutated(copies, room.files[0], [*room.files, *room.tests])
     print(f"{room.name}: {len(drawn)} mutants; the tests alone take {work_s:.0f} s of processor", flush=True)
     ends = Counter[str]()
     with ThreadPoolExecutor(copies.qsize()) as workers:
@@ -115,7 +117,7 @@ def _is_wrong(end: str) -> bool:
 
 def _stale(chosen: Iterable[Room], known: set[tuple[str, ...]]) -> list[str]:
     """Lines of the list that name no mutant of these rooms any more."""
-    files = {file for room in chosen for file in room.files()}
+    files = {file for room in chosen for file in room.files}
     there = {each.key for file in files for each in mutants(file, (ROOT / file).read_text())}
     old = sorted(
         key for key in known if (key[0] in files or not (ROOT / key[0]).is_file()) and key not in there

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.mutants.draw import Mutant
@@ -65,7 +65,7 @@ def unmutated(copies: queue.Queue[Path], file: str, tests: list[str]) -> float:
         If the tests fail.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code, output = _with(copies, file, (ROOT / file).read_text() + "# No mutant.\n", tests, cpu_s=3600)
+    code, output = _with(copies, file, lambda text: f"{text}# No mutant.\n", tests, cpu_s=3600)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code:
         raise RuntimeError(f"these tests fail without a mutant: {tests}\n{output[-3000:]}")
@@ -75,21 +75,21 @@ def unmutated(copies: queue.Queue[Path], file: str, tests: list[str]) -> float:
 def tried(copies: queue.Queue[Path], tests: list[str], work_s: float, mutant: Mutant) -> str:
     """Run the tests with one mutant, and say how it ended."""
     limit_s = max(LEAST_CPU_S, round(TIMES_AS_LONG * work_s))
-    code, _ = _with(copies, mutant.file, mutant.text, tests, cpu_s=limit_s)
+    code, _ = _with(copies, mutant.file, lambda _: mutant.text, tests, cpu_s=limit_s)
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return "ran on"
     return "killed" if code else "survived"
 
 
 def _with(
-    copies: queue.Queue[Path], file: str, text: str, tests: list[str], *, cpu_s: int
+    copies: queue.Queue[Path], file: str, change: Callable[[str], str], tests: list[str], *, cpu_s: int
 ) -> tuple[int, str]:
     """Run tests in a free copy while a module has another text."""
     copy = copies.get()
     path = copy / file
     source, times = path.read_bytes(), path.stat()
     try:
-        path.write_text(text)
+        path.write_text(change(source.decode()))
         # No two texts have one time, by which Python knows what it has compiled.
         os.utime(path, times=(times.st_atime, int(times.st_mtime) + next(_NUMBERS)))
         return _tests(copy, tests, cpu_s=cpu_s)
