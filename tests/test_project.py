@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 import gpuplanner
+from gpuplanner.simulate.rules import ORDERS, QUEUES
+from gpuplanner.study.handover import FORMATS
 
 HEAVY = (
     "pulp",
@@ -132,6 +134,17 @@ def test_reference_pages_are_fresh(root):
     spec.loader.exec_module(module)
     for name, text in module.pages().items():
         assert (root / "docs" / name).read_text() == text, f"run 'make docs': docs/{name} is stale"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "choices"),
+    [("export", "--to", FORMATS), ("simulate", "--order", ORDERS), ("simulate", "--queue", QUEUES)],
+)
+def test_the_help_of_an_option_names_every_choice(root, command, option, choices):
+    page = (root / "docs" / "commands.md").read_text()
+    said = page.split(f"## `gpuplanner {command}`\n")[1].split("\n## ")[0]
+    line = next(line for line in said.splitlines() if line.startswith(f"| `{option}"))
+    assert [choice for choice in choices if not re.search(rf"\b{choice}\b", line)] == []
 
 
 def test_sample_is_the_same_when_made_again(root, tmp_path):

@@ -90,8 +90,8 @@ def facts(name: str) -> pl.DataFrame:
 
     Examples
     --------
-    >>> facts("mig_profiles")["gpu_model"].n_unique()
-    19
+    >>> facts("mig_profiles").filter(gpu_model="A30-24GB")["profile"].to_list()
+    ['1g.6gb', '1g.6gb+me', '2g.12gb', '2g.12gb+me', '4g.24gb']
     """
     table = resolve(name, FACT_TABLES, what="fact table", error=ScenarioError)
     path = resources.files("gpuplanner.catalog") / "facts" / f"{table}.csv"

@@ -16,7 +16,6 @@ catalog = typer.Typer(help="Facts about boards, prices and carbon, with their so
 app.add_typer(catalog, name="catalog")
 
 BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="Board; a unique prefix will do.")]
-FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 
 
 @catalog.command("boards")
@@ -147,13 +146,11 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
-    from gpuplanner.names import resolve
     from gpuplanner.study import export_plan
 
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    formats = resolve(to, FORMATS, what="format")
-    for path in export_plan(plan, out, formats=formats, at=instant, gres_type=gres_type):
+    for path in export_plan(plan, out, formats=to, at=instant, gres_type=gres_type):
         if not quiet:
             say(f"written: {path}")

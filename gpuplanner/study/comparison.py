@@ -6,21 +6,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from gpuplanner.study.future.proof import policies_where
 from gpuplanner.study.study import Study
-
-POLICY_NAMES = {
-    "installed": "today: whole GPUs, all on",
-    "whole_sized": "whole GPUs, sized to demand",
-    "static_requested": "static MIG, as requested",
-    "same_layout_rightsized": "same layout, right-sized",
-    "static_rightsized": "static MIG, right-sized",
-    "dynamic_rightsized": "planned calendar, right-sized",
-}
-"""Policies in the order in which they are shown: the baseline first, the plan last."""
-WHOLE_NAMES = {"dynamic_rightsized": "planned calendar of whole GPUs"}
-"""Names that differ where the board cannot be cut."""
-CUT_NAMES = {"installed": "today: cut as it is, all on"}
-"""Names that differ where the fleet is cut already."""
 
 SHOWN = {
     "mean_queueing_delay_s": ("mean wait", "min", 60.0),
@@ -44,10 +31,11 @@ OF_LAYOUTS = {"reconfigurations"}
 
 def policy_names(study: Study) -> dict[str, str]:
     """Policies of a study and what they are called, in the order in which they are shown."""
-    names = POLICY_NAMES if study.headline["board_has_mig"] else POLICY_NAMES | WHOLE_NAMES
-    if study.headline["cut_gpus"]:
-        names = names | CUT_NAMES
-    return {policy: name for policy, name in names.items() if policy in study.provenance["policies"]}
+    policies = policies_where(
+        can_be_cut=study.headline["board_has_mig"], is_cut=study.headline["cut_gpus"] > 0
+    )
+    there = study.provenance["policies"]
+    return {policy.name: policy.called for policy in policies if policy.name in there}
 
 
 def policy_frame(study: Study, measures: Iterable[str] = tuple(SHOWN)) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from gpuplanner.export import (
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
+from gpuplanner.names import resolve
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
@@ -27,8 +28,9 @@ from gpuplanner.study.future.saving import STATUSES
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
-CHECKED = (".yaml", ".conf")
-"""Exports that ``verify`` can read back; shell scripts apply these and are no plans of their own."""
+NO_PLANS = ("*.sh", "gres.conf")
+"""Exports that apply the others and say nothing of layouts themselves; ``verify`` reads back all that is not named
+here."""
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
 
@@ -155,6 +157,8 @@ def export_plan(
 
     Raises
     ------
+    ScenarioError
+        If there is no such format, or nothing to apply.
     OutputError
         If a file does not hold when it is read back, or cannot be written.
     """
@@ -181,8 +185,10 @@ def export_files(
     Raises
     ------
     ScenarioError
-        If the plan is one of whole GPUs on a board without MIG: there is nothing to apply.
+        If there is no such format, or if the plan is one of whole GPUs on a board without MIG: there is nothing to
+        apply.
     """
+    formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:
         text = message(
@@ -262,7 +268,7 @@ def _is_plan(path: str | Path) -> bool:
 
 def _prove(folder: Path, problem: PlanProblem) -> None:
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in CHECKED or path.name == "gres.conf":
+        if path.is_dir() or any(path.match(name) for name in NO_PLANS):
             continue
         try:
             report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)

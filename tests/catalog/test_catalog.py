@@ -43,7 +43,7 @@ def test_parameters_lie_within_their_range():
 
 def test_every_board_resolves_to_itself():
     assert [find_board(name) for name in board_names()] == board_names()
-    assert len(board_names()) == 19
+    assert len(board_names()) >= 19, "a board was lost"
 
 
 def test_boards_that_are_not_known_are_refused():

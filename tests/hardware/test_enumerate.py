@@ -51,8 +51,8 @@ def test_a100_classic_profiles() -> None:
     assert as_tuple(layout_counts("A100-40GB", CLASSIC)) == (297, 19, 37, 14)
 
 
-def test_there_are_fifteen_boards_with_eight_slices() -> None:
-    assert len(EIGHT_SLICES) == 15
+def test_there_are_at_least_fifteen_boards_with_eight_slices() -> None:
+    assert len(EIGHT_SLICES) >= 15, "a board was lost"
 
 
 @pytest.mark.parametrize("board", EIGHT_SLICES)

@@ -22,45 +22,72 @@ from gpuplanner.study.stages import stage
 
 @dataclass(frozen=True)
 class ComparedPolicy:
-    """What is compared: whose layouts, whose requests, and what it is called."""
+    """What is compared: whose layouts, whose requests, what it means, and what people call it."""
 
     name: str
     view: str
     plan: str | None
     meaning: str
+    called: str
 
 
 POLICIES = (
-    ComparedPolicy("installed", "whole", None, "today: every GPU on, whole GPUs as requested"),
-    ComparedPolicy("whole_sized", "whole", "whole_sized", "whole GPUs as requested, as many as demand needs"),
     ComparedPolicy(
-        "static_requested", "requested", "static_requested", "one MIG layout for the requests as made"
+        "installed", "whole", None,
+        "today: every GPU on, whole GPUs as requested", "today: whole GPUs, all on",
     ),
     ComparedPolicy(
-        "same_layout_rightsized", "rightsized", "static_requested", "right-sized requests, layout unchanged"
+        "whole_sized", "whole", "whole_sized",
+        "whole GPUs as requested, as many as demand needs", "whole GPUs, sized to demand",
     ),
     ComparedPolicy(
-        "static_rightsized", "rightsized", "static_rightsized", "one MIG layout for right-sized requests"
+        "static_requested", "requested", "static_requested",
+        "one MIG layout for the requests as made", "static MIG, as requested",
     ),
     ComparedPolicy(
-        "dynamic_rightsized", "rightsized", "dynamic_rightsized", "planned calendar, right-sized requests"
+        "same_layout_rightsized", "rightsized", "static_requested",
+        "right-sized requests, layout unchanged", "same layout, right-sized",
     ),
-)
-AS_CUT = ComparedPolicy("installed", "requested", None, "today: every GPU on, cut as it is, requests as made")
+    ComparedPolicy(
+        "static_rightsized", "rightsized", "static_rightsized",
+        "one MIG layout for right-sized requests", "static MIG, right-sized",
+    ),
+    ComparedPolicy(
+        "dynamic_rightsized", "rightsized", "dynamic_rightsized",
+        "planned calendar, right-sized requests", "planned calendar, right-sized",
+    ),
+)  # fmt: skip
+"""In the order in which they are shown: the baseline first, the plan that savings are judged by last."""
+AS_CUT = ComparedPolicy(
+    "installed", "requested", None,
+    "today: every GPU on, cut as it is, requests as made", "today: cut as it is, all on",
+)  # fmt: skip
 """The baseline of a fleet that is cut already."""
 WHOLE_POLICIES = (
     *POLICIES[:2],
     ComparedPolicy(
-        "dynamic_rightsized", "whole", "dynamic_rightsized", "whole GPUs as requested, on and off as planned"
+        "dynamic_rightsized", "whole", "dynamic_rightsized",
+        "whole GPUs as requested, on and off as planned", "planned calendar of whole GPUs",
     ),
-)
+)  # fmt: skip
 """The policies of a board that cannot be cut: without layouts and right sizes the others would be copies."""
 
 
 def policies_of(known: History) -> tuple[ComparedPolicy, ...]:
-    """The policies that differ on the boards that are planned for; today's are the layouts that GPUs have."""
-    policies = POLICIES if known.fleet.can_be_cut else WHOLE_POLICIES
-    return (AS_CUT, *policies[1:]) if known.fleet.cut_gpus else policies
+    """The policies that differ on the boards that are planned for."""
+    return policies_where(can_be_cut=known.fleet.can_be_cut, is_cut=known.fleet.cut_gpus > 0)
+
+
+def policies_where(*, can_be_cut: bool, is_cut: bool) -> tuple[ComparedPolicy, ...]:
+    """The policies that differ where boards can be cut or not; today's are the layouts that GPUs have.
+
+    Examples
+    --------
+    >>> [policy.name for policy in policies_where(can_be_cut=False, is_cut=False)]
+    ['installed', 'whole_sized', 'dynamic_rightsized']
+    """
+    policies = POLICIES if can_be_cut else WHOLE_POLICIES
+    return (AS_CUT, *policies[1:]) if is_cut else policies
 
 
 @stage(

@@ -1,0 +1,48 @@
+"""Files for operators are asked for by name, and none is handed over that ``verify`` cannot read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import OutputError, ScenarioError
+from gpuplanner.planner import PlanProblem, plan, plan_to_json
+from gpuplanner.study import export_plan, handover
+
+START = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A plan of two GPUs: whole on the first day, cut into fourteen on the second."""
+    demand = np.array([[[2.0, 0.0], [0.0, 14.0]]])
+    problem = PlanProblem("H100-80GB-SXM5", 2, 2, START, 24.0, ["t"], ["gpu", "1g.10gb"], demand)
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    path.write_text(plan_to_json(plan(problem, gap_target=0), problem))
+    return path
+
+
+@pytest.mark.parametrize("formats", handover.FORMATS)
+def test_each_format_is_files_and_all_is_all_of_them(kept, tmp_path, formats):
+    mine, everything = (
+        {path.relative_to(tmp_path / out) for path in export_plan(kept, tmp_path / out, formats=each)}
+        for out, each in (("mine", formats), ("all", "all"))
+    )
+    assert mine
+    assert mine <= everything
+    assert (mine == everything) == (formats == "all")
+
+
+def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):
+    with pytest.raises(ScenarioError, match="Did you mean 'slurm'"):
+        export_plan(kept, tmp_path / "out", formats="slrum")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_verify_does_not_know_is_not_handed_over(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(handover, "to_slurm_files", lambda *_, **__: {"slurm-0.csv": "gpu,layout\n0,gpu\n"})
+    with pytest.raises(OutputError, match=r"slurm-0\.csv cannot be read back"):
+        export_plan(kept, tmp_path / "out", formats="slurm")
+    assert not (tmp_path / "out").exists()
