@@ -55,6 +55,7 @@ def test_forty_published_runs_to_the_digit(openb):
             assert shares == list(PUBLISHED[policy, percent])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.data
 def test_ten_orders_of_our_own(openb):

@@ -178,6 +178,7 @@ def test_bad_input_ends_with_one_clear_line(command, arguments, code, said):
     assert out == ""
 
 
+@pytest.mark.long
 def test_report_takes_a_scenario_for_the_whole_observation(command, tmp_path):
     text = "name: short\nreplications: 2\nhorizon_slots: 48\n"
     (tmp_path / "short.yaml").write_text(text)

@@ -82,6 +82,7 @@ def test_what_stops_jobs_has_spells_to_count_idle_gpus_by(command, jobs):
     assert 0 <= found["stranded_for_head_gpu_hours"] <= found["idle_gpu_hours"]
 
 
+@pytest.mark.long
 def test_policies_are_told_apart_by_all_jobs_of_all_weeks(command):
     """Verdicts, waits and hours beside a count over the runs themselves."""
     from gpuplanner.scenario import Scenario

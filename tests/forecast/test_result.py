@@ -87,6 +87,7 @@ def test_no_forecast_without_a_past_error(make_demand):
         forecast_demand(make_demand({"a/gpu": np.arange(20.0)}), horizon=19)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.slow
 def test_philly_a_week_ahead(public_data):

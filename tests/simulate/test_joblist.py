@@ -107,6 +107,8 @@ class TestCommand:
         found = json.loads(out)
         assert code == 0
         assert found.pop("seconds_with_tables") >= found.pop("seconds") >= 0
+        waits = next(row for row in found.pop("distribution") if row["measure"] == "queueing_delay_s")
+        assert (waits["jobs"], waits["mean"], waits["max"]) == (5, (0 + 0 + 10 + 30 + 70) / 5, 70.0)
         # zero at 0, short 0 to 10, long 10 to 60, late 60 to 70, first 70 to 170
         assert found == {
             "avg_jct_s": (0 + 10 + 60 + 40 + 170) / 5,

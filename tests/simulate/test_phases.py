@@ -224,4 +224,4 @@ class TestCost:
     def test_a_cost_for_another_board_is_refused(self, jobs_of):
         rules = Rules("strict", change=ChangeCost.of("A100-80GB"))
         with pytest.raises(ScenarioError, match="expected one for H100-80GB-SXM5; got A100-80GB"):
-            simulate(jobs_of(("a", 0, 1, 1, "gpu")), ONE, MIXED, rules, policy="p")
+            simulate(jobs_of(("a", 0, 1, 1, "1g.10gb")), ONE, MIXED, rules, policy="p")
