@@ -39,6 +39,7 @@ def test_arrivals_and_run_times_are_as_said():
     assert logs.mean() == pytest.approx(np.log(Harder().run_median_min), abs=4 * error)
 
 
+@pytest.mark.long
 def test_nobody_beats_the_bound_and_dynamic_layouts_serve_everybody(rows):
     bound = rows.filter(policy=BOUND)
     for policy in (GREEDY, FORECAST, PERFECT):
@@ -49,6 +50,7 @@ def test_nobody_beats_the_bound_and_dynamic_layouts_serve_everybody(rows):
     assert rows.filter(policy=STATIC)["unserved"].sum() > 0
 
 
+@pytest.mark.long
 def test_foresight_does_not_wait_longer_than_none(rows):
     waits = dict(rows.group_by("policy").agg(pl.col("mean_wait_min").mean()).iter_rows())
     assert waits[PERFECT] <= waits[GREEDY]
