@@ -18,6 +18,17 @@ def sample_folder() -> Path:
     return _first(PACKAGE / "_bundled" / "sample", PACKAGE.parent / "data" / "sample")
 
 
+def data_folder(data: str) -> Path:
+    """Folder that a scenario or a command names; ``"sample"`` is the shipped one.
+
+    Examples
+    --------
+    >>> data_folder("sample") == sample_folder(), str(data_folder("cluster"))
+    (True, 'cluster')
+    """
+    return sample_folder() if data == "sample" else Path(data)
+
+
 def notebook_folder() -> Path:
     """Folder of the shipped notebooks."""
     return _first(PACKAGE / "_bundled" / "notebooks", PACKAGE.parent / "notebooks")

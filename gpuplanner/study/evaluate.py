@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,7 +15,7 @@ from gpuplanner.files import sha256
 from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
 from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.disk_cache import cache_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import Money, money, past_money
@@ -317,5 +316,5 @@ def _provenance(
 
 
 def _input_hashes(scenario: Scenario) -> dict[str, str]:
-    folder = sample_folder() if scenario.data == "sample" else Path(scenario.data)
+    folder = data_folder(scenario.data)
     return {path.name: sha256(path) for path in sorted(folder.glob("*.parquet"))}

@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.inbox import scan_samples
 from gpuplanner.inbox.bills import summarise, totals, unknown_types
 from gpuplanner.inbox.telemetry import hourly
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.accounts import DESCRIBED, describe_jobs
 from gpuplanner.study.past.history import grouped, load_trace
 
@@ -83,7 +83,7 @@ def hours_of_telemetry(folder: str) -> pl.DataFrame:
     >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()
     [('n03', 1, 16)]
     """
-    return hourly(scan_samples(sample_folder() if folder == "sample" else folder))
+    return hourly(scan_samples(data_folder(folder)))
 
 
 def _nodes(table: pl.DataFrame) -> Parts:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -20,7 +19,7 @@ from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.stages import stage
 
@@ -70,7 +69,7 @@ def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
     Jobs in quarantine are left out: no figure of a study is made of them.
     """
     wanted = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
-    trace = open_dataset(sample_folder() if data == "sample" else Path(data), columns=wanted)
+    trace = open_dataset(data_folder(data), columns=wanted)
     return trace.with_tables(jobs=believed(trace.jobs)) if "jobs" in trace.tables else trace
 
 
