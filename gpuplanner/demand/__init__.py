@@ -1,7 +1,22 @@
-"""Demand: jobs to series of concurrent instances by tenant and profile."""
+"""Demand: jobs to series of concurrent instances by tenant and profile, and to sample paths of what will be wanted."""
 
+from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time
 from gpuplanner.demand.run_times import impute_run_times
+from gpuplanner.demand.runoff import RunOff, run_off
 from gpuplanner.demand.series import CLOCKS, demand_series, excluded
 from gpuplanner.demand.summary import POOL, pool, weekly
 
-__all__ = ["CLOCKS", "POOL", "demand_series", "excluded", "impute_run_times", "pool", "weekly"]
+__all__ = [
+    "CLOCKS",
+    "POOL",
+    "Hazards",
+    "RunOff",
+    "demand_series",
+    "excluded",
+    "fit_hazards",
+    "impute_run_times",
+    "pool",
+    "remaining_run_time",
+    "run_off",
+    "weekly",
+]

@@ -1,0 +1,267 @@
+"""How long jobs run on: hazards of the end of a job by its age, with running jobs counted as censored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import SchemaError, message
+
+EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
+"""Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
+WIDTHS_H = np.diff(EDGES_H)
+PRIOR = 0.7
+"""Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
+PSEUDO_EVENTS = 1.0
+"""How many ends of jobs the rate of a larger group counts for in each bin of a smaller one."""
+HALF_LIFE_H = 90 * 24.0
+"""An end that lies so far back counts half."""
+WIDE = (1.01, 4.01, 8.01)
+"""GPUs from which a job falls into the next class of width: 1, 2 to 4, 5 to 8, more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hazards:
+    """Piecewise exponential law of run times, one for each class.
+
+    Parameters
+    ----------
+    rate : numpy.ndarray, shape (n_classes, n_bins)
+        Ends an hour of jobs whose age lies in a bin of :data:`EDGES_H` [1/h], above 0.
+    seen_h : numpy.ndarray, shape (n_classes, n_bins)
+        Time at risk behind each rate [h], pseudo-events included: its variance is ``rate / seen_h``.
+    """
+
+    rate: np.ndarray
+    seen_h: np.ndarray
+
+    def used(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
+        """Cumulative hazard at an age, ``-log S(age)``.
+
+        Parameters
+        ----------
+        kind : numpy.ndarray of int, shape (n,)
+            Class of each job.
+        age_h : numpy.ndarray, shape (n,)
+            Time since its start [h].
+        """
+        summed = self._summed()
+        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
+        return np.asarray(summed[kind, place] + self.rate[kind, place] * (age_h - EDGES_H[place]))
+
+    def survival(self, kind: np.ndarray, age_h: np.ndarray, more_h: np.ndarray | float) -> np.ndarray:
+        """Probability that a job that has run for `age_h` runs for `more_h` more, ``S(a + h) / S(a)``."""
+        return np.asarray(np.exp(self.used(kind, age_h) - self.used(kind, age_h + more_h)))
+
+    def survival_error(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
+        """Standard error of ``S(age)``, from the number of ends that were seen; shape (n,)."""
+        inside = np.clip(age_h[:, None] - EDGES_H[:-1], 0.0, WIDTHS_H)
+        variance = (inside**2 * self.rate[kind] / self.seen_h[kind]).sum(axis=1)
+        return np.asarray(np.exp(-self.used(kind, age_h)) * np.sqrt(variance))
+
+    def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
+        """Time in which a job uses up so much more hazard [h].
+
+        With ``hazard`` drawn from the exponential law of mean 1 these are draws of the remaining run time; with
+        ``-log(1 - p)`` they are its quantile p.
+
+        Parameters
+        ----------
+        kind, age_h : numpy.ndarray, shape (n,)
+            Class and age of each job.
+        hazard : numpy.ndarray, shape (..., n)
+
+        Returns
+        -------
+        numpy.ndarray, shape (..., n)
+        """
+        goal = self.used(kind, age_h) + hazard
+        summed, found = self._summed(), np.empty_like(goal)
+        for each in np.unique(kind):
+            mine, sums = kind == each, summed[each]
+            wanted = goal[..., mine]
+            place = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(WIDTHS_H) - 1)
+            found[..., mine] = EDGES_H[place] + (wanted - sums[place]) / self.rate[each][place]
+        return np.asarray(np.maximum(found - age_h, 0.0))
+
+    def mean_remaining(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
+        """Expected remaining run time of jobs of a class and age [h], shape (n,)."""
+        inside = np.exp(-self.rate * WIDTHS_H)
+        ahead = np.empty((len(self.rate), len(EDGES_H)))
+        ahead[:, -1] = 1.0 / self.rate[:, -1]
+        for each in reversed(range(len(WIDTHS_H))):
+            stays = inside[:, each]
+            ahead[:, each] = (1 - stays) / self.rate[:, each] + stays * ahead[:, each + 1]
+        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
+        rate = self.rate[kind, place]
+        stays = np.exp(-rate * np.maximum(EDGES_H[place + 1] - age_h, 0.0))
+        return np.asarray((1 - stays) / rate + stays * ahead[kind, place + 1])
+
+    def _summed(self) -> np.ndarray:
+        """Cumulative hazard at the edges, shape (n_classes, n_bins + 1)."""
+        return np.concatenate(
+            [np.zeros((len(self.rate), 1)), np.cumsum(self.rate * WIDTHS_H, axis=1)], axis=1
+        )
+
+
+def fit_hazards(
+    ran_h: np.ndarray,
+    ended: np.ndarray,
+    groups: Sequence[np.ndarray] = (),
+    *,
+    weight: np.ndarray | None = None,
+) -> Hazards:
+    """Estimate hazards from jobs that ended and jobs that still run.
+
+    The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
+    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR` over t, the
+    first of `groups` towards all jobs, the second towards the first. A class with few ends runs like its group.
+
+    Parameters
+    ----------
+    ran_h : numpy.ndarray, shape (n,)
+        How long each job has run up to now [h].
+    ended : numpy.ndarray of bool, shape (n,)
+        Whether it ended then; else it is censored: it runs on.
+    groups : sequence of numpy.ndarray of int, each of shape (n,)
+        Numbers of the groups that each job is in, from large to small; a smaller group lies within one larger one.
+    weight : numpy.ndarray, optional, shape (n,)
+        How much each job counts; 1 if not given.
+
+    Returns
+    -------
+    Hazards
+        One row for each number of the last of `groups`; one row in all without groups.
+
+    References
+    ----------
+    Piecewise exponential model with Gamma priors: Ibrahim, Chen, Sinha, "Bayesian Survival Analysis", Springer,
+    2001, section 3.1.
+
+    Examples
+    --------
+    >>> law = fit_hazards(np.full(5000, 2.0), np.arange(5000) % 2 == 0)
+    >>> round(float(law.mean_remaining(np.array([0]), np.array([0.0]))[0]), 1) > 2
+    True
+    """
+    count = np.ones(len(ran_h)) if weight is None else weight
+    middle = np.sqrt(np.maximum(EDGES_H[:-1], 1 / 240) * EDGES_H[1:])
+    rate = seen_h = (PRIOR / middle)[None, :]
+    above = np.zeros(len(ran_h), dtype=np.int64)
+    for number in (np.zeros(len(ran_h), dtype=np.int64), *groups):
+        size = int(number.max()) + 1 if len(number) else 1
+        ends, time = _counts(ran_h, ended, number, count, size)
+        parent = np.zeros(size, dtype=np.int64)
+        parent[number] = above
+        seen_h = time + PSEUDO_EVENTS / rate[parent]
+        rate = (ends + PSEUDO_EVENTS) / seen_h
+        above = number
+    return Hazards(rate, seen_h)
+
+
+def width_class(gpus: np.ndarray) -> np.ndarray:
+    """Class of a job by the GPUs that it asks for: 0 for 1, 1 for 2 to 4, 2 for 5 to 8, 3 for more.
+
+    Examples
+    --------
+    >>> width_class(np.array([0.5, 1, 4, 8, 16])).tolist()
+    [0, 0, 1, 2, 3]
+    """
+    return np.asarray(np.digitize(gpus, WIDE))
+
+
+def remaining_run_time(
+    jobs: pl.DataFrame, *, levels: Sequence[float] = (0.5, 0.9), by: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Expected remaining run time and its quantiles for every job, from the ends of all of them.
+
+    What a drain of a running job costs, or how long a reservation behind it must be, follows from it. Running jobs
+    are counted as censored; leaving them out would leave out the longest.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``ran_h`` (how long it has run [h]), ``ended`` (whether it is over), ``gpus``; and the columns of `by`.
+    levels : sequence of float
+        Quantiles, above 0 and below 1.
+    by : sequence of str
+        Columns that part classes further, from large to small, before the width of the job.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs with ``remaining_h`` (expected, [h]) and ``remaining_q50_h`` and the like, null for jobs that are
+        over.
+
+    Raises
+    ------
+    SchemaError
+        If a time is negative or not finite.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"ran_h": [1.0] * 50 + [0.0], "ended": [True] * 50 + [False], "gpus": 1.0})
+    >>> row = remaining_run_time(jobs).row(-1, named=True)
+    >>> 0.8 < row["remaining_q50_h"] < 1.3
+    True
+    """
+    ran_h, ended = jobs["ran_h"].to_numpy(), jobs["ended"].to_numpy()
+    if not (np.isfinite(ran_h).all() and (ran_h >= 0).all()):
+        text = message("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
+        raise SchemaError(text)
+    groups = group_numbers(jobs.select(*by, wide=pl.Series(width_class(jobs["gpus"].to_numpy()))))
+    law = fit_hazards(ran_h, ended, groups)
+    kind = groups[-1]
+    columns = {"remaining_h": law.mean_remaining(kind, ran_h)}
+    for level in levels:
+        hazard = np.full(len(kind), -np.log1p(-level))
+        columns[f"remaining_q{100 * level:02g}_h"] = law.remaining(kind, ran_h, hazard)
+    over = pl.Series(ended)
+    return jobs.with_columns(
+        pl.when(~over).then(pl.Series(name, values)).alias(name) for name, values in columns.items()
+    )
+
+
+def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
+    """Number the groups of the first column, of the first two, and so on, in the order in which they come.
+
+    Examples
+    --------
+    >>> [one.tolist() for one in group_numbers(pl.DataFrame({"a": ["x", "y", "y"], "b": [1, 1, 2]}))]
+    [[0, 1, 1], [0, 1, 2]]
+    """
+    names = columns.columns
+    return [
+        columns.select(pl.struct(names[: last + 1]).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
+        for last in range(len(names))
+    ]
+
+
+def _counts(
+    ran_h: np.ndarray, ended: np.ndarray, group: np.ndarray, weight: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends in each bin and time spent in it, by group, shape (size, n_bins) each."""
+    bins = len(WIDTHS_H)
+    place = np.clip(np.searchsorted(EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
+    cell, shape = group * bins + place, (size, bins)
+    left = np.bincount(cell, weights=weight, minlength=size * bins).reshape(shape)
+    ends = np.bincount(cell, weights=weight * ended, minlength=size * bins).reshape(shape)
+    inside = np.bincount(cell, weights=weight * (ran_h - EDGES_H[place]), minlength=size * bins).reshape(
+        shape
+    )
+    passed = left[:, ::-1].cumsum(axis=1)[:, ::-1] - left  # those that went through the whole bin
+    return ends, passed * WIDTHS_H + inside
+
+
+def decay(since_h: np.ndarray) -> np.ndarray:
+    """Weight of an end that lies so many hours back.
+
+    Examples
+    --------
+    >>> decay(np.array([0.0, HALF_LIFE_H])).tolist()
+    [1.0, 0.5]
+    """
+    return np.asarray(0.5 ** (since_h / HALF_LIFE_H))
