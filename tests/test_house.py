@@ -45,13 +45,11 @@ COMING: dict[str, tuple[str, ...]] = {
     ),
     "forecast --backtest: what runs on, and what will come": (
         "demand/hazards: Hazards",
-        "demand/hazards: decay",
         "demand/hazards: fit_hazards",
         "demand/hazards: group_numbers",
         "demand/hazards: remaining_run_time",
         "demand/hazards: width_class",
         "demand/runoff: RunOff",
-        "demand/runoff: occupancy",
         "demand/runoff: run_off",
     ),
     "plan: one that holds under several forecasts, one that rolls on, and the order of its drains": (
