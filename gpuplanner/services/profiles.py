@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.schemas import conform
 from gpuplanner.sizing import smallest_of_compute
 

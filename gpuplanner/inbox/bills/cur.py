@@ -15,7 +15,7 @@ from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 
 COLUMN_MAP = {
     "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),

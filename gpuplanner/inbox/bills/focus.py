@@ -13,7 +13,7 @@ from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 
 
 def _text(name: str) -> Field:

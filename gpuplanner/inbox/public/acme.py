@@ -12,7 +12,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
 from gpuplanner.inbox.public.helios import OTHER_QUEUE, QUEUE_S, RUN_S, with_states

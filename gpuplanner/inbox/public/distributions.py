@@ -12,7 +12,7 @@ from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.table_rows import assemble_reading
 

@@ -13,7 +13,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.public.clocks import Clock
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

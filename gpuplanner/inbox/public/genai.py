@@ -12,7 +12,7 @@ from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
 from gpuplanner.inbox.public.clocks import Clock

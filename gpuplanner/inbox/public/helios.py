@@ -12,7 +12,8 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone
 from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -23,7 +23,8 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import NO_QUEUE
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
 from gpuplanner.inbox.public.clocks import Clock
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB

@@ -12,7 +12,8 @@ from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.clocks import localized

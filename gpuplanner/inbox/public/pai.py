@@ -14,7 +14,8 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
 from gpuplanner.inbox.public.clocks import Clock

@@ -12,7 +12,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, NO_QUEUE, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.public.clocks import localized
 from gpuplanner.inbox.public.derived_ids import plain, told_apart

@@ -12,7 +12,8 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
 from gpuplanner.inbox.public.derived_ids import plain, told_apart
 from gpuplanner.inbox.slurm.accounting_rows import with_resources

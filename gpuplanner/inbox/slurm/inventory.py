@@ -11,7 +11,8 @@ import polars as pl
 from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
 from gpuplanner.hardware import OFF, parse_layout
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes, read_slurm_nodes
 from gpuplanner.schemas import WHOLE_GPU, Inventory, conform

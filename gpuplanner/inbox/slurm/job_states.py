@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.slurm.words import slurm_state
 

@@ -14,7 +14,8 @@ from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.json_items import is_json
-from gpuplanner.inbox.core.lines.rows import Rows, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (

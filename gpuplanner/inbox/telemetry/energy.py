@@ -10,6 +10,8 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from gpuplanner.inbox.telemetry.readers.columns import columns_of
@@ -18,8 +20,8 @@ from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.units import SECONDS_PER_HOUR
 
 BOARD = ("node", "gpu")
-READ = ("time", *BOARD, "instance", "power_w", "energy_counter_j")
-"""Columns of samples that tell the energy of a board."""
+TOLD = ("time", "instance", "power_w", "energy_counter_j")
+"""Columns of samples that tell the energy of a board, beside those that name it."""
 J_PER_KWH = 3.6e6
 COUNTER, POWER, BOTH = "counter", "power", "counter and power"
 LAG_S = 1.0
@@ -49,30 +51,34 @@ def board_readings(samples: pl.DataFrame) -> pl.DataFrame:
     >>> board_readings(pl.DataFrame(told))["time", "energy_counter_j"].rows()
     [(0, 5.0), (2, 9.0)]
     """
-    columns = ("time", *BOARD, "job_id", "power_w", "energy_counter_j")
+    columns = ("time", *BOARD, "job_id", "instance", "power_w", "energy_counter_j")
+    return _read_once(samples.select(columns).sort("time", maintain_order=True), BOARD)
+
+
+def _read_once(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Readings of each board at each instant, once, of readings in the order of time."""
     whole = pl.col("instance").is_null()
-    readings = samples.sort("time", maintain_order=True).select(*columns, "instance")
     if readings["instance"].null_count() < readings.height:
         readings = (
             readings.sort("time", "instance", nulls_last=False, maintain_order=True)
-            .group_by("time", *BOARD, maintain_order=True)
+            .group_by("time", *by, maintain_order=True)
             .agg(
-                pl.col("job_id").filter(whole).first(),
+                pl.col("^job_id$").filter(whole).first(),
                 pl.col("power_w", "energy_counter_j").drop_nulls().first(),
             )
         )
-    readings = readings.select(columns)
+    readings = readings.drop("instance", strict=False)
     if readings["energy_counter_j"].null_count() in (0, readings.height):
         return readings
     counted = pl.col("energy_counter_j").is_not_null()
-    place = pl.int_range(pl.len()).over(BOARD)
-    between = place.is_between(
-        place.filter(counted).min().over(BOARD), place.filter(counted).max().over(BOARD)
-    )
+    place = pl.int_range(pl.len()).over(by)
+    between = place.is_between(place.filter(counted).min().over(by), place.filter(counted).max().over(by))
     return readings.filter(counted | ~between.fill_null(False))
 
 
-def board_steps(readings: pl.DataFrame, gap_s: float | None = None) -> pl.DataFrame:
+def board_steps(
+    readings: pl.DataFrame, gap_s: float | None = None, by: Sequence[str] = BOARD
+) -> pl.DataFrame:
     """Energy between successive readings of each board.
 
     Parameters
@@ -81,6 +87,8 @@ def board_steps(readings: pl.DataFrame, gap_s: float | None = None) -> pl.DataFr
         From :func:`board_readings`.
     gap_s : float, optional
         Longest step that is no gap [s]. Default: 2.5 times the median step of the board; at most an hour.
+    by : sequence of str
+        Columns that tell boards apart.
 
     Returns
     -------
@@ -104,10 +112,14 @@ def board_steps(readings: pl.DataFrame, gap_s: float | None = None) -> pl.DataFr
     """
     counter, later = pl.col("energy_counter_j"), pl.col("counter_end")
     most = POWER_MARGIN * board_limits(None)[0] * (pl.col("step_s") + LAG_S)
-    limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(BOARD)
+    limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(by)
     ahead = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
     return (
-        readings.with_columns(pl.col(name).shift(-1).over(BOARD).alias(end) for end, name in ahead.items())
+        readings.with_columns(
+            pl.col(name).shift(-1).over(by).alias(end)
+            for end, name in ahead.items()
+            if name in readings.columns
+        )
         .drop_nulls("end")
         .with_columns(step_s=(pl.col("end") - pl.col("time")).dt.total_microseconds() / 1e6)
         .with_columns(gap=pl.col("step_s") > pl.min_horizontal(limit, pl.lit(SECONDS_PER_HOUR)))
@@ -122,18 +134,21 @@ def board_steps(readings: pl.DataFrame, gap_s: float | None = None) -> pl.DataFr
     )
 
 
-def board_energy(samples: pl.DataFrame) -> pl.DataFrame:
+def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFrame:
     """Energy of each board from its first to its last reading, by the counter and by the power.
 
     Parameters
     ----------
     samples : polars.DataFrame
-        Columns :data:`READ`; those that may be null may be absent.
+        Columns `by` and :data:`TOLD`; those of the latter that may be null may be absent.
+    by : sequence of str
+        Columns that tell boards apart. A sole one, of numbers in ascending order over rows in the order of board and
+        time, is the quickest way to tell them.
 
     Returns
     -------
     polars.DataFrame
-        ``node``, ``gpu``, ``energy_kwh`` (null where neither was read) of which ``gap_kwh`` over gaps; over the
+        `by`, ``energy_kwh`` (null where neither was read) of which ``gap_kwh`` over gaps; over the
         steps for which there are both, ``counted_kwh`` and ``integrated_kwh``; and ``restarts``, steps over which
         the counter makes no sense; sorted by board.
 
@@ -146,12 +161,14 @@ def board_energy(samples: pl.DataFrame) -> pl.DataFrame:
     >>> board_energy(pl.DataFrame(read)).select("energy_kwh", "counted_kwh", "integrated_kwh").row(0)
     (1.0, 1.0, 1.0)
     """
-    told = columns_of(samples.lazy(), READ).collect()
+    told = samples.select(by).hstack(columns_of(samples.lazy(), TOLD).collect())
+    if len(by) > 1 or not told[by[0]].flags["SORTED_ASC"]:
+        told = told.sort("time", maintain_order=True)
     both = pl.col("counted_j").is_not_null() & pl.col("integrated_j").is_not_null()
     kwh = pl.col("energy_j", "gap_j", "counted_j", "integrated_j") / J_PER_KWH
     return (
-        board_steps(board_readings(told.with_columns(job_id=pl.lit(None, pl.String))))
-        .group_by(BOARD)
+        board_steps(_read_once(told, by), by=by)
+        .group_by(by)
         .agg(
             pl.when(pl.col("energy_j").count() > 0).then(pl.col("energy_j").sum()),
             gap_j=pl.col("energy_j").filter("gap").sum(),
@@ -164,6 +181,6 @@ def board_energy(samples: pl.DataFrame) -> pl.DataFrame:
             .sum()
             .cast(pl.Int64),
         )
-        .sort(BOARD)
-        .select(*BOARD, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")
+        .sort(by)
+        .select(*by, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")
     )

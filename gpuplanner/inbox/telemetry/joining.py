@@ -16,8 +16,9 @@ from gpuplanner.inbox.telemetry.spill import Columns
 
 DEVICE_KEY = ("node", "gpu", "instance")
 
-WINDOW_ROWS = 1_000_000
-"""Rows that are sorted at a time; more only where one minute has more."""
+WINDOW_ROWS = 1 << 18
+"""Rows that are sorted at a time; more only where one minute has more. Longer columns cost more memory, each of its
+pages asked for anew."""
 
 AGAIN = "the same reading again"
 CONTRADICTION = "another value for the same device and time as an earlier row"

@@ -97,13 +97,14 @@ class SampleSpans:
 
     def take(self) -> pl.DataFrame:
         """Make all samples; those in memory are given back, in order."""
+        unused = {"rank", "memory_total", *(() if self.way.into is None else ("id", "line"))}
         for month, rows in self.joiner.samples():
             if not len(rows["time"]):
                 continue
             self.seen.see(rows)
             self._note(month, rows)
             self.months.setdefault(month, []).append(len(self._spill))
-            self._spill.add(rows)
+            self._spill.add({name: values for name, values in rows.items() if name not in unused})
         self.table = holders_table(self.gathered.holders)
         self.ever = self._rungs()
         if self.way.into is None:

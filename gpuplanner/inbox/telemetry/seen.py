@@ -124,11 +124,12 @@ class Seen:
         self._count_days(time, gpu)
         self._count_whole(time, rank, gpu)
         self._count_errors(rows)
-        put = {"gpu": ordered, "time": times}
+        put = {"gpu": ordered.astype(np.int32), "time": times}
         if self.has_counter:
             nothing = np.full(len(time), np.nan)
             put |= {name: rows.get(name, nothing)[order] for name in ("power", "energy_counter")}
-            put["instance"] = self._instance_of[rank][order]
+            if (self._instance_of >= 0).any():
+                put["instance"] = self._instance_of[rank][order]
         self._spill.add(put)
 
     def _count_days(self, time: np.ndarray, gpu: np.ndarray) -> None:
@@ -242,19 +243,18 @@ class Seen:
         self.gaps = Gaps(self.gaps.count + len(gpu), self.gaps.total_us + int(step_us.sum()), longest)
 
     def _add_energies(self, rows: Columns) -> None:
-        counted = np.unique(rows["gpu"])
-        names = pl.DataFrame(
-            [self.gpus[each] for each in counted], schema={"node": pl.String, "gpu": pl.Int32}, orient="row"
-        )
-        samples = names[np.searchsorted(counted, rows["gpu"])].with_columns(
+        samples = pl.DataFrame({"board": pl.Series(rows["gpu"]).set_sorted()}).with_columns(
             time=pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC")),
-            instance=pl.Series(rows["instance"]).cast(pl.Int32),
             power_w=pl.Series(rows["power"], nan_to_null=True),
             energy_counter_j=pl.Series(rows["energy_counter"], nan_to_null=True),
         )
-        instance = pl.col("instance")
-        samples = samples.with_columns(instance=pl.when(instance >= 0).then(instance))
-        found = board_energy(samples)
+        if "instance" in rows:
+            instance = pl.Series(rows["instance"]).cast(pl.Int32)
+            samples = samples.with_columns(instance=pl.when(instance >= 0).then(instance))
+        found = board_energy(samples, ["board"])
+        names = [self.gpus[board] for board in found["board"]]
+        boards = pl.DataFrame(names, schema={"node": pl.String, "gpu": pl.Int32}, orient="row")
+        found = boards.hstack(found.drop("board"))
         self.energies = found if self.energies is None else pl.concat([self.energies, found])
 
     def observed_gpu_hours(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 Columns = dict[str, np.ndarray]
 """Name → values of one type, all of the same length."""
 
-EVERY = 4096
+EVERY = 1024
 """Rows from one sign-post to the next."""
 
 
@@ -23,6 +23,7 @@ class _Part:
     rows: int
     places: dict[str, tuple[int, np.dtype]]
     posts: np.ndarray
+    last: int
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Spill:
             self.stream.write(np.ascontiguousarray(values).data)
             self._end += values.nbytes
         keys = columns[self.order]
-        self._parts.append(_Part(len(keys), places, keys[::EVERY].copy()))
+        self._parts.append(_Part(len(keys), places, keys[::EVERY].copy(), keys[-1]))
 
     def between(self, low: int, high: int) -> Iterator[Columns]:
         """Of each batch that has any, the rows with `low` <= order < `high`.
@@ -86,6 +87,8 @@ class Spill:
 
     def _find(self, part: _Part, key: int) -> int:
         """Number of rows of a batch before a key."""
+        if key > part.last:
+            return part.rows
         post = int(np.searchsorted(part.posts, key, "left"))
         if post == 0:
             return 0

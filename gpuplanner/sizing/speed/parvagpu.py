@@ -8,7 +8,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
 
 SOURCE = "parvagpu"
 CITATION = "Lee et al., ParvaGPU, SC 2024; MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582, MIT"

@@ -9,7 +9,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import PLACE, read_rows
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import PLACE
 
 
 def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) -> pl.DataFrame:

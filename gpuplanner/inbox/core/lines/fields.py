@@ -33,7 +33,7 @@ class Field:
         The whole column may be absent.
     at_once : bool
         Of a text: where all that a block of lines has in it are bare numbers or nothing, it may be read as numbers
-        together with the lines (:func:`gpuplanner.inbox.core.lines.rows.read_row_blocks`).
+        together with the lines (:func:`gpuplanner.inbox.core.lines.reading.read_row_blocks`).
     low, high : float
         Bounds of a number or decimal.
     format : str

@@ -12,7 +12,12 @@ BARE = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
 
 
 def with_numbers(
-    lines: pl.Series, separator: str, names: list[str], numbers: Collection[int]
+    lines: pl.Series,
+    separator: str,
+    names: list[str],
+    numbers: Collection[int],
+    text: bytes = b"",
+    above: int = 0,
 ) -> tuple[pl.DataFrame, pl.Series] | None:
     """Fields of lines, some of them as numbers.
 
@@ -26,6 +31,10 @@ def with_numbers(
         Of the fields of a line.
     numbers : collection of int
         Places of fields that are read as finite numbers, null where nothing stands, if that of the first line is one.
+    text : bytes, optional
+        Where the lines stand as they are, below `above` others, so that they need not be put together.
+    above : int
+        Lines above them in `text`.
 
     Returns
     -------
@@ -50,11 +59,13 @@ def with_numbers(
     if not bare:
         return None
     schema = {str(place): pl.Float64 if place in bare else pl.String for place in range(len(names))}
-    text: bytes = lines.str.join("\n").cast(pl.Binary)[0] + b"\n"
+    if not text:
+        text, above = lines.str.join("\n").cast(pl.Binary)[0] + b"\n", 0
     try:
         cells = pl.read_csv(
             text,
             has_header=False,
+            skip_lines=above,
             schema=schema,
             separator=separator,
             quote_char=None,

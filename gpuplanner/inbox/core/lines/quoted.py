@@ -10,7 +10,9 @@ UNIT_SEPARATOR = "\x1f"
 """Stands between the fields of a line once its quotation marks are gone."""
 
 
-def all_quoted(lines: pl.Series, separator: str, count: int) -> tuple[pl.DataFrame, pl.Series]:
+def all_quoted(
+    lines: pl.Series, separator: str, count: int, marks: int | None = None
+) -> tuple[pl.DataFrame, pl.Series]:
     r"""Fields of lines that surely have so many, each of them in quotation marks.
 
     Parameters
@@ -21,6 +23,9 @@ def all_quoted(lines: pl.Series, separator: str, count: int) -> tuple[pl.DataFra
         One character.
     count : int
         Fields of a line, more than one.
+    marks : int, optional
+        Quotation marks in all the lines. Where those around fields and in the last ones are all that there are, the
+        other fields need not be looked at.
 
     Returns
     -------
@@ -39,24 +44,36 @@ def all_quoted(lines: pl.Series, separator: str, count: int) -> tuple[pl.DataFra
     cells = lines.str.splitn(f'"{separator}"', count).struct.unnest()
     first, last = cells.to_series(0), cells.to_series(-1)
     sound = (first.str.starts_with('"') & last.str.ends_with('"')).fill_null(False)
-    cells = cells.with_columns(first.str.strip_prefix('"'), last.str.strip_suffix('"'))
-    for cell in cells:
-        if cell.str.contains('"', literal=True).any():
-            bare = _without_twins(cell)
-            cells, sound = cells.with_columns(bare), sound & bare.is_not_null()
-    return cells, sound
+    cells = cells.with_columns(first.str.strip_prefix('"'))
+    whole, inner = sound, last.str.find('"', literal=True) < last.str.len_bytes() - 1
+    if inner.any():
+        bare, held = _without_twins(last)
+        sound = sound & bare.is_not_null()
+    else:
+        bare, held = last.str.strip_suffix('"'), pl.Series([1]).new_from_index(0, len(last))
+    if marks is not None:
+        marks -= int(held.filter(whole).sum()) + (2 * count - 1) * int(whole.sum())
+        marks -= int(lines.filter(~whole).str.count_matches('"', literal=True).sum())
+    for cell in cells.iter_columns() if marks != 0 else ():
+        if cell.name != last.name and cell.str.contains('"', literal=True).any():
+            among, _ = _without_twins(cell + '"')
+            cells, sound = cells.with_columns(among), sound & among.is_not_null()
+    return cells.with_columns(bare), sound
 
 
-def _without_twins(cells: pl.Series) -> pl.Series:
-    """Cells with one mark for two; null where one is left alone: the line was cut in the wrong places."""
-    text, bare = pl.col(cells.name), pl.col("bare")
+def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Cells without the mark at their end and with one mark for two, and the marks in each.
+
+    Null where a mark is left alone: the line was cut in the wrong places.
+    """
+    text, bare = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
     marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - bare.str.len_bytes()
     few = cells.unique().to_frame()  # such long cells, as labels, come again and again
     table = few.with_columns(bare=text.str.replace_all('""', '"', literal=True)).with_columns(
-        bare=pl.when(marks == 2 * pairs).then(bare)
+        bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1
     )
     joined = cells.to_frame().join(table, on=cells.name, how="left", maintain_order="left")
-    return joined["bare"].alias(cells.name)
+    return joined["bare"].alias(cells.name), joined["marks"]
 
 
 def unquoted(lines: pl.Series, separator: str) -> pl.Series:

@@ -44,6 +44,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
 
 
+Text = bytes
+"""Bytes of text; the name of the type is that of a field below."""
+
+
 @dataclass(frozen=True, eq=False)
 class TextFile:
     """A file of text, read whole.
@@ -65,6 +69,8 @@ class TextFile:
         The last line has no line end, so it may have been cut.
     table : polars.DataFrame or None
         What stood in it instead of lines, if it is Parquet.
+    text : bytes
+        Of a block of a file, the text that the lines stand in.
     """
 
     path: Path
@@ -75,6 +81,7 @@ class TextFile:
     has_controls: bool
     ends_open: bool
     table: pl.DataFrame | None = None
+    text: Text = b""
 
 
 def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
@@ -112,7 +119,7 @@ def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
     packed, data = _contents(path, limit, tables=tables)
     table = table_of(data, path, limit) if data.startswith(PARQUET) else None
     text = of_text(data if table is None else b"", path)
-    return replace(text, sha256=hashlib.sha256(packed).hexdigest(), bytes=len(packed), table=table)
+    return replace(text, sha256=hashlib.sha256(packed).hexdigest(), bytes=len(packed), table=table, text=b"")
 
 
 def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
@@ -134,6 +141,7 @@ def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
         has_quotes=b'"' in data,
         has_controls=_has_controls(data, line_ends=lines.height - ends_open),
         ends_open=ends_open,
+        text=data,
     )
 
 

@@ -11,7 +11,8 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.rows import Rows, names_of, read_row_blocks
+from gpuplanner.inbox.core.lines.reading import read_row_blocks
+from gpuplanner.inbox.core.lines.rows import Rows, names_of
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
@@ -156,7 +157,10 @@ def _of_exporter(rows: Rows, hints: Hints, known: dict[str | None, tuple[object,
 
 def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
     """Node of each row of a source that does not name nodes."""
-    nodes = {number: hints.node_of(file.path) for number, file in enumerate(rows.files)}
+    numbers = rows.good["file"].unique()
+    nodes = {number: hints.node_of(rows.files[number].path) for number in numbers}
+    if len(nodes) < 2:
+        return pl.lit(next(iter(nodes.values()), None), pl.String)
     return pl.col("file").replace_strict(nodes, return_dtype=pl.String)
 
 

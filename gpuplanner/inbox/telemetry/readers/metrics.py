@@ -167,6 +167,8 @@ BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
 INT64_BLANK = float(0x7FFF_FFFF_FFFF_FFF0)
 FP64_BLANK = (2.0**47, 2.0**47 + 15)
 INT32_BLANK = (float(0x7FFF_FFF0), float(0x7FFF_FFFF))
+LEAST_BLANK = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
+"""Of a dimension in :data:`WIDE`, or another: below this, no number says "no value"."""
 
 
 def is_blank(text: pl.Expr) -> pl.Expr:

@@ -10,7 +10,14 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, WIDE, Metric, is_blank, without_blanks
+from gpuplanner.inbox.telemetry.readers.metrics import (
+    LEAST_BLANK,
+    QUANTITIES,
+    WIDE,
+    Metric,
+    is_blank,
+    without_blanks,
+)
 
 CELL = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
 """A number, and its unit where the cell states one."""
@@ -108,7 +115,10 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
 
 def _in_our_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
     """Numbers without blanks, divided."""
-    value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
+    most = number.max()
+    value = number
+    if number.is_nan().any() or (isinstance(most, float) and most >= LEAST_BLANK[wide]):
+        value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
     if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
         value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
     return value

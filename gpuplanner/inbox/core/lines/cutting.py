@@ -1,0 +1,203 @@
+"""Lines below a header to raw fields: at once where they are plain, else one by one; ragged lines are rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.fields import Dialect, Field, column_places, header_names
+from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
+from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
+from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, PLACE, RAW, Rows
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile
+
+TOO_FEW = "fewer fields than columns"
+SAMPLE_LINES = 50
+
+
+@dataclass(frozen=True)
+class Heading:
+    """How the lines of one file are cut: names of its fields, where ours are, and its header line, if it has one."""
+
+    names: list[str]
+    places: dict[str, int]
+    header: str | None
+    ends_in_separator: bool
+
+
+def heading_of(
+    lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
+) -> Heading:
+    """What the first lines of a file say of the others.
+
+    Raises
+    ------
+    TraceFormatError
+        If columns are missing, or there twice.
+    """
+    names = dialect.names(lines["raw"].head(SAMPLE_LINES).to_list())
+    header, open_end = None, False
+    if names is None:
+        header = str(lines["raw"][0])
+        names = header_names(header, dialect)
+        if (
+            names[-1:] == [""] and dialect.separator != ","
+        ):  # sacct --parsable ends each line with its separator
+            names, open_end = names[:-1], True
+    places = column_places(names, columns, path, source, dialect)
+    return Heading(list(names), places, header, open_end)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Lines of one file, or of a block of it, below its header, and how they are cut.
+
+    Attributes
+    ----------
+    files : tuple of TextFile
+        All files.
+    number : int
+        Which of them the lines are of.
+    file : TextFile
+        It, or the block, which tells what may stand in the lines.
+    lines : polars.DataFrame
+        ``line`` and ``raw``, without blank ones.
+    heading : Heading
+        Of the file.
+    columns : mapping of str to Field
+        Columns to read.
+    dialect : Dialect
+        How lines are cut.
+    """
+
+    files: tuple[TextFile, ...]
+    number: int
+    file: TextFile
+    lines: pl.DataFrame
+    heading: Heading
+    columns: Mapping[str, Field]
+    dialect: Dialect
+
+    def cut(self) -> Rows:
+        """Rows with the raw fields of our columns; ragged and unreadable lines are rejected."""
+        return self._at_once() or (self._quoted() if self._has_quotes else self._one_by_one(self.lines))
+
+    @property
+    def _has_quotes(self) -> bool:
+        return self.dialect.quotes and self.file.has_quotes
+
+    @property
+    def _above(self) -> int:
+        """Lines of the file, or the block, above the first."""
+        return int(self.lines["line"][0]) - int(self.file.lines["line"][0]) if self.lines.height else 0
+
+    @property
+    def _again(self) -> dict[str, pl.Expr]:
+        """The fault of lines that are the header."""
+        header = self.heading.header
+        return {} if header is None else {HEADER_AGAIN: pl.col("raw") == header}
+
+    def _rows(self, good: pl.DataFrame) -> Rows:
+        """Rows of all lines, none of them rejected so far."""
+        names, places = self.heading.names, self.heading.places.values()
+        unused = tuple(name for place, name in enumerate(names) if place not in places)
+        return Rows(self.files, self.lines.height, good, pl.DataFrame(schema=REJECTS), unused)
+
+    def _placed(self, cells: pl.DataFrame) -> pl.DataFrame:
+        """Our columns of the fields of all lines, beside the places of these."""
+        places = self.heading.places
+        found = [
+            (cells.to_series(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+            for name in self.columns
+        ]
+        placed = self.lines.select("line", "raw", file=pl.lit(self.number, pl.UInt32)).select(*PLACE)
+        return placed.with_columns(found)
+
+    def _at_once(self) -> Rows | None:
+        """Cut the lines with their numbers; None if they hold more than that."""
+        names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
+        numbers = {places[name] for name, field in self.columns.items() if field.at_once and name in places}
+        file = self.file
+        mixed = (
+            file.has_quotes
+            or file.has_controls
+            or self.heading.ends_in_separator
+            or self.dialect.missing
+            or names[-1].casefold() in self.dialect.free_tail
+        )
+        if mixed or not numbers or not self.lines.height:
+            return None
+        as_they_stand = self._above + self.lines.height == file.lines.height and b"\r" not in file.text
+        text = file.text if as_they_stand else b""
+        read = with_numbers(self.lines["raw"], separator, names, numbers, text, self._above)
+        if read is None:
+            return None
+        cells, short = read
+        return self._rows(self._placed(cells)).reject(self._again | {TOO_FEW: pl.lit(short)})
+
+    def _quoted(self) -> Rows:
+        """Cut lines all of whose fields stand in quotation marks, and the others one by one."""
+        if len(self.heading.names) < 2:
+            return self._one_by_one(self.lines)
+        raw = self.lines["raw"]
+        cells, sound = all_quoted(raw, self.dialect.separator, len(self.heading.names), self._marks())
+        if self.heading.header is not None:
+            sound &= raw != self.heading.header
+        if self.file.has_controls:
+            sound &= ~raw.str.contains(CONTROL_PATTERN)
+        quick = without_words(self._placed(cells).filter(sound), self.dialect)
+        rest = self._one_by_one(self.lines.filter(~sound))
+        good = pl.concat([quick, rest.good]).sort("line") if rest.good.height else quick
+        return replace(rest, count=self.lines.height, good=good)
+
+    def _marks(self) -> int | None:
+        """Quotation marks in the lines, of a block."""
+        if not self.file.text:
+            return None
+        above = self.file.lines["text"].head(self._above).str.count_matches('"', literal=True).sum()
+        return int(np.count_nonzero(np.frombuffer(self.file.text, np.uint8) == ord('"'))) - int(above)
+
+    def _one_by_one(self, lines: pl.DataFrame) -> Rows:
+        """Cut some of the lines, whatever stands in each."""
+        names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
+        faults, text = self._again, pl.col("raw")
+        if self.heading.ends_in_separator:
+            text = text.str.strip_suffix(separator)
+        lines = lines.with_columns(text=text)
+        if self._has_quotes:
+            lines = lines.with_columns(text=unquoted(lines["raw"], separator))
+            separator = UNIT_SEPARATOR
+            faults["a quotation mark that is not closed"] = pl.col("fields").is_null()
+        if self.file.has_controls:
+            faults["a control character"] = pl.col("raw").str.contains(CONTROL_PATTERN)
+        cut = lines.select(
+            "line", "raw", fields=pl.col("text").str.split(separator), file=pl.lit(self.number, pl.UInt32)
+        )
+        fields, count = pl.col("fields"), pl.col("fields").list.len()
+        free = names[-1].casefold() in self.dialect.free_tail
+        faults[TOO_FEW] = count < len(names)
+        if not free:  # such a last field takes whatever follows
+            faults["more fields than columns"] = count > len(names)
+        rows = self._rows(cut).reject(faults)
+        found = {
+            RAW + name: pl.lit(None, pl.String)
+            if name not in places
+            else fields.list.slice(places[name]).list.join(separator)
+            if free and places[name] == len(names) - 1
+            else fields.list.get(places[name], null_on_oob=True)
+            for name in self.columns
+        }
+        return replace(rows, good=without_words(rows.good.select(*PLACE, **found), self.dialect))
+
+
+def without_words(good: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Words that stand for a missing value become none at all."""
+    if not dialect.missing:
+        return good
+    texts = pl.col(f"^{RAW}.*$")
+    return good.with_columns(pl.when(~texts.is_in(list(dialect.missing))).then(texts).otherwise(pl.lit("")))

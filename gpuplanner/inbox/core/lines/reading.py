@@ -1,0 +1,174 @@
+"""Shared way in: files → numbered lines → named fields → typed values, and a reject for every other row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.cutting import Body, Heading, heading_of, without_words
+from gpuplanner.inbox.core.lines.fields import CSV, Dialect, Field, column_places
+from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
+from gpuplanner.inbox.core.lines.rows import RAW, Rows, typed
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
+
+
+def read_rows(
+    paths: Sequence[str | Path], columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
+) -> Rows:
+    r"""Read files of one source and give their columns names and types.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        At least one; rows follow each other in this order.
+    columns : mapping of str to Field
+        Column of the source (case ignored) → how to read it. Other columns are not read.
+    source : str
+        Name of the source, for messages.
+    dialect : Dialect
+        How lines are cut.
+
+    Returns
+    -------
+    Rows
+        One column per field beside ``file``, ``line`` and ``raw``; unreadable rows are rejected.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, is empty, lacks columns (near names are given), or is given twice.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> columns = {"num_gpu": Field("gpus", "number")}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.csv"
+    ...     _ = path.write_text("num_gpu\n8\neight\n")
+    ...     rows = read_rows([path], columns, source="example")
+    >>> rows.good["gpus"].to_list(), rows.rejects["row", "reason"].rows()
+    ([8.0], [(3, 'num_gpu: not a number')])
+    """
+    if not paths:
+        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+    files = tuple(read_text_file(path, tables=dialect.tables) for path in paths)
+    refuse_twins(files, source)
+    parts = [
+        _cut(files, number, columns, source, dialect)
+        if file.table is None
+        else _picked(files, number, file.table, columns, source, dialect)
+        for number, file in enumerate(files)
+    ]
+    rows = Rows(
+        files=files,
+        count=sum(part.count for part in parts),
+        good=pl.concat([part.good for part in parts], rechunk=True),
+        rejects=pl.concat([part.rejects for part in parts]),
+        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
+        blank=sum(part.blank for part in parts),
+    )
+    return typed(rows, columns)
+
+
+def read_row_blocks(
+    blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
+) -> Iterator[Rows]:
+    """Do what :func:`read_rows` does, of a block of lines at a time; Parquet is not read.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files; what they turn out to be stands in its ``files`` afterwards.
+    columns, source, dialect
+        As for :func:`read_rows`.
+
+    Yields
+    ------
+    Rows
+        Of one block; its ``files`` are those of `blocks`, of which only the paths are known yet.
+
+    Raises
+    ------
+    TraceFormatError
+        As :func:`read_rows`, once it comes to the fault.
+    """
+    if not blocks.paths:
+        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+    files = tuple(blocks.files)
+    heading: Heading | None = None
+    current = 0
+    for number, block in blocks:
+        if number != current:
+            _require_begun(heading, files[current].path, source)
+            heading, current = None, number
+        body = block.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
+        blank = block.lines.height - body.height
+        if heading is None and body.height:
+            heading = heading_of(body, columns, block.path, source, dialect)
+            body = body if heading.header is None else body.slice(1)
+        if heading is None:
+            yield Rows(files, 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS), blank=blank)
+        else:
+            rows = Body(files, number, block, body, heading, columns, dialect).cut()
+            yield typed(replace(rows, blank=blank), columns)
+    _require_begun(heading, files[current].path, source)
+    refuse_twins(blocks.files, source)
+
+
+def _require_begun(heading: object, path: Path, source: str) -> None:
+    if heading is None:
+        what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
+        raise TraceFormatError(what)
+
+
+def _cut(
+    files: tuple[TextFile, ...], number: int, columns: Mapping[str, Field], source: str, dialect: Dialect
+) -> Rows:
+    """Cut the lines of one file into raw fields; ragged and unreadable lines are rejected."""
+    file = files[number]
+    body = file.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
+    blank = file.lines.height - body.height
+    _require_begun(None if body.is_empty() else body, file.path, source)
+    heading = heading_of(body, columns, file.path, source, dialect)
+    body = body if heading.header is None else body.slice(1)
+    return replace(Body(files, number, file, body, heading, columns, dialect).cut(), blank=blank)
+
+
+def _picked(
+    files: tuple[TextFile, ...],
+    number: int,
+    table: pl.DataFrame,
+    columns: Mapping[str, Field],
+    source: str,
+    dialect: Dialect,
+) -> Rows:
+    """Pick the columns of a Parquet file, as text; its rows are numbered as lines below a header are."""
+    path, names = files[number].path, table.columns
+    places = {
+        name: names[place] for name, place in column_places(names, columns, path, source, dialect).items()
+    }
+    require_types(table.schema, {places[name]: columns[name] for name in places}, path)
+    texts = table.select(as_text(name, dtype) for name, dtype in table.schema.items())
+    found = [
+        (pl.col(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+        for name in columns
+    ]
+    good = texts.select(
+        file=pl.lit(number, pl.UInt32),
+        line=pl.int_range(2, pl.len() + 2, dtype=pl.UInt32),
+        raw=pl.concat_str(pl.all().fill_null(""), separator=dialect.separator),
+    ).hstack(texts.select(found))
+    rows = Rows(
+        files=files,
+        count=table.height,
+        good=without_words(good, dialect),
+        rejects=pl.DataFrame(schema=REJECTS),
+        unused=tuple(name for name in names if name not in places.values()),
+    )
+    return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
