@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import REJECTS
@@ -14,7 +13,7 @@ from gpuplanner.inbox.core.lines.fields import Dialect, Field, column_places, he
 from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
 from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, PLACE, RAW, Rows
-from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, count_bytes
 
 TOO_FEW = "fewer fields than columns"
 SAMPLE_LINES = 50
@@ -160,7 +159,7 @@ class Body:
         if not self.file.text:
             return None
         above = self.file.lines["text"].head(self._above).str.count_matches('"', literal=True).sum()
-        return int(np.count_nonzero(np.frombuffer(self.file.text, np.uint8) == ord('"'))) - int(above)
+        return count_bytes(self.file.text, lambda codes: codes == ord('"')) - int(above)
 
     def _one_by_one(self, lines: pl.DataFrame) -> Rows:
         """Cut some of the lines, whatever stands in each."""

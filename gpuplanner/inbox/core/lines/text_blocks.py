@@ -32,6 +32,9 @@ from gpuplanner.inbox.core.progress import tell_progress
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
 
+AGAIN_BYTES = 1 << 20
+"""Text that is read at a time where a few lines are looked for: little enough to stay in the cache."""
+
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 
 
@@ -47,14 +50,11 @@ class FileBlocks:
         Text of a block.
     files : list of TextFile
         The files without their lines; hash, size and whether the last line is open are known of those read.
-    line_counts : dict of int to list of int
-        Number of a file that was read → lines of each of its blocks.
     """
 
     paths: Sequence[str | Path]
     block_bytes: int = BLOCK_BYTES
     files: list[TextFile] = field(init=False)
-    line_counts: dict[int, list[int]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.files = [_unread(Path(path)) for path in self.paths]
@@ -81,13 +81,10 @@ class FileBlocks:
         before = 0
         for number, file in enumerate(self.files):
             digest, lines, ends_open = hashlib.sha256(), 0, False
-            counts: list[int] = []
-            self.line_counts[number] = counts
             with explained(file.path), regular(file.path, size_limit(MAX_STREAM_BYTES)).open("rb") as raw:
                 for data in self.blocks_of(file.path, raw, digest.update):
                     block = of_text(data, file.path, lines)
                     lines += block.lines.height
-                    counts.append(block.lines.height)
                     ends_open = block.ends_open
                     yield number, block
                     tell_progress(before + raw.tell(), total)
@@ -216,14 +213,11 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
     found = {}
     for number, lines in wanted.items():
         missing, before = sorted(lines, reverse=True), 0
-        path, counts = blocks.files[number].path, blocks.line_counts.get(number)
+        path = blocks.files[number].path
+        small = FileBlocks([path], min(blocks.block_bytes, AGAIN_BYTES))
         with explained(path), path.open("rb") as raw:
-            for place_of_block, data in enumerate(blocks.blocks_of(path, raw)):
-                count = (
-                    data.count(b"\n") + (not data.endswith(b"\n"))
-                    if counts is None
-                    else counts[place_of_block]
-                )
+            for data in small.blocks_of(path, raw):
+                count = data.count(b"\n") + (not data.endswith(b"\n"))
                 if missing and missing[-1] <= before + count:
                     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
                 while missing and missing[-1] <= before + count:

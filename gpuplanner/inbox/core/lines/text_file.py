@@ -8,7 +8,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -245,11 +245,16 @@ def head(path: str | Path) -> list[str]:
     return [line for line in whole if line.strip()]
 
 
-def _has_controls(data: bytes, line_ends: int) -> bool:
-    """True if there is a control character other than tab, LF and CR LF; counted, since that is quick."""
+def count_bytes(data: bytes, which: Callable[[np.ndarray], np.ndarray]) -> int:
+    """How many bytes are such, of which there may be many; in steps that stay in the cache."""
     codes = np.frombuffer(data, np.uint8)
     steps = range(0, len(codes), STEP_BYTES)
-    low = sum(int(np.count_nonzero(codes[start : start + STEP_BYTES] < ord(" "))) for start in steps)
+    return sum(int(np.count_nonzero(which(codes[start : start + STEP_BYTES]))) for start in steps)
+
+
+def _has_controls(data: bytes, line_ends: int) -> bool:
+    """True if there is a control character other than tab, LF and CR LF; counted, since that is quick."""
+    low = count_bytes(data, lambda codes: codes < ord(" "))
     tabs = data.count(b"\t") if b"\t" in data else 0
     returns = data.count(b"\r\n") if b"\r" in data else 0
     return low != line_ends + tabs + returns or b"\x7f" in data
