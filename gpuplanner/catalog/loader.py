@@ -50,6 +50,8 @@ FACT_TABLES: dict[str, dict[str, Any]] = {
     "board_names": {},
     "carbon_intensity": {"gco2e_per_kwh": pl.Float64, "carbon_free_fraction": pl.Float64},
     "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
+    "model_presets": {"params_published": pl.Int64},
+    "training_tools": {},
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
 
@@ -75,8 +77,8 @@ def facts(name: str) -> pl.DataFrame:
     Parameters
     ----------
     name : str
-        ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"`` or
-        ``"parameters"``.
+        ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
+        ``"parameters"``, ``"model_presets"`` or ``"training_tools"``.
 
     Returns
     -------

@@ -1,0 +1,92 @@
+"""What forward keeps for backward."""
+
+from __future__ import annotations
+
+from gpuplanner.sizing.predict.job import TrainingJob
+
+
+def layer_bytes(job: TrainingJob) -> tuple[float, float]:
+    """Bytes a layer keeps for a micro-batch: what tensor parallelism does not split, and what it does.
+
+    Per token and hidden element in 16 bit: norms' inputs 2 + 2 and outputs 2 + 2, queries 2, attention output 2, keys
+    and values 2 + 2 by their width, and 8 (gated) or 4 (not) by the MLP's [1]_. A norm that upcasts (RMS, eager) keeps
+    fp32 and costs about 7 more. A frozen layer does not keep the inputs of its linear layers, unless a 4 bit kernel
+    does; adapters keep theirs. The score matrix adds ``5 a s²``, and with flash attention ``4 a s`` of statistics.
+
+    References
+    ----------
+    .. [1] Korthikanti et al., Reducing Activation Recomputation, arXiv 2205.05198, for a block without dropout.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> job = TrainingJob(preset("gpt2"), 1024)
+    >>> round(sum(layer_bytes(job)) / (1024 * 768), 2)  # 12 + 4 + 16, and 4 a / h
+    32.06
+    """
+    model, h = job.model, job.model.hidden
+    wide = 2.0 if job.regime == "fp32" else 1.0
+    q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
+    inputs = 2.0 * min(model.norms, 2)
+    outputs, products = inputs, 2.0 * f
+    upcast = 7.0 * model.norms / 2 * (model.norm == "rms" and not job.compiled)
+    mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
+    split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
+    if job.frozen and not job.inputs_kept:
+        outputs, split = 0.0, split - products
+    if job.compiled:
+        outputs = 0.0
+    added = _adapter_elements(job)
+    per_token = job.tokens * h * wide
+    rows = job.tokens * job.seq * model.heads * 5.0 if not job.flash else job.tokens * model.heads * 4.0
+    whole = (inputs + outputs + upcast) * per_token
+    return whole, (split + added) * per_token + rows
+
+
+def _adapter_elements(job: TrainingJob) -> float:
+    """What adapters of one layer keep, in bytes by the hidden size.
+
+    LoRA: a dropped copy (2) and its mask (1) of each input, without dropout the input; and the delta (2) of each
+    output.
+    Adapter v2 scales and shifts every linear layer, which keeps what it scales: about 3 of each output.
+    """
+    model, h = job.model, job.model.hidden
+    q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
+    ins = {"q": 1.0, "k": 1.0, "v": 1.0, "o": q, "gate": 1.0, "up": 1.0, "down": f}
+    outs = {"q": q, "k": kv, "v": kv, "o": 1.0, "gate": f, "up": f, "down": 1.0}
+    if job.method == "adapter_v2":
+        return 3.0 * sum(value for name, value in outs.items() if name != "gate" or model.gated)
+    if job.method != "lora":
+        return 0.0
+    targets = [name for name in job.lora_targets if name != "gate" or model.gated]
+    heads = [name for name in targets if name in ("q", "k", "v")]
+    copies = [ins[name] for name in targets if name not in heads]
+    copies += [1.0] * (min(len(heads), 1) if job.lora_fused_qkv else len(heads))
+    return (3.0 if job.lora_dropout else 2.0) * sum(copies) + 2.0 * sum(outs[name] for name in targets)
+
+
+def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
+    """What the first and the last stage of a pipeline keep, and what is worked on while a layer is computed again.
+
+    Under 1F1B the first stage holds min(m, p) micro-batches of l / p layers, the last one [1]_. Full recompute keeps
+    the input of each layer, and one layer whole in backward; selective about half of a layer.
+
+    References
+    ----------
+    .. [1] Narayanan et al., Efficient Large-Scale Language Model Training, arXiv 2104.04473.
+    """
+    model = job.model
+    if model.kind == "diffusion":
+        kept = job.micro_batch * model.given_activation_bytes * (0.25 if job.recompute == "full" else 1.0)
+        return kept, kept, 0.0
+    whole, split = layer_bytes(job)
+    layer = (whole / job.tp if job.sequence_parallel else whole) + split / job.tp
+    border = 2.0 * job.tokens * model.hidden * (2.0 if job.regime == "fp32" else 1.0)
+    border /= job.tp if job.sequence_parallel else 1
+    keeps, working = {
+        "none": (layer, 0.0),
+        "selective": (border + layer / 2, layer / 2),
+        "full": (border, layer),
+    }[job.recompute]
+    layers = model.layers / job.pp
+    return min(job.accumulation, job.pp) * layers * keeps, layers * keeps, working

@@ -1,0 +1,152 @@
+"""Knobs on components, fitted to measured peaks: a prior at 1, every source of equal weight, outliers held down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.sizing.predict.peak import COMPONENTS
+
+Floats = NDArray[np.float64]
+
+PRIOR = dict(zip(COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True))
+"""Standard deviation of the logarithm of each knob before anything is measured: states are known, slack is not."""
+NOISE = 0.065
+"""Scatter of a measured peak about a perfect model, as a share: rounding, units and allocators."""
+SOURCE_ROWS = 20.0
+"""What a source of any size weighs, in rows."""
+FEW = 5
+"""Rows of a tool from which its knobs move."""
+TOOL_PRIOR = 1.5
+"""How much wider the prior of a tool's knobs is about everybody's than everybody's about 1."""
+FLAGGED = 0.1
+"""Weight of a row that does not say what decides it."""
+_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Measured runs as arrays: GiB of each component, GiB measured, source and what else a fit needs.
+
+    Parameters
+    ----------
+    parts : ndarray, shape (n, 9)
+        GiB of `COMPONENTS`, in the unit of the tool's meter.
+    measured : ndarray, shape (n,)
+        GiB measured.
+    sources : tuple of str
+        Source of each run.
+    flagged : ndarray of bool, shape (n,)
+        Rows that do not say what decides them, by a rule that reads no measurement.
+    worst : ndarray, shape (n,)
+        GiB of the largest of the other answers to what was not said; 0 where there is none.
+    """
+
+    parts: Floats
+    measured: Floats
+    sources: tuple[str, ...]
+    flagged: NDArray[np.bool_]
+    worst: Floats
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
+        """Some of the runs."""
+        sources = tuple(np.array(self.sources, dtype=object)[chosen])
+        return Runs(
+            self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen]
+        )
+
+    def of(self, source: str) -> NDArray[np.bool_]:
+        """Which runs are of a source."""
+        return np.array([each == source for each in self.sources], dtype=np.bool_)
+
+
+def fit_knobs(runs: Runs, centre: Floats | None = None, widen: float = 1.0) -> Floats:
+    """Logarithms of the knobs: robust least squares on log ratios with a normal prior.
+
+    Minimises ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees, by
+    reweighted Gauss-Newton steps.
+
+    Examples
+    --------
+    >>> parts = np.zeros((40, 9))
+    >>> parts[:, 3] = np.linspace(1, 40, 40)
+    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, ("a",) * 40, np.zeros(40, bool), np.zeros(40))
+    >>> round(float(np.exp(fit_knobs(runs)[3])), 2)
+    1.2
+    """
+    centre = np.zeros(len(COMPONENTS)) if centre is None else centre
+    precision = 1.0 / (widen * np.array(list(PRIOR.values()))) ** 2
+    theta, weights = centre.copy(), _row_weights(runs)
+    if not len(runs):
+        return theta
+    for _ in range(_STEPS):
+        scaled = runs.parts * np.exp(theta)
+        predicted = scaled.sum(axis=1)
+        residual = np.log(runs.measured / predicted)
+        robust = weights * 5.0 / (4.0 + (residual / NOISE) ** 2) / NOISE**2
+        slope = scaled / predicted[:, None]
+        curvature = (slope * robust[:, None]).T @ slope + np.diag(precision)
+        theta = theta + np.linalg.solve(
+            curvature, slope.T @ (robust * residual) - precision * (theta - centre)
+        )
+    return theta
+
+
+def predicted_gib(parts: Floats, knobs: Floats) -> Floats:
+    """GiB of runs under knobs given as logarithms."""
+    return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
+
+
+def few_rows(runs: Runs, centre: Floats, *, draws: int, seed: int) -> list[tuple[Floats, Runs, Floats]]:
+    """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
+    random = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(draws):
+        chosen = np.zeros(len(runs), dtype=np.bool_)
+        chosen[random.choice(len(runs), min(FEW, len(runs) - 1), replace=False)] = True
+        own = runs.take(chosen)
+        knobs = learn_tool(own, centre)
+        drawn.append((knobs, runs.take(~chosen), np.log(own.measured / predicted_gib(own.parts, knobs))))
+    return drawn
+
+
+def learn_tool(runs: Runs, centre: Floats) -> Floats:
+    """A tool's own knobs about everybody's; below `FEW` rows they do not move."""
+    return fit_knobs(runs, centre, TOOL_PRIOR) if len(runs) >= FEW else centre.copy()
+
+
+def quantile(values: Floats, level: float, weights: Floats | None = None) -> float:
+    """Upper quantile that a next value stays below with the level, as split-conformal bounds take it.
+
+    Examples
+    --------
+    >>> quantile(np.arange(1.0, 20.0), 0.95)
+    19.0
+    """
+    if not len(values):
+        return float("nan")
+    order = np.argsort(values)
+    share = np.full(len(values), 1.0) if weights is None else weights[order] / weights.mean()
+    reached = np.cumsum(share) / (share.sum() + 1.0)
+    place = int(np.searchsorted(reached, level - 1e-9))
+    return float(values[order][min(place, len(values) - 1)])
+
+
+def source_names(runs: Runs) -> Sequence[str]:
+    """Sources in the order of their names."""
+    return sorted(set(runs.sources))
+
+
+def _row_weights(runs: Runs) -> Floats:
+    weights = np.where(runs.flagged, FLAGGED, 1.0)
+    for source in source_names(runs):
+        mine = runs.of(source)
+        total = weights[mine].sum()
+        weights[mine] *= min(1.0, SOURCE_ROWS / total) if total else 1.0
+    return weights

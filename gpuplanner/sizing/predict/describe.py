@@ -1,0 +1,295 @@
+"""An architecture from what people have at hand: a preset, a Hub-style config.json, Megatron arguments, a spec."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.catalog import facts
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.names import resolve
+from gpuplanner.sizing.predict.architecture import Architecture, agree, fields_of, with_width_for
+
+_HUB = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "vocab": ("vocab_size",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "experts": ("num_local_experts", "n_routed_experts", "num_experts"),
+    "experts_active": ("num_experts_per_tok",),
+    "expert_ffn": ("moe_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
+    "q_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "rope_dim": ("qk_rope_head_dim",),
+    "v_dim": ("v_head_dim",),
+    "head_dim": ("head_dim", "qk_nope_head_dim"),
+    "tied": ("tie_word_embeddings",),
+}
+"""What a Hub-style config.json calls each field."""
+_GPT = {"gated": False, "bias": True, "norm": "layer"}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": {**_GPT, "tied": True},
+    "gpt_neox": _GPT,
+    "bloom": {**_GPT, "tied": True},
+    "opt": {**_GPT, "tied": True},
+    "phi": {**_GPT, "norms": 1},
+    "falcon": {"gated": False, "norm": "layer", "tied": True, "norms": 1},
+    "bert": {**_GPT, "kind": "encoder", "tied": True},
+    "qwen2": {"qkv_bias": True},
+    "qwen": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "qwen3_moe": {"qk_norm": True},
+    "gemma": {"tied": True},
+    "gemma2": {"tied": True, "norms": 4},
+    "llama": {},
+    "mistral": {},
+    "mixtral": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "phi3": {},
+}
+"""What ``model_type`` says that the fields of a config.json do not."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
+_MEGATRON = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "num-query-groups": "kv_heads",
+    "ffn-hidden-size": "ffn",
+    "kv-channels": "head_dim",
+    "vocab-size": "vocab",
+    "padded-vocab-size": "vocab",
+    "num-experts": "experts",
+    "moe-router-topk": "experts_active",
+    "max-position-embeddings": "positions",
+}
+
+
+@functools.cache
+def presets() -> dict[str, Architecture]:
+    """The shipped architectures by name, each with its source in ``catalog/facts/model_presets.csv``.
+
+    Examples
+    --------
+    >>> presets()["llama-2-7b"].ffn
+    11008
+    """
+    named = [name for name in fields_of() if name != "name"]
+    return {
+        row["preset"]: Architecture(
+            row["preset"], **{name: _value(name, row[name]) for name in named if row[name] is not None}
+        )
+        for row in facts("model_presets").iter_rows(named=True)
+    }
+
+
+@functools.cache
+def _called() -> dict[str, str]:
+    """Preset by every spelling."""
+    names: dict[str, str] = {}
+    for row in facts("model_presets").select("preset", "aliases").iter_rows():
+        for name in (row[0], *(row[1] or "").split(";")):
+            names[_bare(name)] = row[0]
+    return names
+
+
+def preset(name: str) -> Architecture:
+    """A shipped architecture.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> preset("Llama-3.1-8B").kv_heads
+    8
+    """
+    known = known_preset(name)
+    return known or presets()[resolve(name, presets(), what="model preset", error=ScenarioError)]
+
+
+def known_preset(name: str | None) -> Architecture | None:
+    """A shipped architecture if the name is one of its spellings, else None."""
+    found = _called().get(_bare(name or ""))
+    return presets()[found] if found else None
+
+
+def describe(model: str) -> tuple[Architecture, list[str]]:
+    """An architecture from a preset's name, the path of a config.json, Megatron arguments or a short spec.
+
+    Parameters
+    ----------
+    model : str
+        ``"llama-3.1-8b"``; ``"config.json"``; ``"--num-layers 32 --hidden-size 4096 …"``; or ``"layers=32 hidden=4096
+        heads=32 vocab=32000 params=6.7B"``.
+
+    Returns
+    -------
+    tuple
+        The architecture, and what was assumed.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be read, with the field and the nearest valid choice.
+
+    Examples
+    --------
+    >>> describe("layers=32 hidden=4096 heads=32 vocab=32000 params=6738415616")[0].ffn
+    11008
+    """
+    if model.endswith(".json"):
+        path = Path(model)
+        try:
+            return from_config(json.loads(path.read_text("utf-8")), path.stem)
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            text = message(f"model {path.name}", "a readable config.json", str(error), "Check the path.")
+            raise ScenarioError(text) from error
+    if model.lstrip().startswith("--"):
+        return from_arguments(model.split())
+    if "=" in model:
+        return _from_spec(dict(_pair(word) for word in model.split()))
+    return preset(model), []
+
+
+def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, list[str]]:
+    """An architecture from a Hub-style config.
+
+    Examples
+    --------
+    >>> from_config({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    ...     "vocab_size": 100, "intermediate_size": 172}, "tiny")[0].params()
+    111936
+    """
+    config = {**config, **config.get("text_config", {})}
+    family = config.get("model_type", "")
+    if family not in _FAMILIES:
+        text = message(
+            f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family),
+            "Give layers, hidden, heads, vocab and params as a spec instead.",
+        )  # fmt: skip
+        raise ScenarioError(text)
+    given: dict[str, Any] = dict(_FAMILIES[family])
+    for field, names in _HUB.items():
+        value = next((config[each] for each in names if config.get(each) is not None), None)
+        if value is not None:
+            given[field] = value
+    if config.get("multi_query") and "num_kv_heads" not in config:
+        given["kv_heads"] = 1
+    given["qkv_bias"] = bool(config.get("attention_bias", given.get("qkv_bias", False)))
+    said = []
+    if family in ("gpt2", "bloom", "gpt_neox", "phi", "opt", "bert"):
+        given["positions"] = config.get("n_positions", config.get("max_position_embeddings", 0))
+        given["positions"] *= family in ("gpt2", "opt", "bert")
+    if "ffn" not in given and "hidden" in given and not given.get("experts"):
+        given["ffn"] = 4 * given["hidden"]
+        said.append(f"MLP width assumed {given['ffn']}, 4 x hidden")
+    if family == "qwen" and "ffn" in given:
+        given["ffn"] //= 2  # its config counts both halves of the gate
+    if given.get("experts"):
+        given.setdefault("expert_ffn", given.get("ffn", 0))
+        shared = config.get("n_shared_experts") or 0
+        given["shared_ffn"] = shared * given["expert_ffn"]
+    return _made(name, given), said
+
+
+def from_arguments(words: Sequence[str]) -> tuple[Architecture, list[str]]:
+    """An architecture from Megatron or DeepSpeed arguments.
+
+    Examples
+    --------
+    >>> from_arguments("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 100".split())[0].ffn
+    256
+    """
+    given: dict[str, Any] = {**_GPT, "tied": True}
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        key = word.lstrip("-").partition("=")[0]
+        if word.startswith("--") and key in _MEGATRON:
+            given[_MEGATRON[key]] = _value(_MEGATRON[key], word.partition("=")[2] or value)
+    flags = {word.lstrip("-") for word in words}
+    given["gated"] = "swiglu" in flags
+    given["bias"] = "disable-bias-linear" not in flags
+    given["tied"] = "untie-embeddings-and-output-weights" not in flags
+    given["norm"] = "rms" if "RMSNorm" in words else "layer"
+    said = []
+    if "ffn" not in given and "hidden" in given:
+        given["ffn"] = 4 * given["hidden"]
+        said.append("MLP width 4 x hidden, Megatron's default")
+    if given.get("experts"):
+        given["expert_ffn"] = given["ffn"]
+        given.setdefault("experts_active", 2)
+    return _made("arguments", given), said
+
+
+def size_in(text: str | None) -> float | None:
+    """Parameters that a label names, as in ``GPT 20B``.
+
+    Examples
+    --------
+    >>> size_in("GPT 20B"), size_in("bert-base")
+    (20000000000.0, None)
+    """
+    found = _SIZE.search((text or "").replace("-", " ").replace("_", "."))
+    return float(found[1]) * (1e9 if found[2].lower() == "b" else 1e6) if found else None
+
+
+def _from_spec(given: dict[str, str]) -> tuple[Architecture, list[str]]:
+    """Fields by name; ``params`` as a word (6.7B) or a number; the MLP width follows from it where it is not given."""
+    name, stated = given.pop("name", "spec"), given.pop("params", None)
+    values = {
+        key: _value(resolve(key, fields_of(), what="field", error=ScenarioError), text)
+        for key, text in given.items()
+    }
+    label = stated is not None and not stated.replace(".", "", 1).isdigit()
+    params = None if stated is None else size_in(stated) if label else float(stated)
+    if stated is not None and not params:
+        raise ScenarioError(message("spec, params", "6.7B or a number", repr(stated), "Give one of these."))
+    if "ffn" not in values and not values.get("experts"):
+        if params is None:
+            text = message("spec", "ffn, or params from which it follows", "neither", "Give one of them.")
+            raise ScenarioError(text)
+        made = with_width_for(_made(name, {**values, "ffn": 1}), params)
+        return made, [f"MLP width {made.ffn} from {params:.4g} parameters"]
+    made = _made(name, values)
+    said = agree(made, params, label=label) if params else ""
+    return made, [said] if said else []
+
+
+def _made(name: str, given: Mapping[str, Any]) -> Architecture:
+    try:
+        return Architecture(name, **{key: value for key, value in given.items() if value is not None})
+    except TypeError as error:
+        raise ScenarioError(message(f"model {name}", "numbers", str(error), "Check its fields.")) from error
+
+
+def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
+    if field in ("norm", "kind", "name"):
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        text_out = message(f"model, {field}", "a number", repr(text), "Mend it.")
+        raise ScenarioError(text_out) from None
+    if field in ("gated", "tied", "bias", "qkv_bias", "qk_norm"):
+        return bool(number)
+    return number if field.startswith("given") else int(number)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ScenarioError(message("spec", "words such as layers=32", repr(word), "Mend it."))
+    return key, value
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower().rpartition("/")[2].replace("_", "."))

@@ -1,0 +1,249 @@
+"""How good predictions are on measured runs, each source left out of what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, fit_knobs, predicted_gib, source_names
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.marp import bytes_rule_gib, marp_gib
+from gpuplanner.sizing.predict.model import PeakModel, default_model, fit_model, own_radius
+from gpuplanner.sizing.predict.peak import COMPONENTS
+from gpuplanner.sizing.predict.rows import question
+from gpuplanner.sizing.predict.table import measured_runs, predict, undecided
+from gpuplanner.sizing.predict.tools import ANY, tool_called
+
+CLOSE = 0.15
+_DRAWS = 20
+_UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
+_SIZES = ((1.5e9, "up to 1.5B"), (10e9, "1.5B to 10B"), (50e9, "10B to 50B"), (float("inf"), "above 50B"))
+
+
+def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
+    """``1 - |error| / measured``, not below 0.
+
+    Examples
+    --------
+    >>> accuracy_of(np.array([9.0, 30.0]), np.array([10.0, 10.0])).tolist()
+    [0.9, 0.0]
+    """
+    return np.maximum(0.0, 1 - np.abs(predicted - measured) / measured)
+
+
+def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Predict each source by knobs learned from the others.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Runs with measured peaks.
+    leave : str, optional
+        Only this source is left out and scored; by default each in turn. Of one source alone the shipped model's
+        knobs for tools unseen are scored.
+
+    Returns
+    -------
+    tuple
+        One row a measured run, with ``predicted_gib``, ``upper_gib``, ``accuracy``, MARP's and the rule's; and, by
+        tool, what was reached after five rows.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such source.
+    """
+    runs, held = measured_runs(table)
+    names, chosen = source_names(runs), None
+    if leave is not None:
+        chosen = tool_called(leave)
+        if chosen not in names or (chosen == ANY and leave not in table["source"].to_list()):
+            text = message("--leave", f"a source among {', '.join(names)}", repr(leave), "Name one of them.")
+            raise ScenarioError(text)
+    predicted, upper = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
+    after: dict[str, Any] = {}
+    for name in names:
+        mine = runs.of(name)
+        if chosen not in (None, name):
+            continue
+        model = fit_model(runs.take(~mine)) if len(names) > 1 else default_model()
+        knobs = np.log(np.array([model.knobs[each] for each in COMPONENTS]))
+        predicted[mine] = predicted_gib(runs.parts[mine], knobs)
+        upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
+        after[name] = _after_five(runs.take(mine), knobs, model)
+    jobs = [question(row) for row in held.iter_rows(named=True)]
+    frame = held.with_columns(
+        tool=pl.Series(runs.sources),
+        predicted_gib=predicted,
+        upper_gib=upper,
+        accuracy=accuracy_of(predicted, runs.measured),
+        measured=runs.measured,
+        marp=accuracy_of(np.array([marp_gib(q.job) for q in jobs if q.job]), runs.measured),
+        bytes_rule=accuracy_of(np.array([bytes_rule_gib(q.job) for q in jobs if q.job]), runs.measured),
+        family=pl.Series([q.family for q in jobs]),
+        size=pl.Series([_size(q.job) for q in jobs if q.job]),
+        undecided=pl.Series([undecided(q) for q in jobs]),
+        missing=pl.Series(["; ".join(q.missing) for q in jobs]),
+    )
+    return frame.filter(pl.col("predicted_gib").is_not_nan()), after
+
+
+def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
+    """Accuracy, share within 15 %, cover and width of bounds by source, method, size and level; rules beside them.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Runs, measured or out of memory, with the columns of ``memory_measurements.csv``.
+    leave : str, optional
+        Score this source alone.
+
+    Returns
+    -------
+    dict
+        ``overall``, ``sources``, ``methods``, ``sizes``, ``levels``: one row a group; ``undecided``: the rows that
+        cannot be told from their columns; ``out_of_memory``; ``not_predicted``; ``generic``: accuracy where no tool is
+        known.
+    """
+    frame, after = scored(table, leave)
+    sources = _grouped(frame, "tool")
+    for row in sources:
+        row |= after[row["tool"]]
+    generic, _ = measured_runs(table, tool=ANY)
+    plain = accuracy_of(generic.parts.sum(axis=1), generic.measured)
+    asked = [question(row) for row in table.iter_rows(named=True)]
+    decided = frame.filter(~pl.col("undecided"))
+    levels = pl.when("undecided").then(pl.lit("undecided")).otherwise(pl.lit("decided"))
+    lost = sum(each.job is None for each in asked)
+    return {
+        "overall": _grouped(frame.with_columns(all=pl.lit("all")), "all")[0],
+        "decided": _grouped(decided.with_columns(all=pl.lit("decided")), "all")[0] if len(decided) else None,
+        "sources": sources,
+        "methods": _grouped(frame, "family"),
+        "sizes": _grouped(frame, "size"),
+        "levels": _grouped(frame.with_columns(level=levels), "level"),
+        "generic": {"accuracy": float(plain.mean()), "rows": len(plain)},
+        "not_predicted": {"rows": lost, "share": lost / max(1, len(asked))},
+        "out_of_memory": _out_of_memory(table, leave),
+        "undecided": frame.filter("undecided").select(name for name in _UNDECIDED if name in frame.columns).to_dicts(),
+    }  # fmt: skip
+
+
+def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Mean accuracy, each source left out, without one thing at a time.
+
+    Returns
+    -------
+    list of dict
+        ``without``, ``accuracy`` over rows, ``points`` lost, and the accuracy of each source.
+    """
+    changes: dict[str, Callable[[TrainingJob], TrainingJob] | None] = {
+        "nothing: all of it": None,
+        "fp32 gradients of DeepSpeed's step (16 bytes, not 18 to 20)": lambda job: _with_regime(job),
+        "recompute: as if none": lambda job: replace(job, recompute="none"),
+        "flash attention: as if the score matrix were kept": lambda job: replace(job, flash=False),
+        "sharding: as if plain data parallel": lambda job: replace(
+            job, sharding="ddp", gradients_whole=False
+        ),
+        "bytes a logit: 4 for all": lambda job: replace(job, logits_bytes=4.0),
+    }
+    rows = [_left_out(name, measured_runs(table, change=change)[0]) for name, change in changes.items()]
+    whole = measured_runs(table)[0]
+    for place, name in enumerate(COMPONENTS):
+        parts = whole.parts.copy()
+        parts[:, place] = 0.0
+        rows.append(_left_out(name, replace(whole, parts=np.maximum(parts, 1e-9))))
+    rows.append(_left_out("knobs: all at 1", whole, fitted=False))
+    rows.append(
+        _left_out("what each tool does: generic facts, knobs fitted", measured_runs(table, tool=ANY)[0])
+    )
+    return [
+        {"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row}
+        for row in rows
+    ]
+
+
+def _left_out(name: str, runs: Runs, *, fitted: bool = True) -> dict[str, Any]:
+    by_source = {}
+    scores = np.empty(len(runs))
+    for source in source_names(runs):
+        mine = runs.of(source)
+        knobs = fit_knobs(runs.take(~mine)) if fitted else np.zeros(len(COMPONENTS))
+        scores[mine] = accuracy_of(predicted_gib(runs.parts[mine], knobs), runs.measured[mine])
+        by_source[source] = float(scores[mine].mean())
+    return {"without": name, "accuracy": float(scores.mean()), **by_source}
+
+
+def _with_regime(job: TrainingJob) -> TrainingJob:
+    regimes = {each: "mixed" for each in (job.regime, job.adapter_regime) if each.startswith("deepspeed")}
+    return replace(
+        job,
+        regime=regimes.get(job.regime, job.regime),
+        adapter_regime=regimes.get(job.adapter_regime, job.adapter_regime),
+    )
+
+
+def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> dict[str, float]:
+    """What five random rows of the source teach, over draws: accuracy, cover and width on the rest."""
+    if len(runs) < 10:
+        return {}
+    found = []
+    for learned, rest, residuals in few_rows(runs, knobs, draws=_DRAWS, seed=1):
+        predicted = predicted_gib(rest.parts, learned)
+        upper = np.maximum(predicted * np.exp(own_radius(residuals, model.few)), rest.worst)
+        score = accuracy_of(predicted, rest.measured).mean()
+        found.append((score, (rest.measured <= upper).mean(), (upper / predicted).mean()))
+    names = ("accuracy_after_five", "cover_after_five", "width_after_five")
+    return dict(zip(names, np.mean(found, axis=0).tolist(), strict=True))
+
+
+def _grouped(frame: pl.DataFrame, by: str) -> list[dict[str, Any]]:
+    within = (pl.col("predicted_gib") / pl.col("measured") - 1).abs() <= CLOSE
+    return (
+        frame.group_by(by)
+        .agg(
+            rows=pl.len(), accuracy=pl.col("accuracy").mean(), within_15_percent=within.mean(),
+            cover=(pl.col("measured") <= pl.col("upper_gib")).mean(),
+            width=(pl.col("upper_gib") / pl.col("predicted_gib")).mean(),
+            marp=pl.col("marp").mean(), bytes_per_parameter=pl.col("bytes_rule").mean(),
+        )
+        .sort(by)
+        .to_dicts()
+    )  # fmt: skip
+
+
+def _out_of_memory(table: pl.DataFrame, leave: str | None) -> dict[str, int]:
+    """Runs that ended so, how many were said so, and how many measured above their board though said to fit."""
+    runs = measured_runs(table)[0]
+    said = ended = wrong = 0
+    chosen = None if leave is None else tool_called(leave)
+    models: dict[str, PeakModel] = {}
+    status = "status" in table.columns
+    for row in table.iter_rows(named=True):
+        asked = question(row)
+        out = status and str(row["status"] or "").lower() == "oom"
+        measured = None if row.get("measured_peak_gib") in (None, "") else float(row["measured_peak_gib"])
+        above = bool(measured and asked.board_gib and measured > asked.board_gib)
+        if asked.job is None or not (out or above) or chosen not in (None, asked.tool):
+            continue
+        if asked.tool not in models:
+            mine = runs.of(asked.tool)
+            models[asked.tool] = (
+                fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else default_model()
+            )
+        answer = predict(asked, models[asked.tool])
+        if answer.p_oom is None or asked.board_gib is None or answer.upper_gib is None:
+            continue
+        ended += out
+        said += out and (answer.p_oom >= 0.5 or answer.upper_gib > asked.board_gib)
+        wrong += above and answer.p_oom < 0.05
+    return {"rows": ended, "said": said, "above_board_said_to_fit": wrong}
+
+
+def _size(job: TrainingJob) -> str:
+    return next(name for limit, name in _SIZES if job.model.params() <= limit)

@@ -1,0 +1,136 @@
+"""A job with every question answered: by the user, by the tool's documentation, or by an assumption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.tools import figures
+
+METHODS = ("full", "lora", "adapter", "adapter_v2")
+RECOMPUTE = ("none", "selective", "full")
+METERS = ("allocated", "reserved", "device")
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One way to train one model.
+
+    Parameters
+    ----------
+    model : Architecture
+        What is trained.
+    seq, micro_batch, accumulation : int
+        Tokens of a sequence, sequences of a micro-batch on one GPU, micro-batches of a step.
+    method : {"full", "lora", "adapter", "adapter_v2"}
+        What is trained of it.
+    regime, adapter_regime, embedding_copy_regime : str
+        Precision of what is trained: a row ``regime …`` of the tools' table.
+    weight_bytes, embedding_bytes : float
+        Bytes of a frozen weight, and of a frozen weight of embedding and head under quantisation.
+    lora_rank, lora_targets, lora_fused_qkv, lora_dropout
+        Adapters; fused: q, k and v share one input.
+    tp, pp, dp, cp : int
+        Tensor, pipeline, data and context parallel ranks.
+    sharding : {"", "ddp", "zero1", "zero2", "zero3", "fsdp"}
+        What is sharded over the data and context parallel ranks.
+    recompute : {"none", "selective", "full"}
+        What is computed again in backward.
+    meter : {"allocated", "reserved", "device"}
+        What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
+    """
+
+    model: Architecture
+    seq: int
+    micro_batch: int = 1
+    accumulation: int = 1
+    method: str = "full"
+    embeddings_trained: bool = False
+    regime: str = "amp"
+    adapter_regime: str = "amp"
+    embedding_copy_regime: str = "pure"
+    optimizer: str = "adamw"
+    quantization: str = ""
+    embedding_bytes: float = 2.0
+    quantised_head: bool = False
+    inputs_kept: bool = False
+    qkv_kept: bool = False
+    lora_rank: int = 8
+    lora_targets: tuple[str, ...] = ("q", "v")
+    lora_fused_qkv: bool = False
+    lora_dropout: bool = True
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False
+    sharding: str = ""
+    recompute: str = "none"
+    flash: bool = True
+    offload: bool = False
+    compiled: bool = False
+    logits_bytes: float = 10.0
+    loss_chunks: int = 1
+    fused_step: bool = False
+    step_in_backward: bool = False
+    gradients_whole: bool = False
+    frozen_gradients: bool = False
+    reduce_bucket: float = 0.0
+    allgather_bucket: float = 0.0
+    live_params: float = 0.0
+    meter: str = "device"
+    context_gib: float = 0.0
+    communicators: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "seq",
+            "micro_batch",
+            "accumulation",
+            "tp",
+            "pp",
+            "dp",
+            "cp",
+            "lora_rank",
+            "loss_chunks",
+        ):
+            if getattr(self, name) < 1:
+                _refuse(name, "a whole number above 0", getattr(self, name))
+        for name, allowed in (("method", METHODS), ("recompute", RECOMPUTE), ("meter", METERS)):
+            if getattr(self, name) not in allowed:
+                _refuse(name, f"one of {', '.join(allowed)}", getattr(self, name))
+        if self.model.kind != "diffusion":
+            if self.model.heads % self.tp:
+                near = max(t for t in range(1, self.tp) if self.model.heads % t == 0)
+                _refuse("tp", f"a divisor of {self.model.heads} heads, such as {near}", self.tp)
+            if self.model.layers < self.pp:
+                _refuse("pp", f"at most {self.model.layers}, the layers", self.pp)
+        if figures("regime", self.regime, "bytes") is None:
+            _refuse("regime", "a regime of the tools' table", self.regime)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the base model is not trained."""
+        return self.method != "full"
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share what is sharded: FSDP and ZeRO shard over data and context parallel ranks."""
+        return self.dp * self.cp
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on one rank."""
+        return self.seq * self.micro_batch / self.cp
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.tp * self.pp * self.dp * self.cp
+
+
+def _refuse(name: str, expected: str, came: object) -> NoReturn:
+    raise ScenarioError(message(f"job, {name}", expected, repr(came), "Mend it."))

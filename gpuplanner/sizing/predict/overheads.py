@@ -1,0 +1,53 @@
+"""Everything that is neither model nor data: buckets, a step's temporaries, contexts, communicators, slack."""
+
+from __future__ import annotations
+
+import functools
+
+from gpuplanner.catalog import parameter
+from gpuplanner.sizing.predict.adapters import lora_params
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.static import FULLY, regime_bytes
+
+GIB = 2.0**30
+
+
+@functools.cache
+def _known(name: str) -> float:
+    return parameter(name).value
+
+
+def bucket_bytes(job: TrainingJob, params: float) -> float:
+    """Buckets in which DeepSpeed reduces gradients and gathers parameters, of 16 bit elements."""
+    trained = lora_params(job) if job.method == "lora" else params
+    return 2.0 * (min(job.reduce_bucket, 2 * trained) + min(job.allgather_bucket, trained))
+
+
+def step_bytes(job: TrainingJob, params: float) -> float:
+    """Temporary of an optimiser step that is not fused: one more copy of a moment of what is trained.
+
+    References
+    ----------
+    .. [1] docs.pytorch.org, torch.optim.AdamW: foreach needs about the size of the parameters more.
+    """
+    if job.fused_step or job.step_in_backward or job.offload:
+        return 0.0
+    trained = params if not job.frozen else lora_params(job) if job.method == "lora" else 0.0
+    regime = job.adapter_regime if job.frozen else job.regime
+    each = 2.0 if regime == "pure" else 4.0
+    half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
+    return each * trained / half if regime_bytes(regime, job.optimizer)[2] else 0.0
+
+
+def context_bytes(job: TrainingJob) -> float:
+    """Context of CUDA and buffers of a communicator for each kind of parallelism: what the allocator does not see."""
+    if job.meter != "device":
+        return 0.0
+    groups = sum(size > 1 for size in (job.tp, job.pp, job.shards))
+    groups = job.communicators if groups and job.communicators else groups
+    return ((job.context_gib or _known("cuda_context_gib")) + groups * _known("communicator_gib")) * GIB
+
+
+def slack_share() -> float:
+    """Share that the allocator holds beyond what is allocated."""
+    return _known("allocator_slack")

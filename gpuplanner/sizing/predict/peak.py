@@ -1,0 +1,95 @@
+"""The peak of the most loaded GPU as a stack of components."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuplanner.sizing.predict.activations import activation_bytes
+from gpuplanner.sizing.predict.adapters import adapter_bytes
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.logits import logits_bytes
+from gpuplanner.sizing.predict.overheads import GIB, bucket_bytes, context_bytes, slack_share, step_bytes
+from gpuplanner.sizing.predict.static import (
+    dequantised_bytes,
+    frozen_bytes,
+    gathered_bytes,
+    stage_params,
+    trained_bytes,
+)
+
+COMPONENTS = (
+    "states",
+    "adapters",
+    "gathered",
+    "activations",
+    "logits",
+    "step",
+    "buckets",
+    "context",
+    "slack",
+)
+"""Names of the parts of a peak, in the order of the stack."""
+
+
+class Part(NamedTuple):
+    """One component of a peak."""
+
+    name: str
+    gib: float
+    why: str
+
+
+def peak_gib(job: TrainingJob) -> tuple[float, ...]:
+    """GiB of each of `COMPONENTS` on the most loaded GPU.
+
+    The first stage of a pipeline holds the most activations, the last one the logits; a layer is computed again when
+    the logits are gone, and a step that is not fused has its temporary when the activations are. Whichever is larger
+    counts, the other is 0. Slack is a share of what comes and goes in a step.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> job = TrainingJob(preset("llama-3.2-3b"), 4096, 2, regime="pure", recompute="full", fused_step=True,
+    ...     loss_chunks=8, compiled=True, meter="allocated")
+    >>> round(sum(peak_gib(job)), 1)  # measured: 24.9
+    26.6
+    """
+    stage = stage_params(job.model, job.tp, job.pp)
+    states = frozen_bytes(job, stage) if job.frozen else trained_bytes(job, stage)
+    first, last, working = activation_bytes(job)
+    logits, step = logits_bytes(job), step_bytes(job, stage)
+    if (job.pp > 1 and first + working >= last + max(working, logits)) or working >= logits:
+        kept, logits = max(first, last) + working, 0.0
+    else:
+        kept = last
+    if step > kept + logits:
+        kept = logits = 0.0
+    else:
+        step = 0.0
+    gathered = gathered_bytes(job) + dequantised_bytes(job)
+    parts = [states, adapter_bytes(job), gathered, kept, logits, step, bucket_bytes(job, stage)]
+    slack = slack_share() * sum(parts[2:]) if job.meter != "allocated" else 0.0
+    return tuple(part / GIB for part in (*parts, context_bytes(job), slack))
+
+
+def explained(job: TrainingJob) -> list[Part]:
+    """The components with a word of explanation each; those of nothing are left out."""
+    trained = job.method if job.frozen else "all parameters"
+    words = {
+        "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}"
+        if not job.frozen
+        else f"frozen weights, {job.quantization or '16 bit'}",
+        "adapters": f"{job.method} {job.lora_rank if job.method == 'lora' else ''}: weights, gradients, states",
+        "gathered": f"units that {job.sharding} holds whole",
+        "activations": f"{job.tokens:.0f} tokens, recompute {job.recompute}",
+        "logits": f"{job.logits_bytes:g} bytes a logit, {job.loss_chunks} chunks",
+        "step": f"temporary of the optimiser for {trained}",
+        "buckets": "to reduce and to gather in",
+        "context": "CUDA and communicators",
+        "slack": "held by the allocator",
+    }
+    return [
+        Part(name, gib, words[name].strip())
+        for name, gib in zip(COMPONENTS, peak_gib(job), strict=True)
+        if gib > 0
+    ]

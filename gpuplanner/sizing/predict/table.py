@@ -1,0 +1,166 @@
+"""Tables of runs: predicted, and read as measured runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.sizing.predict.calibrate import Runs
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.model import LEVEL, PeakModel, default_model
+from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
+from gpuplanner.sizing.predict.rows import READ, Question, question
+from gpuplanner.sizing.predict.tools import ANY
+
+NEW = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
+"""Columns that a prediction adds."""
+SEEN, UNSEEN, NOT_PREDICTED = "tool seen", "tool unseen", "not predicted"
+_POINT = NormalDist().inv_cdf(LEVEL)
+_OTHER = 0.05
+"""Logarithm of what a bound adds to the largest of the other answers."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One row predicted; ``None`` where it could not be."""
+
+    predicted_gib: float | None
+    upper_gib: float | None
+    p_oom: float | None
+    family: str
+    tool: str
+    level: str
+    missing: str
+    note: str
+
+
+def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None) -> Predicted:
+    """Peak, bound and probability of running out of memory of one question.
+
+    The bound is the 95 % quantile of measured over predicted at the level that the answer names; where something was
+    not said, it also covers the other answers. ``p_oom`` is the share of the same residuals, taken as log-normal, that
+    lies above the board, averaged over those answers.
+
+    Examples
+    --------
+    >>> row = {"model": "llama-2-7b", "method": "lora", "framework": "litgpt", "seq_len": 1304, "gpu_mem_gib": 40}
+    >>> predict(question(row), default_model()).level
+    'tool seen'
+    """
+    if asked.job is None:
+        words = "; ".join(asked.missing)
+        return Predicted(
+            None, None, None, asked.family, asked.tool, NOT_PREDICTED, words, "; ".join(asked.note)
+        )
+    knobs = np.exp(model.logs(asked.tool))
+    peaks = [float(np.dot(peak_gib(job), knobs)) * asked.unit for job in (asked.job, *asked.others)]
+    radius = model.radius(asked.tool, known=asked.tool != ANY)
+    upper = max(peaks[0] * math.exp(radius), *(peak * math.exp(_OTHER) for peak in peaks))
+    board, out = board_gib or asked.board_gib, None
+    if board:
+        normal = NormalDist(0.0, radius / _POINT)
+        out = sum(1 - normal.cdf(math.log(board * (asked.unit) / peak)) for peak in peaks) / len(peaks)
+    told = list(asked.note)
+    if known := model.accuracy.get(asked.family):
+        told.append(f"accuracy of {asked.family}: {known[0]:.0%} over {known[1]} runs of left-out sources")
+    level = SEEN if model.seen(asked.tool) else UNSEEN
+    missing = "; ".join(asked.missing)
+    return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))
+
+
+def predict_rows(
+    rows: Iterable[Mapping[str, Any]], model: PeakModel | None = None, *, tool: str | None = None
+) -> list[Predicted]:
+    """Predict rows of a table; only columns of `READ` are looked at."""
+    model = model or default_model()
+    remembered: dict[tuple[Any, ...], Predicted] = {}
+    answers = []
+    for row in rows:
+        key = tuple(row.get(name) for name in READ)
+        if key not in remembered:
+            remembered[key] = predict(question(row, tool=tool), model)
+        answers.append(remembered[key])
+    return answers
+
+
+def predict_table(
+    table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None
+) -> pl.DataFrame:
+    """A table with the columns of `NEW` behind its own.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"model": ["llama-2-7b"], "method": ["lora"]})
+    >>> predict_table(table)["missing"].to_list()
+    ['seq_len: not given; add it']
+    """
+    answers = predict_rows(table.iter_rows(named=True), model, tool=tool)
+    numbers = {
+        name: pl.Series([getattr(each, name) for each in answers], dtype=pl.Float64).round(4)
+        for name in NEW[:3]
+    }
+    words = {name: pl.Series([getattr(each, name) for each in answers], dtype=pl.String) for name in NEW[3:]}
+    return table.drop(NEW, strict=False).with_columns(**numbers, **words)
+
+
+def measured_runs(
+    table: pl.DataFrame,
+    *,
+    tool: str | None = None,
+    change: Callable[[TrainingJob], TrainingJob] | None = None,
+) -> tuple[Runs, pl.DataFrame]:
+    """Rows that were measured and can be predicted, as arrays; and these rows.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Runs with ``measured_peak_gib``; rows without one, such as those that ran out of memory, are left out.
+    tool : str, optional
+        Predict as this tool, ``"any"`` for none; the sources stay the tools that the rows name.
+    change : callable, optional
+        What to make of each job before it is predicted.
+
+    Raises
+    ------
+    TraceFormatError
+        If no row is measured.
+    """
+    if "measured_peak_gib" not in table.columns:
+        text = message("runs", "a column measured_peak_gib", f"{', '.join(table.columns[:5])} …", "Add it.")
+        raise TraceFormatError(text)
+    held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
+        pl.col("measured_peak_gib") > 0
+    )
+    parts, worst, sources, flagged, kept = [], [], [], [], []
+    for number, row in enumerate(held.iter_rows(named=True)):
+        asked = question(row, tool=tool)
+        if asked.job is None:
+            continue
+        job = change(asked.job) if change else asked.job
+        parts.append([gib * asked.unit for gib in peak_gib(job)])
+        worst.append(
+            max((sum(peak_gib(job)) * asked.unit * math.exp(_OTHER) for job in asked.others), default=0.0)
+        )
+        sources.append(question(row).tool)
+        flagged.append(undecided(asked))
+        kept.append(number)
+    if not kept:
+        raise TraceFormatError(message("runs", "rows with a measured peak", "none", "Measure some."))
+    held = held[kept]
+    runs = Runs(
+        np.array(parts).reshape(-1, len(COMPONENTS)), held["measured_peak_gib"].to_numpy(), tuple(sources),
+        np.array(flagged, dtype=np.bool_), np.array(worst),
+    )  # fmt: skip
+    return runs, held
+
+
+def undecided(asked: Question) -> bool:
+    """Whether a row leaves open what decides its peak: more than the heads of an architecture was assumed."""
+    return any(not each.startswith("heads") for each in asked.missing)

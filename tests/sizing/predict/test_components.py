@@ -1,0 +1,166 @@
+"""The worked rows of the published component model, and parameter counts of published models."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpuplanner.catalog import facts
+from gpuplanner.errors import ScenarioError
+from gpuplanner.sizing.predict.activations import activation_bytes, layer_bytes
+from gpuplanner.sizing.predict.adapters import lora_params
+from gpuplanner.sizing.predict.architecture import Architecture, agree
+from gpuplanner.sizing.predict.describe import describe, from_config, presets
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.logits import logits_bytes
+from gpuplanner.sizing.predict.peak import COMPONENTS, explained, peak_gib
+from gpuplanner.sizing.predict.static import regime_bytes, stage_params, trained_bytes
+from gpuplanner.sizing.predict.tools import tool_facts
+
+
+@pytest.mark.parametrize("row", facts("model_presets").to_dicts(), ids=lambda row: row["preset"])
+def test_presets_have_the_published_parameters(row):
+    assert presets()[row["preset"]].params() == pytest.approx(row["params_published"], rel=0.005)
+
+
+def test_every_fact_of_a_tool_and_every_preset_names_its_source():
+    for table in ("training_tools", "model_presets"):
+        assert facts(table)["source"].str.len_chars().min() >= 4
+
+
+@pytest.mark.parametrize(
+    ("regime", "total"), [("mixed", 16), ("megatron", 18), ("pure", 8), ("fsdp_fp32", 16), ("deepspeed", 20)]
+)
+def test_bytes_a_parameter(regime, total):
+    assert sum(regime_bytes(regime)) == total
+
+
+def test_eight_bit_states_and_one_moment():
+    assert sum(regime_bytes("mixed", "adamw8bit")) == pytest.approx(16 - 8 + 2.03, abs=0.01)
+    assert sum(regime_bytes("mixed", "sgdm")) == 12
+
+
+@pytest.mark.parametrize(
+    ("sharding", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
+)
+def test_zero_on_64_ranks(sharding, gigabytes):
+    job = TrainingJob(presets()["gpt2"], 1, regime="mixed", dp=64, sharding=sharding)
+    assert trained_bytes(job, 7.5e9) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_megatron_distributed_optimiser_and_context_parallel_ranks_share():
+    job = TrainingJob(presets()["gpt2"], 1, regime="megatron", dp=4, cp=2, sharding="zero1")
+    assert trained_bytes(job, 1.0) == pytest.approx(6 + 12 / 8)
+
+
+def test_static_part_of_the_shared_megatron_check():
+    model = Architecture("check", 32, 4096, 32, 8, 131073, ffn=16384, gated=True)
+    job = TrainingJob(model, 8192, 2, regime="megatron", tp=4, dp=2, sharding="zero1")
+    # 20.15 GB where the MLP has two matrices of 4 h; gated, 12 GB more; of two matrices:
+    plain = replace(job, model=replace(model, gated=False))
+    assert trained_bytes(plain, stage_params(plain.model, 4, 1)) / 1e9 == pytest.approx(20.15, rel=0.02)
+
+
+def test_activations_without_dropout_tensor_parallel_and_scores():
+    model = Architecture("gpt", 1, 1024, 16, 16, 1000, ffn=4096, gated=False, norm="layer")
+    job = TrainingJob(model, 512, 2)
+    unit = 512 * 2 * 1024
+    assert sum(layer_bytes(replace(job, flash=False))) / unit == pytest.approx(32 + 5 * 16 * 512 / 1024)
+    whole, split = layer_bytes(replace(job, tp=4))
+    assert whole / unit == 8  # inputs and outputs of the two norms stay on every rank
+    assert split / unit == pytest.approx(24 + 4 * 16 / 1024)
+
+
+def test_llama_blocks_follow_the_derived_formula():
+    model = presets()["llama-3.1-8b"]
+    job = TrainingJob(model, 2048, compiled=False)
+    g, f = model.kv_heads / model.heads, model.ffn / model.hidden
+    per = sum(layer_bytes(job)) / (2048 * model.hidden)
+    assert per == pytest.approx(12 + 4 * g + 8 * f + 7 + 4 * model.heads / model.hidden)
+
+
+def test_pipeline_holds_at_most_its_depth_and_recompute_keeps_inputs():
+    model = presets()["gpt2"]
+    job = TrainingJob(model, 1024, accumulation=8, pp=4)
+    first, last, _ = activation_bytes(job)
+    assert first == pytest.approx(4 * last)
+    assert activation_bytes(replace(job, accumulation=2))[0] == pytest.approx(2 * last)
+    kept, _, working = activation_bytes(replace(job, pp=1, recompute="full"))
+    assert kept == pytest.approx(12 * 2 * 1024 * 768)
+    assert working == pytest.approx(sum(layer_bytes(job)))
+
+
+def test_logits_scale_with_vocabulary_and_chunks():
+    job = TrainingJob(presets()["qwen-7b"], 4096, logits_bytes=10)
+    width = 151936 * 4096
+    assert logits_bytes(job) == pytest.approx(10 * width + 4 * 4096 * 4096)
+    assert logits_bytes(replace(job, loss_chunks=8)) < logits_bytes(job) / 6
+
+
+def test_trainable_parameters_of_lora_are_those_that_its_tool_prints():
+    for name, printed in (("phi-1.5", 1572864), ("stablelm-alpha-3b", 2097152), ("llama-2-13b", 6553600)):
+        assert lora_params(TrainingJob(presets()[name], 1, method="lora")) == printed
+
+
+def test_components_are_not_negative_and_add_up():
+    for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "bert-base", "sdxl"):
+        job = TrainingJob(presets()[name], 1024, 2, regime="mixed", sharding="fsdp", dp=8)
+        parts = peak_gib(job)
+        assert len(parts) == len(COMPONENTS)
+        assert min(parts) >= 0
+        assert sum(part.gib for part in explained(job)) == pytest.approx(sum(parts))
+
+
+def test_more_ranks_never_need_more_states_and_longer_sequences_never_less():
+    model = presets()["llama-3.1-8b"]
+    states = [
+        peak_gib(TrainingJob(model, 2048, dp=d, sharding="zero3", regime="mixed"))[0] for d in (1, 2, 4, 8)
+    ]
+    assert states == sorted(states, reverse=True)
+    peaks = [sum(peak_gib(TrainingJob(model, s))) for s in (512, 2048, 8192)]
+    assert peaks == sorted(peaks)
+
+
+def test_config_files_arguments_and_specs_give_the_same_model():
+    config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "vocab_size": 128256, "intermediate_size": 14336}  # fmt: skip
+    assert from_config(config, "x")[0].params() == 8030261248
+    spec = "layers=32 hidden=4096 heads=32 kv_heads=8 vocab=128256 ffn=14336 params=8030261248"
+    assert describe(spec)[0].params() == 8030261248
+    words = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --num-query-groups 8 --vocab-size 128256 \
+--ffn-hidden-size 14336 --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights"
+    assert describe(words)[0].params() == 8030261248
+
+
+def test_labels_may_lie_and_numbers_may_not():
+    model = Architecture("GPT", 8, 14400, 96, 96, 250000, ffn=57600, gated=False, norm="layer", tied=True)
+    assert "layers have 23.5" in agree(model, 20e9, label=True)
+    with pytest.raises(ScenarioError, match="which its layers have"):
+        agree(model, 20e9, label=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tp": 3}, "such as 2"),
+        ({"micro_batch": 0}, "above 0"),
+        ({"method": "half"}, "one of full"),
+        ({"pp": 64}, "at most 32"),
+        ({"recompute": "some"}, "one of none"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_nearest_choice(wrong, said):
+    with pytest.raises(ScenarioError, match=said):
+        TrainingJob(presets()["llama-3.1-8b"], 2048, **wrong)
+
+
+def test_unknown_models_are_refused():
+    with pytest.raises(ScenarioError, match="model preset"):
+        describe("llama-9-900b")
+    with pytest.raises(ScenarioError, match="model_type"):
+        from_config({"model_type": "mamba"}, "x")
+
+
+def test_a_tool_overrules_what_is_assumed_of_any():
+    assert tool_facts("any", frozenset())["recompute"] == "full"
+    assert tool_facts("litgpt", frozenset({"lora", "single"}))["recompute"] == "none"
+    assert tool_facts("litgpt", frozenset({"lora", "sharded"}))["gradients_whole"] == "yes"

@@ -1,0 +1,134 @@
+"""Predictions against public measurements: nothing measured is read, and each source is left out of what scores it."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from gpuplanner.cli.app import app, register_commands
+from gpuplanner.errors import GpuPlannerError
+from gpuplanner.sizing.predict import default_model, learned, measured_runs, predict_table, scored
+from gpuplanner.sizing.predict.evaluate import evaluate
+from gpuplanner.sizing.predict.model import model_from_json, model_to_json
+
+MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
+
+pytestmark = pytest.mark.data
+
+
+@pytest.fixture(scope="module")
+def rows(public_data):
+    return pl.read_csv(public_data / "memory" / "memory_measurements.csv", infer_schema=False)
+
+
+@pytest.fixture(scope="module")
+def found(rows):
+    return evaluate(rows)
+
+
+def test_measured_columns_are_not_read(rows):
+    mixed = rows.with_columns(pl.col(name).shuffle(seed=3) for name in MEASURED)
+    plain, shuffled, absent = (predict_table(table) for table in (rows, mixed, rows.drop(MEASURED)))
+    added = plain.columns[len(rows.columns) :]
+    assert plain.select(added).equals(shuffled.select(added))
+    assert plain.select(added).equals(absent.select(added))
+
+
+def test_all_measured_rows_are_predicted(rows, found):
+    assert found["overall"]["rows"] == 199
+    assert found["not_predicted"]["rows"] == 0
+    assert predict_table(rows)["level"].unique().to_list() == ["tool seen"]
+
+
+def test_accuracy_with_each_source_left_out(found):
+    by_tool = {row["tool"]: row["accuracy"] for row in found["sources"]}
+    assert found["overall"]["accuracy"] >= 0.91
+    assert min(by_tool[name] for name in ("litgpt", "qwen-finetune", "megatron-deepspeed")) >= 0.92
+    assert found["decided"]["accuracy"] >= 0.93
+    assert found["generic"]["accuracy"] >= 0.73
+    assert found["overall"]["marp"] < 0.1  # the published formula, for the job that it was made for
+
+
+def test_bounds_cover_as_they_say(found):
+    for row in found["sources"]:
+        assert row["cover"] >= 0.95, row
+        assert row["width"] <= 2.0, row
+    three = [row for row in found["sources"] if row["tool"] != "torchtune"]
+    assert np.mean([row["accuracy_after_five"] for row in three]) >= 0.93
+    assert np.mean([row["cover_after_five"] for row in three]) >= 0.93
+    assert np.mean([row["width_after_five"] for row in three]) <= 1.2
+
+
+def test_what_ran_out_of_memory_was_said_to(found):
+    assert found["out_of_memory"] == {"rows": 8, "said": 8, "above_board_said_to_fit": 0}
+
+
+def test_rows_that_leave_it_open_are_marked_beforehand(found):
+    marked = found["undecided"]
+    assert {row["source"] for row in marked} == {"pytorch/torchtune"}
+    assert all(row["missing"] for row in marked)
+    assert len(marked) == 14
+
+
+def test_leaving_one_source_out_scores_it_alone(rows, found):
+    frame, _ = scored(rows, "Lightning-AI/litgpt")
+    alone = {row["tool"]: row["accuracy"] for row in found["sources"]}["litgpt"]
+    assert frame["tool"].unique().to_list() == ["litgpt"]
+    assert frame["accuracy"].mean() == pytest.approx(alone)
+    with pytest.raises(GpuPlannerError, match="--leave"):
+        scored(rows, "nobody")
+
+
+def test_five_runs_move_their_tool_and_nobody_else(rows):
+    mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
+        source=pl.lit("trl"), measured_peak_gib=pl.col("measured_peak_gib").cast(pl.Float64) * 1.2
+    )  # fmt: skip
+    model = default_model()
+    runs, _ = measured_runs(mine)
+    after, before = learned(model, runs), model
+    assert after.tools["litgpt"] == before.tools["litgpt"]
+    assert "trl" in after.tools
+    assert "trl" not in learned(model, runs.take(np.arange(4))).tools
+    assert model_from_json(model_to_json(after)) == after
+
+
+def test_rows_that_say_too_little_say_what_to_add():
+    table = pl.DataFrame(
+        {"model": ["gpt2", "mystery", "gpt2"], "seq_len": [None, 1024, 1024], "micro_batch": [1, 1, 0]}
+    )
+    answer = predict_table(table)
+    assert answer["level"].to_list()[:2] == ["not predicted"] * 2
+    assert "seq_len" in answer["missing"][0]
+    assert "layers" in answer["missing"][1]
+    assert "hidden" in answer["missing"][1]
+    assert answer["level"][2] == "tool unseen"
+    assert "tool unknown" in answer["note"][2]
+
+
+def test_the_command_writes_what_it_says(rows, tmp_path):
+    register_commands()
+    source, out, model = tmp_path / "rows.csv", tmp_path / "out.csv", tmp_path / "model.json"
+    rows.head(20).write_csv(source)
+    run = CliRunner().invoke
+    assert run(app, ["size", "--table", str(source), "-o", str(out)]).exit_code == 0
+    written = pl.read_csv(out)
+    assert written.columns[-8:] == [
+        "predicted_gib",
+        "upper_gib",
+        "p_oom",
+        "family",
+        "tool",
+        "level",
+        "missing",
+        "note",
+    ]
+    assert (written["upper_gib"] > written["predicted_gib"]).all()
+    assert run(app, ["size", "--learn", str(source), "-o", str(model)]).exit_code == 0
+    assert (
+        run(app, ["size", "--table", str(source), "--model-file", str(model), "-o", str(out)]).exit_code == 0
+    )
+    told = run(app, ["size", "--evaluate", str(source), "--json"])
+    assert json.loads(told.stdout)["overall"]["rows"] == 17
+    assert run(app, ["size"]).exit_code == 2
