@@ -17,7 +17,7 @@ from gpuplanner.sizing.predict import (
     evaluate,
     fit_model,
     measured_runs,
-    model_to_json,
+    peak_model_text,
     scored,
 )
 
@@ -51,7 +51,7 @@ def main() -> None:
         evaluate(table), ablation(table)
     )
     if "--write" in sys.argv:
-        (ROOT / "gpuplanner/sizing/predict/default.json").write_text(model_to_json(model), "utf-8")
+        (ROOT / "gpuplanner/sizing/predict/default.json").write_text(peak_model_text(model), "utf-8")
         (ROOT / "docs/memory.md").write_text(page, "utf-8")
     else:
         print(page)

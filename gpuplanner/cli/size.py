@@ -91,7 +91,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.files import require_file, write_atomically
-    from gpuplanner.sizing.predict import learned, measured_runs, model_to_json
+    from gpuplanner.sizing.predict import learned, measured_runs, peak_model_text
 
     if out is None:
         text = "--learn goes with -o MODEL.json"
@@ -99,7 +99,7 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     require_file(out, inputs=[path])
     runs, _ = measured_runs(_read(path))
     after = learned(model, runs)
-    write_atomically(out, lambda place: place.write_text(model_to_json(after), "utf-8"), inputs=[path])
+    write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
     told = {
         tool: {"rows": runs.sources.count(tool), "moved": after.tools.get(tool) != model.tools.get(tool)}
         for tool in sorted(set(runs.sources))
@@ -128,11 +128,11 @@ def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
 def _model(path: Path | None) -> PeakModel:
     from gpuplanner.errors import TraceFormatError
     from gpuplanner.files import read_text
-    from gpuplanner.sizing.predict import default_model, model_from_json
+    from gpuplanner.sizing.predict import read_peak_model, shipped_model
 
     if path is None:
-        return default_model()
-    return model_from_json(read_text(path, error=TraceFormatError, what="peak model"), where=path.name)
+        return shipped_model()
+    return read_peak_model(read_text(path, error=TraceFormatError, what="peak model"), where=path.name)
 
 
 def _read(path: Path) -> pl.DataFrame:

@@ -9,11 +9,11 @@ from gpuplanner.sizing.predict.evaluate import ablation, evaluate, scored
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import (
     PeakModel,
-    default_model,
     fit_model,
     learned,
-    model_from_json,
-    model_to_json,
+    peak_model_text,
+    read_peak_model,
+    shipped_model,
 )
 from gpuplanner.sizing.predict.peak import explained, peak_gib
 from gpuplanner.sizing.predict.table import measured_runs, predict_table
@@ -23,16 +23,16 @@ __all__ = [
     "PeakModel",
     "TrainingJob",
     "ablation",
-    "default_model",
     "describe",
     "evaluate",
     "explained",
     "fit_model",
     "learned",
     "measured_runs",
-    "model_from_json",
-    "model_to_json",
     "peak_gib",
+    "peak_model_text",
     "predict_table",
+    "read_peak_model",
     "scored",
+    "shipped_model",
 ]

@@ -89,12 +89,10 @@ def fit_knobs(runs: Runs, centre: Floats | None = None, widen: float = 1.0) -> F
         scaled = runs.parts * np.exp(theta)
         predicted = scaled.sum(axis=1)
         residual = np.log(runs.measured / predicted)
-        robust = weights * 5.0 / (4.0 + (residual / NOISE) ** 2) / NOISE**2
+        held = weights * 5.0 / (4.0 + (residual / NOISE) ** 2) / NOISE**2
         slope = scaled / predicted[:, None]
-        curvature = (slope * robust[:, None]).T @ slope + np.diag(precision)
-        theta = theta + np.linalg.solve(
-            curvature, slope.T @ (robust * residual) - precision * (theta - centre)
-        )
+        curvature = (slope * held[:, None]).T @ slope + np.diag(precision)
+        theta = theta + np.linalg.solve(curvature, slope.T @ (held * residual) - precision * (theta - centre))
     return theta
 
 

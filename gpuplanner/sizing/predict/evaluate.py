@@ -13,7 +13,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, fit_knobs, predicted_gib, source_names
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.marp import bytes_rule_gib, marp_gib
-from gpuplanner.sizing.predict.model import PeakModel, default_model, fit_model, own_radius
+from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.rows import question
 from gpuplanner.sizing.predict.table import measured_runs, predict, undecided
@@ -71,7 +71,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         mine = runs.of(name)
         if chosen not in (None, name):
             continue
-        model = fit_model(runs.take(~mine)) if len(names) > 1 else default_model()
+        model = fit_model(runs.take(~mine)) if len(names) > 1 else shipped_model()
         knobs = np.log(np.array([model.knobs[each] for each in COMPONENTS]))
         predicted[mine] = predicted_gib(runs.parts[mine], knobs)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
@@ -234,7 +234,7 @@ def _out_of_memory(table: pl.DataFrame, leave: str | None) -> dict[str, int]:
         if asked.tool not in models:
             mine = runs.of(asked.tool)
             models[asked.tool] = (
-                fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else default_model()
+                fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else shipped_model()
             )
         answer = predict(asked, models[asked.tool])
         if answer.p_oom is None or asked.board_gib is None or answer.upper_gib is None:

@@ -100,7 +100,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
 
     Examples
     --------
-    >>> model = default_model()
+    >>> model = shipped_model()
     >>> sorted(model.tools)
     ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
     """
@@ -200,12 +200,12 @@ def _named(logs: Floats) -> dict[str, float]:
     return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
 
 
-def model_to_json(model: PeakModel) -> str:
+def peak_model_text(model: PeakModel) -> str:
     """Text of a model: stable, readable, no code.
 
     Examples
     --------
-    >>> model_from_json(model_to_json(default_model())) == default_model()
+    >>> read_peak_model(peak_model_text(shipped_model())) == shipped_model()
     True
     """
     document = {
@@ -223,7 +223,7 @@ def model_to_json(model: PeakModel) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def model_from_json(text: str, *, where: str = "peak model") -> PeakModel:
+def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
     """Read a model again.
 
     Raises
@@ -257,6 +257,6 @@ def model_from_json(text: str, *, where: str = "peak model") -> PeakModel:
 
 
 @functools.cache
-def default_model() -> PeakModel:
+def shipped_model() -> PeakModel:
     """The model that is shipped."""
-    return model_from_json((resources.files(__package__) / DEFAULT).read_text("utf-8"))
+    return read_peak_model((resources.files(__package__) / DEFAULT).read_text("utf-8"))

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.predict.calibrate import Runs
 from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.model import LEVEL, PeakModel, default_model
+from gpuplanner.sizing.predict.model import LEVEL, PeakModel, shipped_model
 from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
 from gpuplanner.sizing.predict.rows import READ, Question, question
 from gpuplanner.sizing.predict.tools import ANY
@@ -51,7 +51,7 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     Examples
     --------
     >>> row = {"model": "llama-2-7b", "method": "lora", "framework": "litgpt", "seq_len": 1304, "gpu_mem_gib": 40}
-    >>> predict(question(row), default_model()).level
+    >>> predict(question(row), shipped_model()).level
     'tool seen'
     """
     if asked.job is None:
@@ -79,7 +79,7 @@ def predict_rows(
     rows: Iterable[Mapping[str, Any]], model: PeakModel | None = None, *, tool: str | None = None
 ) -> list[Predicted]:
     """Predict rows of a table; only columns of `READ` are looked at."""
-    model = model or default_model()
+    model = model or shipped_model()
     remembered: dict[tuple[Any, ...], Predicted] = {}
     answers = []
     for row in rows:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.sizing.predict import default_model, learned, measured_runs, predict_table, scored
+from gpuplanner.sizing.predict import learned, measured_runs, predict_table, scored, shipped_model
 from gpuplanner.sizing.predict.evaluate import evaluate
-from gpuplanner.sizing.predict.model import model_from_json, model_to_json
+from gpuplanner.sizing.predict.model import peak_model_text, read_peak_model
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
 
@@ -85,13 +85,13 @@ def test_five_runs_move_their_tool_and_nobody_else(rows):
     mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
         source=pl.lit("trl"), measured_peak_gib=pl.col("measured_peak_gib").cast(pl.Float64) * 1.2
     )  # fmt: skip
-    model = default_model()
+    model = shipped_model()
     runs, _ = measured_runs(mine)
     after, before = learned(model, runs), model
     assert after.tools["litgpt"] == before.tools["litgpt"]
     assert "trl" in after.tools
     assert "trl" not in learned(model, runs.take(np.arange(4))).tools
-    assert model_from_json(model_to_json(after)) == after
+    assert read_peak_model(peak_model_text(after)) == after
 
 
 def test_rows_that_say_too_little_say_what_to_add():
