@@ -43,15 +43,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
-    "forecast --backtest: what runs on, and what will come": (
-        "demand/hazards: Hazards",
-        "demand/hazards: fit_hazards",
-        "demand/hazards: group_numbers",
-        "demand/hazards: remaining_run_time",
-        "demand/hazards: width_class",
-        "demand/runoff: RunOff",
-        "demand/runoff: run_off",
-    ),
     "plan: one that holds under several forecasts, one that rolls on, and the order of its drains": (
         "planner/numbered/transition: transition",
         "planner/online: roll",

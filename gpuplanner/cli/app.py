@@ -31,8 +31,8 @@ PATIENCE_S = 0.5
 """Compiled code that has not given way by then is interrupted."""
 
 COMMANDS = (
-    *("inbox", "live", "bill", "phases", "hints", "size"),
-    *("walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate", "claims"),
+    *("inbox", "readings", "phases", "hints", "size"),
+    *("forecast", "walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate", "claims"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 

@@ -1,4 +1,4 @@
-"""Commands that walk: ``forecast``, ``plan``, ``report``, ``demo`` and ``notebook``."""
+"""Commands that walk: ``plan``, ``report``, ``demo`` and ``notebook``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, ScenarioPath, Seed, Set, TimeLimit, Tz
+from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, Seed, Set, TimeLimit, Tz
 from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file
 from gpuplanner.cli.services import (
     Latencies,
@@ -22,7 +22,7 @@ from gpuplanner.cli.services import (
     service_files,
     size_services,
 )
-from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.show import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,34 +43,6 @@ def load_scenario(text: str, assignments: list[str] | None = None, **overrides: 
         scenario = Scenario.from_yaml(path)
     given = {name: value for name, value in overrides.items() if value is not None}
     return replace(scenario.with_text(assignments or []), **given)
-
-
-@app.command()
-def forecast(
-    scenario: ScenarioPath,
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Forecast the demand for each profile, with the past error of every model."""
-    from gpuplanner.study.future.outlook import OUTLOOKS, left_out
-
-    asked = load_scenario(scenario, assignments, board=board, seed=seed)
-    found = OUTLOOKS["rightsized"](asked).result
-    if as_json:
-        rows = {name: getattr(found, name).to_dicts() for name in ("choice", "scores", "forecast")}
-        show(rows | {"jobs_left_out": left_out(asked)}, as_json=True)
-        return
-    show_frame(found.choice, as_json=False, title="model used for each series")
-    pooled = found.scores.filter(found.scores["unique_id"].str.starts_with("all/"))
-    show_frame(pooled, as_json=False, title="score of every model on past origins, pool")
-    if not quiet:
-        for reason, jobs in left_out(asked).items():
-            if jobs:
-                say(f"left out of the demand: {jobs:,} job(s), {reason}")
-        say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Demand: jobs to series of concurrent instances by tenant and profile, and to sample paths of what will be wanted."""
 
 from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time
+from gpuplanner.demand.record import complete_until
 from gpuplanner.demand.run_times import impute_run_times
 from gpuplanner.demand.runoff import RunOff, run_off
 from gpuplanner.demand.series import CLOCKS, demand_series, excluded
@@ -11,6 +12,7 @@ __all__ = [
     "POOL",
     "Hazards",
     "RunOff",
+    "complete_until",
     "demand_series",
     "excluded",
     "fit_hazards",

@@ -23,10 +23,12 @@ PATHS = 200
 DAY_H = 24.0
 LOOK_BACK_H = 8 * 7 * DAY_H
 """Blocks that begin earlier say nothing of the next one."""
+SHIFTS_H = np.arange(-3.0, 4.0)
+"""A block may begin up to three hours from the hour of the origin: more blocks, and the hour is hardly missed."""
 FEWEST_BLOCKS = 3
-"""With fewer whole blocks to draw from, days are drawn one by one."""
+"""With whole blocks of fewer days to draw from, days are drawn one by one."""
 HALF_LIFE_H = 14 * DAY_H
-SAME_DAY = 3.0
+SAME_DAY = 6.0
 """How much likelier a block is whose days are weekends where those ahead are."""
 LIKENESS = 2.0
 """Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
@@ -129,18 +131,24 @@ class RunOff:
         law = fit_hazards(
             jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=decay(now - np.minimum(jobs.end, now))
         )
-        shape = (len(self.names), PATHS, steps)
-        running, coming = np.zeros(shape), np.zeros(shape)
         blocks = _blocks(origin, steps, self.slot_h)
         noise = np.random.default_rng((seed, origin, ODD)).gumbel(size=(PATHS, *blocks.shape))
-        wanted = {number for name in series for number in self._members(name)}
-        for number in sorted(wanted):
-            name = self.names[number]
-            mine = jobs._of(jobs.series == number)
-            rng = np.random.default_rng((seed, origin, zlib.crc32(name.encode())))
-            running[number] = mine._still_wanted(law, now, steps, rng)
-            coming[number] = mine._to_come(law, now, steps, blocks, noise, rng)
-        return self._sums(series, running), self._sums(series, coming)
+        order = np.argsort(jobs.series, kind="stable")
+        edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
+
+        def drawn(number: int) -> tuple[np.ndarray, np.ndarray]:
+            mine = jobs._of(order[edges[number] : edges[number + 1]])
+            rng = np.random.default_rng((seed, origin, zlib.crc32(self.names[number].encode())))
+            running = mine._still_wanted(law, now, steps, rng)
+            return running, mine._to_come(law, now, steps, blocks, noise, rng)
+
+        shape = (len(series), PATHS, steps)
+        running, coming = np.zeros(shape), np.zeros(shape)
+        for row, name in enumerate(series):
+            for number in self._members(name):
+                for total, part in zip((running, coming), drawn(number), strict=True):
+                    total[row] += part
+        return running, coming
 
     def _of(self, chosen: np.ndarray) -> RunOff:
         return replace(
@@ -267,12 +275,14 @@ def _blocks(origin: int, steps: int, slot_h: float) -> np.ndarray:
     numpy.ndarray, shape (n_pieces, n_blocks)
     """
     now, stride = origin * slot_h, max(DAY_H, slot_h)
-    starts = now - stride * np.arange(1, int(LOOK_BACK_H / stride) + 1)
+    days = now - stride * np.arange(1, int(LOOK_BACK_H / stride) + 1)
+    starts = (days[:, None] + (SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()
     starts = starts[starts >= 0]
     whole = starts[starts <= now - steps * slot_h]
-    if len(whole) >= FEWEST_BLOCKS or not len(starts):
+    if len(whole) >= FEWEST_BLOCKS * len(SHIFTS_H) or not len(starts):
         return whole[None]
-    return np.tile(starts, (int(-(-steps * slot_h // stride)), 1))
+    single = starts[starts <= now - stride]
+    return np.tile(single, (int(-(-steps * slot_h // stride)), 1))
 
 
 def occupancy(

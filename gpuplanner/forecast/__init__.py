@@ -1,22 +1,34 @@
 """Forecasts of demand with their past error, quantiles with measured coverage."""
 
 from gpuplanner.forecast.backtest import Backtest, backtest
+from gpuplanner.forecast.candidates import CANDIDATES, affordable
 from gpuplanner.forecast.choose import choose, score
+from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores
+from gpuplanner.forecast.judge import Judged, judge
 from gpuplanner.forecast.models import MODELS, RULES
 from gpuplanner.forecast.reconcile import reconcile_to_pool
 from gpuplanner.forecast.result import ForecastResult, forecast_demand
 from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
 __all__ = [
+    "CANDIDATES",
+    "CHOSEN",
     "MODELS",
     "RULES",
     "Backtest",
     "ForecastResult",
+    "Judged",
+    "affordable",
+    "ahead_table",
     "backtest",
     "choose",
     "coverage",
+    "fold_scores",
+    "fold_table",
     "forecast_demand",
+    "judge",
     "mae",
+    "mean_scores",
     "pinball",
     "reconcile_to_pool",
     "score",

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from time import process_time
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
+from gpuplanner.forecast.candidates import (
+    CANDIDATES,
+    HOUR_OF_DAY,
+    NEED_JOBS,
+    RUN_OFF,
+    RUN_OFF_MEDIAN,
+    WITH_QUANTILES,
+    Known,
+    hour_quantiles,
+    usable_candidates,
+)
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
-from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, predict, rule_of, usable_models
+from gpuplanner.forecast.intervals import LEVELS
+from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, predict, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
+
+CHUNK = 64
+"""Series whose paths are held at once."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,26 @@ class Backtest:
         Unit of MASE at each origin.
     spread : numpy.ndarray, shape (n_series, n_origins)
         Standard deviation of the last four weeks before each origin.
+    unit : numpy.ndarray, shape (n_series, n_origins + 1)
+        The same, 0 where a series had not begun, and before the end.
+    largest : numpy.ndarray, shape (n_series, n_origins + 1)
+        Largest value seen before each origin, and before the end.
+    cap : numpy.ndarray, shape (n_series,)
+        What each series can at most be; infinite where nothing is known of it.
+    allowed : numpy.ndarray of bool, shape (n_origins + 1, n_models, n_series)
+        Whether a candidate fits what was seen of a series before each origin, and before the end; where it does
+        not, the last value stands in for it.
+    full : numpy.ndarray of bool, shape (n_origins + 1, n_series)
+        Whether a series fell under the rule "full" then: the others make no common record.
+    gap : int
+        Slots between an origin and the first slot that is forecast.
+    own_quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
+        Of candidates that say quantiles themselves.
+    seen : list of numpy.ndarray
+        For each origin and the end, the demand before it as it was known then, shape (n_series, origin); empty
+        where that is the series itself.
+    cpu_s : dict of str to float
+        CPU seconds of each candidate, over all series and origins.
     """
 
     grid: SeriesGrid
@@ -49,6 +87,30 @@ class Backtest:
     predicted: dict[str, np.ndarray]
     scale: np.ndarray
     spread: np.ndarray
+    unit: np.ndarray
+    largest: np.ndarray
+    cap: np.ndarray
+    allowed: np.ndarray
+    full: np.ndarray
+    gap: int = 0
+    own_quantiles: dict[str, np.ndarray] = field(default_factory=dict)
+    seen: tuple[np.ndarray, ...] = ()
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def said(self, model: str) -> np.ndarray:
+        """Quantiles that a candidate said at every origin, shape (n_series, n_origins, horizon, n_levels)."""
+        if model in self.own_quantiles:
+            return self.own_quantiles[model]
+        mean = self.predicted[model]
+        return np.broadcast_to(mean[..., None], (*mean.shape, len(LEVELS)))
+
+    def known_at(self, place: int) -> np.ndarray:
+        """Outcomes of all origins as far as they were known at one, NaN elsewhere; `place` may be the end."""
+        edge = (*self.origins, self.grid.values.shape[1])[place]
+        slots = np.array(self.origins)[:, None] + self.gap + np.arange(self.horizon)
+        history = self.seen[place] if self.seen else self.grid.values
+        known = history[:, np.minimum(slots, edge - 1)]
+        return np.where((slots < edge) & ~np.isnan(self.actual), known, np.nan)
 
     def to_frame(self) -> pl.DataFrame:
         """All forecasts as a long table.
@@ -66,7 +128,7 @@ class Backtest:
                     "unique_id": uid,
                     "model": model,
                     "cutoff": grid.time(origin),
-                    "ds": [grid.time(origin + int(slot)) for slot in ahead],
+                    "ds": [grid.time(origin + self.gap + int(slot)) for slot in ahead],
                     "y": self.actual[row, place],
                     "mean": self.predicted[model][row, place],
                 }
@@ -77,7 +139,19 @@ class Backtest:
         ).sort("unique_id", "model", "cutoff", "ds")
 
 
-def backtest(demand: pl.DataFrame, *, horizon: int, windows: int = 8, step: int | None = None) -> Backtest:
+def backtest(
+    demand: pl.DataFrame,
+    *,
+    horizon: int,
+    windows: int = 8,
+    step: int | None = None,
+    gap: int = 0,
+    known: Known | None = None,
+    models: Sequence[str] = MODELS,
+    caps: Mapping[str, float] | None = None,
+    walk: bool = False,
+    seed: int = 1,
+) -> Backtest:
     """Forecast every series from several origins in its past.
 
     Parameters
@@ -87,11 +161,23 @@ def backtest(demand: pl.DataFrame, *, horizon: int, windows: int = 8, step: int 
     horizon : int
         Slots to forecast at each origin.
     windows : int
-        Number of origins; the last one lies `horizon` before the end of the history. Fewer if the history
-        is too short for so many different ones.
+        Number of origins; the last one lies `gap` and `horizon` before the end of the history. Fewer if the
+        history is too short for so many different ones.
     step : int, optional
         Slots between origins. Default: as far apart as the history allows, whole seasons where it can, no
         more than the horizon or three seasons, whichever is longer.
+    gap : int
+        Slots between an origin and the first slot that is forecast: the time that it takes to act on a forecast.
+    known : Known, optional
+        What is known of the jobs behind the series; candidates that need it are left out without it.
+    models : sequence of str
+        Candidates, of ``forecast.CANDIDATES``; the naive forecast is always among them.
+    caps : mapping of str to float, optional
+        What a series can at most be: its quota, or the GPUs of its fleet.
+    walk : bool
+        Spread the origins over the last half of the history, at hours that walk through the day.
+    seed : int
+        Of the sample paths.
 
     Returns
     -------
@@ -113,49 +199,128 @@ def backtest(demand: pl.DataFrame, *, horizon: int, windows: int = 8, step: int 
     ((48, 56, 64, 72), ('constant',))
     """
     grid = as_grid(demand)
-    origins, step = _origins(grid, horizon, windows, step)
+    origins, step = _origins(grid, gap + horizon, windows, step, walk)
+    ends = (*origins, grid.values.shape[1])
+    seen = tuple(_as_seen(grid, known, end) for end in ends) if known else ()
     recent = HISTORY_WEEKS * grid.week
+    wanted = [
+        model for model in CANDIDATES if model in (NAIVE, *models) and (known or model not in NEED_JOBS)
+    ]
     shape = (len(grid.ids), len(origins), horizon)
-    predicted = {model: np.full(shape, np.nan) for model in MODELS}
+    predicted = {model: np.full(shape, np.nan) for model in wanted}
+    quantiles = {model: np.full((*shape, len(LEVELS)), np.nan) for model in wanted if model in WITH_QUANTILES}
+    cpu_s = dict.fromkeys(wanted, 0.0)
     actual = np.full(shape, np.nan)
-    scale, spread = np.full(shape[:2], np.nan), np.full(shape[:2], np.nan)
-    rules, models = [], []
+    scale = np.full(shape[:2], np.nan)
+    unit, largest = (np.zeros((len(grid.ids), len(ends))) for _ in range(2))
+    rules, usable = [], []
+    full = np.zeros((len(ends), len(grid.ids)), dtype=bool)
+    allowed = np.zeros((len(ends), len(wanted), len(grid.ids)), dtype=bool)
     for row in range(len(grid.ids)):
         begin = int(np.isnan(grid.values[row]).sum())  # unknown only before the series begins
         history = grid.values[row, begin:]
         rules.append(rule_of(history, season=grid.season, week=grid.week))
-        models.append(usable_models(rules[-1], length=len(history), season=grid.season, week=grid.week))
-        for place, origin in enumerate(origins):
-            if origin - begin < 2:
+        fit = usable_candidates(rules[-1], length=len(history), season=grid.season, week=grid.week)
+        usable.append(tuple(model for model in wanted if model in fit))
+        for place, end in enumerate(ends):
+            past = (seen[place] if known else grid.values)[row, begin:end]
+            if len(past) < 2:
+                allowed[place, 0, row] = True
                 continue
-            past = grid.values[row, begin:origin]
-            actual[row, place] = grid.values[row, origin : origin + horizon]
+            rule = rule_of(past, season=grid.season, week=grid.week)
+            full[place, row] = rule == "full"
+            fit = usable_candidates(rule, length=len(past), season=grid.season, week=grid.week)
+            allowed[place, :, row] = [model in fit for model in wanted]
+            unit[row, place], largest[row, place] = past[-recent:].std(), past.max()
+            if place == len(origins):
+                continue
+            actual[row, place] = grid.values[row, end + gap : end + gap + horizon]
             scale[row, place] = seasonal_scale(past, grid.season)
-            spread[row, place] = past[-recent:].std()
-            for model in models[-1]:
-                predicted[model][row, place] = predict(
-                    past, model, horizon, season=grid.season, week=grid.week
-                )
+            for model in (one for one in wanted if one not in NEED_JOBS):
+                clock = process_time()
+                mean, levels = say_alone(past, model, gap, horizon, grid)
+                predicted[model][row, place] = mean
+                if model in quantiles:
+                    quantiles[model][row, place] = levels
+                cpu_s[model] += process_time() - clock
+    if known and RUN_OFF in wanted:
+        for place, origin in enumerate(origins):
+            clock = process_time()
+            said = say_known(known, grid.ids, origin, gap, horizon, seed)
+            predicted[RUN_OFF][:, place], quantiles[RUN_OFF][:, place] = said
+            cpu_s[RUN_OFF] += process_time() - clock
+        for each in (predicted, quantiles):
+            each[RUN_OFF][np.isnan(actual)] = np.nan
+        if RUN_OFF_MEDIAN in wanted:
+            predicted[RUN_OFF_MEDIAN], quantiles[RUN_OFF_MEDIAN] = between(
+                (predicted[RUN_OFF], quantiles[RUN_OFF]), predicted["Median"]
+            )
+            cpu_s[RUN_OFF_MEDIAN] = cpu_s[RUN_OFF] + cpu_s["Median"]
+    cap = np.array([(caps or {}).get(uid, np.inf) for uid in grid.ids])
+    spread = np.where(np.isnan(actual[..., 0]), np.nan, unit[:, :-1])
     return Backtest(
-        grid, horizon, step, origins, tuple(models), tuple(rules), actual, predicted, scale, spread
-    )
+        grid, horizon, step, origins, tuple(usable), tuple(rules), actual, predicted, scale, spread, unit, largest,
+        cap, allowed, full, gap, quantiles, seen, cpu_s,
+    )  # fmt: skip
 
 
-def _origins(grid: SeriesGrid, horizon: int, windows: int, step: int | None) -> tuple[tuple[int, ...], int]:
+def say_alone(
+    past: np.ndarray, model: str, gap: int, horizon: int, grid: SeriesGrid
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a candidate says of one series that it sees alone: mean (horizon,), quantiles (horizon, n_levels)."""
+    if model == HOUR_OF_DAY:
+        if len(past) < grid.season:
+            return say_alone(past, NAIVE, gap, horizon, grid)
+        levels = hour_quantiles(past, gap + horizon, season=grid.season, week=grid.week)[gap:]
+        return levels[:, len(LEVELS) // 2], levels
+    mean = predict(past, model, gap + horizon, season=grid.season, week=grid.week)[gap:]
+    return mean, np.broadcast_to(mean[:, None], (horizon, len(LEVELS)))
+
+
+def say_known(
+    known: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What sample paths say: mean (n_series, horizon), quantiles (n_series, horizon, n_levels)."""
+    means, levels = [], []
+    for first in range(0, len(ids), CHUNK):
+        paths = known.draws(ids[first : first + CHUNK], origin, gap + horizon, seed)[..., gap:]
+        means.append(paths.mean(axis=1))
+        levels.append(np.moveaxis(np.quantile(paths, LEVELS, axis=1), 0, -1))
+    return np.concatenate(means), np.concatenate(levels)
+
+
+def between(paths: tuple[np.ndarray, np.ndarray], median: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of what paths say and of the model Median."""
+    return (paths[0] + median) / 2, (paths[1] + median[..., None]) / 2
+
+
+def _as_seen(grid: SeriesGrid, known: Known, end: int) -> np.ndarray:
+    """Demand before a slot as it was known then; unknown before a series begins."""
+    return np.where(np.isnan(grid.values[:, :end]), np.nan, known.seen(grid.ids, end))
+
+
+def _origins(
+    grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool
+) -> tuple[tuple[int, ...], int]:
     """Ends of history to forecast from, ascending, and the distance between them."""
-    last = grid.values.shape[1] - horizon
-    if horizon < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
+    last = grid.values.shape[1] - ahead
+    if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
         text = message(
             "forecast: history",
             "horizon, windows and step of at least 1, and two slots more than the horizon",
-            f"horizon {horizon}, windows {windows}, step {step}, {grid.values.shape[1]} slots",
+            f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} slots",
             "Shorten the horizon or give a longer history.",
         )
         raise SchemaError(text)
     earliest = min(2 * grid.week, max(2 * grid.season, last // 2), last)
-    if step is None:
+    if step is None and walk:
+        earliest = min(max(earliest, grid.values.shape[1] // 2), last)
+        step = max((last - earliest) // max(windows - 1, 1), 1)
+        while step > 1 and gcd(step, grid.season) > 1:
+            step -= 1
+    elif step is None:
         room = (last - earliest) // max(windows - 1, 1)
-        step = max(min(room, max(horizon, 3 * grid.season)), 1)
+        step = max(min(room, max(ahead, 3 * grid.season)), 1)
         step -= step % grid.season if step > grid.season else 0
     origins = [last - step * back for back in range(windows) if last - step * back >= earliest]
     return tuple(reversed(origins)), step

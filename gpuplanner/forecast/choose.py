@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import Backtest
+from gpuplanner.forecast.candidates import CANDIDATES
 from gpuplanner.forecast.intervals import LEVELS, left_out_quantiles, scaled_errors
 from gpuplanner.forecast.models import MODELS, NAIVE
 from gpuplanner.forecast.scores import coverage, mae, pinball, smape
@@ -75,18 +76,67 @@ def choose(scores: pl.DataFrame) -> pl.DataFrame:
     >>> choose(scores.with_columns(mase=pl.Series([2.0, 1.0]), mae=pl.Series([4.0, 2.0]))).rows()
     [('a', 'Median')]
     """
-    error = pl.coalesce("mase", "mae")
-    naive = error.filter(pl.col("model") == NAIVE).first().over("unique_id")
-    own = pl.when(naive > 0).then(error / naive).when(error > 0).then(WORST).otherwise(1.0)
-    common = pl.col("own").filter(pl.col("rule") == "full").mean().over("model")
-    record = OWN_WEIGHT * pl.col("own") + (1 - OWN_WEIGHT) * common.fill_null(pl.col("own"))
-    return (
-        scores.with_columns(own=own.clip(upper_bound=WORST))
-        .with_columns(record=record)
-        .filter(pl.col("record") == pl.col("record").min().over("unique_id"))
-        .group_by("unique_id", maintain_order=True)
-        .agg(pl.col("model").first())
-    )
+    table = scores.with_columns(error=pl.coalesce("mase", "mae"))
+    ids = table["unique_id"].unique(maintain_order=True).to_list()
+    models = [model for model in CANDIDATES if (table["model"] == model).any()]
+    place = {uid: number for number, uid in enumerate(ids)}
+    error = np.full((len(models), len(ids)), np.nan)
+    usable, full = np.zeros(error.shape, dtype=bool), np.zeros(len(ids), dtype=bool)
+    for uid, model, rule, value in table.select("unique_id", "model", "rule", "error").iter_rows():
+        at = models.index(model), place[uid]
+        error[at], usable[at] = np.nan if value is None else value, True
+        full[place[uid]] = rule == "full"
+    naive = error[models.index(NAIVE)] if NAIVE in models else np.full(len(ids), np.nan)
+    chosen = pick(relative(error, naive), full, shut_out=~usable)
+    return pl.DataFrame({"unique_id": ids, "model": [models[one] for one in chosen]})
+
+
+def relative(error: np.ndarray, naive: np.ndarray) -> np.ndarray:
+    """Records relative to the naive forecast, cut off at :data:`WORST`.
+
+    Parameters
+    ----------
+    error : numpy.ndarray, shape (n_models, n_series)
+        Mean error or cost; NaN where there is none.
+    naive : numpy.ndarray, shape (n_series,)
+        Of the naive forecast.
+
+    Examples
+    --------
+    >>> relative(np.array([[2.0, 0.0], [1.0, 3.0]]), np.array([2.0, 0.0])).tolist()
+    [[1.0, 1.0], [0.5, 3.0]]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(
+            naive > 0, error / naive, np.where(error > 0, WORST, np.where(error == 0, 1.0, np.nan))
+        )
+    return np.minimum(ratio, WORST)
+
+
+def pick(own: np.ndarray, full: np.ndarray, *, shut_out: np.ndarray) -> np.ndarray:
+    """Number of the model with the best record, own and common; of equal ones the first.
+
+    Parameters
+    ----------
+    own : numpy.ndarray, shape (n_models, n_series)
+        Records relative to the naive forecast; NaN where there is none.
+    full : numpy.ndarray of bool, shape (n_series,)
+        Series whose records make the common one.
+    shut_out : numpy.ndarray of bool, shape (n_models, n_series)
+        Models that are not to be chosen.
+
+    Examples
+    --------
+    >>> none = np.zeros((2, 1), dtype=bool)
+    >>> pick(np.array([[1.0], [0.5]]), np.array([True]), shut_out=none).tolist()
+    [1]
+    """
+    seen = ~np.isnan(own) & full
+    count = seen.sum(axis=1)
+    common = np.where(count > 0, np.where(seen, own, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)[:, None]
+    record = OWN_WEIGHT * own + (1 - OWN_WEIGHT) * np.where(np.isnan(common), own, common)
+    record = np.where(shut_out | np.isnan(record), np.inf, record)
+    return np.asarray(record.argmin(axis=0))
 
 
 def _scores(

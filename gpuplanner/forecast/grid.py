@@ -71,7 +71,8 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     Raises
     ------
     SchemaError
-        If there are fewer than two slots, a slot stands twice, or slots do not lie on one grid.
+        If there are fewer than two slots, a slot stands twice, slots do not lie on one grid, or a value is
+        infinite or negative.
 
     Examples
     --------
@@ -83,6 +84,16 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     ([[1.0, 2.0, 2.0, 5.0]], (1,), 24)
     """
     table = conform(demand, Demand, where="forecast: demand").select("unique_id", "ds", "y")
+    odd = table.filter(~pl.col("y").is_finite() | (pl.col("y") < 0))
+    if odd.height:
+        first = odd.sort("unique_id", "ds").row(0, named=True)
+        text = message(
+            "forecast: demand",
+            "finite values of at least 0",
+            f"{odd.height} others, first {first['y']} in {first['unique_id']!r} at {first['ds']}",
+            "Mend or leave out these slots; a slot without a row carries the last value on.",
+        )
+        raise SchemaError(text)
     times = table["ds"].unique().sort()
     if len(times) < 2:
         text = message(

@@ -291,3 +291,59 @@ def test_one_script_may_give_the_same_options_for_every_source(tmp_path: Path):
     assert done.returncode == 0
     assert json.loads(done.stdout)["gpu_hours"] == 2.0
     assert done.stderr.splitlines()[0] == "gpuplanner: warning: source 'itp': tz: changes nothing here"
+
+
+def test_forecast_from_many_origins_names_what_was_chosen_and_keeps_every_fold(command, tmp_path):
+    import polars as pl
+
+    place = tmp_path / "folds.parquet"
+    models = "Naive,SeasonalNaive,HourOfDay,RunOff"
+    code, out, _ = command(
+        "forecast",
+        "sample",
+        "--backtest",
+        "--models",
+        models,
+        "--folds",
+        "10",
+        "-o",
+        str(place),
+        "--json",
+        "--quiet",
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert set(found["series"][0]) == {
+        *(
+            "unique_id",
+            "model",
+            "rule",
+            "folds",
+            "mase",
+            "pinball",
+            "coverage_90",
+            "realised_cost",
+            "cpu_s",
+            "chosen",
+        )
+    }
+    assert {row["model"] for row in found["mean"]} == {*models.split(","), "chosen"}
+    assert found["costs"]["unmet_gpu_hour"] == 10
+    folds = pl.read_parquet(place)
+    assert folds.columns[:6] == ["unique_id", "model", "cutoff", "ds", "y", "mean"]
+    assert folds.filter(model="chosen")["unique_id"].n_unique() == 7
+    assert folds["cutoff"].n_unique() == 6  # four of ten only calibrate
+
+
+def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
+    import polars as pl
+
+    place = tmp_path / "paths.parquet"
+    options = ("--at", "2026-02-20", "--horizon", "6", "--paths", str(place))
+    code, out, _ = command("forecast", "sample", *options, "--json", "--quiet")
+    assert code == 0
+    assert len(json.loads(out)["running"]) >= 4
+    paths = pl.read_parquet(place)
+    assert paths.columns == ["unique_id", "path", "ds", "y"]
+    assert paths.height == 7 * 200 * 6
+    assert command("forecast", "sample", "--at", "soon")[0] == 2

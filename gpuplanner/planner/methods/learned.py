@@ -9,7 +9,7 @@ from gpuplanner.planner.program.families import Floor
 
 
 @dataclass
-class Known:
+class Learned:
     """What a search was told, and what it has learnt besides its best plan and bound.
 
     Parameters

@@ -10,7 +10,7 @@ import numpy as np
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.stages import METHOD_STAGES, State
 from gpuplanner.planner.methods.switches import calmed, keeps_switches
 from gpuplanner.planner.program.explain import explain, explain_limits
@@ -119,7 +119,7 @@ def plan(
 
 def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[State, str]:
     limited = fluid.problem.limits.switches_per_day is not None
-    known, state = Known(calendars), State()
+    known, state = Learned(calendars), State()
     stopped_by = None
     try:
         for state in METHOD_STAGES[method](fluid, known, effort):
@@ -139,7 +139,7 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
     return state, stopped_by or effort.why_spent() or "passes"
 
 
-def _calm(fluid: Fluid, state: State, known: Known, effort: Effort) -> State:
+def _calm(fluid: Fluid, state: State, known: Learned, effort: Effort) -> State:
     """The state with a plan that keeps the limit on switches, or without a plan."""
     counts = calmed(fluid, state.plan, known, state.bound, effort)
     return replace(state, counts=None, cost=float("inf")).better(fluid, counts)

@@ -12,7 +12,7 @@ from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.forward import sweep
 from gpuplanner.planner.methods.greedy import greedy_counts
-from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.whole_horizon import solve_whole
 from gpuplanner.planner.methods.windows import improved
@@ -65,7 +65,7 @@ class State:
 Stages = Iterator[State]
 
 
-def auto(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def auto(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Exactly where the fleet is small enough, else in rounds."""
     found = dynamic_counts(fluid, effort.share(0.5), max_states=_FEW_STATES)
     if found is not None:
@@ -75,7 +75,7 @@ def auto(fluid: Fluid, known: Known, effort: Effort) -> Stages:
         yield from rounds(fluid, known, effort)
 
 
-def rounds(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Rounds of bound and plan, each with floors of wider windows, then everything at once."""
     # The best constant plan is there at once, should the time not suffice for more.
     known.constant, _ = static_counts(fluid, effort.share(0.3))
@@ -114,7 +114,7 @@ def rounds(fluid: Fluid, known: Known, effort: Effort) -> Stages:
         yield state.better(fluid, best).tighter(proven)
 
 
-def exact(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Dynamic programming over all states, for small fleets."""
     found = dynamic_counts(fluid, effort)
     if found is None:
@@ -129,19 +129,19 @@ def exact(fluid: Fluid, known: Known, effort: Effort) -> Stages:
     yield State().better(fluid, counts).tighter(bound)
 
 
-def greedy(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Slot after slot without looking ahead, with the bound of all plans."""
     state = State().better(fluid, greedy_counts(fluid, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
-def calendar(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Few different vectors of counts, with the bound of all plans."""
     state = State().better(fluid, calendar_counts(fluid, known.calendars, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
-def _bounded(fluid: Fluid, state: State, known: Known, effort: Effort) -> Stages:
+def _bounded(fluid: Fluid, state: State, known: Learned, effort: Effort) -> Stages:
     found = window_floors(fluid, 1, (), effort)
     if found is None:
         yield state
@@ -152,7 +152,7 @@ def _bounded(fluid: Fluid, state: State, known: Known, effort: Effort) -> Stages
     yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(bound)
 
 
-def static(fluid: Fluid, known: Known, effort: Effort) -> Stages:
+def static(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """One vector of counts for all slots."""
     counts, bound = static_counts(fluid, effort)
     yield State().better(fluid, counts).tighter(bound)

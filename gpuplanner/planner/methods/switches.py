@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import cheapest_path
-from gpuplanner.planner.methods.learned import Known
+from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.windows import improved
 from gpuplanner.planner.numbered.assign import most_switches
@@ -31,7 +31,7 @@ def keeps_switches(fluid: Fluid, counts: Counts) -> bool:
     return limit is None or most_switches(fluid.problem, fluid.layouts, counts) <= limit
 
 
-def calmed(fluid: Fluid, counts: Counts, known: Known, bound: float, effort: Effort) -> Counts | None:
+def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort) -> Counts | None:
     """A plan within the limit, as cheap as can be found.
 
     Parameters
@@ -40,7 +40,7 @@ def calmed(fluid: Fluid, counts: Counts, known: Known, bound: float, effort: Eff
         The arrays.
     counts : ndarray of int, shape (n_slots, n_layouts)
         A plan that breaks the limit.
-    known : Known
+    known : Learned
         States, floors and the constant plan of the search.
     bound : float
         Cost that no plan undercuts.

@@ -1,0 +1,208 @@
+"""``forecast``: what will be wanted, how sure that is, and how often it was wrong."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from gpuplanner.cli.app import app, say
+from gpuplanner.cli.options import Board, Json, Quiet, ScenarioPath, Seed, Set
+from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.walk import load_scenario
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gpuplanner.scenario import Scenario
+
+HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 0.5
+"""Of ``--backtest``: slots forecast, slots before them, origins, CPU seconds a series."""
+
+
+@app.command()
+def forecast(
+    scenario: ScenarioPath,
+    assignments: Set = None,
+    board: Board = None,
+    back: Annotated[
+        bool, typer.Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
+    ] = False,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Slots to forecast.")] = None,
+    gap: Annotated[
+        int | None, typer.Option(min=0, help="Slots between an origin and the first one that is forecast.")
+    ] = None,
+    folds: Annotated[int, typer.Option(min=1, help="Origins; the first two fifths only calibrate.")] = FOLDS,
+    budget: Annotated[
+        float, typer.Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
+    ] = BUDGET_S,
+    models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
+    known: Annotated[
+        bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
+    ] = True,
+    by: Annotated[str, typer.Option(help="Series of GPUs by tenant, or of instances by profile.")] = "tenant",
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
+    ] = None,
+    paths: Annotated[
+        Path | None, typer.Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
+    ] = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
+    asked = load_scenario(scenario, assignments, board=board, seed=seed)
+    instant = _instant(at, asked.tz)
+    if back:
+        _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds,
+                  budget, models, known, paths, out, as_json, quiet)  # fmt: skip
+        return
+    if out is not None or models is not None:
+        text = "-o and --models belong to --backtest"
+        raise typer.BadParameter(text)
+    if instant is None and paths is None and horizon is None and gap is None and _has_jobs(asked):
+        _by_profile(asked, as_json, quiet)
+        return
+    _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, paths, as_json, quiet)
+
+
+def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
+    """Instances of every profile of the board, as a plan takes them."""
+    from gpuplanner.study.future.outlook import OUTLOOKS, left_out
+
+    found = OUTLOOKS["rightsized"](asked).result
+    if as_json:
+        rows = {name: getattr(found, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        show(rows | {"jobs_left_out": left_out(asked)}, as_json=True)
+        return
+    show_frame(found.choice, as_json=False, title="model used for each series")
+    pooled = found.scores.filter(found.scores["unique_id"].str.starts_with("all/"))
+    show_frame(pooled, as_json=False, title="score of every model on past origins, pool")
+    if not quiet:
+        for reason, jobs in left_out(asked).items():
+            if jobs:
+                say(f"left out of the demand: {jobs:,} job(s), {reason}")
+        say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
+
+
+def _backtest(
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
+    models: str | None, known: bool, paths: Path | None, out: Path | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Scores of every candidate and of what was chosen, from many origins."""
+    from gpuplanner.forecast import CANDIDATES, affordable, fold_scores, fold_table, mean_scores
+    from gpuplanner.names import resolve
+    from gpuplanner.study.future.rolling import rolling, wanted
+
+    source = wanted(asked, at=at, by=resolve(by, ("tenant", "profile"), what="--by"))
+    kept, left = affordable(budget, folds)
+    if models is not None:
+        kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
+        left = ()
+    if not quiet:
+        for remark in source.remarks:
+            say(remark)
+        if left:
+            say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}")
+        say(f"forecasting {len(source.ids)} series from {folds} origins ...")
+    judged = rolling(
+        source, horizon=horizon, gap=gap, folds=folds, models=kept, price=asked.unmet_price,
+        with_known=known, seed=asked.seed,
+    )  # fmt: skip
+    scores = fold_scores(judged)
+    mean = mean_scores(scores)
+    _write(out, lambda: fold_table(judged), quiet)
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed), quiet)
+    if as_json:
+        costs = {
+            "planned_gpu_hour": 1.0,
+            "unmet_gpu_hour": asked.unmet_price,
+            "quantile": 1 - 1 / asked.unmet_price,
+        }
+        origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
+        show(
+            {
+                "series": scores.to_dicts(),
+                "mean": mean.to_dicts(),
+                "costs": costs,
+                "origins": origins,
+                "judged_from": judged.first,
+                "horizon": horizon,
+                "gap": gap,
+                "beyond_budget": list(left),
+                "remarks": list(source.remarks),
+            },
+            as_json=True,
+        )
+        return
+    show_frame(mean, as_json=False, title="mean over the series; chosen: what somebody would have got")
+    show_frame(
+        scores.filter(scores["model"] == "chosen").drop("chosen"), as_json=False, title="chosen, by series"
+    )
+    future = scores.filter("chosen").select("unique_id", "model", "rule")
+    show_frame(future, as_json=False, title="choice for the future")
+
+
+def _ahead(
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool, paths: Path | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Forecast GPUs from the end of the data, or from a given origin."""
+    from gpuplanner.study.future.rolling import ahead_of, wanted
+
+    source = wanted(asked, at=at, by=by)
+    choice, table = ahead_of(
+        source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed
+    )
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed), quiet)
+    if as_json:
+        rows = {
+            "running": source.running().to_dicts(),
+            "choice": choice.to_dicts(),
+            "forecast": table.to_dicts(),
+            "remarks": list(source.remarks),
+        }
+        show(rows, as_json=True)
+        return
+    if not quiet:
+        for remark in source.remarks:
+            say(remark)
+    show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
+    show_frame(choice, as_json=False, title="model used for each series")
+    show_frame(table, as_json=False, title="forecast")
+
+
+def _has_jobs(asked: Scenario) -> bool:
+    from gpuplanner.study.past.history import load_trace
+
+    return "jobs" in load_trace(asked.data).tables
+
+
+def _instant(text: str | None, zone: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"--at: expected a time such as 2026-02-14T09:00; got {text!r}"
+        raise typer.BadParameter(reason) from None
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+
+
+def _write(path: Path | None, table: object, quiet: bool) -> None:
+    if path is None:
+        return
+    from gpuplanner.files import require_file, write_atomically
+
+    require_file(path)
+    frame: pl.DataFrame = table()  # type: ignore[operator]
+    write_atomically(path, frame.write_parquet)
+    if not quiet:
+        say(f"written: {path}")

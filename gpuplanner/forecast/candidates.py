@@ -1,0 +1,102 @@
+"""Every way to forecast a series: the named models, the hours of past weeks, and what is known of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gpuplanner.forecast.intervals import LEVELS
+from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, SMOOTHED, usable_models
+
+
+class Known(Protocol):
+    """What is known of the jobs behind series, at any origin and of nothing later."""
+
+    def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
+        """Demand before the origin as it was known then, shape (n_series, origin)."""
+
+    def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
+        """Sample paths of the demand from the origin on, shape (n_series, n_paths, steps)."""
+
+
+HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN = "HourOfDay", "RunOff", "RunOffMedian"
+WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN)
+NEED_JOBS = (RUN_OFF, RUN_OFF_MEDIAN)
+CANDIDATES = (*MODELS, *WITH_QUANTILES)
+"""All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
+
+HourOfDay
+    Quantiles of the same hour over four weeks.
+RunOff
+    Quantiles of sample paths of what runs and what will come.
+RunOffMedian
+    The mean of those and of the model Median.
+"""
+ALWAYS = (NAIVE, "SeasonalNaive", *SMOOTHED)
+"""Yardsticks: in every table, whatever they cost."""
+COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
+    "Median": 0.02,
+    "AutoETS": 0.04,
+    RUN_OFF: 0.01,
+    RUN_OFF_MEDIAN: 0.01,
+}
+"""CPU seconds of one forecast of an hourly series, as measured: what a budget is held against, alike anywhere."""
+
+
+def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
+    """Candidates that a series of this rule and length is forecast with, from simple to elaborate.
+
+    What is known of its jobs says something of any series, however short or quiet.
+
+    Examples
+    --------
+    >>> usable_candidates("constant", length=400, season=24, week=168)
+    ('Naive', 'RunOff')
+    """
+    alone = usable_models(rule, length=length, season=season, week=week)
+    hours = (HOUR_OF_DAY,) if rule not in ("short", "constant") and season > 1 else ()
+    return (*alone, *hours, RUN_OFF, *((RUN_OFF_MEDIAN,) if "Median" in alone else ()))
+
+
+def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Candidates that fit a budget of CPU seconds a series, and those that do not, the dearest first.
+
+    Examples
+    --------
+    >>> affordable(0.05, 21)[1]
+    ('RunOff', 'RunOffMedian')
+    """
+    kept, left = list(CANDIDATES), []
+    free = [model for model in CANDIDATES if model not in ALWAYS]
+    for model in sorted(free, key=lambda one: -COST_S[one]):
+        if budget_s is None or sum(COST_S[one] for one in free if one in kept) * forecasts <= budget_s:
+            break
+        kept.remove(model)
+        left.append(model)
+    return tuple(kept), tuple(left)
+
+
+def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> np.ndarray:
+    """Quantiles of the same slot of the day over the last four weeks.
+
+    Parameters
+    ----------
+    history : numpy.ndarray, shape (n,)
+        At least one season long.
+    steps, season, week : int
+        Slots to forecast, in a season, in a week.
+
+    Returns
+    -------
+    numpy.ndarray, shape (steps, n_levels)
+
+    Examples
+    --------
+    >>> hour_quantiles(np.tile([1.0, 5.0], 10), 3, season=2, week=14)[:, 3].tolist()
+    [1.0, 5.0, 1.0]
+    """
+    days = min(len(history) // season, HISTORY_WEEKS * week // season)
+    table = history[len(history) - days * season :].reshape(days, season)
+    return np.asarray(np.quantile(table, LEVELS, axis=0).T[np.arange(steps) % season])

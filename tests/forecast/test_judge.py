@@ -1,0 +1,101 @@
+"""Quantiles and choice at each origin: from earlier origins alone, capped, and with the coverage that they promise."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.forecast import backtest, fold_scores, fold_table, judge, mean_scores
+from gpuplanner.forecast.judge import plan_at, realised
+
+CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
+
+
+def judged_of(demand, *, price=5.0, first=4, **options):
+    options = {"horizon": 24, "gap": 6, "windows": 10, "models": CHEAP, "walk": True} | options
+    return judge(backtest(demand, **options), price=price, first=first)
+
+
+@pytest.fixture(scope="module")
+def waves(make_demand, daily_wave):
+    return judged_of(
+        make_demand({f"t{number}/gpu": daily_wave(number, 900) for number in range(6)}), windows=20
+    )
+
+
+def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
+    values = {f"t{number}/gpu": daily_wave(number, 700) for number in range(3)}
+    one = judged_of(make_demand(values))
+    for place in (3, 6, 9):
+        origin = one.test.origins[place]
+        noise = {
+            uid: np.concatenate([row[:origin], 50 * row[origin:][::-1] + 3]) for uid, row in values.items()
+        }
+        other = judged_of(make_demand(noise))
+        upto = slice(None, place + 1)
+        assert (one.chosen[:, upto] == other.chosen[:, upto]).all()
+        for model, quantiles in one.quantiles.items():
+            assert quantiles[:, upto].tobytes() == other.quantiles[model][:, upto].tobytes()
+
+
+def test_intervals_hold_what_they_promise_on_waves(waves):
+    table = fold_scores(waves).filter(model="chosen")
+    assert table["coverage_90"].mean() == pytest.approx(0.9, abs=0.05)
+    assert (waves.chosen[:, 8:] != "Naive").all()
+
+
+def test_the_gap_lies_between_origin_and_first_slot(waves):
+    table = fold_table(waves)
+    hours = (table["ds"] - table["cutoff"]).dt.total_hours()
+    assert (hours.min(), hours.max()) == (6, 29)
+    assert len({cutoff.hour for cutoff in table["cutoff"].unique()}) > 6  # walks through the day
+
+
+def test_all_scores_can_be_computed_again_from_the_folds(waves):
+    scores = fold_scores(waves).sort("unique_id", "model")
+    folds = fold_table(waves)
+    names = [name for name in folds.columns if name[0] == "q"]
+    for row in scores.iter_rows(named=True):
+        part = folds.filter(unique_id=row["unique_id"], model=row["model"])
+        y, levels, scale = part["y"].to_numpy(), part.select(names).to_numpy(), part["scale"].to_numpy()
+        assert row["mase"] == pytest.approx((np.abs(y - levels[:, 3]) / scale).mean())
+        assert row["pinball"] == pytest.approx((2 * realised(y, levels, None) / scale).mean())
+        assert row["coverage_90"] == pytest.approx(((y >= levels[:, 0]) & (y <= levels[:, 6])).mean())
+        assert row["realised_cost"] == pytest.approx(realised(y, levels, 5.0).sum() / y.sum())
+    assert mean_scores(scores).filter(model="chosen")["folds"].item() == 16
+
+
+def test_a_quiet_beginning_does_not_blow_up_the_quantiles(make_demand):
+    rng = np.random.default_rng(1)
+    quiet = np.concatenate([np.zeros(500), np.linspace(0, 40, 300), 40 + rng.normal(0, 3, 100)])
+    busy = 40 + rng.normal(0, 3, 900)
+    judged = judged_of(make_demand({"a/gpu": np.maximum(quiet, 0), "b/gpu": busy}), caps={"b/gpu": 45.0})
+    for quantiles in judged.quantiles.values():
+        for place, origin in enumerate(judged.test.origins):
+            assert np.nanmax(quantiles[0, place]) <= 4 * quiet[:origin].max() + 1e-9
+            assert np.nanmax(quantiles[1, place]) <= 45
+            assert (np.diff(quantiles[:, place], axis=-1) >= 0).all()
+
+
+def test_what_is_planned_costs_least_where_demand_is_normal():
+    """Newsvendor: with a unit at 1 and a unit short at p the best plan is the quantile 1 - 1 / p."""
+    law = NormalDist(100, 15)
+    levels = np.array([law.inv_cdf(level) for level in (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)])
+    draws = np.random.default_rng(2).normal(100, 15, 400_000)
+    for price in (4.0, 10.0):
+        best = law.inv_cdf(1 - 1 / price)
+        assert plan_at(levels, price) == pytest.approx(best, rel=0.01)
+        cost = realised(draws, np.broadcast_to(levels, (len(draws), 7)), price).mean()
+        standard = NormalDist().pdf(NormalDist().inv_cdf(1 - 1 / price))
+        assert cost == pytest.approx(100 + price * 15 * standard, rel=0.005)  # mean + price x sigma x density
+
+
+@pytest.mark.parametrize("value", [np.inf, -1.0])
+def test_what_cannot_be_demand_is_refused_with_its_place(make_demand, value):
+    values = np.ones(100)
+    values[7] = value
+    with pytest.raises(SchemaError, match="'a/gpu' at 2026-02-02 07:00"):
+        backtest(make_demand({"a/gpu": values}), horizon=4)

@@ -1,0 +1,115 @@
+"""Forecasts of GPUs by tenant: nothing after the origin is seen, and records that thin out are cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.demand import complete_until
+from gpuplanner.errors import ScenarioError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.rolling import ahead_of, laid_out, wanted
+from gpuplanner.study.past.history import load_trace
+
+FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
+END = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def noised(jobs, at, seed):
+    """The same up to an instant; every later submission, and what remains of every open job, is noise."""
+    hours = np.random.default_rng(seed).exponential(40.0, (3, jobs.height))
+    once, more, run = (pl.duration(microseconds=pl.Series((each * 3.6e9).astype(np.int64))) for each in hours)
+    later, ended = pl.col("submit_time") >= at, (pl.col("end_time") <= at).fill_null(False)
+    begun = (pl.col("start_time") < at).fill_null(False)
+    submit = pl.when(later).then(pl.lit(at) + once).otherwise("submit_time")
+    start = pl.when(begun).then("start_time").otherwise(pl.max_horizontal(submit, pl.lit(at)) + more)
+    end = pl.when(ended).then("end_time").otherwise(pl.max_horizontal(start, pl.lit(at)) + run)
+    return jobs.with_columns(
+        submit_time=submit,
+        start_time=pl.when(ended).then("start_time").otherwise(start),
+        end_time=end,
+        gpus=pl.when(later).then(64.0).otherwise("gpus"),
+        state=pl.when(ended).then(pl.col("state").cast(pl.String)).otherwise(pl.lit("COMPLETED")),
+    )
+
+
+def said(jobs, at):
+    source = laid_out(jobs, trace_end=END, at=at)
+    choice, table = ahead_of(source, horizon=24, gap=6, price=5.0, models=FAST)
+    return choice.write_json() + table.write_json()
+
+
+def test_noise_after_the_origin_changes_nothing():
+    jobs = load_trace("sample").jobs
+    for day in range(18, 28):
+        at = datetime(2026, 2, day, 3 * day % 24, tzinfo=UTC)
+        assert said(jobs, at) == said(noised(jobs, at, day), at)
+
+
+@pytest.mark.long
+@pytest.mark.data
+def test_noise_after_the_origin_changes_nothing_on_a_public_trace(public_data):
+    from gpuplanner.inbox.public.philly import read_philly
+
+    jobs = read_philly([public_data / "philly" / "philly.csv.gz"]).jobs
+    for day in range(1, 11):
+        at = datetime(2017, 11, 2 * day, 5 * day % 24, tzinfo=UTC)
+        assert said(jobs, at) == said(noised(jobs, at, day), at)
+
+
+def test_a_record_of_ended_jobs_is_cut_where_it_thins_out():
+    rng = np.random.default_rng(1)
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    submit = np.sort(rng.uniform(0, 60 * 24, 4000))
+    run = rng.exponential(24.0, 4000)
+    kept = submit + run < 60 * 24
+    jobs = pl.DataFrame(
+        {
+            "start_time": [begin + timedelta(hours=hour) for hour in submit[kept]],
+            "end_time": [begin + timedelta(hours=hour) for hour in (submit + run)[kept]],
+            "gpus": 1.0,
+        }
+    )
+    end = begin + timedelta(days=60)
+    lost = (end - complete_until(jobs, end)) / timedelta(hours=1)
+    # Of exponential runs the share exp(-x / 24) lies behind x hours: a tenth at 55 h.
+    assert lost == pytest.approx(24 * np.log(10), abs=8)
+    still = jobs.with_columns(
+        end_time=pl.when(pl.col("start_time") < jobs["start_time"].max()).then("end_time")
+    )
+    assert complete_until(still, end) == end
+
+
+def test_an_origin_before_all_jobs_is_refused():
+    with pytest.raises(ScenarioError, match="two slots with jobs"):
+        wanted(Scenario(), at=datetime(2025, 1, 1, tzinfo=UTC))
+
+
+def test_the_fleet_is_the_sum_of_its_tenants_in_series_and_paths():
+    source = wanted(Scenario(), at=datetime(2026, 2, 20, tzinfo=UTC))
+    assert source.ids[-1] == "all/gpu"
+    assert source.values[:-1].sum(axis=0) == pytest.approx(source.values[-1])
+    paths = source.paths(24, 6, seed=1)
+    sums = paths.filter(pl.col("unique_id") != "all/gpu").group_by("path", "ds").agg(pl.col("y").sum())
+    both = paths.filter(unique_id="all/gpu").join(sums, on=["path", "ds"], suffix="_sum")
+    assert both.height == 200 * 24
+    assert both["y"].to_numpy() == pytest.approx(both["y_sum"].to_numpy(), abs=1e-9)
+
+
+def test_profiles_can_be_forecast_from_many_origins_too():
+    source = wanted(Scenario(), by="profile")
+    assert {uid.partition("/")[0] for uid in source.ids} == {"all"}
+    assert len(source.ids) > 1
+
+
+def test_what_runs_is_counted_and_what_is_left_of_it_estimated():
+    at = datetime(2026, 2, 20, tzinfo=UTC)
+    jobs = load_trace("sample").jobs
+    runs = jobs.filter(pl.col("start_time") < at, (pl.col("end_time") > at) | pl.col("end_time").is_null())
+    told = wanted(Scenario(), at=at).running()
+    assert told["gpus"].sum() == pytest.approx(runs["gpus"].sum())
+    assert told["jobs"].sum() == runs.height
+    assert (told["remaining_q50_h"] < told["remaining_q90_h"]).all()
