@@ -15,7 +15,7 @@ import gpuplanner
 
 PACKAGE = Path(gpuplanner.__file__).parent
 MOST_FILES = 20
-"""Files on one level, beside its door, that a newcomer can hold in mind."""
+"""Files on one level, beside its door: as many as a newcomer can hold in mind."""
 
 COMING: dict[str, tuple[str, ...]] = {
     "compare: who was due what, who borrowed from whom": (
