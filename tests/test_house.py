@@ -57,8 +57,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "sizing/speed/fast_enough: SpeedNeeds",
         "sizing/speed/fast_enough: smallest_fast_enough",
         "sizing/speed/measurements: own_measurements",
-        "sizing/speed/store: default_model",
-        "sizing/speed/store: model_from_json",
         "sizing/speed/store: model_to_json",
     ),
 }

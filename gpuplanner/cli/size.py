@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpuplanner.sizing.predict import PeakModel
+    from gpuplanner.study.wish import Wish
+
+PLAN = (
+    "rank", "board", "profile", "gpus", "tp", "pp", "dp", "sharding", "recompute", "micro_batch", "concurrency",
+    "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "cost", "currency", "energy_kwh",
+)  # fmt: skip
 
 Rows = Annotated[
     Path | None,
@@ -26,6 +32,30 @@ Rows = Annotated[
 
 @app.command()
 def size(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
+        ),
+    ] = None,
+    task: Annotated[str, typer.Option(help="With --model: train, lora or serve.")] = "train",
+    seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 4096,
+    tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Until it is done: 36h, 7d.")] = None,
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpus", metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."
+        ),
+    ] = None,
+    quantization: Annotated[
+        str, typer.Option(help="Of frozen or served weights: nf4, int8, fp8 and others.")
+    ] = "",
+    latency_ms: Annotated[
+        float | None, typer.Option(help="Serving: time that a token of one sequence may take.")
+    ] = None,
+    risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
     evaluate: Annotated[
         Path | None,
@@ -35,6 +65,13 @@ def size(
     ] = None,
     leave: Annotated[
         str | None, typer.Option(help="With --evaluate: leave out and score this source.")
+    ] = None,
+    seen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PEAKS.csv|DIR",
+            help="Slices by peaks that were seen (job, peak_gib, program, ran_profile, ran), beside what is predicted.",
+        ),
     ] = None,
     learn: Annotated[
         Path | None,
@@ -51,22 +88,77 @@ def size(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the memory of jobs from model and tool before they run, with a bound that says how sure it is."""
-    asked = [
-        name for name, value in (("--table", table), ("--evaluate", evaluate), ("--learn", learn)) if value
-    ]
+    """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
+    doors = (
+        ("--model", model), ("--table", table), ("--evaluate", evaluate), ("--seen", seen), ("--learn", learn),
+    )  # fmt: skip
+    asked = [name for name, value in doors if value]
     if len(asked) != 1:
-        text = f"one of --table, --evaluate and --learn; got {' and '.join(asked) or 'none'}"
+        text = f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
         raise typer.BadParameter(text)
     if leave is not None and evaluate is None:
         text = "--leave goes with --evaluate"
         raise typer.BadParameter(text)
-    if table is not None:
+    if model is not None:
+        from gpuplanner.study.wish import Wish
+
+        hours = None if deadline is None else _hours(deadline)
+        latency_s = None if latency_ms is None else latency_ms / 1000
+        wish = Wish(model, task, seq, tool, tokens, hours, _counts(gpus), latency_s, quantization, risk)
+        _plans(wish, _model(model_file), as_json=as_json)
+    elif table is not None:
         _predict(table, out, _model(model_file), as_json=as_json)
+    elif seen is not None:
+        _seen(seen, _counts(gpus), as_json=as_json)
     elif learn is not None:
         _learn(learn, out, _model(model_file), as_json=as_json)
     elif evaluate is not None:
         _evaluate(evaluate, leave, as_json=as_json)
+
+
+def _hours(text: str) -> float:
+    """Hours of ``36h``, ``7d`` and the like."""
+    units = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+    try:
+        return float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        said = f"--deadline: a number with m, h, d or w, such as 7d, not {text!r}"
+        raise typer.BadParameter(said) from None
+
+
+def _counts(given: list[str] | None) -> dict[str, int | None] | None:
+    """GPUs at hand by board; None: as many as are needed."""
+    from gpuplanner.catalog import find_any_board
+
+    counts: dict[str, int | None] = {}
+    for word in given or []:
+        name, equals, count = word.partition("=")
+        if equals and not (count.isdigit() and int(count)):
+            text = f"--gpus: BOARD or BOARD=COUNT with a whole number above 0, not {word!r}"
+            raise typer.BadParameter(text)
+        counts[find_any_board(name)] = int(count) if equals else None
+    return counts or None
+
+
+def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
+    from gpuplanner.study.size import sized
+
+    found = sized(wish, peaks)
+    if as_json:
+        show(plain(found), as_json=True)
+        return
+    import polars as pl
+
+    if "note" in found:
+        say(found["note"])
+    shown = [{name: plan.get(name) for name in PLAN if plan.get(name) is not None} for plan in found["plans"]]
+    title = f"{wish.task} {found['model']['name']}"
+    show_frame(pl.DataFrame(shown, infer_schema_length=None), as_json=False, title=title)
+    for plan in found["plans"][:3]:
+        put(f"{plan['rank']}: {plan['why']}\n   next smaller: {plan['next_smaller']}\n   {plan['launch']}")
+        put(plan["request"])
+    for line in found["assumed"]:
+        put(f"assumed: {line}")
 
 
 def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
@@ -87,6 +179,21 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
         show_frame(
             found.drop(name for name in rows.columns if name not in ("model", "method")), as_json=False
         )
+
+
+def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
+    from gpuplanner.study.seen import peaks_of_folder, seen_and_predicted
+
+    if boards is None or len(boards) != 1:
+        text = "--seen goes with one --gpus BOARD, whose slices are meant"
+        raise typer.BadParameter(text)
+    board = next(iter(boards))
+    rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
+    found = seen_and_predicted(rows, board)
+    if as_json:
+        show({"board": board, "jobs": plain(found.to_dicts())}, as_json=True)
+    else:
+        show_frame(found, as_json=False, title=f"slices of {board}")
 
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
+    from gpuplanner.plot.memory import plot_memory_stack, plot_pooled
     from gpuplanner.plot.phases import plot_phases
     from gpuplanner.plot.quality import plot_quality, quality_text
     from gpuplanner.plot.render import (
@@ -87,8 +88,10 @@ _HOME = {
     "plot_layout_counts": "layout",
     "plot_ledger": "ledger",
     "plot_ledger_tenants": "ledger",
+    "plot_memory_stack": "memory",
     "plot_phases": "phases",
     "plot_policies": "compare",
+    "plot_pooled": "memory",
     "plot_quality": "quality",
     "plot_savings": "compare",
     "plot_signatures": "signatures",
@@ -138,8 +141,10 @@ __all__ = [
     "plot_layout_counts",
     "plot_ledger",
     "plot_ledger_tenants",
+    "plot_memory_stack",
     "plot_phases",
     "plot_policies",
+    "plot_pooled",
     "plot_quality",
     "plot_savings",
     "plot_signatures",

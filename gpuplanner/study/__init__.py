@@ -1,11 +1,31 @@
 """The walk from a scenario to a study, and what the doors need of it."""
 
-from gpuplanner.study.comparison import policy_frame, savings_steps
-from gpuplanner.study.evaluate import evaluate
-from gpuplanner.study.handover import export_plan, verify_any
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.study import Study, open_study
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuplanner._optional import late_name
+
+if TYPE_CHECKING:
+    from gpuplanner.study.comparison import policy_frame, savings_steps
+    from gpuplanner.study.handover import export_plan, verify_any
+    from gpuplanner.study.past.description import describe
+    from gpuplanner.study.past.history import load_trace
+    from gpuplanner.study.study import Study, open_study
+    from gpuplanner.study.walk import evaluate
+
+# Sizing a job needs none of the walk, and shall not wait until all of it is loaded.
+_HOME = {
+    "Study": "study",
+    "describe": "past.description",
+    "evaluate": "walk",
+    "export_plan": "handover",
+    "load_trace": "past.history",
+    "open_study": "study",
+    "policy_frame": "comparison",
+    "savings_steps": "comparison",
+    "verify_any": "handover",
+}
 
 __all__ = [
     "Study",
@@ -18,3 +38,7 @@ __all__ = [
     "savings_steps",
     "verify_any",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports under that name
+    return late_name(__name__, _HOME, name)

@@ -207,3 +207,23 @@ def ended() -> pl.DataFrame:
 @pytest.fixture
 def buckets() -> tuple[str, ...]:
     return BUCKETS
+
+
+@pytest.fixture
+def memory_stack() -> pl.DataFrame:
+    """Two plans of three components."""
+    parts = (("states", 12.0), ("activations", 20.0), ("logits", 4.0))
+    rows = [(plan, part, gib, 36.0, 44.0, 79.0) for plan in ("1: 8 x A", "2: 4 x B") for part, gib in parts]
+    names = ["plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+@pytest.fixture
+def pooled() -> pl.DataFrame:
+    rows = [
+        (link, moved, 9.0, slow, "1g.20gb", slow < 0.2)
+        for link, slow in (("pcie5", 0.3), ("nvlink c2c", 0.05))
+        for moved in ("optimiser", "optimiser and weights")
+    ]
+    names = ["link", "moved", "moved_gib", "slowdown", "place", "pays"]
+    return pl.DataFrame(rows, schema=names, orient="row")

@@ -33,6 +33,8 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "intake": plot.plot_intake,
     "held": plot.plot_held_activity,
     "ended": plot.plot_held_states,
+    "memory_stack": plot.plot_memory_stack,
+    "pooled": plot.plot_pooled,
 }
 NAMES = {
     "ledger": "tenant",

@@ -12,11 +12,11 @@ import pytest
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.evaluate import _saved
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.saving import HEADLINED, STATUSES, Saving, WaitsCheck, judged_saving, waits_check
 from gpuplanner.study.handover import notes
 from gpuplanner.study.study import Study
+from gpuplanner.study.walk import _saved
 from gpuplanner.widgets.answer import answer_html
 
 START = datetime(2026, 3, 2, tzinfo=UTC)

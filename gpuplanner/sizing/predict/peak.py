@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuplanner.sizing.predict.activations import activation_bytes
@@ -72,8 +73,8 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     return tuple(part / GIB for part in (*parts, context_bytes(job), slack))
 
 
-def explained(job: TrainingJob) -> list[Part]:
-    """The components with a word of explanation each; those of nothing are left out."""
+def explained(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[Part]:
+    """The components times their knobs, with a word of explanation each; those of nothing are left out."""
     trained = job.method if job.frozen else "all parameters"
     words = {
         "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}"
@@ -88,8 +89,5 @@ def explained(job: TrainingJob) -> list[Part]:
         "context": "CUDA and communicators",
         "slack": "held by the allocator",
     }
-    return [
-        Part(name, gib, words[name].strip())
-        for name, gib in zip(COMPONENTS, peak_gib(job), strict=True)
-        if gib > 0
-    ]
+    parts = zip(COMPONENTS, peak_gib(job), knobs, strict=True)
+    return [Part(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]

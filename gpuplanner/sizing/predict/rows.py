@@ -160,6 +160,12 @@ def _answered(
         job = replace(job, sharding=tool_facts(tool, frozenset(tags | {"unplaced"})).get("sharding", "fsdp"))
         missing = (*missing, f"sharding: assumed {job.sharding}, as it does not fit otherwise")
     others, unsaid = _other_answers(row, job, kind, asked, stated)
+    if earlier := facts.get("earlier_regime"):
+        others = (*others, replace(job, regime=earlier))
+        unsaid = (
+            *unsaid,
+            f"version of {tool}: assumed the newest of the table, which accumulates gradients in fp32",
+        )
     if tool == ANY:
         said = (*said, "tool unknown: generic facts, wide bound")
     unit = 2.0**30 / 1e9 if facts["meter_unit"] == "GB" else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from gpuplanner.catalog import facts
 
@@ -61,3 +62,14 @@ def figures(kind: str, name: str, fact: str) -> list[float] | None:
     """
     text = tool_facts(ANY, frozenset({kind, name})).get(fact)
     return None if text is None else [float(word) for word in text.split() if word != "x"]
+
+
+def what_it_does(tool: str, tags: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Fact, value and source of what a tool does unasked, for people to read."""
+    held = frozenset(tags)
+    table = facts("training_tools").filter(tool=tool)
+    found: dict[str, tuple[str, str, str]] = {}
+    for when, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
+        if frozenset((when or "").split()) <= held and fact != "called":
+            found[fact] = (fact, value, source)
+    return list(found.values())

@@ -1,0 +1,110 @@
+"""Tokens a second of a training job on a board: roofline, pipeline bubbles, communication."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from gpuplanner.catalog import board_spec, find_any_board, parameter
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.sizing.predict.job import TrainingJob
+
+NODE = 8
+"""GPUs of a node that share a fabric."""
+_HIDDEN = 0.95
+"""Share of the computing behind which communication of gradients and parameters can hide."""
+_RAMP_TOKENS = 256.0
+"""Tokens of a micro-batch at which kernels reach half of what they can."""
+_RECOMPUTE = {"none": 1.0, "selective": 1.08, "full": 4 / 3}
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a plan needs to know of a board: memory in GiB, peak in FLOP/s, bandwidths in bytes/s."""
+
+    name: str
+    memory_gib: float
+    flops: float
+    memory_bandwidth: float
+    fabric: float
+
+
+@functools.cache
+def board_facts(name: str) -> Board | None:
+    """Facts of a board, or None where its data sheet states no peak.
+
+    Examples
+    --------
+    >>> board_facts("H100-80GB-SXM5").memory_gib
+    79.25
+    """
+    known = find_any_board(name)
+    sheet = board_spec(known)
+    peak = sheet["dense_bf16_tflops"] or sheet["dense_fp16_tflops"]
+    if not peak or not sheet["memory_bandwidth_gb_s"]:
+        return None
+    memory = 0.98 * sheet["memory_gb"]
+    if sheet["mig_model"]:
+        memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(known).profiles) or memory
+    fabric = (sheet["nvlink_or_fabric_total_gb_s"] or 0.0) / 2 or parameter("link_pcie5_gb_s").value
+    return Board(known, memory, peak * 1e12, sheet["memory_bandwidth_gb_s"] * 1e9, fabric * 1e9)
+
+
+@functools.cache
+def _rates() -> tuple[tuple[float, float, float], float]:
+    mfu = parameter("mfu")
+    return (mfu.low, mfu.value, mfu.high), parameter("network_gb_s").value * 1e9
+
+
+def flops_per_token(job: TrainingJob) -> float:
+    """Floating point operations a token: 6 a parameter that a token visits, and causal attention; LoRA saves 2 of 6.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> round(flops_per_token(TrainingJob(preset("llama-2-7b"), 2048)) / 1e9, 1)
+    41.3
+    """
+    model = job.model
+    dense = (4.0 if job.frozen else 6.0) * (model.params(active=True) - model.embedding_params())
+    return dense + 6.0 * model.layers * job.seq * model.q_width
+
+
+def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
+    """Tokens a second of the whole job: low, expected and high.
+
+    Computing at the model FLOP/s utilisation of tuned jobs, all-reduces of tensor parallelism inside a node, the
+    bubble ``(p - 1) / m`` of a pipeline, and gradients or parameters over the fabric or the network as far as they
+    cannot hide behind computing.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> job = TrainingJob(preset("llama-2-7b"), 2048, 4, 4, dp=8, sharding="fsdp")
+    >>> [round(rate / 8) for rate in tokens_per_s(job, board_facts("H100-80GB-SXM5"))]  # published: 10643
+    [6974, 9764, 10926]
+    """
+    model, t, p, d = job.model, job.tp, job.pp, job.shards
+    rates, network = _rates()
+    micro = job.tokens
+    work = micro * flops_per_token(job) * _RECOMPUTE[job.recompute] / (t * p)
+    ramp = micro / (micro + _RAMP_TOKENS)
+    reduce_s = 0.0
+    if t > 1:
+        once = 2.0 * (t - 1) / t * micro * model.hidden * 2.0
+        reduce_s = 4.0 * once * model.layers / p / board.fabric
+    share = 2.0 * model.params() / (t * p)
+    if job.frozen:
+        share *= 0.02 if job.sharding != "fsdp" else 1.0
+    link = board.fabric if t * d <= NODE else network
+    moved = 0.0
+    if d > 1:
+        rounds = 3.0 * job.accumulation if job.sharding in ("fsdp", "zero3") else 2.0
+        moved = rounds * (d - 1) / d * share / link
+    found = []
+    for mfu in rates:
+        compute = work / (board.flops * mfu * ramp)
+        step = (compute + reduce_s) * (job.accumulation + p - 1)
+        step += max(0.0, moved - _HIDDEN * compute * job.accumulation)
+        found.append(micro * d * job.accumulation / step)
+    return found[0], found[1], found[2]

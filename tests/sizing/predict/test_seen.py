@@ -1,0 +1,137 @@
+"""Peaks of MISO against what really fits, serving by worked rows, and memory outside the board."""
+
+import json
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import SchemaError
+from gpuplanner.sizing.predict import TrainingJob, describe
+from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
+from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_trace, pooled_training
+from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
+from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
+from gpuplanner.sizing.speed.miso import BOARD, PROFILES
+from gpuplanner.study.seen import seen_and_predicted
+
+
+@pytest.fixture(scope="module")
+def miso(public_data):
+    """Peaks on the whole GPU, and which batch sizes fit which slice."""
+    root = public_data / "miso_mig"
+    rows = [
+        (path.stem.removeprefix("memory_"), int(batch), mib / 1024)
+        for path in sorted((root / "util_collection").glob("memory_*.json"))
+        for batch, mib in json.loads(path.read_text()).items()
+    ]
+    seen = pl.DataFrame(
+        [(m, f"{m}-{b}", gib) for m, b, gib in rows], schema=["program", "job", "peak_gib"], orient="row"
+    )
+    feasible = {
+        name: json.loads((root / "feasible" / f"{name.replace('.', '_')}.json").read_text())
+        for name in PROFILES
+    }
+    truth = {(f"{m}-{b}", name): b in feasible[name][m] for m, b, _ in rows for name in PROFILES}
+    return seen, truth
+
+
+def agreement(table, truth):
+    rows = table.filter(pl.col("profile").is_in(PROFILES)).select("job", "profile", "fits").rows()
+    wrong = [(said, truth[job, profile]) for job, profile, said in rows if said != truth[job, profile]]
+    return len(rows), 1 - len(wrong) / len(rows), sum(said for said, _ in wrong)
+
+
+@pytest.mark.data
+def test_peaks_of_a_framework_that_takes_memory_in_steps_never_say_that_what_does_not_fit_does(miso):
+    seen, truth = miso
+    assert with_kind(seen)["peak_is"].unique().to_list() == ["upper bound"]
+    settings, share, false_fits = agreement(fits(seen, BOARD), truth)
+    assert settings == 80
+    assert false_fits == 0
+    assert share >= 0.82
+
+
+@pytest.mark.data
+def test_a_run_on_one_smaller_slice_overrules_the_bound(miso):
+    seen, truth = miso
+    tried = smallest_that_fits(seen, BOARD).select("program", "job", "peak_gib", ran_profile="try_next")
+    ran = [
+        None if name is None else truth[job, name] for job, name in tried.select("job", "ran_profile").rows()
+    ]
+    settings, share, false_fits = agreement(fits(tried.with_columns(ran=pl.Series(ran)), BOARD), truth)
+    assert (settings, false_fits) == (80, 0)
+    assert share >= 0.95
+
+
+def test_a_plain_peak_gets_headroom_and_a_missing_column_is_named():
+    seen = pl.DataFrame({"program": ["a", "a"], "job": ["1", "2"], "peak_gib": [9.4, 4.0]})
+    assert smallest_that_fits(seen, "A100-80GB")["profile"].to_list() == ["1g.20gb", "1g.10gb"]
+    with pytest.raises(SchemaError, match="peak_gib"):
+        fits(seen.drop("peak_gib"), "A100-80GB")
+
+
+def test_what_was_seen_stands_beside_what_is_predicted():
+    row = {"job": "1", "program": "tf", "model": "gpt2", "seq_len": "1024", "framework": "nanogpt"}
+    both = seen_and_predicted(
+        pl.DataFrame([row | {"peak_gib": "30"}, row | {"job": "2", "peak_gib": "30"}]), "A100-80GB"
+    )
+    assert both["right"].to_list() == ["prediction"] * 2
+    alone = seen_and_predicted(pl.DataFrame([row | {"peak_gib": "30"}]), "A100-80GB")
+    assert alone["right"].to_list() == ["seen"]
+
+
+@pytest.mark.parametrize(("name", "kib"), [("llama-3.1-8b", 128), ("llama-3.1-70b", 320)])
+def test_cache_per_token(name, kib):
+    assert cache_bytes_per_token(describe(name)[0]) == kib * 1024
+
+
+def test_cache_of_70b_at_32k_tokens_and_of_its_heads_without_groups():
+    model = describe("llama-2-70b")[0]
+    assert cache_bytes_per_token(model) * 32768 / 2**30 == pytest.approx(10)
+    assert cache_bytes_per_token(model) * 8 * 32768 / 2**30 == pytest.approx(80)
+    assert cache_bytes_per_token(model, 16) == cache_bytes_per_token(
+        model, 8
+    )  # no more ranks than heads share it
+
+
+def test_latent_attention_keeps_its_latent_and_the_rotary_part():
+    assert cache_bytes_per_token(describe("deepseek-v3")[0]) == 61 * (512 + 64) * 2
+
+
+def test_concurrency_is_what_the_cache_has_room_for():
+    model, board = describe("llama-3.1-8b")[0], board_facts("H100-80GB-SXM5")
+    engine = serve(model, board, 1, 8192)
+    room = 0.9 * board.memory_gib - engine.weights_gib - engine.workspace_gib
+    assert engine.concurrency == int(room // 1)  # 8192 tokens of 128 KiB are 1 GiB
+    assert serve(model, board, 1, 8192, latency_s=0.008).concurrency < engine.concurrency
+    assert serve(model, board, 1, 8192, cache_bytes=1.0).concurrency == pytest.approx(
+        2 * engine.concurrency, abs=1
+    )
+    assert serve(describe("llama-3.1-405b")[0], board, 1, 8192) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "published"),
+    [("llama-2-7b", 8, 10643), ("llama-2-13b", 128, 5080), ("llama-2-70b", 128, 1058)],
+)
+def test_speed_of_published_runs_lies_in_the_interval(model, gpus, published):
+    job = TrainingJob(describe(model)[0], 2048, 8, 4, dp=gpus, sharding="fsdp")  # micro-batch not published
+    low, _, high = tokens_per_s(job, board_facts("H100-80GB-SXM5"))
+    assert low / gpus <= published <= 1.05 * high / gpus
+
+
+def test_what_moves_is_freed_and_slower_links_cost_more():
+    job = TrainingJob(describe("llama-3.2-1b")[0], 2048, 1, 64, regime="mixed", recompute="full")
+    table = pooled_training(job, "H100-80GB-SXM5")
+    assert len(table) == 2 * len(LINKS)
+    assert (table["peak_gib"] - table["left_gib"] - table["moved_gib"]).abs().max() < 1e-9
+    losses = table.filter(moved="optimiser")["slowdown"].to_list()
+    assert losses == sorted(losses)
+    assert pooled_serving(describe("llama-3.1-8b")[0], "H100-80GB-SXM5", 8192, 32)["moved_gib"][0] == 32
+
+
+def test_a_trace_counts_jobs_that_are_over_the_next_smaller_slice():
+    jobs = pl.DataFrame(
+        {"board": ["A100-80GB"] * 2, "profile": ["2g.20gb", "1g.10gb"], "memory_peak_gib": [10.0, 5.0]}
+    )
+    assert pooled_trace(jobs)["jobs"].to_list() == [1, 1, 1]
