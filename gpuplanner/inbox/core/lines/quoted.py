@@ -9,6 +9,9 @@ import polars as pl
 UNIT_SEPARATOR = "\x1f"
 """Stands between the fields of a line once its quotation marks are gone."""
 
+SOME = 8192
+"""Lines that tell whether the cells of a column come again."""
+
 
 def all_quoted(
     lines: pl.Series, separator: str, count: int, marks: int | None = None
@@ -45,8 +48,8 @@ def all_quoted(
     first, last = cells.to_series(0), cells.to_series(-1)
     sound = (first.str.starts_with('"') & last.str.ends_with('"')).fill_null(False)
     cells = cells.with_columns(first.str.strip_prefix('"'))
-    whole, inner = sound, last.str.find('"', literal=True) < last.str.len_bytes() - 1
-    if inner.any():
+    whole = sound
+    if _come_again(last) or (last.str.find('"', literal=True) < last.str.len_bytes() - 1).any():
         bare, held = _without_twins(last)
         sound = sound & bare.is_not_null()
     else:
@@ -61,6 +64,11 @@ def all_quoted(
     return cells.with_columns(bare), sound
 
 
+def _come_again(cells: pl.Series) -> bool:
+    """True if the same few cells, such as labels of devices, come again and again: each is then looked at once."""
+    return 2 * cells.head(SOME).n_unique() < min(SOME, len(cells))
+
+
 def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Cells without the mark at their end and with one mark for two, and the marks in each.
 
@@ -68,9 +76,11 @@ def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
     """
     text, bare = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
     marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - bare.str.len_bytes()
-    few = cells.unique().to_frame()  # such long cells, as labels, come again and again
-    table = few.with_columns(bare=text.str.replace_all('""', '"', literal=True)).with_columns(
-        bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1
+    table = (
+        cells.unique()
+        .to_frame()
+        .with_columns(bare=text.str.replace_all('""', '"', literal=True))
+        .with_columns(bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1)
     )
     joined = cells.to_frame().join(table, on=cells.name, how="left", maintain_order="left")
     return joined["bare"].alias(cells.name), joined["marks"]

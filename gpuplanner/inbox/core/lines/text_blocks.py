@@ -32,7 +32,7 @@ from gpuplanner.inbox.core.progress import tell_progress
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
 
-AGAIN_BYTES = 1 << 20
+AGAIN_BYTES = 1 << 18
 """Text that is read at a time where a few lines are looked for: little enough to stay in the cache."""
 
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
