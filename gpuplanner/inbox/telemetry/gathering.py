@@ -24,8 +24,6 @@ HOLDER = ("node", "gpu", "instance", "profile", "board", "job_id", "mig_enabled"
 """What a row says of the device beside its values."""
 
 MINUTE_US = 60_000_000
-Stream = tuple[int, int, int]
-"""File, device and metric: rows of these follow each other in time, unless a clock goes back."""
 
 
 @dataclass
@@ -63,7 +61,7 @@ class Gathering:
 
     def __post_init__(self) -> None:
         self.spill = Spill(self.stream, "time")
-        self._last: dict[Stream, int] = {}
+        self._last: dict[int, pl.DataFrame] = {}
         self._latest: dict[int, int] = {}
         self._device_of: list[int] = []
 
@@ -196,9 +194,10 @@ class Gathering:
             head = np.concatenate(([True], keys[1:] != keys[:-1]))
             before = np.concatenate(([0], times[:-1]))
             heads = np.flatnonzero(head)
-            known = [self._last.get((number, int(key) >> 16, int(key) & 0xFFFF)) for key in keys[heads]]
+            last = dict(self._last[number].iter_rows()) if number in self._last else {}
             before[heads] = [
-                own if last is None else last for own, last in zip(times[heads].tolist(), known, strict=True)
+                last.get(key, own)
+                for own, key in zip(times[heads].tolist(), keys[heads].tolist(), strict=True)
             ]
             back = order[times < before]
             if len(back):
@@ -214,13 +213,9 @@ class Gathering:
                         }
                     )
                 )
-        self._remember(number, stream, time, order)
-
-    def _remember(self, number: int, stream: np.ndarray, time: np.ndarray, order: np.ndarray) -> None:
-        """Last time of each stream."""
         ends = pl.DataFrame({"stream": stream, "time": time}).group_by("stream").agg(pl.col("time").last())
-        for key, last in ends.iter_rows():
-            self._last[number, key >> 16, key & 0xFFFF] = last
+        known = self._last.get(number, ends.clear())
+        self._last[number] = pl.concat([known, ends]).unique("stream", keep="last")
 
     def falls(self, gone: np.ndarray) -> tuple[int, int, int]:
         """Times that fall from one row of a stream to the next: how many, and file and line of the first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
@@ -130,26 +130,36 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: 
     hints, way, source = hints or Hints(), way or Way(), "dcgm-csv"
     blocks = FileBlocks(paths, way.block_bytes)
     gathered = Gathering(DCGM, stream=way.room(), keeps_text=way.into is None)
-    known: dict[str | None, tuple[object, ...]] = {}
+    devices = _Devices(hints.node)
     for rows in read_row_blocks(blocks, READING_COLUMNS, source=source):
-        gathered.add(_of_exporter(rows, hints, known) if rows.good.width else rows)
+        gathered.add(_of_exporter(rows, hints, devices) if rows.good.width else rows)
     story = Story(source, hints.tz)
     return finish(gathered, blocks.files, story, within_s=ROUND_S, way=way, again=blocks)
 
 
-def _of_exporter(rows: Rows, hints: Hints, known: dict[str | None, tuple[object, ...]]) -> Rows:
-    """Readings of a block, with the devices that their labels name; `known` are those of blocks before."""
+@dataclass
+class _Devices:
+    """Devices by the labels that name them, remembered from block to block."""
+
+    node: str | None
+    table: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"labels": pl.String, **DEVICE}))
+
+    def of(self, labels: pl.Series) -> pl.DataFrame:
+        """The devices that labels name, among others."""
+        texts = labels.unique(maintain_order=True)
+        fresh = texts.filter(~texts.is_in(self.table["labels"].implode(), nulls_equal=True))
+        if len(fresh) and self.table.height > MANY_LABELS:
+            self.table, fresh = self.table.clear(), texts
+        named = [(text, *device(None if text is None else parse_labels(text), self.node)) for text in fresh]
+        self.table.extend(pl.DataFrame(named, schema=self.table.schema, orient="row"))
+        return self.table
+
+
+def _of_exporter(rows: Rows, hints: Hints, devices: _Devices) -> Rows:
+    """Readings of a block, with the devices that their labels name."""
     rows = with_instants(rows, "timestamp", hints.tz, "dcgm-csv")
-    texts = rows.good["labels"].unique(maintain_order=True)
-    if len(known) > MANY_LABELS:
-        known.clear()
-    for text in texts:
-        if text not in known:
-            known[text] = device(None if text is None else parse_labels(text), hints.node)
-    table = pl.DataFrame([known[text] for text in texts], schema=DEVICE, orient="row")
-    named = rows.good.join(
-        table.with_columns(labels=texts), on="labels", how="left", maintain_order="left", nulls_equal=True
-    )
+    table = devices.of(rows.good["labels"])
+    named = rows.good.join(table, on="labels", how="left", maintain_order="left", nulls_equal=True)
     other = (pl.col("hostname") != pl.col("node")) | (pl.col("gpu_id") != pl.col("gpu").cast(pl.String))
     fault = pl.coalesce("fault", pl.when(other).then(pl.lit("columns and labels name different devices")))
     return replace(rows, good=named.with_columns(fault=fault))
