@@ -13,6 +13,7 @@ from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.release import Release
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
 from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
@@ -34,6 +35,7 @@ __all__ = [
     "OnDemand",
     "Plans",
     "Preemption",
+    "Release",
     "Rules",
     "Run",
     "Speeds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
+from gpuplanner.simulate.slices.release import NO_POWER, to_power
 from gpuplanner.simulate.slices.world import (
     CHANGE,
     EVENT,
@@ -82,14 +84,15 @@ def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, ru
         If a slot wants more GPUs than there are.
     """
     board = fleet.model
+    kept: Iterable[str] = ()
     if isinstance(calendar, OnDemand):
-        calendar = calendar.opening(fleet)
+        kept, calendar = calendar.reserve, calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
     aliases = {
         name: name if name == WHOLE_GPU else board.profile(name).name
-        for name in jobs["profile"].unique(maintain_order=True)
+        for name in (*jobs["profile"].unique(maintain_order=True), *kept)
     }
     used = {*aliases.values(), *(name for held in contents.values() for name in held)} - {WHOLE_GPU}
     cut = sorted((board.profile(name) for name in used), key=lambda profile: profile.size_order)
@@ -132,7 +135,7 @@ def to_world(
 ) -> World:
     """Fill the arrays for checked phases of jobs: the first ones in order of arrival, then all others."""
     board, status, change = fleet.model, table(STATUS, 1), rules.change_on(fleet.model)
-    status.slot = status.gathered = status.claim = status.spent = status.day = NONE
+    status.slot = status.unreserved = status.claim = status.spent = status.day = NONE
     work, needed = table(JOB, jobs.height), jobs["sms_needed"].fill_null(0.0).to_numpy()
     work.submit = jobs["submit_s"].clip(lower_bound=0.0)
     work.run, work.gpus = jobs["run_s"], jobs["gpus"]
@@ -146,10 +149,11 @@ def to_world(
     of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
-    slicing, width = no_slicing(), 1
+    slicing, power, width = no_slicing(), NO_POWER, 1
     if isinstance(calendar, OnDemand):
         names = [terms.layouts[layout] for layout in gpus.layout]
-        slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 1
+        slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
+        power = to_power(calendar.release, calendar.reserve, calendar.floor, fleet, terms.profiles)
     nodes = table(NODE, fleet.nodes)
     nodes.lowest = fleet.gpus
     idle = table(IDLE, fleet.gpus_per_node + 1)
@@ -187,6 +191,7 @@ def to_world(
         log=table(CHANGE, 16 * fleet.gpus),
         status=status,
         slicing=slicing,
+        power=power,
     )
 
 

@@ -161,7 +161,7 @@ def _most(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | O
     if isinstance(calendar, Calendar):
         starts = calendar.slot_starts_s
     elif calendar.switches_per_day != 0:
-        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.keep_whole)
+        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.never_cut(fleet))
     slot = np.searchsorted(starts, np.maximum(jobs["submit_s"].to_numpy(), 0.0), "right") - 1
     most: Ints = terms.offered()[slot, numbers]
     return most

@@ -121,11 +121,14 @@ def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet, *, plac
     polars.DataFrame
         As ``Run.states``.
     """
-    texts = {NONE: "off"} | dict(enumerate(terms.layouts))
-    layouts = {}
-    if placed:
-        layouts = {code: _layout(code, terms, fleet) for code in np.unique(log["layout"]).tolist()}
-        texts = {code: layout.text if code else WHOLE_GPU for code, layout in layouts.items()}
+    texts, layouts = {NONE: "off"}, {}
+    if not placed:
+        texts |= dict(enumerate(terms.layouts))
+    else:
+        layouts = {code: _layout(max(code, 0), terms, fleet) for code in np.unique(log["layout"]).tolist()}
+        texts |= {
+            code: layout.text if code else WHOLE_GPU for code, layout in layouts.items() if code != NONE
+        }
     places = {code: str(layout) for code, layout in layouts.items()}
     layout = pl.col("layout")
     return (

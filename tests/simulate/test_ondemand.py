@@ -206,7 +206,7 @@ class TestDrain:
         assert starts(run)["a1"] == 100  # on the other half of the GPU
 
     def test_a_whole_gpu_in_use_is_claimed(self, jobs_of, starts):
-        gangs = [(f"w{k}", 0, 100, 1, "gpu") for k in range(5)]
+        gangs = [(f"w{k}", 20 * k, 100, 1, "gpu") for k in range(5)]
         jobs = jobs_of(*gangs, ("s", 10, 10, 1, "1g.10gb"))
         assert starts(serve(jobs, OnDemand(drain_s=None)))["s"] == 502
         assert starts(serve(jobs, OnDemand(drain_s=150.0)))["s"] == 202

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost, is_valid, load_gpu_model, parse_placements
-from gpuplanner.simulate import Fleet, OnDemand, Rules, hold_largest, simulate, unservable
+from gpuplanner.simulate import Fleet, OnDemand, Release, Rules, hold_largest, simulate, unservable
 
 SERVING = ("on", "draining", "changing")
 BOARDS = {
@@ -50,7 +50,7 @@ def every_placement_is_legal(run, fleet):
     for text, layout in run.states.select("placements", "layout").unique().rows():
         placed = parse_placements(fleet.model, text)
         assert is_valid(fleet.model, placed), text
-        assert placed.text == layout if text else layout == "gpu"
+        assert placed.text == layout if text else layout in ("gpu", "off")
 
 
 def slices_of(spell, fleet):
@@ -159,13 +159,23 @@ def limits_are_kept(run, fleet, policy, rules):
     """GPUs that stay whole; changes of a GPU a day, which through the operator are one row each."""
     for (node, gpu), rows in run.states.partition_by("node", "gpu", as_dict=True).items():
         if node * fleet.gpus_per_node + gpu < policy.keep_whole:
-            assert rows["layout"].unique().to_list() == ["gpu"]
+            assert set(rows["layout"]) <= {"gpu", "off"}
         changes = rows.filter(pl.col("state").is_in(["reconfiguring", "changing"]))
         if policy.switches_per_day == 0:
             assert not changes.height
         elif policy.switches_per_day and not rules.change.one_by_one and not reboots(rules.change):
             days = (changes["start_s"] // DAY_S).to_numpy()
             assert np.unique(days, return_counts=True)[1].max(initial=0) <= policy.switches_per_day
+
+
+def releases(hour, unit):
+    """What is switched off and on, and what stays on."""
+    lead, idle = (7.0 * hour, 0.0) if unit == "gpu" else (0.0, 5.0 * hour)
+    return {
+        "release": Release(unit, idle, lead),
+        "reserve": {"gpu": 1},
+        "floor": [(20.0 * hour, 2), (50.0 * hour, 0)],
+    }
 
 
 @st.composite
@@ -207,6 +217,7 @@ def cases(draw):
         drain_s=draw(st.sampled_from([None, 0.0, 5.0 * hour])),
         switches_per_day=draw(st.sampled_from([None, None, 0, 1, 3])),
         keep_whole=keep,
+        **draw(st.sampled_from([{}, releases(hour, "gpu"), releases(hour, "node")])),
     )
     change = ChangeCost.of(
         board,
@@ -226,7 +237,7 @@ def run_of(jobs, fleet, policy, rules, phases):
 
 def changes_are_bounded(run, fleet, needs):
     """A change is begun for somebody who waits, so there are not many more of them than needs."""
-    assert run.states.height <= 4 * (fleet.gpus + int(needs["gpus"].sum()))
+    assert run.states.height <= 8 * fleet.gpus_per_node * (fleet.gpus + int(needs["gpus"].sum()))
 
 
 @settings(max_examples=100, deadline=None)
@@ -258,7 +269,7 @@ def test_every_job_that_fits_is_served_in_the_end(case):
 @given(cases())
 def test_without_switches_it_is_the_static_layout(case):
     jobs, fleet, policy, rules, _ = case
-    frozen = dataclasses.replace(policy, switches_per_day=0)
+    frozen = dataclasses.replace(policy, switches_per_day=0, release=None)
     on_demand = run_of(jobs, fleet, frozen, rules, None)
     static = run_of(jobs, fleet, frozen.opening(fleet), rules, None)
     assert on_demand.outcomes.equals(static.outcomes)

@@ -20,18 +20,17 @@ from gpuplanner.simulate.slices.instances import (
     taken,
 )
 from gpuplanner.simulate.slices.layout_changes import offer
-from gpuplanner.simulate.slices.world import NONE, WHOLE, Slicing, Table, World
+from gpuplanner.simulate.slices.power import switch_on
+from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, Slicing, Table, World
 
-IMPOSSIBLE = 1 << 30
+IMPOSSIBLE = 1 << 60
 
 
 @called
 def first_without(profiles: Table, jobs: Table, profile: int) -> int:
-    """First waiting job of a queue for which nothing is being made; NONE if there is none."""
+    """First job waiting for an instance for which none is being made; NONE if there is none."""
     job: int = profiles[profile].head
     coming = profiles[profile].coming
-    if profile == WHOLE:
-        return NONE if coming else job
     while job != NONE and coming:
         job = jobs[job].behind if job != profiles[profile].tail else NONE
         coming -= 1
@@ -74,6 +73,8 @@ def cut(w: World, gpu: int, profile: int, start: int) -> None:
     """Begin to make an instance on a GPU."""
     slicing, was_whole = w.slicing, w.free[gpu, WHOLE]
     placed = slicing.gpus[gpu]
+    if placed.off == IS_OFF:
+        switch_on(w, gpu // w.power.unit)
     count_switch(w.slicing.gpus[gpu], w.status[0], w.slicing.switches_per_day)
     if was_whole:
         if slicing.reboot_s == 0.0:
@@ -139,8 +140,12 @@ def reboot(w: World, node: int) -> None:
     """Take all GPUs of a node that rests out of service, for as long as a change of MIG mode takes."""
     for gpu in range(node * w.per_node, (node + 1) * w.per_node):
         placed = w.slicing.gpus[gpu]
-        if not placed.making:
-            offer(w, gpu, -1)
+        if not placed.making and not placed.off:
+            if not w.gpus[gpu].leaving:
+                offer(w, gpu, -1)
+            if placed.owner != NONE:
+                w.status[0].ready -= w.jobs[placed.owner].reserved > 0 and w.jobs[placed.owner].pending == 0
+                w.jobs[placed.owner].pending += 1
             placed.rebooting, w.gpus[gpu].leaving = 1, 1
             come(
                 w.slicing,
@@ -161,7 +166,7 @@ def node_rests(w: World, node: int) -> bool:
             taken(w.slicing.gpus[gpu])
             or placed.making
             or placed.rebooting
-            or (placed.cut == 0 and not w.free[gpu, WHOLE])
+            or (placed.cut == 0 and not w.free[gpu, WHOLE] and placed.off != IS_OFF)
         ):
             return False
     return True

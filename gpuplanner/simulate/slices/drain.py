@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.cutting import IMPOSSIBLE, cut, in_the_way
+from gpuplanner.simulate.slices.engine import earlier
 from gpuplanner.simulate.slices.gather import make_whole
-from gpuplanner.simulate.slices.instances import drain, may_switch, touch
+from gpuplanner.simulate.slices.instances import drain, give_up, may_switch, touch, withhold
 from gpuplanner.simulate.slices.layout_changes import offer
 from gpuplanner.simulate.slices.world import NONE, WHOLE, World
 
@@ -24,7 +25,7 @@ def drain_for(w: World, profile: int) -> bool:
     best, least, loss, at, in_use = NONE, IMPOSSIBLE, np.inf, NONE, False
     for gpu in range(slicing.keep_whole, len(w.gpus)):
         placed = slicing.gpus[gpu]
-        if placed.drain or placed.making or placed.rebooting:
+        if placed.drain or placed.making or placed.rebooting or placed.off or placed.owner != NONE:
             continue
         if not may_switch(placed, s.now, slicing.switches_per_day):
             continue
@@ -59,10 +60,16 @@ def drain_for(w: World, profile: int) -> bool:
 
 @compiled
 def claim(w: World, gpu: int) -> None:
-    """Keep a whole GPU that a job has given back from others, if a job on an instance waits for one to be cut."""
+    """Keep a whole GPU that a job has given back from others, if it is reserved, or is to be cut for a job."""
     placed, s = w.slicing.gpus[gpu], w.status[0]
     able = gpu >= w.slicing.keep_whole and may_switch(placed, s.now, w.slicing.switches_per_day)
-    if s.claim != NONE and able:
+    first = w.profiles[s.claim].head if s.claim != NONE and able else NONE
+    if placed.owner != NONE and (first == NONE or earlier(w.jobs, placed.owner, first)):
+        withhold(w, gpu)
+    elif s.claim != NONE and able:
+        if placed.owner != NONE:
+            give_up(w, placed.owner)
+            s.unreserved = NONE
         offer(w, gpu, -1)
         w.gpus[gpu].leaving = 1
         placed.drain = len(w.slicing.loss) - 1
@@ -87,19 +94,23 @@ def settle_drains(w: World) -> bool:
 def use_drained(w: World, gpu: int) -> bool:
     """Cut what has drained on a GPU, or make it whole, as it was meant; False if it is offered again instead.
 
-    That is where nobody waits for it any more, or where the GPU has had all its changes of the day meanwhile.
+    That is where nobody waits for an instance any more, or the GPU has had all its changes of the day meanwhile.
     """
     placed, slicing = w.slicing.gpus[gpu], w.slicing
     profile, mask = placed.drained_for, placed.drain
+    if profile == WHOLE:
+        if may_switch(placed, w.status[0].now, slicing.switches_per_day):
+            make_whole(w, gpu)
+            return True
+        give_up(w, placed.owner)
+        w.status[0].unreserved = NONE
+        return False
     w.profiles[profile].draining -= 1
     if w.gpus[gpu].leaving:
         w.gpus[gpu].leaving = 0
         offer(w, gpu, 1)
     able = may_switch(placed, w.status[0].now, slicing.switches_per_day)
     wanted = able and w.profiles[profile].head != NONE
-    if profile == WHOLE and wanted:
-        make_whole(w, gpu)
-        return True
     w.profiles[profile].coming -= 1
     if wanted:
         placed.drain = 0
@@ -110,4 +121,5 @@ def use_drained(w: World, gpu: int) -> bool:
         placed.drain = 0
     else:
         drain(slicing, w.free, w.profiles, w.status[0], gpu, mask, 1)
+        w.profiles[WHOLE].hopeless = 0
     return bool(wanted)

@@ -12,7 +12,7 @@ import numpy as np
 from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, keep_off, note_due, reserve
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
-from gpuplanner.simulate.slices.instances import give_slices, take_slices
+from gpuplanner.simulate.slices.instances import give_slices, give_up, hold_whole, take_slices
 from gpuplanner.simulate.slices.layout_changes import (
     begin_slot,
     finish_reconfiguration,
@@ -142,9 +142,12 @@ def start_jobs(w: World) -> None:
 
 @compiled
 def backfill(w: World) -> None:
-    """EASY: jobs pass the head if they end by its shadow time, or keep off what it will need."""
+    """EASY: jobs pass the head if they end by its shadow time, or keep off what it will need.
+
+    A head that GPUs are reserved for needs no others.
+    """
     before = w.profiles[WHOLE].head
-    shadow = reserve(w, w.jobs[before].gpus)
+    shadow = np.inf if w.jobs[before].reserved else reserve(w, w.jobs[before].gpus)
     job = w.jobs[before].behind
     while job != NONE and w.profiles[WHOLE].available:
         behind = w.jobs[job].behind
@@ -195,6 +198,8 @@ def start_whole(w: World, job: int, nodes: int) -> None:
                 take -= 1
                 w.free[gpu, WHOLE] = 0
                 w.gpus[gpu].busy, w.gpus[gpu].next = w.profiles[WHOLE].slices, NONE
+                if len(w.slicing.gpus):
+                    hold_whole(w, gpu, job)
                 if last == NONE:
                     w.jobs[job].gpu = gpu
                 else:
@@ -203,6 +208,8 @@ def start_whole(w: World, job: int, nodes: int) -> None:
             gpu += 1
         w.nodes[node].lowest = gpu
     w.jobs[job].served = WHOLE
+    if w.jobs[job].reserved:
+        give_up(w, job)
     begin_job(w, job)
 
 

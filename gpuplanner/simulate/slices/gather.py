@@ -1,12 +1,15 @@
-"""Which GPUs are made whole for the head of the queue of jobs on whole GPUs.
+"""Which GPUs are reserved for a job on whole GPUs, as EASY does it: they take no new work until it starts.
 
-A node costs the slices in use that have to be given back before, and then the GPUs that have to be made whole. The
-cheapest nodes are chosen, lowest number first. GPUs in use count only once the job has waited long: cut ones are
-drained, whole ones given back by themselves. What is chosen is spared: it is not cut for others before the job
-starts.
+GPUs on offer come first, then idle cut ones, which are made whole, then those that boot, then those that are off and
+are switched on. GPUs in use come into question only for a job that has waited long, and as long as they take to empty
+by the limits of their jobs, where these are known; cut ones are drained then, whole ones are withheld when they are
+given back. Nodes that empty soonest are taken first, or where no limits are known those with the fewest slices in use;
+then the ones with the fewest GPUs to switch on, to wait for and to make whole; then the lowest.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.cutting import IMPOSSIBLE, node_rests, reboot
@@ -17,90 +20,145 @@ from gpuplanner.simulate.slices.instances import (
     drain,
     may_switch,
     remove_idle,
+    touch,
+    withhold,
 )
-from gpuplanner.simulate.slices.world import WHOLE, World
+from gpuplanner.simulate.slices.power import switch_on
+from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, World
 
-IS_WHOLE, IS_IDLE = 0, 1
-"""Efforts; those of GPUs in use are one more than the slices in use."""
-
-IN_USE = 1 << 12
-"""What a slice in use counts, against 1 for a GPU to be made whole."""
+ON_OFFER, IDLE_CUT, BOOTS, OFF, BY_LIMIT, BY_SLICES, EFFORTS = 0, 1, 2, 3, 4, 16, 26
+"""How far a GPU is from being whole and idle: in use, by doublings of the minutes to the end of its limits."""
 
 
 @called
-def gather(w: World, job: int, long: bool) -> None:
-    """Begin to make GPUs whole for a job, if there are enough."""
+def gather(w: World, job: int, long: bool) -> bool:
+    """Reserve GPUs for a job, if there are enough; False if there are not."""
+    s = w.status[0]
     part, count = min(w.jobs[job].gpus, w.per_node), (w.jobs[job].gpus + w.per_node - 1) // w.per_node
+    too_few = s.idle + s.spare + len(w.gpus) - s.on < part * count
+    if too_few and (not long or (w.profiles[WHOLE].hopeless == 1 + job and s.now < s.retry)):
+        return False
+    s.retry = np.inf
+    # EASY keeps what is on offer for the first in the queue, unless that one has GPUs of its own.
+    head = w.profiles[WHOLE].head
+    offered = long or job == head or w.jobs[head].reserved > 0
     for node in range(len(w.nodes)):
-        w.nodes[node].future = cost_of(w, node, part, long and w.slicing.reboot_s == 0.0)
+        w.nodes[node].future = cost_of(w, node, part, s.now - w.jobs[job].submit if long else -1.0, offered)
     for rank in range(count):
         best = 0
         for node in range(len(w.nodes)):
             if w.nodes[node].future < w.nodes[best].future:
                 best = node
         if w.nodes[best].future >= IMPOSSIBLE:
-            return
+            return False
         w.nodes[best].future = IMPOSSIBLE
         w.chosen[rank] = best
-    w.status[0].gathered = job
+    first = len(w.gpus)
+    w.jobs[job].drains = 0
     for rank in range(count):
-        take_node(w, w.chosen[rank], part)
+        first = min(first, w.chosen[rank] * w.per_node)
+        take_node(w, w.chosen[rank], part, job)
+    w.jobs[job].reserved = 1 + first
+    s.ready += w.jobs[job].pending == 0
+    s.drains += w.jobs[job].drains
+    return True
 
 
 @compiled
-def cost_of(w: World, node: int, part: int, long: bool) -> int:
+def cost_of(w: World, node: int, part: int, waited: float, offered: bool) -> int:
     """What it costs to have some whole GPUs on a node; writes the effort of each GPU."""
-    first = node * w.per_node
+    first, able, missing, cost, top, made = node * w.per_node, 0, part, 0, 0, 0
     for gpu in range(first, first + w.per_node):
-        w.slicing.gpus[gpu].effort = effort_of(w, gpu, long)
-    missing, cost = part, 0
-    for effort in range(w.slicing.cuts.shape[1] + 2):
+        w.slicing.gpus[gpu].effort = effort_of(w, gpu, waited, offered)
+        able += w.slicing.gpus[gpu].effort < EFFORTS
+    if able < part:
+        return IMPOSSIBLE
+    effort = NONE
+    while missing:
+        effort = next_effort(w, node, effort)
         for gpu in range(first, first + w.per_node):
             if missing and w.slicing.gpus[gpu].effort == effort:
                 missing -= 1
-                cost += min(effort, 1) + max(effort - 1, 0) * IN_USE
-    if missing or (cost and w.slicing.reboot_s > 0.0 and not node_rests(w, node)):
+                made += effort == IDLE_CUT
+                if effort >= BY_LIMIT:
+                    top = effort
+                    cost += effort << 32
+                elif effort > ON_OFFER:
+                    cost += 1 << 16 * (effort - 1)
+    if made and w.slicing.reboot_s > 0.0 and not node_rests(w, node):
         return IMPOSSIBLE
-    return cost
+    return cost + (top << 52)
 
 
 @compiled
-def effort_of(w: World, gpu: int, long: bool) -> int:
+def next_effort(w: World, node: int, effort: int) -> int:
+    """The least effort on a node above another one."""
+    least = IMPOSSIBLE
+    for gpu in range(node * w.per_node, (node + 1) * w.per_node):
+        if effort < w.slicing.gpus[gpu].effort < least:
+            least = w.slicing.gpus[gpu].effort
+    return least
+
+
+@compiled
+def effort_of(w: World, gpu: int, waited: float, offered: bool) -> int:
     """How far a GPU is from being whole and idle; IMPOSSIBLE if it cannot be had."""
     placed = w.slicing.gpus[gpu]
-    if placed.making or placed.rebooting or placed.drain:
+    if placed.owner != NONE or placed.rebooting or placed.drain or placed.making:
         return IMPOSSIBLE
-    if placed.cut == 0:
-        if w.free[gpu, WHOLE] or (long and placed.spared):
-            return IS_WHOLE
-        return 1 + w.slicing.cuts.shape[1] if long else IMPOSSIBLE
-    used, held = IS_IDLE, placed.held
+    if placed.off:
+        return OFF if placed.off == IS_OFF else BOOTS
+    if placed.cut == 0 and w.free[gpu, WHOLE]:
+        return ON_OFFER if offered else IMPOSSIBLE
+    if placed.cut and not may_switch(placed, w.status[0].now, w.slicing.switches_per_day):
+        return IMPOSSIBLE
+    if placed.cut and not placed.held:
+        return IDLE_CUT
+    left, effort = placed.until - w.status[0].now, BY_LIMIT
+    if waited < 0.0 or (placed.cut and w.slicing.reboot_s > 0.0):
+        return IMPOSSIBLE
+    if waited < left < np.inf:
+        w.status[0].retry = min(w.status[0].retry, w.status[0].now + (left - waited) / 2.0)
+        return IMPOSSIBLE
+    left /= 60.0
+    if left < 2048.0:
+        while left >= 1.0:
+            left /= 2.0
+            effort += 1
+        return effort
+    used, held = 0, placed.held if placed.cut else len(w.slicing.loss) - 1
     while held:
         held &= held - 1
         used += 1
-    possible = may_switch(placed, w.status[0].now, w.slicing.switches_per_day) and (long or used == IS_IDLE)
-    return used if possible else IMPOSSIBLE
+    return BY_SLICES + used
 
 
 @compiled
-def take_node(w: World, node: int, part: int) -> None:
-    """Spare the GPUs of a node that take least effort, and begin to make them whole or to drain them."""
-    made, missing = 0, part
-    for effort in range(w.slicing.cuts.shape[1] + 2):
+def take_node(w: World, node: int, part: int, job: int) -> None:
+    """Reserve the GPUs of a node that take least effort, and begin to make them whole or to drain them."""
+    made, missing, effort = 0, part, NONE
+    while missing:
+        effort = next_effort(w, node, effort)
         for gpu in range(node * w.per_node, (node + 1) * w.per_node):
             placed = w.slicing.gpus[gpu]
-            if missing and placed.effort == effort:
-                missing -= 1
-                placed.spared = 1
+            if not missing or placed.effort != effort:
+                continue
+            missing -= 1
+            placed.owner = job
+            w.jobs[job].pending += 1
+            touch(w.slicing, w.status[0], gpu)
+            if effort == ON_OFFER:
+                withhold(w, gpu)
+            elif effort == IDLE_CUT:
+                made += 1
+                make_whole(w, gpu)
+            elif effort == OFF and placed.off == IS_OFF:  # else it comes with another one of its unit
+                switch_on(w, gpu // w.power.unit)
+            elif effort > OFF:
+                w.jobs[job].drains = 1
                 if placed.cut:
-                    made += 1
-                    w.profiles[WHOLE].coming += 1
-                    if effort == IS_IDLE:
-                        make_whole(w, gpu)
-                    else:
-                        placed.drained_for = WHOLE
-                        w.profiles[WHOLE].draining += 1
-                        drain(w.slicing, w.free, w.profiles, w.status[0], gpu, -1, -1)
+                    placed.drained_for = WHOLE
+                    drain(w.slicing, w.free, w.profiles, w.status[0], gpu, -1, -1)
     if made and w.slicing.reboot_s > 0.0:
         reboot(w, node)
 

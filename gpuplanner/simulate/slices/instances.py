@@ -6,9 +6,12 @@ from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.layout_changes import offer
 from gpuplanner.simulate.slices.world import (
+    BOOTING,
     CHANGING,
     DRAINING,
+    IS_OFF,
     NONE,
+    OFF,
     ON,
     PROFILE_BITS,
     RECONFIGURING,
@@ -20,7 +23,7 @@ from gpuplanner.simulate.slices.world import (
     World,
 )
 
-BECOMES_WHOLE, IS_BACK = 0, 1
+BECOMES_WHOLE, IS_BACK, BOOTED, OTHERS = 0, 1, 2, 3
 """What else than an instance may come, in place of a slice and counted from the last one on."""
 
 
@@ -42,7 +45,7 @@ def open_placed(w: World) -> None:
         offer(w, gpu, 1)
         w.gpus[gpu].layout = NONE  # nothing was written yet
         touch(w.slicing, w.status[0], gpu)
-    write_states(w)
+    w.status[0].on = len(w.gpus)
 
 
 @compiled
@@ -70,6 +73,15 @@ def take_slices(w: World, job: int) -> None:
         start += 1
     w.jobs[job].slice = start
     placed.held |= w.slicing.spans[profile] << start
+    placed.until = max(placed.until, w.status[0].now + w.jobs[job].limit)
+    touch(w.slicing, w.status[0], gpu)
+
+
+@compiled
+def hold_whole(w: World, gpu: int, job: int) -> None:
+    """Note that a job holds a whole GPU."""
+    w.slicing.gpus[gpu].until = w.status[0].now + w.jobs[job].limit
+    touch(w.slicing, w.status[0], gpu)
 
 
 @compiled
@@ -162,7 +174,7 @@ def place(slicing: Slicing, profiles: Table, gpu: int, profile: int, start: int)
 @compiled
 def come(slicing: Slicing, coming: Table, s: Row, gpu: int, start: int, at: float) -> None:
     """Write when an instance will have been made, or what else comes."""
-    width = slicing.cuts.shape[1] + 2
+    width = slicing.cuts.shape[1] + OTHERS
     slicing.gpus[gpu].ready = at
     s.coming = push(coming, s.coming, at, gpu * width + start)
     touch(slicing, s, gpu)
@@ -172,25 +184,68 @@ def come(slicing: Slicing, coming: Table, s: Row, gpu: int, start: int, at: floa
 def arrive(w: World) -> None:
     """Bring up what has been made first."""
     slices = w.slicing.cuts.shape[1]
-    gpu, start = w.coming[0].who // (slices + 2), w.coming[0].who % (slices + 2)
+    gpu, start = w.coming[0].who // (slices + OTHERS), w.coming[0].who % (slices + OTHERS)
     w.status[0].coming = pop(w.coming, w.status[0].coming)
     placed = w.slicing.gpus[gpu]
     touch(w.slicing, w.status[0], gpu)
+    w.profiles[WHOLE].hopeless = 0
     if start == slices + IS_BACK:
         if placed.rebooting:  # else it was cut meanwhile, and its instances come by themselves
             placed.rebooting, w.gpus[gpu].leaving = 0, 0
-            offer(w, gpu, 1)
+            come_up(w, gpu)
+        return
+    if start == slices + BOOTED:
+        placed.off = 0
+        if not placed.cut:
+            w.free[gpu, WHOLE] = 1
+            come_up(w, gpu)
         return
     placed.making -= 1
     if start == slices + BECOMES_WHOLE:
-        w.profiles[WHOLE].coming -= 1
         w.free[gpu, WHOLE] = 1
-        offer(w, gpu, 1)
+        come_up(w, gpu)
         return
     profile = w.slicing.cuts[gpu, start]
     placed.kept &= ~(w.slicing.spans[profile] << start)
     w.profiles[profile].coming -= 1
     offer_one(w.free, w.profiles, gpu, profile, 1)
+
+
+@compiled
+def come_up(w: World, gpu: int) -> None:
+    """Offer a GPU that is whole, or back as it was; or keep it for the job that it is reserved for."""
+    offer(w, gpu, 1)
+    if w.slicing.gpus[gpu].owner != NONE:
+        withhold(w, gpu)
+
+
+@compiled
+def withhold(w: World, gpu: int) -> None:
+    """Take a whole GPU that is idle off the offer, for the job that it is reserved for."""
+    offer(w, gpu, -1)
+    w.gpus[gpu].leaving = 1
+    job = w.jobs[w.slicing.gpus[gpu].owner]
+    job.pending -= 1
+    w.status[0].ready += job.reserved > 0 and job.pending == 0
+
+
+@called
+def give_up(w: World, job: int) -> None:
+    """Offer again what was reserved for a job."""
+    for gpu in range(w.jobs[job].reserved - 1, len(w.gpus)):
+        placed = w.slicing.gpus[gpu]
+        if placed.owner == job:
+            placed.owner = NONE
+            touch(w.slicing, w.status[0], gpu)
+            if w.gpus[gpu].leaving and not placed.rebooting:
+                w.gpus[gpu].leaving = 0
+                offer(w, gpu, 1)
+            elif placed.drain:
+                drain(w.slicing, w.free, w.profiles, w.status[0], gpu, -1, 1)
+    w.status[0].ready -= w.jobs[job].pending == 0
+    w.status[0].drains -= w.jobs[job].drains
+    w.jobs[job].reserved = w.jobs[job].pending = w.jobs[job].drains = 0
+    w.profiles[WHOLE].hopeless = 0
 
 
 @called
@@ -201,7 +256,9 @@ def write_states(w: World) -> None:
         placed = w.slicing.gpus[gpu]
         placed.touched = 0
         state = ON
-        if placed.making or placed.rebooting:
+        if placed.off:
+            state = OFF if placed.off == IS_OFF else BOOTING
+        elif placed.making or placed.rebooting:
             state = CHANGING if placed.cut & ~placed.kept and not placed.rebooting else RECONFIGURING
         elif placed.drain:
             state = DRAINING
@@ -210,6 +267,8 @@ def write_states(w: World) -> None:
             profile = w.slicing.cuts[gpu, start]
             if profile != NONE and not (state == CHANGING and placed.kept >> start & 1):
                 code |= profile << PROFILE_BITS * start
+        if state == OFF:
+            code = NONE
         if code != w.gpus[gpu].layout or state != w.gpus[gpu].state:
             w.gpus[gpu].layout, w.gpus[gpu].state = code, state
             row = w.status[0].logged

@@ -10,6 +10,8 @@ from gpuplanner.simulate.slices.cutting import first_without
 from gpuplanner.simulate.slices.drain import claim, settle_drains
 from gpuplanner.simulate.slices.engine import at_rest, end_job, let_arrive, next_instant, start_jobs
 from gpuplanner.simulate.slices.instances import arrive, open_placed, write_states
+from gpuplanner.simulate.slices.power import balance, take_stock
+from gpuplanner.simulate.slices.reservations import first_unreserved, start_ready
 from gpuplanner.simulate.slices.reslice import reslice
 from gpuplanner.simulate.slices.world import NONE, WHOLE, World
 
@@ -20,6 +22,8 @@ def advance_on_demand(w: World) -> bool:
     s = w.status[0]
     if s.slot == NONE:
         open_placed(w)
+        take_stock(w)
+        write_states(w)
     while len(w.log) - s.logged >= len(w.gpus):
         now = next_wish(w)
         if now == np.inf or (now > w.until_s and at_rest(w)):
@@ -34,10 +38,14 @@ def advance_on_demand(w: World) -> bool:
         while s.coming and w.coming[0].at <= now:
             arrive(w)
         let_arrive(w)
+        start_ready(w)
         start_jobs(w)
         while settle_drains(w):
             start_jobs(w)
         reslice(w)
+        start_ready(w)
+        if w.power.unit:
+            balance(w)
         write_states(w)
     return False
 
@@ -48,13 +56,17 @@ def next_wish(w: World) -> float:
     s, now = w.status[0], next_instant(w)
     new_day = (s.spent + 1.0) * 86400.0
     for profile in range(len(w.profiles)):
-        job = first_without(w.profiles, w.jobs, profile)
+        job = first_without(w.profiles, w.jobs, profile) if profile else first_unreserved(w)
         if job != NONE:
             for wait in (w.slicing.patience_s, w.slicing.drain_s):
                 if w.jobs[job].submit + wait > s.now:
                     now = min(now, w.jobs[job].submit + wait)
             if new_day > s.now:
                 now = min(now, new_day)
+    if s.timed:
+        now = min(now, w.power.timers[0].at)
+    if w.power.unit and s.floor + 1 < len(w.power.floor_at):
+        now = min(now, w.power.floor_at[s.floor + 1])
     return now
 
 

@@ -15,9 +15,11 @@ from gpuplanner.simulate.slices.drain import drain_for
 from gpuplanner.simulate.slices.engine import earlier
 from gpuplanner.simulate.slices.gather import gather
 from gpuplanner.simulate.slices.instances import is_whole, may_switch, taken
-from gpuplanner.simulate.slices.world import NONE, WHOLE, Slicing, World
+from gpuplanner.simulate.slices.power import take_stock
+from gpuplanner.simulate.slices.reservations import first_unreserved
+from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, Slicing, World
 
-MODE_CHANGE, REBOOT = 1 << 10, 1 << 20
+MODE_CHANGE, REBOOT, BOOTING_ALREADY, SWITCH_ON = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 """How these disturb, in idle instances removed: more than any number of those."""
 
 
@@ -28,18 +30,14 @@ def reslice(w: World) -> None:
     if s.day != s.now // 86400.0:
         s.day = s.now // 86400.0
         forget_hopeless(w)
-    if s.gathered != NONE and s.gathered != w.profiles[WHOLE].head:
-        s.gathered = NONE
-        for gpu in range(len(w.gpus)):
-            w.slicing.gpus[gpu].spared = 0
-        forget_hopeless(w)
+    take_stock(w)
     for profile in range(len(w.profiles)):
         w.profiles[profile].tried = 0
     while True:
         first, chosen = NONE, NONE
         for profile in range(len(w.profiles)):
             if not w.profiles[profile].tried:
-                job = first_without(w.profiles, w.jobs, profile)
+                job = first_without(w.profiles, w.jobs, profile) if profile else first_unreserved(w)
                 if job == NONE or w.jobs[job].submit + w.slicing.patience_s > s.now:
                     # Who is not looked at now has to look at all GPUs later.
                     if changed:
@@ -50,8 +48,9 @@ def reslice(w: World) -> None:
             return
         long = w.jobs[first].submit + w.slicing.drain_s <= s.now
         if chosen == WHOLE:
-            gather(w, first, long)
-            w.profiles[WHOLE].tried = 1
+            if not gather(w, first, long):
+                w.profiles[WHOLE].tried = 1
+                w.profiles[WHOLE].hopeless = 1 + first if long else 0
             continue
         place = best_place(w, chosen)
         if place != NONE:
@@ -106,8 +105,14 @@ def best_place(w: World, profile: int) -> int:
 def mode_change(w: World, gpu: int, fixed: int) -> int:
     """How much a GPU is disturbed before any instance is; IMPOSSIBLE if it cannot change now."""
     placed = w.slicing.gpus[gpu]
+    if placed.owner != NONE:
+        return IMPOSSIBLE
+    if placed.off:
+        if placed.off == IS_OFF:
+            return SWITCH_ON
+        return IMPOSSIBLE if fixed and not w.slicing.one_by_one else BOOTING_ALREADY
     if placed.cut == 0:
-        if placed.spared or not is_whole(w.free, w.slicing.gpus[gpu], gpu):
+        if not is_whole(w.free, w.slicing.gpus[gpu], gpu):
             return IMPOSSIBLE
         joins = placed.rebooting and placed.ready == w.status[0].now + w.slicing.reboot_s
         if w.slicing.reboot_s == 0.0 or joins:

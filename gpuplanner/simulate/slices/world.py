@@ -21,8 +21,8 @@ WHOLE = 0
 """Number of the profile, and of the layout, of a GPU that is not cut."""
 NONE = -1
 """No job, no node, no layout, no slot yet."""
-ON, DRAINING, RECONFIGURING, OFF, CHANGING = range(5)
-STATES = ("on", "draining", "reconfiguring", "off", "changing")
+ON, DRAINING, RECONFIGURING, OFF, CHANGING, BOOTING = range(6)
+STATES = ("on", "draining", "reconfiguring", "off", "changing", "booting")
 PROFILE_BITS = 4
 """Placements in the log are one number: for each slice the profile of the instance that begins there."""
 
@@ -43,6 +43,9 @@ JOB = {
     "behind": int,  # next job in its queue
     "before": int,  # phase before this one; NONE if it is the first
     "then": int,  # next phase; NONE if it is the last
+    "reserved": int,  # 1 + the lowest GPU that is reserved for it; 0 if none is
+    "pending": int,  # GPUs reserved for it that are not whole and idle yet
+    "drains": int,  # 1 if jobs have to end on some of them before
 }
 GPU = {
     "layout": int,  # present one; while reconfiguring, the coming one; NONE if off
@@ -57,6 +60,7 @@ NODE = {
     "cut": int,  # 1 if it has cut GPUs, as the slot begins
     "ceiling": int,  # whole GPUs that jobs passing the head may take
     "future": int,  # whole GPUs on offer once the jobs looked at have ended
+    "in_use": int,  # GPUs on that are not idle, where some are released
 }
 PROFILE = {
     "slices": int,  # compute slices
@@ -66,7 +70,7 @@ PROFILE = {
     "head": int,  # first job waiting
     "tail": int,  # last job waiting
     "coming": int,  # instances that are being made on demand
-    "hopeless": int,  # 1 if no GPU can be cut for it, but for those that changed since
+    "hopeless": int,  # 1 if no GPU can be cut for it, but for those that changed since; of WHOLE 1 + such a job
     "draining": int,  # 1 while a GPU is drained for it
     "tried": int,  # 1 if its queue was looked at in this instant
 }
@@ -89,8 +93,17 @@ STATUS = {
     "coming": int,
     "logged": int,
     "touched": int,
-    "gathered": int,
     "claim": int,
+    "unreserved": int,  # no job on whole GPUs before this one is without a reservation
+    "drains": int,  # jobs that GPUs in use are reserved for
+    "retry": float,  # when one for which nothing could be reserved may wait for longer drains
+    "ready": int,  # jobs whose reserved GPUs are all whole and idle
+    "idle": int,  # GPUs on and wholly idle, reserved for nobody
+    "spare": int,  # GPUs that are booting for nobody
+    "on": int,  # GPUs on or booting
+    "ripe": int,  # units that have been idle for long enough to go
+    "timed": int,
+    "floor": int,
     "spent": float,
     "day": float,
 }
@@ -107,9 +120,38 @@ PLACED = {
     "switches": int,  # changes begun on that day
     "rebooting": int,  # 1 while its node is
     "effort": int,  # how far it is from being whole and idle
-    "spared": int,  # 1 if a job on whole GPUs waits for it: not to be cut
+    "owner": int,  # job on whole GPUs that it is reserved for; NONE if it is for all
+    "off": int,  # IS_OFF or IS_BOOTING; 0 if it is on
+    "idle": int,  # how it counts: IDLE_ON, IDLE_BOOTING or not at all
+    "in_use": int,  # 1 if it is on and not idle
+    "until": float,  # when by its limit the last job on it is over
     "touched": int,  # 1 if it changed in this instant
 }
+
+
+UNIT = {
+    "idle": int,  # its GPUs that are on and idle
+    "since": float,  # when the last of them became so
+    "timed": int,  # 1 while it has a timer
+    "ripe": int,  # 1 if it has been idle for long enough to go
+}
+IS_OFF, IS_BOOTING = 1, 2
+IDLE_ON, IDLE_BOOTING = 1, 2
+
+
+class Power(NamedTuple):
+    """What is switched off and on; without rows where every GPU stays on."""
+
+    unit: int  # GPUs that are switched together; 0: none ever is
+    idle_s: float
+    lead_s: float
+    reserve: Ints  # [profile] idle instances to keep on
+    floor_at: Floats  # [step]
+    floor_gpus: Ints  # [step] GPUs on from then on, at least
+    rooms: Ints  # [gpu, profile] instances of the reserve that a GPU in use has room for
+    room: Ints  # [profile] their sum
+    units: Table  # [unit]
+    timers: Table  # [heap] units by when they may go
 
 
 class Slicing(NamedTuple):
@@ -170,6 +212,7 @@ class World(NamedTuple):
     log: Table  # [row] changes of state
     status: Table  # one row
     slicing: Slicing
+    power: Power
 
 
 def table(columns: Mapping[str, type], rows: int) -> Table:
