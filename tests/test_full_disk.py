@@ -119,9 +119,14 @@ def sample_quality() -> DataQuality:
 
 def chart(ending: str) -> Callable[[Path, Path, int, Study], None]:
     def write(out: Path, place: Path, rows: int, study: Study) -> None:
-        from gpuplanner.report.quality import write_quality
+        from gpuplanner.report.picture import write_drawn
+        from gpuplanner.report.quality import quality_page, quality_svg
 
-        write_quality(sample_quality(), out.with_suffix(ending), title="Quality")
+        write_drawn(
+            out.with_suffix(ending),
+            page=lambda: quality_page(sample_quality(), title="Quality"),
+            picture=lambda: quality_svg(sample_quality()),
+        )
 
     return write
 

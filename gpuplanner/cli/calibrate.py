@@ -49,9 +49,15 @@ def calibrate(
     rules = None if queue is None else Rules(queue=queue)
     found = calibrate(load_trace(folder), gpus=gpus, rules=rules, tz=tz)
     if chart is not None:
-        from gpuplanner.report.calibration import write_calibration
+        from gpuplanner.report.calibration import calibration_page, calibration_svg
+        from gpuplanner.report.picture import write_drawn
 
-        write_calibration(found, chart, title=f"Calibration: {Path(folder).name}")
+        title = f"Calibration: {Path(folder).name}"
+        write_drawn(
+            chart,
+            page=lambda: calibration_page(found, title=title),
+            picture=lambda: calibration_svg(found),
+        )
         say(f"written: {chart}")
     if as_json:
         show(found.to_dict(), as_json=True)

@@ -158,9 +158,11 @@ def describe(
         say("warning: --smallest-group means nothing without jobs: it was left out")
     parts = {name: part for name, part in told.items() if name != "hours"}
     if chart is not None:
-        from gpuplanner.report.quality import write_quality
+        from gpuplanner.report.picture import write_drawn
+        from gpuplanner.report.quality import quality_page, quality_svg
 
-        write_quality(data_quality(folder), chart, title=f"Data quality: {Path(folder).name}")
+        found, title = data_quality(folder), f"Data quality: {Path(folder).name}"
+        write_drawn(chart, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found))
         say(f"written: {chart}")
     if as_json:
         show(

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page
-from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.report.picture import roomy, told_svg
 from gpuplanner.study.future.calibration import OUTCOMES, Calibration
 
 _FORMATS = {"observed_s": ",.0f", "simulated_s": ",.0f", "level": ".2f"}
-
-
-def write_calibration(found: Calibration, path: str | Path, *, title: str) -> Path:
-    """Write a calibration as a page of its own (``.html``) or as a picture (``.svg``).
-
-    Parameters
-    ----------
-    found : Calibration
-        From :func:`gpuplanner.study.future.calibration.calibrate`.
-    path : str or Path
-        The suffix says which.
-    title : str
-        Of the page; plain text.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; what stood there is intact.
-    """
-    return write_drawn(
-        path, page=lambda: calibration_page(found, title=title), picture=lambda: calibration_svg(found)
-    )
 
 
 def calibration_page(found: Calibration, *, title: str) -> str:

@@ -37,7 +37,14 @@ def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
 
 
 def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str]) -> Path:
-    """Write the page or the picture, as the ending of the name says.
+    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    page, picture : callable
+        Text of each, made only if it is written.
 
     Raises
     ------

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page
-from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.report.picture import roomy, told_svg
 from gpuplanner.report.section import Section
 from gpuplanner.study.past.quality import DataQuality, by_figure
 
@@ -48,28 +47,6 @@ def quality(found: DataQuality) -> Section:
         table=found.coverage,
     )
     return Section(page.section("Data quality", page.paragraph(read), *drawn, covered))
-
-
-def write_quality(found: DataQuality, path: str | Path, *, title: str) -> Path:
-    """Write the quality of the data as a page of its own (``.html``) or as a picture (``.svg``).
-
-    Parameters
-    ----------
-    found : DataQuality
-        From :func:`gpuplanner.study.past.quality.data_quality`.
-    path : str or Path
-        The suffix says which.
-    title : str
-        Of the page; plain text.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; what stood there is intact.
-    """
-    return write_drawn(
-        path, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found)
-    )
 
 
 def quality_page(found: DataQuality, *, title: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from gpuplanner.inbox import Dataset
 from gpuplanner.report import inbox
 from gpuplanner.report.live import Text, parts, still
-from gpuplanner.report.quality import write_quality
+from gpuplanner.report.picture import write_drawn
+from gpuplanner.report.quality import quality_page, quality_svg
 from gpuplanner.study import load_trace
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.study.past.quality import data_quality
@@ -97,14 +98,23 @@ def test_live_parts_are_the_section_without_its_heading(box):
 
 def test_files_stand_alone(tmp_path):
     found = data_quality("sample")
-    page = write_quality(found, tmp_path / "q.html", title=HOSTILE).read_text("utf-8")
+
+    def written(name: str) -> str:
+        file = write_drawn(
+            tmp_path / name,
+            page=lambda: quality_page(found, title=HOSTILE),
+            picture=lambda: quality_svg(found),
+        )
+        return file.read_text("utf-8")
+
+    page = written("q.html")
     assert "default-src 'none'" in page
     assert not re.search(r'(?:src|href)="https?:', page)
     assert HOSTILE not in page
-    picture = write_quality(found, tmp_path / "q.svg", title="").read_text("utf-8")
+    picture = written("q.svg")
     root = ET.fromstring(picture)
     assert "running when the observation ended" in root.findtext("{http://www.w3.org/2000/svg}title")
-    assert write_quality(found, tmp_path / "r.svg", title="").read_text("utf-8") == picture
+    assert written("r.svg") == picture
 
 
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
