@@ -13,8 +13,8 @@ from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.lines.cutting import Body, Heading, heading_of, without_words
 from gpuplanner.inbox.core.lines.fields import CSV, Dialect, Field, column_places
 from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
-from gpuplanner.inbox.core.lines.rows import RAW, Rows, typed
-from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
+from gpuplanner.inbox.core.lines.rows import RAW, Rows, together, typed
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
 
 
@@ -65,15 +65,7 @@ def read_rows(
         else _picked(files, number, file.table, columns, source, dialect)
         for number, file in enumerate(files)
     ]
-    rows = Rows(
-        files=files,
-        count=sum(part.count for part in parts),
-        good=pl.concat([part.good for part in parts], rechunk=True),
-        rejects=pl.concat([part.rejects for part in parts]),
-        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
-        blank=sum(part.blank for part in parts),
-    )
-    return typed(rows, columns)
+    return typed(together(files, parts), columns)
 
 
 def read_row_blocks(
@@ -105,7 +97,7 @@ def read_row_blocks(
     current = 0
     for number, block in blocks:
         if number != current:
-            _require_begun(heading, files[current].path, source)
+            require_begun(heading is not None, files[current].path, source)
             heading, current = None, number
         body = block.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
         blank = block.lines.height - body.height
@@ -117,14 +109,8 @@ def read_row_blocks(
         else:
             rows = Body(files, number, block, body, heading, columns, dialect).cut()
             yield typed(replace(rows, blank=blank), columns)
-    _require_begun(heading, files[current].path, source)
+    require_begun(heading is not None, files[current].path, source)
     refuse_twins(blocks.files, source)
-
-
-def _require_begun(heading: object, path: Path, source: str) -> None:
-    if heading is None:
-        what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
-        raise TraceFormatError(what)
 
 
 def _cut(
@@ -134,7 +120,7 @@ def _cut(
     file = files[number]
     body = file.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
     blank = file.lines.height - body.height
-    _require_begun(None if body.is_empty() else body, file.path, source)
+    require_begun(body.height, file.path, source)
     heading = heading_of(body, columns, file.path, source, dialect)
     body = body if heading.header is None else body.slice(1)
     return replace(Body(files, number, file, body, heading, columns, dialect).cut(), blank=blank)

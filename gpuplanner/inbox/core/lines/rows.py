@@ -94,6 +94,18 @@ def names_of(files: Sequence[TextFile]) -> list[str]:
     return [f"{file_name(file.path.parent)}/{file_name(file.path)}" for file in files]
 
 
+def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
+    """Rows of several files, or of several parts of one, below each other."""
+    return Rows(
+        files=files,
+        count=sum(part.count for part in parts),
+        good=pl.concat([part.good for part in parts], how="diagonal", rechunk=True),
+        rejects=pl.concat([part.rejects for part in parts]),
+        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
+        blank=sum(part.blank for part in parts),
+    )
+
+
 def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
     """Cast every field; values that cannot be read or are out of bounds reject their row.
 

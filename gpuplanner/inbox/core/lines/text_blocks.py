@@ -231,6 +231,19 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
     return found
 
 
+def require_begun(begun: object, path: Path, source: str) -> None:
+    """Refuse a file that holds no lines: `begun` is false.
+
+    Raises
+    ------
+    TraceFormatError
+        Naming it.
+    """
+    if not begun:
+        what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
+        raise TraceFormatError(what)
+
+
 def refuse_twins(files: Sequence[TextFile], source: str) -> None:
     """Refuse the same bytes twice: they would count everything twice.
 

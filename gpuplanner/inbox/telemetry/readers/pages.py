@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.lines.records import CONTROL
-from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
-from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
+from gpuplanner.inbox.core.lines.rows import Rows, together
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, read_text_file
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
 
 Parse = Callable[[Rows], Rows]
@@ -122,9 +122,7 @@ def read_pages(
     parts = []
     for number, file in enumerate(files):
         body = file.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
-        if body.is_empty() and not empty:
-            what = message(str(file.path), f"rows of {source}", "an empty file", "Is this the right file?")
-            raise TraceFormatError(what)
+        require_begun(body.height or empty, file.path, source)
         page = Rows(
             files=files,
             count=body.height,
@@ -170,7 +168,7 @@ def read_page_blocks(
     current = 0
     for number, block in blocks:
         if number != current:
-            _require_begun(first, files[current].path, source)
+            require_begun(first is not None, files[current].path, source)
             first, current = None, number
         body = block.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
         page = Rows(
@@ -186,27 +184,8 @@ def read_page_blocks(
             if block.has_controls:
                 page = page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
         yield page
-    _require_begun(first, files[current].path, source)
+    require_begun(first is not None, files[current].path, source)
     refuse_twins(blocks.files, source)
-
-
-def _require_begun(first: str | None, path: Path, source: str) -> None:
-    if first is None:
-        raise TraceFormatError(
-            message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
-        )
-
-
-def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
-    """Rows of several files, or of several parts of one, below each other."""
-    return Rows(
-        files=files,
-        count=sum(part.count for part in parts),
-        good=pl.concat([part.good for part in parts], how="diagonal"),
-        rejects=pl.concat([part.rejects for part in parts]),
-        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
-        blank=sum(part.blank for part in parts),
-    )
 
 
 def path_of(page: Rows) -> Path:

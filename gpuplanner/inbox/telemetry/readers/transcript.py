@@ -11,8 +11,8 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, together
+from gpuplanner.inbox.core.lines.rows import Rows, together
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages
 from gpuplanner.inbox.telemetry.readers.smi_query import parse_query, query_telemetry
 from gpuplanner.inbox.telemetry.readers.transcript_heading import stated_instant, zone_of
 
