@@ -10,7 +10,7 @@ UNIT_SEPARATOR = "\x1f"
 """Stands between the fields of a line once its quotation marks are gone."""
 
 SOME = 8192
-"""Lines that tell whether the cells of a column come again."""
+"""Lines that are cut at a time, since memory of small pieces is used again; so many also tell whether cells repeat."""
 
 
 def all_quoted(
@@ -44,7 +44,8 @@ def all_quoted(
     >>> cells.filter(sound).rows()
     [('a', 'b "c", d')]
     """
-    cells = lines.str.splitn(f'"{separator}"', count).struct.unnest()
+    parts = (lines[at : at + SOME] for at in range(0, max(len(lines), 1), SOME))
+    cells = pl.concat(part.str.splitn(f'"{separator}"', count).struct.unnest() for part in parts)
     first, last = cells.to_series(0), cells.to_series(-1)
     sound = (first.str.starts_with('"') & last.str.ends_with('"')).fill_null(False)
     cells = cells.with_columns(first.str.strip_prefix('"'))
