@@ -62,7 +62,7 @@ COMING: dict[str, tuple[str, ...]] = {
 }
 """Door that is to come → public names that wait for it. The list may only get shorter."""
 
-TOOLS = ("docs/make_reference.py", "data/make_sample.py")
+TOOLS = ("docs/make_reference.py", "docs/make_forecast.py", "data/make_sample.py")
 """What the project itself runs on its own package, beside commands and notebooks."""
 
 

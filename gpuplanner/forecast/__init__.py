@@ -2,9 +2,10 @@
 
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable
-from gpuplanner.forecast.choose import choose, score
-from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores
-from gpuplanner.forecast.judge import Judged, judge
+from gpuplanner.forecast.choose import choose
+from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores, score
+from gpuplanner.forecast.intervals import LEVELS
+from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import MODELS, RULES
 from gpuplanner.forecast.reconcile import reconcile_to_pool
 from gpuplanner.forecast.result import ForecastResult, forecast_demand
@@ -13,6 +14,7 @@ from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, s
 __all__ = [
     "CANDIDATES",
     "CHOSEN",
+    "LEVELS",
     "MODELS",
     "RULES",
     "Backtest",
@@ -30,6 +32,7 @@ __all__ = [
     "mae",
     "mean_scores",
     "pinball",
+    "realised",
     "reconcile_to_pool",
     "score",
     "seasonal_scale",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.candidates import Known
+from gpuplanner.forecast.backtest import Backtest
+from gpuplanner.forecast.candidates import CANDIDATES, Known
 from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.judge import MIDDLE, Judged, ahead, realised
+from gpuplanner.forecast.judge import MIDDLE, Judged, ahead, judge, realised, worse_than
+from gpuplanner.forecast.models import NAIVE
+from gpuplanner.forecast.scores import mae, smape
 from gpuplanner.schemas import Forecast, check
 
+INTERVALS = ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95))
 CHOSEN = "chosen"
 NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 
@@ -90,6 +94,63 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
                 }
             )
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def score(test: Backtest, *, judged: Judged | None = None) -> pl.DataFrame:
+    """Score table of a backtest: every candidate of every series, the naive forecast always among them.
+
+    Quantiles at an origin are calibrated by earlier origins alone.
+
+    Parameters
+    ----------
+    test : Backtest
+        From :func:`backtest`.
+    judged : Judged, optional
+        Of this backtest; made without a price if not given.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id``, ``model``, ``rule``, ``windows`` (origins), ``mase`` (mean over the origins at which it is
+        defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the origins behind the first,
+        which nothing calibrates: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
+        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: what a slot cost), ``worse`` (than
+        the naive forecast by more than noise); in the order of the series, and within them from simple to elaborate.
+    """
+    made = judged or judge(test)
+    rows = []
+    for row, uid in enumerate(test.grid.ids):
+        losses = {}
+        for model in (one for one in CANDIDATES if one in made.quantiles and one in test.models[row]):
+            levels, actual = made.quantiles[model][row], test.actual[row]
+            seen = ~np.isnan(levels[:, 0, 0])
+            late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
+            losses[model] = np.where(late, realised(actual, levels, made.price).mean(axis=1), np.nan)
+            worse = worse_than(losses[NAIVE][None], losses[model][None])[0]
+            rows.append(
+                {"unique_id": uid, "model": model, "rule": test.rules[row], "windows": int(seen.sum())}
+                | _measures(actual[seen], levels[seen], test.scale[row, seen], late[seen], made.price)
+                | {"worse": bool(worse)}
+            )
+    order = pl.col("model").cast(pl.Enum(CANDIDATES)).to_physical()
+    return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
+
+
+def _measures(
+    actual: np.ndarray, levels: np.ndarray, scale: np.ndarray, late: np.ndarray, price: float | None
+) -> dict[str, float | None]:
+    """Measures over origins of one series; `late` are those that others calibrate."""
+    middle, told, said = levels[..., MIDDLE], actual[late], levels[late]
+    found = {
+        "mase": _mean(np.abs(actual - middle).mean(axis=1) / scale),
+        "smape": smape(actual, middle) if len(actual) else None,
+        "mae": mae(actual, middle) if len(actual) else None,
+        "pinball": _mean(realised(told, said, None)),
+    }
+    for percent, low, high in INTERVALS:
+        inside = (told >= said[..., LEVELS.index(low)]) & (told <= said[..., LEVELS.index(high)])
+        found[f"coverage_{percent}"] = _mean(inside)
+    return found | ({} if price is None else {"realised_cost": _mean(realised(told, said, price))})
 
 
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuplanner.forecast.backtest import Backtest, between, say_alone, say_known
 from gpuplanner.forecast.candidates import CANDIDATES, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
-from gpuplanner.forecast.choose import pick, relative
+from gpuplanner.forecast.choose import pick, relative, shrunk
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.models import NAIVE
 
@@ -28,13 +28,8 @@ UNIT_FLOOR = 0.25
 """Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
 SEEN_FACTOR = 4.0
 """No quantile above so many times the largest value seen."""
-PRIOR, UNTRIED, PRIOR_FOLDS = {NAIVE: 1.0, RUN_OFF: 0.85, RUN_OFF_MEDIAN: 0.85}, 1.2, 16.0
-"""Cost relative to the naive forecast that a candidate is believed to reach before it was tried here, that of one
-not named, and how many origins that belief counts for. Public traces stand behind it, see ``docs/forecast.md``."""
 NOISE = 2.0
 """A candidate that cost a series more than the naive forecast by so many standard errors is not chosen for it."""
-FLOOR = 0.05
-"""Relative costs below it are told apart no further."""
 MIDDLE = LEVELS.index(0.5)
 
 
@@ -207,7 +202,12 @@ def _shifts(
 
 
 def _finite(level: float, folds: int) -> float:
-    """Level to ask of a sample of so many folds, so that a new value lies below with the level."""
+    """Level to ask of a sample of so many folds, so that a new value lies below with the level.
+
+    The outermost alone are mended: to widen the inner ones costs more than it saves.
+    """
+    if LEVELS[0] < level < LEVELS[-1]:
+        return level
     grown = (LOOKS_A_FOLD * folds + 1) / (LOOKS_A_FOLD * folds)
     return min(level * grown, 1.0) if level > 0.5 else max(1 - (1 - level) * grown, 0.0)
 
@@ -280,22 +280,34 @@ def _choice(
 ) -> np.ndarray:
     """Candidate of each series, from what the quantiles of earlier origins cost."""
     models = [model for model in CANDIDATES if model in quantiles]
-    usable = test.allowed[place]
     cost = np.array([realised(known[:, :place], quantiles[model][:, :place], price) for model in models])
     seen = ~np.isnan(cost).all(axis=3)
     folds = np.where(seen, np.nansum(cost, axis=3), np.nan)
-    if not seen.any():  # no origin before: what knows the jobs, else what is simplest
-        start = RUN_OFF if RUN_OFF in models else NAIVE
-        return np.where(usable[models.index(start)], start, NAIVE).astype(object)
-    more = np.nan_to_num(folds - folds[0])
-    count = np.maximum(seen.sum(axis=2), 1)
-    mean = more.sum(axis=2) / count
-    noise = np.sqrt((more**2).sum(axis=2) / count - mean**2) / np.sqrt(np.maximum(count - 1, 1))
-    worse = (mean > NOISE * noise) & (count > 1)
     total = np.where(seen.any(axis=2), np.nansum(folds, axis=2), np.nan)
-    own = relative(np.where(usable, total, np.nan), total[0])
-    prior = np.array([PRIOR.get(model, UNTRIED) for model in models])[:, None]
-    own = np.exp(
-        (count * np.log(np.maximum(own, FLOOR)) + PRIOR_FOLDS * np.log(prior)) / (count + PRIOR_FOLDS)
-    )
-    return np.asarray(np.array(models, dtype=object)[pick(own, test.full[place], shut_out=worse | ~usable)])
+    own = shrunk(relative(total, total[0]), models, seen.sum(axis=2))
+    out = np.array([worse_than(folds[0], one) for one in folds]) | ~test.allowed[place]
+    return np.asarray(np.array(models, dtype=object)[pick(own, test.full[place], shut_out=out)])
+
+
+def worse_than(naive: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Whether a candidate cost a series more than the naive forecast by more than noise.
+
+    Parameters
+    ----------
+    naive, cost : numpy.ndarray, shape (n_series, n_origins)
+        What each origin cost; NaN where that is not known.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (n_series,)
+
+    Examples
+    --------
+    >>> worse_than(np.array([[1.0, 1.0, 2.0]]), np.array([[2.0, 2.1, 2.9]])).tolist()
+    [True]
+    """
+    more = np.nan_to_num(cost - naive)
+    count = np.maximum((~np.isnan(cost - naive)).sum(axis=1), 1)
+    mean = more.sum(axis=1) / count
+    noise = np.sqrt(np.maximum((more**2).sum(axis=1) / count - mean**2, 0.0) / np.maximum(count - 1, 1))
+    return np.asarray((mean > NOISE * noise) & (count > 1))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import Backtest, backtest
-from gpuplanner.forecast.choose import choose, score
-from gpuplanner.forecast.intervals import LEVELS, calibrate, scaled_errors, widen
-from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, RULES, predict
-from gpuplanner.schemas import Forecast, check
+from gpuplanner.forecast.candidates import CANDIDATES, Known
+from gpuplanner.forecast.choose import choose
+from gpuplanner.forecast.folds import ahead_table, score
+from gpuplanner.forecast.judge import judge
+from gpuplanner.forecast.models import RULES
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,18 @@ class ForecastResult:
 
 
 def forecast_demand(
-    demand: pl.DataFrame, *, horizon: int, windows: int = 8, step: int | None = None
+    demand: pl.DataFrame,
+    *,
+    horizon: int,
+    windows: int = 8,
+    step: int | None = None,
+    known: Known | None = None,
+    price: float | None = None,
+    seed: int = 1,
 ) -> ForecastResult:
     """Forecast every series with the model that did best on it, with quantiles whose coverage was measured.
 
-    Nothing is drawn at random: the same demand gives the same forecast.
+    The same demand, jobs and seed give the same forecast.
 
     Parameters
     ----------
@@ -50,6 +58,12 @@ def forecast_demand(
         Slots to forecast.
     windows, step : int, optional
         Origins of the backtest and slots between them (see :func:`gpuplanner.forecast.backtest`).
+    known : Known, optional
+        What is known of the jobs behind the series.
+    price : float, optional
+        Price of a unit short, in prices of a unit planned; without one pinball loss decides.
+    seed : int
+        Of sample paths.
 
     Returns
     -------
@@ -74,40 +88,17 @@ def forecast_demand(
     >>> result.choice["rule"].to_list()
     ['constant']
     """
-    test = backtest(demand, horizon=horizon, windows=windows, step=step)
-    scores = score(test)
+    test = backtest(
+        demand, horizon=horizon, windows=windows, step=step, known=known, models=CANDIDATES, seed=seed
+    )
+    judged = judge(test, price=price)
+    scores = score(test, judged=judged)
     chosen = choose(scores)["model"].to_list()
-    offsets = {
-        model: calibrate(scaled_errors(test.actual, test.predicted[model], test.spread), test.grid.season)
-        for model in MODELS
-        if model in chosen
-    }
-    grid = test.grid
-    parts = []
-    for uid, model, values in zip(grid.ids, chosen, grid.values, strict=True):
-        history = values[~np.isnan(values)]
-        mean = predict(history, model, horizon, season=grid.season, week=grid.week)
-        spread = np.asarray(history[-HISTORY_WEEKS * grid.week :].std())
-        quantiles = widen(mean, offsets[model], spread)
-        parts.append(_rows(test, uid, model, mean, quantiles))
+    last = np.concatenate([judged.chosen[:, :-1], np.array(chosen, dtype=object)[:, None]], axis=1)
     return ForecastResult(
-        forecast=check(pl.concat(parts), Forecast, where="forecast"),
+        forecast=ahead_table(replace(judged, chosen=last), known=known, seed=seed),
         scores=scores,
         choice=_choice(test, scores, chosen),
-    )
-
-
-def _rows(test: Backtest, uid: str, model: str, mean: np.ndarray, quantiles: np.ndarray) -> pl.DataFrame:
-    end = test.grid.values.shape[1]
-    return pl.DataFrame(
-        {
-            "unique_id": uid,
-            "ds": [test.grid.time(end + ahead) for ahead in range(test.horizon)],
-            "model": model,
-            "mean": mean,
-            **{f"q{round(100 * level):02d}": quantiles[:, at] for at, level in enumerate(LEVELS)},
-            "cutoff": test.grid.time(end),
-        }
     )
 
 

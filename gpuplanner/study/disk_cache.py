@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.demand import RunOff
 from gpuplanner.errors import OutputError
 from gpuplanner.files import sha256_of_all, write_atomically
 from gpuplanner.forecast import ForecastResult, forecast_demand
@@ -27,7 +28,7 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(base) / "gpuplanner"
 
 
-def kept_forecast(demand: pl.DataFrame, *, horizon: int) -> ForecastResult:
+def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = None) -> ForecastResult:
     """Forecast as :func:`gpuplanner.forecast.forecast_demand` does, or give back what it said of the same demand.
 
     Most of the time of a walk is the backtest of its forecasts, and every command, notebook and report of one
@@ -39,6 +40,8 @@ def kept_forecast(demand: pl.DataFrame, *, horizon: int) -> ForecastResult:
         Table ``schemas.Demand`` on one grid.
     horizon : int
         Slots to forecast.
+    known : RunOff, optional
+        What is known of the jobs behind the series.
 
     Returns
     -------
@@ -46,29 +49,42 @@ def kept_forecast(demand: pl.DataFrame, *, horizon: int) -> ForecastResult:
         Found by the demand, the horizon, the code of the forecast and its library; made anew where nothing is
         kept or what is kept cannot be read. A folder that cannot be written costs time and nothing else.
     """
-    name = _key(demand, horizon)
+    name = _key(demand, horizon, known)
     places = {frame: cache_folder() / "forecasts" / f"{name}-{frame}.parquet" for frame in FRAMES}
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):
         return ForecastResult(**{frame: pl.read_parquet(place) for frame, place in places.items()})
-    found = forecast_demand(demand, horizon=horizon)
+    jobs = {} if known is None else {"known": known}
+    found = forecast_demand(demand, horizon=horizon, **jobs)
     with contextlib.suppress(OutputError):
         for frame, place in places.items():
             write_atomically(place, getattr(found, frame).write_parquet)
     return found
 
 
-def _key(demand: pl.DataFrame, horizon: int) -> str:
+def _key(demand: pl.DataFrame, horizon: int, known: RunOff | None) -> str:
     bytes_of_demand = io.BytesIO()
     demand.write_ipc(bytes_of_demand)
     digest = hashlib.sha256(bytes_of_demand.getbuffer())
     digest.update(f"{horizon} {_code()}".encode())
+    if known is not None:
+        digest.update(f"{known.names} {known.start} {known.slot_h}".encode())
+        for array in (
+            known.submit,
+            known.begin,
+            known.end,
+            known.size,
+            known.limit,
+            known.series,
+            *known.groups,
+        ):
+            digest.update(array.tobytes())
     return digest.hexdigest()[:32]
 
 
 @functools.cache
 def _code() -> str:
     """Hash of the code that forecasts, and the version of the library that fits the models."""
-    code = sha256_of_all(sorted((PACKAGE / "forecast").glob("*.py")))
+    code = sha256_of_all(sorted([*(PACKAGE / "forecast").glob("*.py"), *(PACKAGE / "demand").glob("*.py")]))
     with contextlib.suppress(PackageNotFoundError):
         return f"{code} {version('statsforecast')}"
     return code

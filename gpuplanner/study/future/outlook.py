@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, demand_series, excluded, pool
+from gpuplanner.demand import POOL, RunOff, demand_series, excluded, pool, run_off
 from gpuplanner.forecast import ForecastResult, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.disk_cache import kept_forecast
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import History, history
 from gpuplanner.study.stages import Stage, stage
 
 LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
@@ -80,13 +80,29 @@ def pooled(scenario: Scenario) -> ForecastResult:
         pool(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
         for view, demand in demands(scenario).items()
     ]
-    return kept_forecast(pl.concat(series), horizon=scenario.horizon_slots)
+    past = history(scenario)
+    jobs = pl.concat(
+        view.with_columns(series=pl.format("{}/{}", pl.lit(name), "profile"))
+        for name, view in past.views.items()
+    )
+    return kept_forecast(
+        pl.concat(series), horizon=scenario.horizon_slots, known=_known(jobs, past, scenario.slot_hours)
+    )
+
+
+def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
+    """What runs, waits and has come, for series of instances that column ``series`` names."""
+    counted = jobs.filter(pl.col("profile").is_not_null())
+    return run_off(counted, start=past.recent, slot_hours=slot_hours, series="series", size="instances")
 
 
 @stage(*_PAST, *_GRID)
 def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
-    return kept_forecast(demands(scenario)["rightsized"], horizon=scenario.horizon_slots)
+    past = history(scenario)
+    jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
+    known = _known(jobs, past, scenario.slot_hours)
+    return kept_forecast(demands(scenario)["rightsized"], horizon=scenario.horizon_slots, known=known)
 
 
 def _outlook(scenario: Scenario, view: str) -> Outlook:

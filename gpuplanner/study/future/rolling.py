@@ -166,7 +166,7 @@ def wanted(scenario: Scenario, *, at: datetime | None = None, by: str = "tenant"
         )  # fmt: skip
     trace = grouped(load_trace(scenario.data), scenario.smallest_group)
     if "jobs" not in trace.tables:
-        return _occupied(trace.tables["occupancy"], scenario.slot_hours, at)
+        return occupied(trace.tables["occupancy"], scenario.slot_hours, at)
     return laid_out(trace.jobs, trace_end=end_of(trace), at=at, slot_hours=scenario.slot_hours)
 
 
@@ -270,7 +270,7 @@ def ahead_of(
     return choice, table
 
 
-def _occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:
+def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:
     """GPUs held by pool: the mean of the readings of each slot, and the quota as cap."""
     slot = timedelta(hours=slot_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
