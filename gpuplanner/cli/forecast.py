@@ -50,6 +50,12 @@ def forecast(
     paths: Annotated[
         Path | None, typer.Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
     ] = None,
+    capacity: Annotated[
+        float | None, typer.Option(min=1, help="GPUs that there are: when do they run out?")
+    ] = None,
+    growth: Annotated[
+        float | None, typer.Option(help="Growth a year that is assumed, 0.5 for half as much again.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
     ] = None,
@@ -67,10 +73,23 @@ def forecast(
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
         raise typer.BadParameter(text)
-    if instant is None and paths is None and horizon is None and gap is None and _has_jobs(asked):
+    given = (instant, paths, horizon, gap, capacity)
+    if all(one is None for one in given) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
         return
-    _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, paths, as_json, quiet)
+    _ahead(
+        asked,
+        instant,
+        by,
+        horizon or asked.horizon_slots,
+        gap or 0,
+        known,
+        paths,
+        capacity,
+        growth,
+        as_json,
+        quiet,
+    )
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
@@ -152,7 +171,7 @@ def _backtest(
 
 def _ahead(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool, paths: Path | None,
-    as_json: bool, quiet: bool,
+    capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.study.future.rolling import ahead_of, wanted
@@ -162,6 +181,7 @@ def _ahead(
         source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed
     )
     _write(paths, lambda: source.paths(horizon, gap, asked.seed), quiet)
+    ends = None if capacity is None else source.run_out(capacity, growth=growth, seed=asked.seed)
     if as_json:
         rows = {
             "running": source.running().to_dicts(),
@@ -169,6 +189,12 @@ def _ahead(
             "forecast": table.to_dicts(),
             "remarks": list(source.remarks),
         }
+        if source.known is not None:
+            rows["cost_curve"] = source.cost_curve(
+                horizon, gap, asked.unmet_price, seed=asked.seed
+            ).to_dicts()
+        if ends is not None:
+            rows["run_out"] = ends.to_dicts()
         show(rows, as_json=True)
         return
     if not quiet:
@@ -176,6 +202,8 @@ def _ahead(
             say(remark)
     show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
     show_frame(choice, as_json=False, title="model used for each series")
+    if ends is not None:
+        show_frame(ends, as_json=False, title=f"weekly peaks against {capacity:g} GPUs")
     show_frame(table, as_json=False, title="forecast")
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
+    from gpuplanner.plot.forecast import plot_cost_curve, plot_fan, plot_run_out
     from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
@@ -76,10 +77,12 @@ _HOME = {
     "plot_board": "board",
     "plot_borrowing": "fairness",
     "plot_bounds": "bounds",
+    "plot_cost_curve": "forecast",
     "plot_costs": "costs",
     "plot_coverage": "coverage",
     "plot_demand": "demand",
     "plot_entitlements": "fairness",
+    "plot_fan": "forecast",
     "plot_fleet_fit": "calibration",
     "plot_held_activity": "held_time",
     "plot_held_states": "held_time",
@@ -93,6 +96,7 @@ _HOME = {
     "plot_policies": "compare",
     "plot_pooled": "memory",
     "plot_quality": "quality",
+    "plot_run_out": "forecast",
     "plot_savings": "compare",
     "plot_signatures": "signatures",
     "plot_speed_accuracy": "speed",
@@ -129,10 +133,12 @@ __all__ = [
     "plot_board",
     "plot_borrowing",
     "plot_bounds",
+    "plot_cost_curve",
     "plot_costs",
     "plot_coverage",
     "plot_demand",
     "plot_entitlements",
+    "plot_fan",
     "plot_fleet_fit",
     "plot_held_activity",
     "plot_held_states",
@@ -146,6 +152,7 @@ __all__ = [
     "plot_policies",
     "plot_pooled",
     "plot_quality",
+    "plot_run_out",
     "plot_savings",
     "plot_signatures",
     "plot_speed_accuracy",

@@ -53,8 +53,8 @@ def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = 
     places = {frame: cache_folder() / "forecasts" / f"{name}-{frame}.parquet" for frame in FRAMES}
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):
         return ForecastResult(**{frame: pl.read_parquet(place) for frame, place in places.items()})
-    jobs = {} if known is None else {"known": known}
-    found = forecast_demand(demand, horizon=horizon, **jobs)
+    made = forecast_demand if known is None else functools.partial(forecast_demand, known=known)
+    found = made(demand, horizon=horizon)
     with contextlib.suppress(OutputError):
         for frame, place in places.items():
             write_atomically(place, getattr(found, frame).write_parquet)

@@ -20,7 +20,7 @@ from gpuplanner.study.disk_cache import cache_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import Money, money, past_money
 from gpuplanner.study.future.options import check_options
-from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours
+from gpuplanner.study.future.outlook import OUTLOOKS, Tomorrow, expected_gpu_hours, tomorrow
 from gpuplanner.study.future.plans import PLANS, Planned
 from gpuplanner.study.future.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
 from gpuplanner.study.future.saving import NO_PLAN, Saving, WaitsCheck, judged_saving, waits_check
@@ -80,7 +80,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     check = waits_check(scenario)
     saving = judged_saving(check, runs, baseline=POLICIES[0].name, plan=POLICIES[-1].name)
     headline = _of_the_past(known, priced, tables) | _of_the_plan(planned.plan, tables)
-    headline |= _saved(tables["savings"], saving, check)
+    headline |= _saved(tables["savings"], saving, check) | _of_tomorrow(tomorrow(scenario))
     return Study(
         scenario=scenario,
         headline=headline,
@@ -97,7 +97,7 @@ def _past_alone(scenario: Scenario, inputs: Mapping[str, str], reason: str) -> S
     known, priced, check = history(scenario), past_money(scenario), waits_check(scenario)
     tables = _past_tables(scenario, known, priced)
     headline = _of_the_past(known, priced, tables) | _of_the_plan(None, tables)
-    headline |= _saved(None, Saving(NO_PLAN, reason), check)
+    headline |= _saved(None, Saving(NO_PLAN, reason), check) | _of_tomorrow(None)
     caution = f"No forecast and no plan was made: {reason}. What happened stands by itself."
     return Study(
         scenario=scenario,
@@ -214,6 +214,12 @@ def _of_the_plan(plan: Plan | None, tables: Mapping[str, pl.DataFrame]) -> dict[
         "wait_minutes": _waits(tables["policies"]) if plan else {},
         "forecast_coverage_90": _mean_coverage(tables["choice"]) if plan else None,
     }
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _of_tomorrow(found: Tomorrow | None) -> dict[str, Any]:
+    """GPUs expected at the next noon, and how many of them run already."""
+    figures = {"tomorrow_gpus": found and found.gpus, "tomorrow_running_gpus": found and found.running}
     return {name: _rounded(value) for name, value in figures.items()}
 
 

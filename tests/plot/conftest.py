@@ -227,3 +227,40 @@ def pooled() -> pl.DataFrame:
     ]
     names = ["link", "moved", "moved_gib", "slowdown", "place", "pays"]
     return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def fan() -> pl.DataFrame:
+    """A day of GPUs: what runs ends, what is to come grows."""
+    rows = [
+        {
+            "ds": at(hour),
+            "still_running": 24.0 - hour,
+            "to_come": float(hour),
+            "q05": 12.0,
+            "q50": 23.0,
+            "q95": 40.0,
+        }
+        for hour in range(24)
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def cost_curve() -> pl.DataFrame:
+    """Cheapest at 80 %."""
+    rows = [
+        {"quantile": level, "planned": 100 * level, "short": 2.0, "cost": 9 + abs(level - 0.8)}
+        for level in (0.5, 0.8, 0.9)
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def run_out() -> pl.DataFrame:
+    """Eight weeks."""
+    return pl.DataFrame(
+        [
+            {"week": week, "over": week / 20, "run_out_by": week / 10, "q50": 50.0 + week}
+            for week in range(1, 9)
+        ]
+    )

@@ -35,6 +35,9 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "ended": plot.plot_held_states,
     "memory_stack": plot.plot_memory_stack,
     "pooled": plot.plot_pooled,
+    "fan": plot.plot_fan,
+    "cost_curve": plot.plot_cost_curve,
+    "run_out": plot.plot_run_out,
 }
 NAMES = {
     "ledger": "tenant",

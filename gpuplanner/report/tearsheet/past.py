@@ -85,9 +85,11 @@ def demand(study: Study) -> Section:
         if coverage is not None
         else f"{wanted} and the forecast; too little history to measure its error."
     )
+    gpus, running = (study.headline[name] for name in ("tomorrow_gpus", "tomorrow_running_gpus"))
     return Section(
         page.section(
             "Demand and forecast",
+            page.note(f"Of the {gpus:,.0f} GPUs expected tomorrow at noon, {running:,.0f} run today."),
             page.figure(
                 plot.plot_demand(history, forecast, by="profile"),
                 title="Instances wanted, by profile" if study.headline["board_has_mig"] else "GPUs wanted",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -135,6 +137,37 @@ OUTLOOKS = {
     "requested": _view_stage("requested", (*history.fields, *_GRID)),
     "rightsized": _view_stage("rightsized", (*_PAST, *_GRID)),
 }
+
+
+@dataclass(frozen=True)
+class Tomorrow:
+    """GPUs expected at noon of the next local day, and how many of them are held by what runs already."""
+
+    at: datetime
+    gpus: float
+    running: float
+
+
+@stage(*_PAST, "slot_hours")
+def tomorrow(scenario: Scenario) -> Tomorrow:
+    """What of tomorrow's demand is there already.
+
+    Examples
+    --------
+    >>> found = tomorrow(Scenario(history_days=14))
+    >>> f"{found.at:%H:%M}", 0 < found.running < found.gpus
+    ('12:00', True)
+    """
+    past = history(scenario)
+    known = run_off(past.views["whole"], start=past.recent, slot_hours=scenario.slot_hours, total=POOL)
+    day = past.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
+    noon = day.replace(hour=12, minute=0)
+    slot = timedelta(hours=scenario.slot_hours)
+    origin = (past.plan_start - past.recent) // slot
+    steps = (noon - past.recent) // slot - origin + 1
+    running, coming = known.parts([POOL], origin, steps, scenario.seed)
+    still = float(running[0, :, -1].mean())
+    return Tomorrow(noon, still + float(coming[0, :, -1].mean()), still)
 
 
 @stage(*_PAST, *_GRID)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,13 +20,16 @@ from gpuplanner.forecast import (
     Judged,
     ahead_table,
     backtest,
+    cost_curve,
     fold_scores,
     judge,
+    run_out,
 )
 from gpuplanner.intervals import untimed
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.past.history import end_of, grouped, history, load_trace
+from gpuplanner.units import HOURS_PER_WEEK
 
 MOSTLY = 0.4
 """Share of the folds that only calibrate: 8 of 20."""
@@ -73,6 +77,62 @@ class Wanted:
             for uid, row in zip(self.ids, self.values, strict=True)
         ).filter(pl.col("y").is_not_nan())
 
+    @property
+    def whole(self) -> str:
+        """Name of the series that stands for all; of the largest where there is none."""
+        mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
+        sums = [uid for uid in self.ids if uid.startswith(f"{POOL}/")]
+        return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
+
+    def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
+        """What is expected of the whole in two parts, slot by slot, from the sample paths as they are.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``ds``, ``still_running`` and ``to_come`` (means), ``q05``, ``q50``, ``q95`` of their sum.
+        """
+        known = self._jobs()
+        running, coming = (part[0] for part in known.parts([self.whole], self.slots, horizon, seed))
+        low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
+        return pl.DataFrame(
+            {
+                "ds": pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC")),
+                "still_running": running.mean(axis=0),
+                "to_come": coming.mean(axis=0),
+                "q05": low,
+                "q50": middle,
+                "q95": high,
+            }
+        )
+
+    def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
+        """What planning the whole at each quantile costs, see :func:`gpuplanner.forecast.cost_curve`."""
+        return cost_curve(
+            self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:], price
+        )
+
+    def run_out(self, capacity: float, **assumed: Any) -> pl.DataFrame:  # noqa: ANN401 - of the function named
+        """When weekly peaks of the whole pass a capacity, see :func:`gpuplanner.forecast.run_out`.
+
+        The peak of a week is its 95 % slot; weeks are counted back from the origin.
+        """
+        values = self.values[self.ids.index(self.whole)]
+        week = round(HOURS_PER_WEEK / self.slot_hours)
+        count = len(values) // week
+        weeks = values[len(values) - count * week :].reshape(count, week)
+        return run_out(np.quantile(weeks, 0.95, axis=1), capacity, **assumed)
+
+    def _jobs(self) -> RunOff:
+        if self.known is None:
+            text = message("forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well.")
+            raise ScenarioError(text)
+        return self.known
+
+    def _ahead(self, horizon: int, gap: int) -> list[datetime]:
+        slot = timedelta(hours=self.slot_hours)
+        return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
+
     def running(self) -> pl.DataFrame:
         """What runs at the origin and how much of it is left, by series.
 
@@ -113,12 +173,8 @@ class Wanted:
         ScenarioError
             If nothing is known of jobs.
         """
-        if self.known is None:
-            text = message("forecast: paths", "data with jobs", "occupancy alone", "Leave --paths out.")
-            raise ScenarioError(text)
-        drawn = self.known.draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
-        first = self.start + (self.slots + gap) * timedelta(hours=self.slot_hours)
-        ds = [first + number * timedelta(hours=self.slot_hours) for number in range(horizon)]
+        drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
+        ds = self._ahead(horizon, gap)
         count = drawn.shape[1]
         return pl.DataFrame(
             {

@@ -1,0 +1,101 @@
+"""Sections about a forecast: what runs and what will come, past errors, the quantile to plan at, the run-out date."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
+from gpuplanner.report import page
+from gpuplanner.report.section import Section
+from gpuplanner.study.future.rolling import Wanted
+
+
+def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
+    """The fan, split into what runs already and what is to come, and what runs by series."""
+    fan = source.fan(horizon, seed=seed)
+    last = fan.row(-1, named=True)
+    total = last["still_running"] + last["to_come"]
+    return Section(
+        page.section(
+            "What runs now, and what will come",
+            page.figure(
+                plot.plot_fan(fan),
+                title=f"GPUs expected, {source.whole}",
+                alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dashed "
+                "lines hold 90 % of the sample paths, before they are corrected by past errors.",
+                table=fan,
+            ),
+            page.figure(
+                plot.plot_costs(
+                    source.running().select(tenant="unique_id", cost="gpu_hours_left"),
+                    unit="GPU-hours left",
+                    title="Work left in running jobs",
+                ),
+                title="What is left of what runs",
+                alt="Expected GPU-hours, with jobs that still run counted as such and not left out.",
+                table=source.running(),
+            ),
+        )
+    )
+
+
+def past_errors(judged: Judged) -> Section:
+    """How wrong every candidate was from many origins, and how often its interval held."""
+    scores = fold_scores(judged)
+    mean = mean_scores(scores)
+    told = {row["model"]: row for row in mean.iter_rows(named=True)}
+    chosen, naive = told[CHOSEN], told["Naive"]
+    compared = (
+        "no error can be measured"
+        if chosen["mase"] is None or naive["mase"] is None
+        else f"its error was {chosen['mase']:.2f}, that of the last value {naive['mase']:.2f}"
+    )
+    return Section(
+        page.section(
+            "How often it was wrong",
+            page.figure(
+                plot.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
+                title="Error and coverage from past origins",
+                alt=f"What was chosen from earlier origins alone is {CHOSEN!r}: {compared}, and its 90 % interval held "
+                f"{chosen['coverage_90'] or 0:.0%} of the slots.",
+                table=mean,
+            ),
+        )
+    )
+
+
+def decision(
+    source: Wanted,
+    horizon: int,
+    gap: int,
+    price: float,
+    capacity: float,
+    *,
+    growth: float | None = None,
+    seed: int = 1,
+) -> Section:
+    """The quantile to plan at, and when the fleet runs out."""
+    curve = source.cost_curve(horizon, gap, price, seed=seed)
+    best = curve.filter("best").row(0, named=True)
+    ends = source.run_out(capacity, growth=growth, seed=seed)
+    even = ends.filter(pl.col("run_out_by") >= 0.5)
+    date = f"even odds in week {even['week'][0]}" if even.height else "less likely than not within the year"
+    return Section(
+        page.section(
+            "What to do about it",
+            page.figure(
+                plot.plot_cost_curve(curve),
+                title="Cost of planning at each quantile",
+                alt=f"A GPU-hour short costs {price:g} planned ones: plan at {best['quantile']:.0%}, "
+                f"{best['planned']:,.0f} GPUs on average.",
+                table=curve,
+            ),
+            page.figure(
+                plot.plot_run_out(ends),
+                title=f"When demand passes {capacity:,.0f} GPUs",
+                alt=f"Weekly peaks as a random walk with the spread of the past: {date}.",
+                table=ends,
+            ),
+        )
+    )
