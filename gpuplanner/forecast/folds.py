@@ -10,7 +10,7 @@ from gpuplanner.forecast.candidates import CANDIDATES, Known
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.judge import MIDDLE, Judged, ahead, judge, realised, worse_than
 from gpuplanner.forecast.models import NAIVE
-from gpuplanner.forecast.scores import mae, smape
+from gpuplanner.forecast.scores import mae, pinball, smape
 from gpuplanner.schemas import Forecast, check
 
 INTERVALS = ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95))
@@ -145,7 +145,9 @@ def _measures(
         "mase": _mean(np.abs(actual - middle).mean(axis=1) / scale),
         "smape": smape(actual, middle) if len(actual) else None,
         "mae": mae(actual, middle) if len(actual) else None,
-        "pinball": _mean(realised(told, said, None)),
+        "pinball": float(np.mean([pinball(told, said[..., at], level) for at, level in enumerate(LEVELS)]))
+        if len(told)
+        else None,
     }
     for percent, low, high in INTERVALS:
         inside = (told >= said[..., LEVELS.index(low)]) & (told <= said[..., LEVELS.index(high)])
