@@ -229,6 +229,7 @@ def pooled() -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
+@pytest.fixture
 def fan() -> pl.DataFrame:
     """A day of GPUs: what runs ends, what is to come grows."""
     rows = [
