@@ -47,7 +47,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "planner/numbered/transition: transition",
         "planner/online: roll",
         "planner/online: stretch",
-        "planner/program/realised_cost: realised_cost",
         "planner/robust: RobustPlans",
         "planner/robust: robust",
     ),

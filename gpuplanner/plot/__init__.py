@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from gpuplanner.plot.compare import plot_policies, plot_savings, policies_text
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.coverage import coverage_text, intake_text, plot_coverage, plot_intake
-    from gpuplanner.plot.demand import plot_backtest_scores, plot_demand
+    from gpuplanner.plot.demand import (
+        plot_backtest_scores,
+        plot_cost_curve,
+        plot_demand,
+        plot_fan,
+        plot_run_out,
+    )
     from gpuplanner.plot.fairness import (
         borrowing_text,
         entitlements_text,
@@ -31,7 +37,6 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
-    from gpuplanner.plot.forecast import plot_cost_curve, plot_fan, plot_run_out
     from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
@@ -77,12 +82,12 @@ _HOME = {
     "plot_board": "board",
     "plot_borrowing": "fairness",
     "plot_bounds": "bounds",
-    "plot_cost_curve": "forecast",
+    "plot_cost_curve": "demand",
     "plot_costs": "costs",
     "plot_coverage": "coverage",
     "plot_demand": "demand",
     "plot_entitlements": "fairness",
-    "plot_fan": "forecast",
+    "plot_fan": "demand",
     "plot_fleet_fit": "calibration",
     "plot_held_activity": "held_time",
     "plot_held_states": "held_time",
@@ -96,7 +101,7 @@ _HOME = {
     "plot_policies": "compare",
     "plot_pooled": "memory",
     "plot_quality": "quality",
-    "plot_run_out": "forecast",
+    "plot_run_out": "demand",
     "plot_savings": "compare",
     "plot_signatures": "signatures",
     "plot_speed_accuracy": "speed",
