@@ -18,6 +18,7 @@ from gpuplanner.cost import facility_kwh, gpu_hour_price, gpu_kwh, power_model
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, peak_gib
+from gpuplanner.sizing.predict.job import RECOMPUTE
 from gpuplanner.sizing.predict.serving import serve
 from gpuplanner.sizing.predict.throughput import Board, board_facts, tokens_per_s
 from gpuplanner.sizing.predict.tools import ANY, figures, tool_facts
@@ -67,12 +68,13 @@ def _base(wish: Wish, model: Architecture, tool: str) -> TrainingJob:
         model, wish.seq, method="lora" if wish.task == "lora" else "full", regime=regime,
         adapter_regime=facts["adapter_regime"], quantization=wish.quantization,
         embedding_bytes=float(facts.get("embedding_bytes", 2)), lora_rank=int(facts["lora_rank"]),
-        lora_targets=tuple(facts["lora_targets"].split()), logits_bytes=float(facts["logits_bytes"]), fused_step=True,
+        lora_targets=tuple(facts["lora_targets"].split()), selective=facts["selective"], fused_step=True,
+        logits_bytes=float(facts["logits_bytes"]),
         reduce_bucket=float(facts.get("reduce_bucket", 0)), allgather_bucket=float(facts.get("allgather_bucket", 0)),
     )  # fmt: skip
 
 
-def _shapes(base: TrainingJob) -> Iterator[TrainingJob]:
+def _shapes(base: TrainingJob, modes: Sequence[str]) -> Iterator[TrainingJob]:
     """Every shape but the number of replicas, the least parallel first."""
     model = base.model
     tensor = [t for t in (1, 2, 4, 8) if model.kind != "diffusion" and model.heads % t == 0] or [1]
@@ -80,7 +82,7 @@ def _shapes(base: TrainingJob) -> Iterator[TrainingJob]:
     for p in pipes:
         for t in tensor:
             for sharding in ("fsdp", "ddp" if base.frozen else "zero1") if p == 1 else ("zero1",):
-                for recompute in ("none", "selective", "full"):
+                for recompute in modes:
                     for micro in (1, 2, 4, 8):
                         yield replace(
                             base, tp=t, pp=p, sharding=sharding, recompute=recompute, micro_batch=micro,
@@ -92,11 +94,12 @@ def training_plans(
     wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
 ) -> Iterator[dict[str, Any]]:
     """Plans that fit, of each shape with ever more replicas until the deadline is met on each board."""
+    modes = ("none", "full") if tool == ANY else RECOMPUTE
     knobs, radius = np.exp(peaks.logs(tool)).tolist(), peaks.radius(tool, known=True)
     normal = NormalDist(0.0, radius / _POINT)
     largest = max(board.memory_gib for board, _ in boards)
     most = max(count for _, count in boards)
-    for shape in _shapes(_base(wish, model, tool)):
+    for shape in _shapes(_base(wish, model, tool), modes):
         dp, before = 1, math.inf
         waiting = list(boards)
         while waiting and shape.tp * shape.pp * dp <= most:

@@ -65,15 +65,28 @@ def _adapter_elements(job: TrainingJob) -> float:
     return (3.0 if job.lora_dropout else 2.0) * sum(copies) + 2.0 * sum(outs[name] for name in targets)
 
 
+def _selected_bytes(job: TrainingJob, layer: float) -> float:
+    """What selective recompute keeps of a layer beside its input."""
+    model, h = job.model, job.model.hidden
+    if job.selective == "attention":
+        scores = 5.0 * job.tokens * job.seq * model.heads if not job.flash else 0.0
+        return (layer - scores) / job.tp
+    q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
+    products = 2.0 * (q + 2 * kv + 2 + (2 if model.gated else 1) * f)
+    return (2.0 * q + products / 2) * job.tokens * h / job.tp
+
+
 def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
     """What the first and the last stage of a pipeline keep, and what is worked on while a layer is computed again.
 
     Under 1F1B the first stage holds min(m, p) micro-batches of l / p layers, the last one [1]_. Full recompute keeps
-    the input of each layer, and one layer whole in backward; selective about half of a layer.
+    the input of each layer, and one layer whole in backward. Selective recompute by operators keeps also the output of
+    attention and of every other matrix product, of attention everything but its scores [2]_.
 
     References
     ----------
     .. [1] Narayanan et al., Efficient Large-Scale Language Model Training, arXiv 2104.04473.
+    .. [2] pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py; Korthikanti et al., arXiv 2205.05198.
     """
     model = job.model
     if model.kind == "diffusion":
@@ -83,9 +96,10 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
     layer = (whole / job.tp if job.sequence_parallel else whole) + split / job.tp
     border = 2.0 * job.tokens * model.hidden * (2.0 if job.regime == "fp32" else 1.0)
     border /= job.tp if job.sequence_parallel else 1
+    kept = min(layer, _selected_bytes(job, whole + split))
     keeps, working = {
         "none": (layer, 0.0),
-        "selective": (border + layer / 2, layer / 2),
+        "selective": (border + kept, layer - kept),
         "full": (border, layer),
     }[job.recompute]
     layers = model.layers / job.pp

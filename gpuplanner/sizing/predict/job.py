@@ -38,7 +38,8 @@ class TrainingJob:
     sharding : {"", "ddp", "zero1", "zero2", "zero3", "fsdp"}
         What is sharded over the data and context parallel ranks.
     recompute : {"none", "selective", "full"}
-        What is computed again in backward.
+        What is computed again in backward; `selective` says which: ``"operators"`` (all but attention and every other
+        matrix product) or ``"attention"`` (its scores alone).
     meter : {"allocated", "reserved", "device"}
         What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
     """
@@ -69,6 +70,7 @@ class TrainingJob:
     sequence_parallel: bool = False
     sharding: str = ""
     recompute: str = "none"
+    selective: str = "operators"
     flash: bool = True
     offload: bool = False
     compiled: bool = False

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuplanner.errors import ScenarioError
+from gpuplanner.catalog import boards_called
+from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.sizing.predict.architecture import Architecture, agree, with_width_for
 from gpuplanner.sizing.predict.describe import known_preset, size_in
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.static import frozen_bytes, stage_params, trained_bytes
+from gpuplanner.sizing.predict.throughput import board_facts
 from gpuplanner.sizing.predict.tools import ANY, tool_called, tool_facts
 
 READ = (
     "source", "framework", "model", "params", "layers", "hidden", "heads", "kv_heads", "vocab", "seq_len",
     "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "quantization", "zero_stage",
     "fsdp", "tp", "pp", "dp", "cp", "activation_checkpointing", "flash_attention", "cpu_offload", "torch_compile",
-    "gpu_mem_gib", "n_gpus",
+    "gpu", "gpu_mem_gib", "n_gpus",
 )  # fmt: skip
 """Columns that a prediction reads; measured ones are not among them."""
+_LARGEST = 1e7
+_UNIT = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
 _YES, _NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "none")
 
 
@@ -77,10 +82,13 @@ def _question(items: tuple[tuple[str, str], ...], tool: str | None) -> Question:
     method = row.get("method", "full").lower()
     narrow = _quantization(row.get("quantization", ""), method)
     kind = "lora" if "lora" in method else method if method.startswith("adapter") else "full"
-    family = f"{kind if not narrow else 'q' + kind}{'-sharded' if _ranks(row) > 1 else ''}"
-    board = _number(row, "gpu_mem_gib")
+    family, board = kind if not narrow else f"q{kind}", None
     try:
-        model, said, lacking = _model(row, tool)
+        family += "-sharded" if _ranks(row) > 1 else ""
+        board = _board_gib(row)
+        clashes = _contradictions(row, kind)
+        model, counted, lacking = _model(row, tool)
+        said = (*counted, *clashes)
         seq = _number(row, "seq_len")
         if not seq:
             lacking = (*lacking, "seq_len: not given; add it")
@@ -107,9 +115,8 @@ def _answered(
         tags.discard("amp")
     facts = tool_facts(tool, frozenset(tags))
     regime = facts["regime"]
-    sharding = next(
-        (tag for tag in tags if tag in ("zero1", "zero2", "zero3", "fsdp")), facts.get("sharding", "")
-    )
+    stages = [tag for tag in ("zero1", "zero2", "zero3", "fsdp") if tag in tags]
+    sharding = stages[0] if stages else facts.get("sharding", "")
     if "zero0" in tags and regime != "deepspeed_fp32_grads":
         sharding = ""
     if sharding == "fsdp" and _ranks(row) == 1:
@@ -131,15 +138,17 @@ def _answered(
         missing = (*missing, "precision: whether parameters are fp32 is not said, assumed so")
     if "fp32 master" in row.get("optimizer", "").lower() and regime in ("amp", "pure"):
         regime = "mixed"
-    count: dict[str, Any] = {name: int(_number(row, name) or 1) for name in ("tp", "pp", "dp", "cp")}
+    count: dict[str, Any] = {name: _count(row, name) for name in ("tp", "pp", "dp", "cp")}
     gpus = int(_number(row, "n_gpus") or 0)
     if "dp" not in row and gpus:
         count["dp"] = max(1, gpus // (count["tp"] * count["pp"] * count["cp"]))
     job = TrainingJob(
-        model, seq, int(_number(row, "micro_batch") or 1), int(_number(row, "grad_accum") or 1), kind,
+        model, seq, _count(row, "micro_batch"), _count(row, "grad_accum"), kind,
         embeddings_trained="embedding" in method, regime=regime, adapter_regime=facts["adapter_regime"],
         embedding_copy_regime=facts.get("embedding_copy_regime", facts["adapter_regime"]), optimizer=optimizer,
         quantization=narrow, embedding_bytes=float(facts.get("embedding_bytes", 2)),
+        selective=facts["selective"],
+        sequence_parallel=facts.get("sequence_parallel") == "yes" and count["tp"] > 1,
         quantised_head=facts.get("quantised_head") == "yes", inputs_kept=facts.get("inputs_kept") == "yes",
         lora_rank=int(_number(row, "lora_rank") or facts["lora_rank"]),
         lora_targets=tuple(facts["lora_targets"].split()), lora_fused_qkv=facts.get("lora_fused_qkv") == "yes",
@@ -243,7 +252,9 @@ def _model(row: dict[str, str], tool: str) -> tuple[Architecture | None, tuple[s
 
 def _tags(row: dict[str, str], kind: str, narrow: str, method: str, model: Architecture) -> set[str]:
     """Words for the situation, which the conditions of the tools' table name."""
-    precision, zero, ranks = row.get("precision", "").lower(), row.get("zero_stage", ""), _ranks(row)
+    precision, zero, ranks = row.get("precision", "").lower(), _number(row, "zero_stage"), _ranks(row)
+    if zero not in (None, 0, 1, 2, 3):
+        raise ScenarioError(message("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Mend it."))
     tags = {kind, "sharded" if ranks > 1 else "single"}
     if "pretrain" in method:
         tags.add("pretrain")
@@ -258,9 +269,8 @@ def _tags(row: dict[str, str], kind: str, narrow: str, method: str, model: Archi
     }
     if "true" in precision:
         tags.add("true")
-    if zero:
-        tags |= {f"zero{int(float(zero))}"} | ({"zero"} if float(zero) else set())
-        tags |= {"zero"} if tags & {"zero1", "zero2", "zero3"} else set()
+    if zero is not None:
+        tags |= {f"zero{zero:.0f}", *(["zero"] if zero else [])}
     elif row.get("fsdp", "").lower() in _YES:
         tags.add("fsdp")
     if not tags & {"zero", "fsdp"} and not narrow:
@@ -301,8 +311,54 @@ def _ranks(row: dict[str, str]) -> int:
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
-    try:
-        value = float(row[name])
-    except (KeyError, ValueError):
+    """A number, with its unit if it has one that goes with the column; None where there is none."""
+    text = row.get(name)
+    if text is None:
         return None
-    return value if math.isfinite(value) else None
+    bare = _UNIT.sub("", text) if name == "gpu_mem_gib" else text
+    try:
+        value = float(bare)
+    except ValueError:
+        value = (size_in(text) if name == "params" else None) or math.nan
+    if not abs(value) <= (1e15 if name == "params" else _LARGEST):  # which is false of NaN
+        said = message(f"row, {name}", f"a number up to {_LARGEST:g}", repr(text), "Mend it.")
+        raise ScenarioError(said)
+    return value
+
+
+def _count(row: Mapping[str, str], name: str) -> int:
+    """A count, 1 where it is not stated; what is no whole number above 0 is refused."""
+    value = _number(row, name)
+    if value is None:
+        return 1
+    if value < 1 or value != int(value):
+        raise ScenarioError(message(f"row, {name}", "a whole number above 0", f"{value:g}", "Mend it."))
+    return int(value)
+
+
+def _board_gib(row: Mapping[str, str]) -> float | None:
+    """Memory of the board: stated, or that of the only board of that name."""
+    stated = _number(row, "gpu_mem_gib")
+    if stated is not None and stated <= 0:
+        raise ScenarioError(message("row, gpu_mem_gib", "a number above 0", f"{stated:g}", "Mend it."))
+    if stated is not None or "gpu" not in row:
+        return stated
+    called = boards_called(row["gpu"])
+    try:
+        facts = board_facts(called[0]) if len(called) == 1 else None
+    except GeometryError:  # no data sheet
+        return None
+    return None if facts is None else facts.memory_gib
+
+
+def _contradictions(row: Mapping[str, str], kind: str) -> list[str]:
+    """What a row says twice and differently, and how it was read."""
+    said = []
+    if kind == "full" and "lora_rank" in row:
+        said.append("lora_rank is given with full training: not read")
+    if row.get("zero_stage") not in (None, "0") and row.get("fsdp", "").lower() in _YES:
+        said.append("zero_stage and fsdp are both given: read as ZeRO")
+    ranks = math.prod(_count(row, name) for name in ("tp", "pp", "dp", "cp"))
+    if {"dp", "n_gpus"} <= set(row) and ranks != _number(row, "n_gpus"):
+        said.append(f"n_gpus {row['n_gpus']} is not tp x pp x dp x cp: {ranks} counts")
+    return said

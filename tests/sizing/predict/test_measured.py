@@ -101,7 +101,7 @@ def test_five_runs_move_their_tool_and_nobody_else(rows):
 
 def test_rows_that_say_too_little_say_what_to_add():
     table = pl.DataFrame(
-        {"model": ["gpt2", "mystery", "gpt2"], "seq_len": [None, 1024, 1024], "micro_batch": [1, 1, 0]}
+        {"model": ["gpt2", "mystery", "gpt2"], "seq_len": [None, 1024, 1024], "micro_batch": [1, 1, 1]}
     )
     answer = predict_table(table)
     assert answer["level"].to_list()[:2] == ["not predicted"] * 2
@@ -110,6 +110,51 @@ def test_rows_that_say_too_little_say_what_to_add():
     assert "hidden" in answer["missing"][1]
     assert answer["level"][2] == "tool unseen"
     assert "tool unknown" in answer["note"][2]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [("micro_batch", "0", "above 0"), ("tp", "3", "such as 2"), ("gpu_mem_gib", "-1", "above 0"),
+     ("seq_len", "two", "a number"), ("zero_stage", "7", "0, 1, 2 or 3"), ("layers", "1e99", "up to")],
+)  # fmt: skip
+def test_what_a_row_cannot_mean_is_refused_with_the_column(rows, column, value, said):
+    row = rows.head(1).with_columns(pl.lit(value).alias(column))
+    answer = predict_table(row).row(0, named=True)
+    assert answer["level"] == "not predicted"
+    assert column.removesuffix("_len") in answer["missing"]
+    assert said in answer["missing"]
+
+
+def test_contradictions_and_units_are_read_and_said():
+    row = {"model": "llama-2-7b", "seq_len": "2048", "method": "full", "lora_rank": "8", "zero_stage": "2",
+           "fsdp": "yes", "dp": "4", "n_gpus": "8", "gpu_mem_gib": "80 GB", "optimizer": "AdamW", "precision": "bf16"}  # fmt: skip
+    answer = predict_table(pl.DataFrame([row])).row(0, named=True)
+    for words in ("lora_rank", "read as ZeRO", "n_gpus 8", "tool unknown"):
+        assert words in answer["note"]
+    assert 0 <= answer["p_oom"] <= 1
+
+
+def test_public_runs_of_tools_that_were_never_learned_from_lie_below_the_bound():
+    """Torchtitan's and Megatron-LM's published peaks: nothing of them was fitted."""
+    titan = {"framework": "torchtitan", "model": "Llama-3.1-8B", "precision": "bf16", "optimizer": "AdamW"}
+    table = pl.DataFrame(
+        [
+            titan | {"seq_len": 8192, "micro_batch": 2, "dp": 8, "activation_checkpointing": "selective",
+                     "published": 82.4},
+            titan | {"seq_len": 32768, "micro_batch": 1, "dp": 8, "activation_checkpointing": "full",
+                     "published": 83.9},
+            titan | {"model": "Llama-3.1-70B", "seq_len": 8192, "micro_batch": 16, "dp": 32, "tp": 8,
+                     "activation_checkpointing": "full", "published": 71.9},
+            {"framework": "megatron-lm", "model": "8B", "params": 6.18e9, "layers": 32, "hidden": 4096, "heads": 32,
+             "kv_heads": 8, "vocab": 131073, "seq_len": 8192, "micro_batch": 2, "tp": 4, "dp": 2, "zero_stage": 1,
+             "precision": "bf16", "optimizer": "Adam", "published": 58.188e9 / 2**30},
+        ],
+        infer_schema_length=None,
+    )  # fmt: skip
+    found = predict_table(table)
+    assert found["level"].to_list() == ["tool unseen"] * 4
+    assert ((found["predicted_gib"] / found["published"] - 1).abs() <= 0.15).all()
+    assert (found["upper_gib"] >= found["published"]).all()
 
 
 def test_the_command_writes_what_it_says(rows, tmp_path):
