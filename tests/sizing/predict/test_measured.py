@@ -126,8 +126,9 @@ def test_what_a_row_cannot_mean_is_refused_with_the_column(rows, column, value, 
 
 
 def test_contradictions_and_units_are_read_and_said():
-    row = {"model": "llama-2-7b", "seq_len": "2048", "method": "full", "lora_rank": "8", "zero_stage": "2",
-           "fsdp": "yes", "dp": "4", "n_gpus": "8", "gpu_mem_gib": "80 GB", "optimizer": "AdamW", "precision": "bf16"}  # fmt: skip
+    row = {"model": "llama-2-7b", "seq_len": "2048", "method": "full", "lora_rank": "8", "zero_stage": "2"}
+    row |= {"fsdp": "yes", "dp": "4", "n_gpus": "8", "gpu_mem_gib": "80 GB", "optimizer": "AdamW"}
+    row |= {"precision": "bf16"}
     answer = predict_table(pl.DataFrame([row])).row(0, named=True)
     for words in ("lora_rank", "read as ZeRO", "n_gpus 8", "tool unknown"):
         assert words in answer["note"]
