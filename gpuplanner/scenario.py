@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from gpuplanner.catalog import find_any_board
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml, to_yaml
-from gpuplanner.hardware import PATHS, ChangeCost, GpuModel
+from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel
 from gpuplanner.names import nearest
 from gpuplanner.units import SECONDS_PER_MINUTE
 
@@ -60,8 +60,14 @@ class Scenario:
         Factor on demand: what if there were so many times the jobs?
     over_request_share : float or None
         Share of the jobs that can shrink and still ask for too much; None: as in the trace.
-    path : {"operator", "parted", "nvml"}
-        How layouts are changed: by the MIG manager of the GPU operator, by mig-parted, or instance by instance.
+    path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
+        How layouts are changed: by the MIG manager of the GPU operator, by mig-parted, instance by instance through
+        NVML or a DRA driver, or on nodes that an autoscaler or Slurm's power saving starts.
+    release_unit : {"node", "gpu"}
+        What is given away when it is idle, and comes back: a node, or a GPU that is lent to another pool.
+    wait_minutes, wait_quantile : float
+        The service that policies are compared at: such a share of the jobs of each size starts within so many
+        minutes, or within today's own simulated wait where that is longer.
     reconfigure_minutes, change_gpu_hours : float or None
         Time for which a GPU is out of service for a change of layout, and what a change costs in the plan; None:
         what the catalogue has for the board and the path, see :meth:`change`.
@@ -115,6 +121,9 @@ class Scenario:
     arrival_scale: float = 1.0
     over_request_share: float | None = None
     path: str = "operator"
+    release_unit: str = "node"
+    wait_minutes: float = 10.0
+    wait_quantile: float = 0.95
     reconfigure_minutes: float | None = None
     change_gpu_hours: float | None = None
     whole_gpus_kept: int = 0
@@ -174,7 +183,10 @@ class Scenario:
             (0.05 <= self.arrival_scale <= 20, "arrival_scale between 0.05 and 20"),
             (self.over_request_share is None or 0 <= self.over_request_share <= 1,
              "over_request_share between 0 and 1"),
-            (self.path in PATHS, f"path one of {', '.join(PATHS)}: no other has a price of a change"),
+            (self.path in MADE_BY, f"path one of {', '.join(MADE_BY)}: no other has a price of a change"),
+            (self.release_unit in ("node", "gpu"), "release_unit 'node' or 'gpu'"),
+            (0 <= self.wait_minutes <= 10_080, "wait_minutes between 0 and 10080, which is a week"),
+            (0.5 <= self.wait_quantile <= 0.999, "wait_quantile between 0.5 and 0.999"),
             (self.reconfigure_minutes is None or 0 <= self.reconfigure_minutes <= 24 * 60,
              "reconfigure_minutes between 0 and 1440"),
             (self.change_gpu_hours is None or 0 <= self.change_gpu_hours <= 1000,
@@ -302,7 +314,7 @@ class Scenario:
         """
         stated = self.reconfigure_minutes
         seconds = None if stated is None else stated * SECONDS_PER_MINUTE
-        return ChangeCost.of(board, self.path, seconds=seconds, gpu_hours=self.change_gpu_hours)
+        return ChangeCost.of(board, MADE_BY[self.path], seconds=seconds, gpu_hours=self.change_gpu_hours)
 
     def month_span(self) -> tuple[datetime, datetime] | None:
         """First instant of the month and of the next one, in UTC; None without a month.

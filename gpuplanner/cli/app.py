@@ -32,7 +32,18 @@ PATIENCE_S = 0.5
 
 COMMANDS = (
     *("inbox", "readings", "phases", "hints", "size"),
-    *("forecast", "walk", "simulate", "sweep", "machine", "pack", "allocate", "calibrate", "claims"),
+    *(
+        "forecast",
+        "walk",
+        "simulate",
+        "sweep",
+        "compare",
+        "machine",
+        "pack",
+        "allocate",
+        "calibrate",
+        "claims",
+    ),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 

@@ -19,6 +19,10 @@ from gpuplanner.units import SECONDS_PER_HOUR
 PATHS = ("nvml", "parted", "operator")
 """Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
 
+MADE_BY = {path: path for path in PATHS} | {"dra": "nvml", "autoscaler": "parted", "slurm": "parted"}
+"""Who changes a fleet, and by which of :data:`PATHS` it cuts: a DRA driver makes instances one by one; a node that an
+autoscaler or Slurm's power saving starts is cut by mig-parted before it takes jobs."""
+
 _RESET_ARCHITECTURES = ("Ampere",)
 _ONE_BY_ONE = "nvml"
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
+    from gpuplanner.plot.frontier import frontier_text, plot_frontier
     from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
@@ -76,6 +77,7 @@ _HOME = {
     "entitlements_text": "fairness",
     "fitted": "render",
     "fleet_fit_text": "calibration",
+    "frontier_text": "frontier",
     "intake_text": "coverage",
     "layout_colours": "theme",
     "plot_backtest_scores": "demand",
@@ -89,6 +91,7 @@ _HOME = {
     "plot_entitlements": "fairness",
     "plot_fan": "demand",
     "plot_fleet_fit": "calibration",
+    "plot_frontier": "frontier",
     "plot_held_activity": "held_time",
     "plot_held_states": "held_time",
     "plot_intake": "coverage",
@@ -132,6 +135,7 @@ __all__ = [
     "entitlements_text",
     "fitted",
     "fleet_fit_text",
+    "frontier_text",
     "intake_text",
     "layout_colours",
     "plot_backtest_scores",
@@ -145,6 +149,7 @@ __all__ = [
     "plot_entitlements",
     "plot_fan",
     "plot_fleet_fit",
+    "plot_frontier",
     "plot_held_activity",
     "plot_held_states",
     "plot_intake",

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.units import SECONDS_PER_DAY
 
-SECONDS_PER_DAY = 86_400.0
 SATURDAY = 6
 MEASURED, WARM_UP = 0, 1
 

@@ -121,6 +121,21 @@ def policies() -> pl.DataFrame:
 
 
 @pytest.fixture
+def frontier() -> pl.DataFrame:
+    rows = [
+        (policy, hours, wait, kind)
+        for policy, kind in (
+            ("today", "today"),
+            (HOSTILE[0], "setting"),
+            (HOSTILE[0], "tuned"),
+            ("reactive", "tuned"),
+        )
+        for hours, wait in ((9000.0, 0.0), (7000.0, 3.5))
+    ]
+    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "wait_over_target", "kind"], orient="row")
+
+
+@pytest.fixture
 def savings() -> pl.DataFrame:
     rows = [("as installed", 100.0, None, None), ("cutting", 60.0, 55.0, 66.0), ("waiting", 70.0, 64.0, 75.0)]
     return pl.DataFrame(rows, schema=["step", "gpu_hours", "low", "high"], orient="row")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -10,7 +12,6 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Fleet, Rules, bootstrap_days
 from gpuplanner.study.past.history import VIEWS, History
 
-SECONDS_PER_DAY = 86_400.0
 LIMIT_FACTOR = 2.0
 """Run-time limit over run time where the source has no limits: people ask for twice what they need."""
 
@@ -80,7 +81,7 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
         start_weekday=known.plan_start.isoweekday(),
     )
     horizon_s = scenario.horizon_slots * scenario.slot_s
-    arrivals = _scaled(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
+    arrivals = scaled_arrivals(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
     columns = [name for name in arrivals.columns if name in carried.columns]
     return pl.concat([carried.select(columns), arrivals.select(columns)])
 
@@ -93,10 +94,11 @@ def days_to_draw(known: History, past: pl.DataFrame) -> pl.DataFrame:
     return whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
 
 
-def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
+def workload(jobs: pl.DataFrame, view: str, *, keep: Sequence[str] = ()) -> pl.DataFrame:
     """The jobs as one view asks for them, in the form that the simulator reads.
 
-    A request for several slices runs as that many single slices: the simulator's jobs hold one instance.
+    A request for several slices runs as that many single slices: the simulator's jobs hold one instance. Columns
+    to ``keep`` are handed on.
     """
     asked = jobs.with_columns(
         profile=f"profile_{view}", instances=f"instances_{view}", sms_needed=f"sms_{view}"
@@ -116,11 +118,20 @@ def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
         )
     )
     return exploded.select(
-        "job_id", "tenant", "submit_s", "run_s", "gpus", "profile", "sms_needed", "limit_s", "active_gpus"
+        "job_id",
+        "tenant",
+        "submit_s",
+        "run_s",
+        "gpus",
+        "profile",
+        "sms_needed",
+        "limit_s",
+        "active_gpus",
+        *keep,
     )
 
 
-def _scaled(jobs: pl.DataFrame, scenario: Scenario, replication: int) -> pl.DataFrame:
+def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) -> pl.DataFrame:
     """Thin or multiply arrivals by the scenario's factor; copies come a little later than the original."""
     if scenario.arrival_scale == 1:
         return jobs

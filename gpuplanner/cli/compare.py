@@ -1,0 +1,121 @@
+"""The command that compares policies at the same service: ``compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.options import Board, Json, Quiet, ScenarioPath, Seed, Set, drawable
+from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.walk import load_scenario
+
+if TYPE_CHECKING:
+    from gpuplanner.study.equal_service.tuning import Trial
+
+SHOWN = ("gpu_hours", "wait_mean_min", "wait_quantile_min", "completion_mean_min", "changes", "never_started")
+
+
+@app.command()
+def compare(
+    scenario: ScenarioPath,
+    wait_minutes: Annotated[
+        float | None,
+        typer.Option("--wait-minutes", help="How long jobs of each size may wait; 10 by default."),
+    ] = None,
+    wait_quantile: Annotated[
+        float | None, typer.Option("--wait-quantile", help="Share of them that must not wait longer; 0.95.")
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option("--policies", help="Names with commas between; else what the path can perform."),
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option("--path", help="Who changes the fleet: operator, nvml, dra, autoscaler or slurm."),
+    ] = None,
+    release_unit: Annotated[
+        str | None,
+        typer.Option(
+            "--release-unit", help="What is given away when idle: node, or gpu (which means --path nvml)."
+        ),
+    ] = None,
+    replications: Annotated[
+        int | None, typer.Option("--replications", min=2, help="Weeks that policies are judged on.")
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            "--chart",
+            metavar="FILE",
+            callback=drawable,
+            help="Draw GPU-hours against waits: .html, a page of its own with all tables, or .svg, a picture.",
+        ),
+    ] = None,
+    assignments: Set = None,
+    board: Board = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare policies at equal service: each is tuned to the same waits on past weeks, and judged on later ones."""
+    import polars as pl
+
+    from gpuplanner.files import require_file
+    from gpuplanner.study.equal_service.comparison import equal_service
+    from gpuplanner.study.equal_service.words import decision, target_in_words, what_to_set
+
+    if chart is not None:
+        require_file(chart, inputs=[scenario])
+
+    asked = load_scenario(
+        scenario,
+        assignments,
+        board=board,
+        seed=seed,
+        wait_minutes=wait_minutes,
+        wait_quantile=wait_quantile,
+        replications=replications,
+        release_unit=release_unit,
+        path=path or ("nvml" if release_unit == "gpu" else None),
+    )
+    names = None if policies is None else [name.strip() for name in policies.split(",")]
+    found = equal_service(asked, names, None if quiet else _Told()).to_dict()
+    if chart is not None:
+        from gpuplanner.report.equal_service import write_equal_service
+
+        write_equal_service(found, chart, title=f"Equal service: {asked.name}", who=asked.path)
+        say(f"written: {chart}")
+    if as_json:
+        show(found, as_json=True)
+        return
+    rows = [_row(one) for one in (found["today"], *found["policies"])]
+    show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
+    put(decision(found))
+    for line in what_to_set(found, asked.path):
+        put(line)
+    if not quiet:
+        say(f"tuned before {found['judged_from'][:10]}, judged from then to {found['judged_to'][:10]}")
+        say(found["note"])
+
+
+class _Told:
+    """Says which policy is being tuned, once for each."""
+
+    def __init__(self) -> None:
+        self.policy = ""
+
+    def __call__(self, policy: str, trial: Trial) -> None:
+        if policy != self.policy:
+            self.policy = policy
+            say(f"tuning {policy}")
+
+
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    missed = [
+        row["size_class"] for row in one["by_class"] if row["wait_quantile_min"] > row["target_min"] + 1e-6
+    ]
+    held = "yes" if one["meets_target"] else f"no: {'; '.join(missed)}"
+    return {"policy": one["policy"]} | {name: one[name] for name in SHOWN} | {"holds_target": held}

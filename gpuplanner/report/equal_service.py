@@ -1,0 +1,120 @@
+"""A page of its own about policies at equal service, or one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.report import page, tables
+from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.study.equal_service.contenders import MEANINGS
+from gpuplanner.study.equal_service.words import decision, target_in_words, what_to_set
+
+_HOURS, _MINUTES = ",.0f", ",.1f"
+
+
+def write_equal_service(found: Mapping[str, Any], path: str | Path, *, title: str, who: str) -> Path:
+    """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``).
+
+    Parameters
+    ----------
+    found : mapping
+        :meth:`gpuplanner.study.equal_service.comparison.EqualService.to_dict`.
+    path : str or Path
+        The suffix says which.
+    title : str
+        Of the page; plain text.
+    who : str
+        Who performs changes, the scenario's ``path``.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written; what stood there is intact.
+    """
+    return write_drawn(
+        path,
+        page=lambda: _page(found, title, who),
+        picture=lambda: told_svg([_chart(found)], [decision(found)]),
+    )
+
+
+def _page(found: Mapping[str, Any], title: str, who: str) -> str:
+    rows = [found["today"], *found["policies"]]
+    body = page.section(
+        "What to do",
+        page.paragraph(decision(found)),
+        *(page.note(line) for line in what_to_set(found, who)),
+    ) + page.section(
+        "GPU-hours against wait",
+        page.paragraph(target_in_words(found)),
+        page.figure(
+            roomy(_chart(found)),
+            title="GPU-hours a week against wait",
+            alt=plot.frontier_text(frontier_frame(found)),
+            table=frontier_frame(found),
+        ),
+        tables.table(
+            _policy_table(rows),
+            caption="Policies, tuned to the target on earlier weeks, on weeks that were kept back",
+            formats={"gpu_hours": _HOURS, "gpu_hours_low": _HOURS, "gpu_hours_high": _HOURS}
+            | dict.fromkeys(("wait_mean_min", "wait_quantile_min", "completion_mean_min"), _MINUTES),
+        ),
+        tables.table(
+            _class_table(rows),
+            caption="Waits by how much a job asks for",
+            formats=dict.fromkeys(
+                ("wait_mean_min", "wait_quantile_min", "wait_p99_min", "target_min"), _MINUTES
+            ),
+        ),
+        page.paragraph(found["note"]),
+    )
+    told = f"tuned on {found['tuned_from'][:10]} to {found['judged_from'][:10]}, judged to {found['judged_to'][:10]}"
+    origin = {"path": who, "released": found["release_unit"], "weeks": told, "gpuplanner": __version__}
+    return page.render_page(body, title=title, subtitle=told, provenance=origin)
+
+
+def _chart(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of Altair's chart types
+    return plot.plot_frontier(frontier_frame(found))
+
+
+def frontier_frame(found: Mapping[str, Any]) -> pl.DataFrame:
+    """Points of a comparison as :func:`gpuplanner.plot.plot_frontier` takes them, today's fleet first."""
+    tuned = [
+        ("today" if row is found["today"] else "tuned", row) for row in (found["today"], *found["policies"])
+    ]
+    points = [(row["policy"], row["gpu_hours"], row["wait_over_target"], kind) for kind, row in tuned]
+    points += [
+        (row["policy"], row["gpu_hours"], row["wait_over_target"], "setting")
+        for row in found["frontier"]
+        if row["policy"] != "today"
+    ]
+    return pl.DataFrame(points, schema=["policy", "gpu_hours", "wait_over_target", "kind"], orient="row")
+
+
+def _policy_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    names = ("gpu_hours", "gpu_hours_low", "gpu_hours_high", "wait_mean_min", "wait_quantile_min",
+             "completion_mean_min", "changes", "never_started", "meets_target")  # fmt: skip
+    return pl.DataFrame(
+        [
+            {"policy": row["policy"], "meaning": MEANINGS[row["policy"]]}
+            | {name: row[name] for name in names}
+            for row in rows
+        ]
+    )
+
+
+def _class_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    names = ("size_class", "jobs", "wait_mean_min", "wait_quantile_min", "wait_p99_min", "target_min")
+    return pl.DataFrame(
+        [
+            {"policy": row["policy"]} | {name: part[name] for name in names}
+            for row in rows
+            for part in row["by_class"]
+        ]
+    )

@@ -1,0 +1,127 @@
+"""One setting of one policy on one week: what was on, and who waited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, Run, simulate
+from gpuplanner.study.equal_service.weeks import Week
+from gpuplanner.units import SECONDS_PER_HOUR
+
+CHANGES = ("reconfiguring", "changing")
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySetting:
+    """A policy with every knob set.
+
+    Attributes
+    ----------
+    policy : str
+        Its name.
+    view : str
+        What jobs ask for: ``"whole"``, ``"requested"`` or ``"rightsized"``.
+    control : Calendar or OnDemand
+        What the simulator plays.
+    knobs : mapping of str to number or text
+        What was set, for people.
+    nodes : int or None
+        Nodes that there are; None: those of the fleet.
+    """
+
+    policy: str
+    view: str
+    control: Calendar | OnDemand
+    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What a setting did in one week.
+
+    Attributes
+    ----------
+    gpu_hours : float
+        GPUs that were not off, in GPU-hours of the week.
+    busy_gpu_hours : float
+        Of these, held by jobs, whole GPUs by the share of their compute slices.
+    waits_s : array of float, shape (n_judged,)
+        Queueing delay of each job that came in the week [s]; one that never started waited to the end of the run.
+    completion_s : array of float, shape (n_judged,)
+        Submission to end [s]; NaN if it never ended.
+    size : array of int, shape (n_judged,)
+        Its class.
+    never_started, changes : int
+        Jobs that never started; changes of layout begun.
+    """
+
+    gpu_hours: float
+    busy_gpu_hours: float
+    waits_s: NDArray[np.float64]
+    completion_s: NDArray[np.float64]
+    size: NDArray[np.int64]
+    never_started: int
+    changes: int
+
+    def waits_of(self, group: tuple[int, ...]) -> NDArray[np.float64]:
+        """Waits of the jobs of some classes [s]."""
+        return self.waits_s[np.isin(self.size, group)]
+
+
+def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Played:
+    """Serve the jobs of a week by a setting."""
+    run = simulate(
+        week.asked[setting.view],
+        fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),
+        setting.control,
+        rules,
+        policy=setting.policy,
+        until_s=week.end_s,
+        leave_unservable=True,
+    )
+    return measure_week(run, setting.view, week, fleet)
+
+
+def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:
+    """Count what was on and who waited within a week; a job on several instances waits for the last of them."""
+    end_of_run = float(run.states["end_s"].max())  # type: ignore[arg-type]
+    owners, jobs = week.owners[view], len(week.submit_s)
+    first, last = (run.outcomes[name].to_numpy().astype(np.float64) for name in ("first_start", "end"))
+    started, ended = np.full(jobs, -np.inf), np.full(jobs, -np.inf)
+    np.maximum.at(started, owners, np.where(np.isnan(first), np.inf, first))
+    np.maximum.at(ended, owners, np.where(np.isnan(last), np.inf, last))
+    # What asks for nothing in this view waits for nothing.
+    judged = week.judged & (started > -np.inf)
+    never = judged & (started == np.inf)
+    waits = np.where(started == np.inf, end_of_run, started) - week.submit_s
+    completion = np.where(np.isfinite(ended), ended - week.submit_s, np.nan)
+    inside = (pl.min_horizontal("end_s", week.end_s) - pl.max_horizontal("start_s", week.begin_s)).clip(0.0)
+    on_s = run.states.filter(pl.col("state") != "off").select(inside.sum()).item()
+    changes = run.states.filter(
+        pl.col("state").is_in(CHANGES) & pl.col("start_s").is_between(week.begin_s, week.end_s, closed="left")
+    ).height
+    return Played(
+        gpu_hours=on_s / SECONDS_PER_HOUR,
+        busy_gpu_hours=_busy_gpu_hours(run, week, fleet),
+        waits_s=waits[judged],
+        completion_s=completion[judged],
+        size=week.size[judged],
+        never_started=int(never.sum()),
+        changes=changes,
+    )
+
+
+def _busy_gpu_hours(run: Run, week: Week, fleet: Fleet) -> float:
+    profiles = run.outcomes["served_on"].unique().drop_nulls().to_list()
+    share = pl.col("served_on").replace_strict(
+        {name: fleet.model.share(name) for name in profiles}, default=0.0, return_dtype=pl.Float64
+    )
+    begin, end = pl.max_horizontal("first_start", week.begin_s), pl.min_horizontal("end", week.end_s)
+    held = (end - begin).clip(0.0) * share * pl.col("gpus")
+    return float(run.outcomes.select(held.sum()).item()) / SECONDS_PER_HOUR

@@ -1,0 +1,91 @@
+"""What follows from a comparison: one sentence, and the lines to set it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuplanner.catalog import parameter
+from gpuplanner.study.equal_service.contenders import MEANINGS, STATIC, TODAY
+
+HOURS_A_WEEK = 168
+
+
+def decision(found: Mapping[str, Any]) -> str:
+    """The decision in a sentence or two.
+
+    Parameters
+    ----------
+    found : mapping
+        :meth:`gpuplanner.study.equal_service.comparison.EqualService.to_dict`.
+
+    Examples
+    --------
+    >>> today = {"policy": "today", "gpu_hours": 10752.0}
+    >>> decision({"winner": "today", "today": today, "policies": [], "reason": None, "baseline": "today"})
+    'Change nothing: no policy that this path can perform holds the target for fewer GPU-hours.'
+    """
+    if found["reason"]:
+        return f"No saving is stated. {found['reason']}"
+    winner = found["winner"]
+    if winner == TODAY:
+        return "Change nothing: no policy that this path can perform holds the target for fewer GPU-hours."
+    best = next(one for one in found["policies"] if one["policy"] == winner)
+    low, high = found["saving_low"], found["saving_high"]
+    spread = "" if low is None else f" ({low:,.0f} to {high:,.0f})"
+    text = (
+        f"{winner}: {MEANINGS[winner]}. It needs {best['gpu_hours']:,.0f} GPU-hours a week instead of "
+        f"{found['today']['gpu_hours']:,.0f}, {found['saving_gpu_hours_per_week']:,.0f}{spread} less, at the same "
+        f"service; that is {best['gpu_hours'] / HOURS_A_WEEK:,.0f} GPUs on average."
+    )
+    if winner in STATIC:
+        return f"{text} Nothing that changes over time is cheaper: size the fleet and leave it."
+    more = f"it saves {found['saving_over_static']:,.0f}"
+    return f"{text} Against {found['baseline']}, the cheapest fleet that never changes, {more}."
+
+
+def what_to_set(found: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Settings of the winner in the words of what performs it.
+
+    Yields
+    ------
+    str
+        A line for Slurm's power saving or a node autoscaler; the counts of a mix of layouts.
+
+    Examples
+    --------
+    >>> knobs = {"idle_minutes": 15, "reserve_level": 0.9, "drain_minutes": 15}
+    >>> won = {"winner": "whole_on_off", "policies": [{"policy": "whole_on_off", "knobs": knobs}]}
+    >>> for line in what_to_set(won, "slurm"): print(line)
+    slurm.conf: SuspendTime=900 ResumeTimeout=300
+    """
+    mine = [one["knobs"] for one in found["policies"] if one["policy"] == found["winner"]]
+    if not mine:
+        return
+    knobs, lead = mine[0], parameter("node_lead_s").value
+    if "idle_minutes" in knobs and path == "slurm":
+        yield f"slurm.conf: SuspendTime={knobs['idle_minutes'] * 60} ResumeTimeout={lead:.0f}"
+    elif "idle_minutes" in knobs:
+        yield f"cluster-autoscaler: --scale-down-unneeded-time={knobs['idle_minutes']}m"
+    layouts = {name: count for name, count in knobs.items() if name == "gpu" or ":" in name}
+    for layout, count in layouts.items():
+        yield f"{count} GPUs: {'not cut' if layout == 'gpu' else layout}"
+
+
+def target_in_words(found: Mapping[str, Any]) -> str:
+    """The service, with the classes that wait longer today than was asked for.
+
+    Examples
+    --------
+    >>> classes = [{"size_class": "1", "minutes": 10.0}, {"size_class": "5-8", "minutes": 508.0}]
+    >>> target_in_words({"target": {"quantile": 0.95, "minutes": 10.0, "by_class": classes}})
+    '95% of the jobs of each size start within 10 min; those of size 5-8 within 508 min, as they do today.'
+    """
+    target = found["target"]
+    longer = [
+        f"those of size {row['size_class']} within {row['minutes']:,.0f} min"
+        for row in target["by_class"]
+        if row["minutes"] > target["minutes"]
+    ]
+    text = f"{target['quantile']:.0%} of the jobs of each size start within {target['minutes']:g} min"
+    return f"{text}; {', '.join(longer)}, as they do today." if longer else f"{text}."

@@ -1,0 +1,108 @@
+"""Policies at equal service on the sample: one object, whose figures agree with each other and with a fresh run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Calendar
+from gpuplanner.study.equal_service.comparison import EqualService, equal_service
+from gpuplanner.study.equal_service.play import PolicySetting, play
+from gpuplanner.study.equal_service.target import wait_quantile
+from gpuplanner.study.equal_service.weeks import weeks
+from gpuplanner.study.equal_service.words import decision
+from gpuplanner.study.future.workload import fleet_and_rules
+from gpuplanner.study.past.history import history
+
+SAMPLE = Scenario(month="2026-02", replications=3, path="nvml")
+
+
+@pytest.fixture(scope="module")
+def found() -> EqualService:
+    return equal_service(SAMPLE, ["static_whole", "static_mig", "reactive"])
+
+
+@pytest.fixture(scope="module")
+def shown(found: EqualService) -> dict[str, Any]:
+    return found.to_dict()
+
+
+def test_today_keeps_its_own_service_and_all_its_gpus(shown: dict[str, Any]) -> None:
+    today = shown["today"]
+    assert today["meets_target"]
+    assert today["gpu_hours"] == 64 * 168
+    assert all(row["wait_quantile_min"] <= row["target_min"] for row in today["by_class"])
+    assert all(row["minutes"] == max(10.0, row["todays_wait_min"]) for row in shown["target"]["by_class"])
+
+
+def test_the_saving_is_todays_hours_less_the_winners_and_the_winner_holds_the_target(
+    shown: dict[str, Any],
+) -> None:
+    rows = {row["policy"]: row for row in [shown["today"], *shown["policies"]]}
+    best, base = rows[shown["winner"]], rows[shown["baseline"]]
+    assert best["meets_target"]
+    assert shown["saving_gpu_hours_per_week"] == pytest.approx(
+        shown["today"]["gpu_hours"] - best["gpu_hours"]
+    )
+    assert shown["saving_over_static"] == pytest.approx(base["gpu_hours"] - best["gpu_hours"])
+    assert shown["baseline"] in ("today", "static_whole", "static_mig")
+    assert shown["saving_low"] <= shown["saving_gpu_hours_per_week"] <= shown["saving_high"]
+    holding = [row["gpu_hours"] for row in rows.values() if row["meets_target"]]
+    assert best["gpu_hours"] == min(holding)
+
+
+def test_a_row_is_what_its_knobs_give_when_they_are_played_again(found: EqualService) -> None:
+    known, drawn = history(SAMPLE), weeks(SAMPLE)
+    fleet, rules = fleet_and_rules(SAMPLE, known)
+    static = found.judged("static_mig")
+    mix = {name: int(count) for name, count in static.setting.knobs.items() if name != "gpus"}
+    again = PolicySetting("static_mig", "rightsized", Calendar.constant(mix))
+    runs = [play(again, week, fleet, rules) for week in drawn.judged]
+    assert [run.gpu_hours for run in runs] == pytest.approx(static.gpu_hours)
+    assert all(
+        np.array_equal(one.waits_s, other.waits_s) for one, other in zip(runs, static.weeks, strict=True)
+    )
+
+
+def test_no_smaller_static_fleet_is_as_good_as_a_claimed_saving_of_reacting(found: EqualService) -> None:
+    """What a trimmed static fleet would save as well must not be booked as a saving of changing layouts."""
+    if found.winner in ("today", "static_whole", "static_mig"):
+        return
+    known, drawn = history(SAMPLE), weeks(SAMPLE)
+    fleet, rules = fleet_and_rules(SAMPLE, known)
+    base, best = found.judged("static_mig"), found.judged(found.winner)
+    mix = {name: int(count) for name, count in base.setting.knobs.items() if name != "gpus"}
+    affordable = int(best.gpu_hours.mean() // 168)
+    while sum(mix.values()) > affordable:
+        mix[max(mix, key=lambda name: mix[name])] -= 1
+    trimmed = PolicySetting(
+        "static_mig", "rightsized", Calendar.constant({k: v for k, v in mix.items() if v})
+    )
+    assert not found.target.met([play(trimmed, week, fleet, rules) for week in drawn.judged])
+
+
+def test_only_what_the_path_can_do_may_win(found: EqualService) -> None:
+    asked = replace(SAMPLE, path="operator")
+    same = equal_service(asked, ["static_whole", "reactive"])
+    assert same.judged("reactive").gpu_hours.mean() < same.judged("static_whole").gpu_hours.mean()
+    assert same.winner in ("today", "static_whole")
+    assert decision(same.to_dict())
+
+
+def test_waits_of_a_row_are_those_of_its_jobs(found: EqualService, shown: dict[str, Any]) -> None:
+    for row in shown["policies"]:
+        weeks_of = found.judged(row["policy"]).weeks
+        assert row["wait_quantile_min"] == pytest.approx(wait_quantile(weeks_of, None, 0.95) / 60, abs=1e-6)
+        assert sum(part["jobs"] for part in row["by_class"]) == sum(len(week.waits_s) for week in weeks_of)
+
+
+def test_too_short_a_history_and_an_unknown_policy_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="at least 14 whole days"):
+        equal_service(replace(SAMPLE, history_days=13))
+    with pytest.raises(ScenarioError, match="Did you mean 'reactive'"):
+        equal_service(SAMPLE, ["reactiv"])

@@ -1,0 +1,52 @@
+"""Size classes, the target, and what a week to come may ask for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuplanner.study.equal_service.play import Played
+from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, pooled_classes
+from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
+from gpuplanner.study.equal_service.weeks import heavy_week
+
+
+def week(waits_min: list[float], size: list[int]) -> Played:
+    waits = 60.0 * np.array(waits_min)
+    return Played(0.0, 0.0, waits, waits + 60.0, np.array(size), 0, 0)
+
+
+def test_a_target_is_held_exactly_while_its_share_of_the_jobs_is_on_time() -> None:
+    target = ServiceTarget(0.95, ((0,), (1,)), (10.0, 30.0))
+    on_time = week([10.0] * 19 + [500.0] + [30.0] * 20, [0] * 20 + [1] * 20)
+    assert target.met([on_time])
+    assert target.excess([on_time]) == pytest.approx(0.0, abs=1e-12)
+    one_more = week([10.0] * 18 + [10.1, 500.0] + [30.0] * 20, [0] * 20 + [1] * 20)
+    assert not target.met([one_more])
+    assert target.excess([one_more]) == pytest.approx(0.05)
+    assert wait_quantile([one_more], (0,), 0.95) == pytest.approx(606.0)
+    assert target.met([one_more, on_time, on_time]) is False
+    assert target.weeks_held([one_more, on_time]) == [1.0, 1.0]  # 10.1 is within 1.2 times 10
+
+
+def test_a_class_that_waits_longer_today_may_go_on_to_and_no_other() -> None:
+    today = week([0.0] * 20 + [40.0] * 20, [0] * 20 + [2] * 20)
+    target = ServiceTarget.against_today([today], [(0,), (2,)], 0.95, 10.0)
+    assert target.minutes == (10.0, 40.0)
+    assert target.met([today])
+
+
+def test_small_classes_join_a_neighbour_and_every_class_with_jobs_is_judged_once() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        jobs = rng.integers(0, 300, len(SIZE_CLASSES)) * (rng.random(len(SIZE_CLASSES)) < 0.8)
+        groups = pooled_classes(jobs)
+        assert [number for group in groups for number in group] == np.flatnonzero(jobs).tolist()
+        assert len(groups) < 2 or all(jobs[list(group)].sum() >= 100 for group in groups)
+
+
+def test_nine_of_ten_weeks_to_come_ask_for_no_more_than_a_heavy_week() -> None:
+    rng = np.random.default_rng(5)
+    days = rng.normal(100.0, 15.0, (2000, 21))
+    below = [run[14:].mean() <= heavy_week(run[:14]) * run[:14].mean() for run in days]
+    assert 0.88 <= np.mean(below) <= 0.96  # alike neighbours are counted where chance made some
