@@ -36,7 +36,6 @@ COMMANDS = (
         "forecast",
         "walk",
         "simulate",
-        "sweep",
         "compare",
         "machine",
         "pack",

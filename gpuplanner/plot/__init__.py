@@ -20,7 +20,13 @@ if TYPE_CHECKING:
         wait_groups_text,
         wait_quantiles_text,
     )
-    from gpuplanner.plot.compare import plot_policies, plot_savings, policies_text
+    from gpuplanner.plot.compare import (
+        frontier_text,
+        plot_frontier,
+        plot_policies,
+        plot_savings,
+        policies_text,
+    )
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.coverage import coverage_text, intake_text, plot_coverage, plot_intake
     from gpuplanner.plot.demand import (
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
         plot_entitlements,
         plot_tenant_shares,
     )
-    from gpuplanner.plot.frontier import frontier_text, plot_frontier
     from gpuplanner.plot.held_time import plot_held_activity, plot_held_states
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
@@ -77,7 +82,7 @@ _HOME = {
     "entitlements_text": "fairness",
     "fitted": "render",
     "fleet_fit_text": "calibration",
-    "frontier_text": "frontier",
+    "frontier_text": "compare",
     "intake_text": "coverage",
     "layout_colours": "theme",
     "plot_backtest_scores": "demand",
@@ -91,7 +96,7 @@ _HOME = {
     "plot_entitlements": "fairness",
     "plot_fan": "demand",
     "plot_fleet_fit": "calibration",
-    "plot_frontier": "frontier",
+    "plot_frontier": "compare",
     "plot_held_activity": "held_time",
     "plot_held_states": "held_time",
     "plot_intake": "coverage",

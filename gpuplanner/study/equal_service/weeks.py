@@ -184,7 +184,7 @@ def heavy_week(daily: NDArray[np.float64], *, level: float = SURE) -> float:
     >>> heavy_week(np.full(14, 300.0))
     1.0
     >>> round(heavy_week(np.array([300.0, 400.0] * 7)), 3)
-    1.088
+    1.093
     """
     mean = float(daily.mean())
     if len(daily) < 2 or mean <= 0:

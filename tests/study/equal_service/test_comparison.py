@@ -105,4 +105,4 @@ def test_too_short_a_history_and_an_unknown_policy_are_refused() -> None:
     with pytest.raises(ScenarioError, match="at least 14 whole days"):
         equal_service(replace(SAMPLE, history_days=13))
     with pytest.raises(ScenarioError, match="Did you mean 'reactive'"):
-        equal_service(SAMPLE, ["reactiv"])
+        equal_service(SAMPLE, ["reactve"])
