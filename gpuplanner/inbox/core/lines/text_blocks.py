@@ -32,8 +32,8 @@ from gpuplanner.inbox.core.progress import tell_progress
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
 
-AGAIN_BYTES = 1 << 18
-"""Text that is read at a time where a few lines are looked for: little enough to stay in the cache."""
+POST_LINES = 1024
+"""Lines from one sign-post to the next."""
 
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 
@@ -50,11 +50,14 @@ class FileBlocks:
         Text of a block.
     files : list of TextFile
         The files without their lines; hash, size and whether the last line is open are known of those read.
+    posts : dict of int to dict of int to int
+        Of a plain file that was read: number of some of its lines → where they begin.
     """
 
     paths: Sequence[str | Path]
     block_bytes: int = BLOCK_BYTES
     files: list[TextFile] = field(init=False)
+    posts: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.files = [_unread(Path(path)) for path in self.paths]
@@ -84,6 +87,7 @@ class FileBlocks:
             with explained(file.path), regular(file.path, size_limit(MAX_STREAM_BYTES)).open("rb") as raw:
                 for data in self.blocks_of(file.path, raw, digest.update):
                     block = of_text(data, file.path, lines)
+                    self._post(number, lines + 1, block, raw.tell() - len(data))
                     lines += block.lines.height
                     ends_open = block.ends_open
                     yield number, block
@@ -93,6 +97,15 @@ class FileBlocks:
             self.files[number] = TextFile(
                 file.path, digest.hexdigest(), size, NO_LINES, False, False, ends_open
             )
+
+    def _post(self, number: int, line: int, block: TextFile, begin: int) -> None:
+        """Note where some lines of a block begin; of lines that end in CR LF, the first alone is sure."""
+        every = block.lines["text"].str.len_bytes().cast(pl.Int64)
+        places = pl.concat([pl.Series([begin]), (every + 1).cum_sum() + begin])[:-1].gather_every(POST_LINES)
+        sure = places[:1] if b"\r" in block.text else places
+        self.posts.setdefault(number, {}).update(
+            zip(range(line, line + POST_LINES * len(sure), POST_LINES), sure.to_list(), strict=True)
+        )
 
     def blocks_of(
         self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None
@@ -212,23 +225,37 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
     """
     found = {}
     for number, lines in wanted.items():
-        missing, before = sorted(lines, reverse=True), 0
         path = blocks.files[number].path
-        small = FileBlocks([path], min(blocks.block_bytes, AGAIN_BYTES))
+        missing = sorted(lines, reverse=True)
         with explained(path), path.open("rb") as raw:
-            for data in small.blocks_of(path, raw):
-                count = data.count(b"\n") + (not data.endswith(b"\n"))
-                if missing and missing[-1] <= before + count:
-                    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-                while missing and missing[-1] <= before + count:
-                    place = missing.pop() - before
-                    begin = int(ends[place - 2]) + 1 if place > 1 else 0
-                    end = int(ends[place - 1]) if place <= len(ends) else len(data)
-                    found[number, before + place] = data[begin:end].decode().removesuffix("\r")
-                before += count
+            for before, data in _pieces(blocks, number, raw, missing[::-1]):
+                texts = data.split(b"\n")
+                while missing and missing[-1] <= before + len(texts) - data.endswith(b"\n"):
+                    line = missing.pop()
+                    found[number, line] = texts[line - before - 1].decode().removesuffix("\r")
                 if not missing:
                     break
     return found
+
+
+def _pieces(
+    blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]
+) -> Iterator[tuple[int, bytes]]:
+    """Pieces of a file that hold lines, in order, and how many lines stand before each; of a packed file, all."""
+    posts = blocks.posts.get(number)
+    packed = raw.read(len(GZIP)) == GZIP
+    raw.seek(0)
+    if packed or not posts:
+        before = 0
+        for data in blocks.blocks_of(blocks.files[number].path, raw):
+            yield before, data
+            before += data.count(b"\n")
+        return
+    known = np.array(list(posts))
+    for post in np.unique(np.searchsorted(known, lines, "right")).tolist():
+        begin = posts[int(known[post - 1])]
+        raw.seek(begin)
+        yield int(known[post - 1]) - 1, raw.read(posts[int(known[post])] - begin if post < len(known) else -1)
 
 
 def require_begun(begun: object, path: Path, source: str) -> None:
