@@ -10,7 +10,7 @@ from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload, unservable
 from gpuplanner.simulate.replications import bootstrap_days
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, Rules
+from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.slices.release import Release
@@ -23,6 +23,7 @@ __all__ = [
     "Calendar",
     "Checkpoints",
     "Cluster",
+    "Drain",
     "Failures",
     "FairShare",
     "Fleet",

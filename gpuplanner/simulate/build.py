@@ -11,8 +11,9 @@ import polars as pl
 from gpuplanner.hardware import ChangeCost, MigProfile
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
-from gpuplanner.simulate.rules import Rules
+from gpuplanner.simulate.rules import Drain, Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
+from gpuplanner.simulate.slices.planned_changes import planned_layouts, to_operations
 from gpuplanner.simulate.slices.release import NO_POWER, to_power
 from gpuplanner.simulate.slices.world import (
     CHANGE,
@@ -23,6 +24,7 @@ from gpuplanner.simulate.slices.world import (
     LAYOUT,
     NODE,
     NONE,
+    OPERATION,
     PROFILE,
     STATUS,
     WHOLE,
@@ -154,6 +156,12 @@ def to_world(
         names = [terms.layouts[layout] for layout in gpus.layout]
         slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
         power = to_power(calendar.release, calendar.reserve, calendar.floor, fleet, terms.profiles)
+    operations, numbered, drain = table(OPERATION, 0), np.zeros((0, 0), np.int64), rules.drain or Drain()
+    if isinstance(calendar, Calendar) and rules.drain is not None:
+        numbered = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)
+        operations = to_operations(drain, calendar.slot_starts_s, numbered, fleet.gpus_per_node)
+        gpus.layout = numbered[0]
+    gpus.operation = NONE
     nodes = table(NODE, fleet.nodes)
     nodes.lowest = fleet.gpus
     idle = table(IDLE, fleet.gpus_per_node + 1)
@@ -192,6 +200,11 @@ def to_world(
         status=status,
         slicing=slicing,
         power=power,
+        operations=operations,
+        numbered=numbered,
+        evict=drain.evict,
+        before_change=drain.before_change and bool(len(operations)),
+        checkpoint_s=float(drain.checkpoint_s),
     )
 
 

@@ -86,6 +86,9 @@ class Calendar:
         short of GPUs go to the first.
     counts : array of int, shape (n_slots, n_layouts)
         GPUs that should have the layout.
+    numbered : array of int, shape (n_slots, n_gpus), optional
+        Place in ``layouts`` of the layout of every GPU, node by node; -1: off. Where changes are played as operators
+        make them (``Rules.drain``), these are what is changed; None: such that few nodes change.
 
     Raises
     ------
@@ -102,6 +105,7 @@ class Calendar:
     slot_starts_s: NDArray[np.float64]
     layouts: tuple[str, ...]
     counts: NDArray[np.int64]
+    numbered: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Take read-only copies of the arrays, and check them against each other."""
@@ -118,6 +122,13 @@ class Calendar:
             faults.append((f"counts of shape {(len(starts), len(self.layouts))}", counts.shape))
         elif not np.issubdtype(counts.dtype, np.integer) or counts.min() < 0:
             faults.append(("counts in whole numbers not below 0", counts.tolist()))
+        elif self.numbered is not None:
+            numbered = np.array(self.numbered, dtype=np.int64)
+            numbered.setflags(write=False)
+            object.__setattr__(self, "numbered", numbered)
+            tally = [[(row == layout).sum() for layout in range(len(self.layouts))] for row in numbered]
+            if not np.array_equal(tally, counts):
+                faults.append(("numbered GPUs as many as counts has", numbered.tolist()))
         if faults:
             expected = "; ".join(expected for expected, _ in faults)
             got = "; ".join(str(got) for _, got in faults)

@@ -157,6 +157,56 @@ class FairShare:
             _refuse("fair share", "half_life_s and finite shares above 0", self)
 
 
+SCOPES = ("node", "gpu")
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How a planned change of layout is made: cordon, drain, a time limit, cut, return.
+
+    Parameters
+    ----------
+    scope : {"node", "gpu"}
+        What is emptied for a change: all GPUs of the node (the operator), or the GPU alone (NVML, mig-parted).
+    ahead_s : float
+        How long before the change is planned the cordon begins [s].
+    limit_s : float or None
+        How long after the cordon the change is given up, or jobs are evicted [s]; None: never.
+    evict : bool
+        Evict jobs that still run at the limit; else the GPUs keep their layout until the next change.
+    before_change : bool
+        Whether the scheduler lets jobs start on cordoned GPUs that by their limits end before the change is planned.
+    checkpoint_s : float
+        Evicted jobs keep the work of whole intervals of this length [s]; 0: all of it; infinite: none.
+
+    Raises
+    ------
+    ScenarioError
+        If the scope is unknown, or a time is below 0.
+
+    Examples
+    --------
+    >>> Drain(ahead_s=3600.0, limit_s=7200.0).scope
+    'node'
+    """
+
+    scope: str = "node"
+    ahead_s: float = 0.0
+    limit_s: float | None = 3600.0
+    evict: bool = False
+    before_change: bool = False
+    checkpoint_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        object.__setattr__(
+            self, "scope", resolve(self.scope, SCOPES, what="drain: scope", error=ScenarioError)
+        )
+        limit = 0.0 if self.limit_s is None else self.limit_s
+        if not all(0 <= time < math.inf for time in (self.ahead_s, limit)) or not self.checkpoint_s >= 0:
+            _refuse("drain", "ahead_s, limit_s and checkpoint_s not below 0", self)
+
+
 @dataclass(frozen=True)
 class Rules:
     """How jobs are served.
@@ -191,6 +241,9 @@ class Rules:
         What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
         has it for the board of the fleet. Where a change of MIG mode reboots the node, a calendar counts the time
         for the GPU alone; cut on demand, all GPUs of the node are out of service, and have to be idle before.
+    drain : Drain, optional
+        How the changes of a calendar are made, one row each in ``Run.changes``; None: each GPU by itself, as soon as
+        it is idle, however long that takes.
 
     References
     ----------
@@ -219,6 +272,7 @@ class Rules:
     fair_share: FairShare = FairShare()
     las_thresholds_gpu_s: tuple[float, ...] = (3600.0,)
     change: ChangeCost | None = None
+    drain: Drain | None = None
 
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
@@ -284,7 +338,7 @@ def refuse_rules_for_gangs(rules: Rules) -> None:
     --------
     >>> refuse_rules_for_gangs(Rules(queue="strict"))
     """
-    known = Rules(rules.queue, rules.substitute, change=rules.change)
+    known = Rules(rules.queue, rules.substitute, change=rules.change, drain=rules.drain)
     if rules != known or rules.queue not in ("strict", "easy"):
         _refuse(
             "rules of a run over a calendar",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
 from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
 from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
 from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
 
@@ -32,19 +33,25 @@ class Run:
         time: every GPU is in one row at every time from 0 to the end of the run. States are ``on``;
         ``draining``, when nothing new starts because another layout is due; ``reconfiguring``, where
         ``layout`` is the coming one; ``changing``, when some instances are made beside those of ``layout``,
-        which serve meanwhile; and ``off``. A reconfiguration that takes no time keeps its row. Cut on demand,
-        ``placements`` says where the instances of ``layout`` are.
+        which serve meanwhile; ``booting``, on its way back; and ``off``. A reconfiguration that takes no time keeps
+        its row. Cut on demand, ``placements`` says where the instances of ``layout`` are.
     spells : polars.DataFrame
         One row for every phase that a job came to, in the order of the jobs: ``job_id``, ``tenant``, ``since_s``
         (it waited from then on), ``start_s`` and ``end_s`` (null if it never got what it asked for),
         ``profile``, ``served_on``, ``gpus``, ``node``, ``gpu``, ``lost_s`` (what its restart took), ``ended``
         (``"finished"`` or ``"next phase"``), ``phase``, and ``slice`` where its instance begins (null under a
         calendar).
+    changes : polars.DataFrame
+        One row for every planned change where ``Rules.drain`` says how they are made: ``node``, ``gpu`` (null where
+        the node is changed as a whole), ``gpus`` (those that change), ``wanted_s`` (planned), ``began_s`` (cordon),
+        ``drained_s``, ``ended_s``, ``drain_minutes`` and ``outcome``: ``"done"``, ``"given up"`` or ``"evicted"``; what
+        had not come to that by the end of the run is null.
     """
 
     outcomes: pl.DataFrame
     states: pl.DataFrame
     spells: pl.DataFrame
+    changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGES))
 
 
 def simulate(
@@ -77,8 +84,9 @@ def simulate(
     When a slot begins, layouts in surplus give up GPUs: first those already leaving, then those with the
     fewest busy slices, on nodes with cut GPUs, with the highest number. A leaving GPU starts nothing new, is
     reconfigured when its last job ends, and comes up in the layout that is then most short of GPUs, or is
-    switched off. Running jobs are never stopped. GPUs that are off are switched on first: as whole GPUs at
-    once, in other layouts after a reconfiguration.
+    switched off. Running jobs are never stopped, unless ``Rules.drain`` evicts them: a job keeps its first start then,
+    and ``lost_s`` counts what was done again and what its restarts took. GPUs that are off are switched on first: as
+    whole GPUs at once, in other layouts after a reconfiguration.
 
     Parameters
     ----------
@@ -150,6 +158,7 @@ def simulate(
         outcomes=outcomes_of(rows.filter(phase=0).sort("row"), spells, policy, replication),
         states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
         spells=spells.drop("row"),
+        changes=changes_of(world.operations, world.numbered, fleet),
     )
 
 
@@ -158,7 +167,7 @@ def _run(world: World) -> np.ndarray:
     if len(world.slicing.gpus):
         from gpuplanner.simulate.slices.ondemand_loop import advance_on_demand as advance
     else:
-        from gpuplanner.simulate.slices.engine import advance
+        from gpuplanner.simulate.slices.calendar_loop import advance
     pages = []
     finished = False
     while not finished:

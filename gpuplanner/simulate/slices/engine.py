@@ -10,41 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, keep_off, note_due, reserve
-from gpuplanner.simulate.heap import pop, push
-from gpuplanner.simulate.jit import compiled, entry
+from gpuplanner.simulate.heap import push
+from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.instances import give_slices, give_up, hold_whole, take_slices
-from gpuplanner.simulate.slices.layout_changes import (
-    begin_slot,
-    finish_reconfiguration,
-    leave,
-    offer,
-    open_fleet,
-)
+from gpuplanner.simulate.slices.layout_changes import leave, offer
+from gpuplanner.simulate.slices.operations import vacated
 from gpuplanner.simulate.slices.world import NONE, WHOLE, Table, World
-
-
-@entry
-def advance(w: World) -> bool:
-    """Run until all is done (True), or until the log must be emptied before going on (False)."""
-    s = w.status[0]
-    if s.slot == NONE:
-        open_fleet(w)
-    while len(w.log) - s.logged >= 8 * len(w.gpus):
-        now = next_instant(w)
-        if now == np.inf or (now > w.until_s and at_rest(w)):
-            return True
-        s.now = now
-        while s.running and w.ends[0].at <= now:
-            job = w.ends[0].who
-            s.running = pop(w.ends, s.running)
-            end_job(w, job)
-        while s.coming and w.coming[0].at <= now:
-            finish_reconfiguration(w)
-        if s.slot + 1 < len(w.slot_starts) and w.slot_starts[s.slot + 1] <= now:
-            begin_slot(w)
-        let_arrive(w)
-        start_jobs(w)
-    return False
 
 
 @compiled
@@ -226,7 +197,12 @@ def begin_job(w: World, job: int) -> None:
         run_s *= w.slowdown[mine.kind, mine.served]
     elif mine.served != WHOLE:
         run_s *= max(1.0, mine.sms_needed / w.profiles[mine.served].sms)
-    mine.start, mine.end = s.now, s.now + (mine.lost + run_s)
+    if mine.evicted:
+        mine.lost += w.restart_s
+        mine.since, mine.end = s.now, s.now + (w.restart_s + run_s)
+    else:
+        mine.start = mine.since = s.now
+        mine.end = s.now + (mine.lost + run_s)
     s.running = push(w.ends, s.running, mine.end, job)
     if w.easy and mine.served == WHOLE:
         note_due(w, job, s.now + mine.limit)
@@ -267,7 +243,7 @@ def give_back(w: World, job: int) -> None:
         w.profiles[profile].available += 1
         w.profiles[profile].lowest = min(w.profiles[profile].lowest, gpu)
     elif w.gpus[gpu].busy == 0:
-        leave(w, gpu)
+        vacate(w, gpu)
 
 
 @compiled
@@ -277,9 +253,18 @@ def give_whole(w: World, job: int) -> None:
     while gpu != NONE:
         w.gpus[gpu].busy, w.free[gpu, WHOLE] = 0, 1
         if w.gpus[gpu].leaving:
-            leave(w, gpu)
+            vacate(w, gpu)
         else:
             offer(w, gpu, 1)
         gpu = w.gpus[gpu].next
     if w.easy:
         forget_due(w, job)
+
+
+@called
+def vacate(w: World, gpu: int) -> None:
+    """Go on with an idle GPU that was to leave its layout."""
+    if len(w.numbered):
+        vacated(w, gpu)
+    else:
+        leave(w, gpu)

@@ -33,8 +33,10 @@ JOB = {
     "sms_needed": float,  # 0 where speed does not depend on the instance
     "kind": int,  # class of jobs whose speeds are known; NONE: speed goes by SMs
     "start": float,  # NaN until it starts
+    "since": float,  # its latest start, where jobs may be evicted
     "end": float,
-    "lost": float,  # time of its stay that a restart took
+    "lost": float,  # time of its stay that restarts took, and work that was done again
+    "evicted": int,  # how often it was
     "gpus": int,
     "profile": int,
     "gpu": int,  # (first) GPU that it holds
@@ -53,6 +55,7 @@ GPU = {
     "leaving": int,  # 1 if marked for another layout
     "busy": int,  # compute slices in use
     "next": int,  # next GPU of the job that holds it whole
+    "operation": int,  # under way on it; NONE if none is
 }
 NODE = {
     "idle": int,  # whole GPUs on offer
@@ -104,6 +107,8 @@ STATUS = {
     "ripe": int,  # units that have been idle for long enough to go
     "timed": int,
     "floor": int,
+    "operation": int,  # first operation that has not begun
+    "settled": int,  # all operations before this one are over
     "spent": float,
     "day": float,
 }
@@ -129,6 +134,20 @@ PLACED = {
 }
 
 
+OPERATION = {
+    "first": int,  # lowest GPU
+    "gpus": int,
+    "slot": int,  # whose layouts it makes
+    "planned": float,
+    "cordon": float,  # when it is to begin
+    "deadline": float,
+    "began": float,
+    "drained": float,
+    "ended": float,
+    "stage": int,
+    "behind": int,  # the one whose GPUs are still being cut as it begins; NONE if there is none
+    "outcome": int,  # NONE until it is over
+}
 UNIT = {
     "idle": int,  # its GPUs that are on and idle
     "since": float,  # when the last of them became so
@@ -213,6 +232,11 @@ class World(NamedTuple):
     status: Table  # one row
     slicing: Slicing
     power: Power
+    operations: Table  # [operation] by cordon
+    numbered: Ints  # [slot, gpu] planned layout; without rows where GPUs change one by one
+    evict: bool  # what a time limit does
+    before_change: bool  # whether jobs that end before a change start on cordoned GPUs
+    checkpoint_s: float  # work of an evicted job that is kept is a multiple of it
 
 
 def table(columns: Mapping[str, type], rows: int) -> Table:

@@ -1,0 +1,123 @@
+"""From a calendar to the operations that carry it out, and from these to a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.simulate.fleet import Calendar, Fleet
+from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.slices.operations import OUTCOMES
+from gpuplanner.simulate.slices.world import NONE, OPERATION, WHOLE, Ints, Table, table
+
+CHANGES = {
+    "node": pl.Int32,
+    "gpu": pl.Int32,
+    "gpus": pl.Int32,
+    "wanted_s": pl.Float64,
+    "began_s": pl.Float64,
+    "drained_s": pl.Float64,
+    "ended_s": pl.Float64,
+    "drain_minutes": pl.Float64,
+    "outcome": pl.String,
+}
+"""Columns of ``Run.changes``."""
+
+
+def number_gpus(targets: Ints, first: Ints, per_node: int) -> Ints:
+    """Say which GPU has which layout in each slot, so that few nodes change.
+
+    Parameters
+    ----------
+    targets : array of int, shape (n_slots, n_layouts)
+        GPUs that should have the layout.
+    first : array of int, shape (n_gpus,)
+        Layouts in the first slot; ``NONE``: off.
+    per_node : int
+        GPUs of a node.
+
+    Returns
+    -------
+    array of int, shape (n_slots, n_gpus)
+        Node by node, those with the most GPUs of layouts in surplus first, then the lowest.
+    """
+    rows, off = [first], targets.shape[1]
+    for target in targets[1:]:
+        now = np.where(rows[-1] == NONE, off, rows[-1])
+        wanted = np.append(target, len(first) - target.sum())
+        surplus = np.bincount(now, minlength=off + 1) - wanted
+        while (surplus > 0).any():
+            counts = np.zeros((len(first) // per_node, off + 1), np.int64)
+            np.add.at(counts, (np.arange(len(first)) // per_node, now), 1)
+            node = int(np.minimum(counts, np.maximum(surplus, 0)).sum(axis=1).argmax())
+            for gpu in range(node * per_node, (node + 1) * per_node):
+                if surplus[now[gpu]] > 0:
+                    layout = int(surplus.argmin())
+                    surplus[now[gpu]] -= 1
+                    surplus[layout] += 1
+                    now[gpu] = layout
+        rows.append(np.where(now == off, NONE, now))
+    return np.array(rows)
+
+
+def to_operations(drain: Drain, slot_starts: np.ndarray, numbered: Ints, per_node: int) -> Table:
+    """List the operations by which GPUs come to their planned layouts, by their cordon and the lowest GPU.
+
+    Going off needs no operation, and coming back whole does not either.
+    """
+    size = per_node if drain.scope == "node" else 1
+    rows = []
+    for slot in range(1, len(numbered)):
+        old, new = numbered[slot - 1], numbered[slot]
+        recut = (new != old) & (new != NONE) & ~((old == NONE) & (new == WHOLE))
+        for group in np.flatnonzero(recut.reshape(-1, size).any(axis=1)).tolist():
+            at = float(slot_starts[slot])
+            rows.append((max(at - drain.ahead_s, 0.0), group * size, slot, at))
+    operations = table(OPERATION, len(rows))
+    operations.gpus, operations.outcome, operations.behind = size, NONE, NONE
+    operations.began = operations.drained = operations.ended = np.nan
+    for number, (cordon, first, slot, at) in enumerate(sorted(rows)):
+        mine = operations[number]
+        mine.first, mine.slot, mine.planned, mine.cordon = first, slot, at, cordon
+        mine.deadline = cordon + (np.inf if drain.limit_s is None else drain.limit_s)
+    return operations
+
+
+def changes_of(operations: Table, numbered: Ints, fleet: Fleet) -> pl.DataFrame:
+    """What became of every operation, in the order of their cordons."""
+    gpus = [
+        int((numbered[mine.slot] != numbered[mine.slot - 1])[mine.first : mine.first + mine.gpus].sum())
+        for mine in operations
+    ]
+    first = pl.Series(operations.first, dtype=pl.Int64)
+    single = pl.Series(operations.gpus, dtype=pl.Int64) == 1
+    names = dict(enumerate(OUTCOMES))
+    found = pl.DataFrame(
+        {
+            "first": first,
+            "gpus": gpus,
+            "wanted_s": operations.planned,
+            "began_s": operations.began,
+            "drained_s": operations.drained,
+            "ended_s": operations.ended,
+            "outcome": operations.outcome,
+        },
+        schema_overrides={"gpus": pl.Int32, "outcome": pl.Int64},
+    ).with_columns(
+        pl.col("began_s", "drained_s", "ended_s").fill_nan(None),
+        pl.col("outcome").replace_strict(names, default=None, return_dtype=pl.String),
+        node=first // fleet.gpus_per_node,
+        gpu=pl.when(single).then(first % fleet.gpus_per_node),
+        drain_minutes=(pl.col("drained_s") - pl.col("began_s")).fill_nan(None) / 60,
+    )
+    return found.select(pl.col(name).cast(kind) for name, kind in CHANGES.items())
+
+
+def planned_layouts(
+    calendar: Calendar, layouts: tuple[str, ...], targets: Ints, first: Ints, fleet: Fleet
+) -> Ints:
+    """Layout number of every GPU in each slot: as the calendar has it, or such that few nodes change."""
+    if calendar.numbered is None:
+        return number_gpus(targets, first, fleet.gpus_per_node)
+    number = np.array([*(layouts.index(name) for name in calendar.layouts), NONE])
+    return number[calendar.numbered]
