@@ -19,14 +19,13 @@ from gpuplanner.simulate.slices.engine import (
 from gpuplanner.simulate.slices.layout_changes import begin_slot, finish_reconfiguration, open_fleet
 from gpuplanner.simulate.slices.operations import (
     CORDONED,
-    EVICTED,
     begin_operations,
     give_up_operation,
     keep_to_plan,
     next_deadline,
     return_node,
 )
-from gpuplanner.simulate.slices.world import NONE, ON, WHOLE, World
+from gpuplanner.simulate.slices.world import EVICTED, NONE, ON, WHOLE, World
 
 
 @entry

@@ -13,11 +13,19 @@ import numpy as np
 from gpuplanner.simulate.heap import push
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.layout_changes import come_up, note, offer
-from gpuplanner.simulate.slices.world import DRAINING, NONE, OFF, ON, RECONFIGURING, WHOLE, World
+from gpuplanner.simulate.slices.world import (
+    DONE,
+    DRAINING,
+    GIVEN_UP,
+    NONE,
+    OFF,
+    ON,
+    RECONFIGURING,
+    WHOLE,
+    World,
+)
 
 PLANNED, CORDONED, CUTTING, OVER = range(4)
-DONE, GIVEN_UP, EVICTED = range(3)
-OUTCOMES = ("done", "given up", "evicted")
 
 
 @called

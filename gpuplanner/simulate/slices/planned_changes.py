@@ -7,8 +7,7 @@ import polars as pl
 
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Drain
-from gpuplanner.simulate.slices.operations import OUTCOMES
-from gpuplanner.simulate.slices.world import NONE, OPERATION, WHOLE, Ints, Table, table
+from gpuplanner.simulate.slices.world import NONE, OPERATION, OUTCOMES, WHOLE, Ints, Table, table
 
 CHANGES = {
     "node": pl.Int32,

@@ -154,6 +154,9 @@ UNIT = {
     "timed": int,  # 1 while it has a timer
     "ripe": int,  # 1 if it has been idle for long enough to go
 }
+DONE, GIVEN_UP, EVICTED = range(3)
+OUTCOMES = ("done", "given up", "evicted")
+"""How an operation may end."""
 IS_OFF, IS_BOOTING = 1, 2
 IDLE_ON, IDLE_BOOTING = 1, 2
 
