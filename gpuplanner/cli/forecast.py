@@ -50,6 +50,10 @@ def forecast(
     paths: Annotated[
         Path | None, typer.Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
     ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--representatives", min=1, help="Write so many paths for all, with weights."),
+    ] = None,
     capacity: Annotated[
         float | None, typer.Option(min=1, help="GPUs that there are: when do they run out?")
     ] = None,
@@ -68,7 +72,7 @@ def forecast(
     instant = _instant(at, asked.tz)
     if back:
         _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds,
-                  budget, models, known, paths, out, as_json, quiet)  # fmt: skip
+                  budget, models, known, paths, most, out, as_json, quiet)  # fmt: skip
         return
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
@@ -85,6 +89,7 @@ def forecast(
         gap or 0,
         known,
         paths,
+        most,
         capacity,
         growth,
         as_json,
@@ -113,7 +118,7 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
 
 def _backtest(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
-    models: str | None, known: bool, paths: Path | None, out: Path | None, as_json: bool, quiet: bool,
+    models: str | None, known: bool, paths: Path | None, most: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Scores of every candidate and of what was chosen, from many origins."""
     from gpuplanner.forecast import CANDIDATES, affordable, fold_scores, fold_table, mean_scores
@@ -138,7 +143,7 @@ def _backtest(
     scores = fold_scores(judged)
     mean = mean_scores(scores)
     _write(out, lambda: fold_table(judged), quiet)
-    _write(paths, lambda: source.paths(horizon, gap, asked.seed), quiet)
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
         costs = {
             "planned_gpu_hour": 1.0,
@@ -171,7 +176,7 @@ def _backtest(
 
 def _ahead(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool, paths: Path | None,
-    capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
+    most: int | None, capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.study.future.rolling import ahead_of, wanted
@@ -180,7 +185,7 @@ def _ahead(
     choice, table = ahead_of(
         source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed
     )
-    _write(paths, lambda: source.paths(horizon, gap, asked.seed), quiet)
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     ends = None if capacity is None else source.run_out(capacity, growth=growth, seed=asked.seed)
     if as_json:
         rows = {

@@ -3,7 +3,7 @@
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable
 from gpuplanner.forecast.choose import choose
-from gpuplanner.forecast.decide import cost_curve, run_out
+from gpuplanner.forecast.decide import cost_curve, representatives, run_out
 from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores, score
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.judge import Judged, judge, realised
@@ -36,6 +36,7 @@ __all__ = [
     "pinball",
     "realised",
     "reconcile_to_pool",
+    "representatives",
     "run_out",
     "score",
     "seasonal_scale",

@@ -138,3 +138,47 @@ def run_out(
             "order_now": week <= lead_weeks,
         }
     )
+
+
+def representatives(paths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """A few paths that stand for all, and how many of all each stands for.
+
+    One after the other, that path is taken which brings the others nearest to a path that was taken.
+
+    Parameters
+    ----------
+    paths : numpy.ndarray, shape (n_paths, ...)
+        Of one or of several series together.
+    most : int
+        Paths to keep, at least 1.
+
+    Returns
+    -------
+    numbers : numpy.ndarray of int, shape (k,)
+        Of the paths that were taken, in the order of taking.
+    weights : numpy.ndarray, shape (k,)
+        Share of all paths that each is nearest to; they add up to 1.
+
+    References
+    ----------
+    Heitsch, Romisch, "Scenario reduction algorithms in stochastic programming", Computational Optimization and
+    Applications 24, 2003 (fast forward selection), doi 10.1023/A:1021805924152.
+
+    Examples
+    --------
+    >>> numbers, weights = representatives(np.array([[0.0], [0.1], [9.0], [0.2]]), 2)
+    >>> numbers.tolist(), weights.tolist()
+    ([1, 2], [0.75, 0.25])
+    """
+    flat = paths.reshape(len(paths), -1)
+    apart = np.array([np.abs(flat - one).sum(axis=1) for one in flat])
+    nearest = np.full(len(flat), np.inf)
+    numbers: list[int] = []
+    for _ in range(min(most, len(flat))):
+        number = int(np.minimum(nearest, apart).sum(axis=1).argmin())
+        if number in numbers:
+            break
+        numbers.append(number)
+        nearest = np.minimum(nearest, apart[number])
+    home = apart[numbers].argmin(axis=0)
+    return np.array(numbers), np.bincount(home, minlength=len(numbers)) / len(flat)

@@ -22,7 +22,7 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
             page.figure(
                 plot.plot_fan(fan),
                 title=f"GPUs expected, {source.whole}",
-                alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dashed "
+                alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dotted "
                 "lines hold 90 % of the sample paths, before they are corrected by past errors.",
                 table=fan,
             ),

@@ -339,9 +339,13 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
     import polars as pl
 
     place = tmp_path / "paths.parquet"
-    options = ("--at", "2026-02-20", "--horizon", "6", "--paths", str(place))
-    code, out, _ = command("forecast", "sample", *options, "--json", "--quiet")
+    options = ("--at", "2026-02-20", "--horizon", "6", "--paths", str(place), "--capacity", "90")
+    code, out, _ = command("forecast", "sample", *options, "--representatives", "8", "--json", "--quiet")
     assert code == 0
+    assert {"running", "run_out"} < set(json.loads(out))
+    few = pl.read_parquet(place).filter(unique_id="all/gpu").unique("path")
+    assert (few.height, round(few["weight"].sum(), 9)) == (8, 1)
+    code, out, _ = command("forecast", "sample", *options, "--json", "--quiet")
     assert len(json.loads(out)["running"]) >= 4
     paths = pl.read_parquet(place)
     assert paths.columns == ["unique_id", "path", "ds", "y"]

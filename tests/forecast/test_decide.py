@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.forecast.decide import cost_curve, run_out
+from gpuplanner.forecast.decide import cost_curve, representatives, run_out
 
 
 @pytest.mark.parametrize("price", [2.5, 5.0, 10.0])
@@ -47,3 +47,13 @@ def test_growth_brings_the_date_forward_and_lead_time_marks_what_is_too_late():
         run_out(np.array([1.0, 0.0, 2.0]), 10.0)
     with pytest.raises(SchemaError, match="above 1"):
         cost_curve(np.ones((2, 2)), 1.0)
+
+
+def test_few_paths_stand_for_all_and_keep_their_mean():
+    rng = np.random.default_rng(4)
+    paths = np.concatenate([10 + rng.normal(0, 1, (150, 3, 24)), 30 + rng.normal(0, 1, (50, 3, 24))])
+    numbers, weights = representatives(paths, 20)
+    assert len(numbers) == len(set(numbers)) == 20
+    assert weights.sum() == pytest.approx(1)
+    assert weights[numbers >= 150].sum() == pytest.approx(0.25)
+    assert np.tensordot(weights, paths[numbers], axes=1).mean() == pytest.approx(paths.mean(), rel=0.02)

@@ -23,6 +23,7 @@ from gpuplanner.forecast import (
     cost_curve,
     fold_scores,
     judge,
+    representatives,
     run_out,
 )
 from gpuplanner.intervals import untimed
@@ -165,8 +166,10 @@ class Wanted:
             .sort("unique_id")
         )
 
-    def paths(self, horizon: int, gap: int, seed: int) -> pl.DataFrame:
+    def paths(self, horizon: int, gap: int, seed: int, most: int | None = None) -> pl.DataFrame:
         """Sample paths of every series from the origin on: ``unique_id, path, ds, y``.
+
+        With `most`, so many that stand for all, and ``weight``, the share of all that each stands for.
 
         Raises
         ------
@@ -175,15 +178,23 @@ class Wanted:
         """
         drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
         ds = self._ahead(horizon, gap)
+        kept, weights = np.arange(drawn.shape[1]), None
+        if most is not None:
+            rows = [row for row, uid in enumerate(self.ids) if uid not in self._jobs().totals]
+            kept, weights = representatives(drawn[rows].swapaxes(0, 1), most)
+            drawn = drawn[:, kept]
         count = drawn.shape[1]
         return pl.DataFrame(
             {
                 "unique_id": np.repeat(np.array(self.ids, dtype=object), count * horizon),
-                "path": np.tile(np.repeat(np.arange(count), horizon), len(self.ids)),
+                "path": np.tile(np.repeat(kept, horizon), len(self.ids)),
                 "ds": pl.Series(ds, dtype=pl.Datetime("us", "UTC"))[
                     np.tile(np.arange(horizon), count * len(self.ids))
                 ],
                 "y": drawn.ravel(),
+                **(
+                    {} if weights is None else {"weight": np.tile(np.repeat(weights, horizon), len(self.ids))}
+                ),
             },
             schema_overrides={"unique_id": pl.String, "path": pl.Int32},
         )
@@ -359,8 +370,10 @@ def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wan
         values = np.concatenate([values, values.sum(axis=0, keepdims=True)])
         caps[whole] = sum(caps.values())
         ids = (*ids, whole)
+    gaps = int(np.isnan(values).sum())
+    gap_remarks = (f"{gaps:,} slots without a reading carry the last value on",) if gaps else ()
     remark = "readings of what was held: no jobs are known, and the quota is the most that can be held"
-    return Wanted(start, slots, slot_hours, ids, None, values, caps, (remark,))
+    return Wanted(start, slots, slot_hours, ids, None, values, caps, (remark, *gap_remarks))
 
 
 def _floor(instant: datetime, slot: timedelta) -> datetime:
