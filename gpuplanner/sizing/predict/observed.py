@@ -11,7 +11,11 @@ from gpuplanner.hardware import GpuModel, as_board
 
 HEADROOM = 0.05
 """What is added to a peak that is none but a peak; an upper bound has its headroom within."""
-_SAME = 0.005
+_SAME = 0.001
+_FEW = 0.75
+"""Share of different peaks among settings up to which they are steps and not needs."""
+_MOST = 12
+"""Different peaks that steps of any kind have at most: doublings of a GiB pass every board by then."""
 _DOUBLING = 1.5
 
 
@@ -26,8 +30,9 @@ def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        With ``peak_is``: ``"upper bound"`` where settings of the program share a peak to half a percent, or where its
-        peaks climb by steps that at least half as much again as the step before; else ``"peak"``.
+        With ``peak_is``: ``"upper bound"`` where at most three quarters of the settings of the program differ in
+        their peaks by more than a thousandth, and these are few, or where peaks climb by steps at least half as large again as the step
+        before; else ``"peak"``.
 
     Examples
     --------
@@ -39,7 +44,7 @@ def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
     for (program,), rows in seen.group_by("program"):
         peaks = rows["peak_gib"].drop_nulls().sort().to_list()
         climbs = [high - low for low, high in itertools.pairwise(peaks) if high - low > _SAME * high]
-        shared = len(climbs) < len(peaks) - 1
+        shared = len(climbs) + 1 <= min(_FEW * len(peaks), _MOST)
         grows = len(climbs) > 1 and all(b >= _DOUBLING * a for a, b in itertools.pairwise(climbs))
         steps[program] = shared or grows
     bounds = [name for name, grown in steps.items() if grown]

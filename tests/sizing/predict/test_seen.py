@@ -63,6 +63,12 @@ def test_a_run_on_one_smaller_slice_overrules_the_bound(miso):
     assert share >= 0.95
 
 
+def test_many_jobs_that_meet_by_chance_are_no_steps():
+    gib = [round(2 + 0.01 * (n * 37 % 900), 2) for n in range(2000)]
+    seen = pl.DataFrame({"program": "many", "job": [str(n) for n in range(2000)], "peak_gib": gib})
+    assert with_kind(seen)["peak_is"].unique().to_list() == ["peak"]
+
+
 def test_a_plain_peak_gets_headroom_and_a_missing_column_is_named():
     seen = pl.DataFrame({"program": ["a", "a"], "job": ["1", "2"], "peak_gib": [9.4, 4.0]})
     assert smallest_that_fits(seen, "A100-80GB")["profile"].to_list() == ["1g.20gb", "1g.10gb"]
