@@ -31,8 +31,8 @@ def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         With ``peak_is``: ``"upper bound"`` where at most three quarters of the settings of the program differ in
-        their peaks by more than a thousandth, and these are few, or where peaks climb by steps at least half as large again as the step
-        before; else ``"peak"``.
+        their peaks by more than a thousandth, and these are few, or where peaks climb by steps at least half as large
+        again as the step before; else ``"peak"``.
 
     Examples
     --------
