@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpuplanner.sizing.predict.marp import bytes_rule_gib, marp_gib
 from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.rows import question
-from gpuplanner.sizing.predict.table import measured_runs, predict, undecided
+from gpuplanner.sizing.predict.table import SEEN, UNSEEN, measured_runs, predict, undecided
 from gpuplanner.sizing.predict.tools import ANY, tool_called
 
 CLOSE = 0.15
@@ -112,13 +112,15 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
     """
     frame, after = scored(table, leave)
     sources = _grouped(frame, "tool")
+    named = (
+        dict(frame.select("tool", "source").unique("tool").iter_rows()) if "source" in frame.columns else {}
+    )
     for row in sources:
-        row |= after[row["tool"]]
+        row |= {"source": named.get(row["tool"], row["tool"]), **after[row["tool"]]}
     generic, _ = measured_runs(table, tool=ANY)
     plain = accuracy_of(generic.parts.sum(axis=1), generic.measured)
     asked = [question(row) for row in table.iter_rows(named=True)]
     decided = frame.filter(~pl.col("undecided"))
-    levels = pl.when("undecided").then(pl.lit("undecided")).otherwise(pl.lit("decided"))
     lost = sum(each.job is None for each in asked)
     return {
         "overall": _grouped(frame.with_columns(all=pl.lit("all")), "all")[0],
@@ -126,7 +128,7 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
         "sources": sources,
         "methods": _grouped(frame, "family"),
         "sizes": _grouped(frame, "size"),
-        "levels": _grouped(frame.with_columns(level=levels), "level"),
+        "levels": _levels(frame, after),
         "generic": {"accuracy": float(plain.mean()), "rows": len(plain)},
         "not_predicted": {"rows": lost, "share": lost / max(1, len(asked))},
         "out_of_memory": _out_of_memory(table, leave),
@@ -215,6 +217,19 @@ def _grouped(frame: pl.DataFrame, by: str) -> list[dict[str, Any]]:
         .sort(by)
         .to_dicts()
     )  # fmt: skip
+
+
+def _levels(frame: pl.DataFrame, after: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """What each level reaches: sources that were not seen, and the same after five of their rows."""
+    unseen = _grouped(frame.with_columns(level=pl.lit(UNSEEN)), "level")
+    learned = [each for each in after.values() if each]
+    if not learned:
+        return unseen
+    mean = {
+        name: float(np.mean([each[f"{name}_after_five"] for each in learned]))
+        for name in ("accuracy", "cover", "width")
+    }
+    return [*unseen, {"level": SEEN, "rows": len(frame), **mean}]
 
 
 def _out_of_memory(table: pl.DataFrame, leave: str | None) -> dict[str, int]:
