@@ -13,6 +13,7 @@ from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.pools import AutoscaledPools
 from gpuplanner.simulate.slices.release import Release
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
@@ -20,6 +21,7 @@ from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunist
 from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
 
 __all__ = [
+    "AutoscaledPools",
     "Calendar",
     "Checkpoints",
     "Cluster",

@@ -14,6 +14,7 @@ from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Drain, Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
 from gpuplanner.simulate.slices.planned_changes import planned_layouts, to_operations
+from gpuplanner.simulate.slices.pools import AutoscaledPools, first_pools, to_pools
 from gpuplanner.simulate.slices.release import NO_POWER, to_power
 from gpuplanner.simulate.slices.world import (
     CHANGE,
@@ -75,7 +76,9 @@ class Terms:
         return latest_first[::-1]
 
 
-def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, rules: Rules) -> Terms:
+def to_terms(
+    jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools, rules: Rules
+) -> Terms:
     """Number the profiles and layouts of a run.
 
     Raises
@@ -89,6 +92,8 @@ def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, ru
     kept: Iterable[str] = ()
     if isinstance(calendar, OnDemand):
         kept, calendar = calendar.reserve, calendar.opening(fleet)
+    elif isinstance(calendar, AutoscaledPools):
+        calendar = calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
@@ -130,7 +135,7 @@ def to_world(
     jobs: pl.DataFrame,
     terms: Terms,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar | OnDemand | AutoscaledPools,
     rules: Rules,
     until_s: float,
     speeds: Speeds | None,
@@ -156,6 +161,9 @@ def to_world(
         names = [terms.layouts[layout] for layout in gpus.layout]
         slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
         power = to_power(calendar.release, calendar.reserve, calendar.floor, fleet, terms.profiles)
+    elif isinstance(calendar, AutoscaledPools):
+        gpus.layout = first_pools(calendar, fleet, terms.layouts)
+        power = to_pools(calendar, fleet, terms.layouts, terms.instances, terms.substitutes)
     operations, numbered, drain = table(OPERATION, 0), np.zeros((0, 0), np.int64), rules.drain or Drain()
     if isinstance(calendar, Calendar) and rules.drain is not None:
         numbered = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)

@@ -13,6 +13,7 @@ from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.job_phases import in_phases
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand
+from gpuplanner.simulate.slices.pools import AutoscaledPools, pools_of
 from gpuplanner.simulate.slices.world import NONE, WHOLE, Ints
 
 
@@ -94,7 +95,7 @@ def refuse_endless(jobs: pl.DataFrame, rules: Rules) -> None:
 def unservable(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar | OnDemand | AutoscaledPools,
     rules: Rules,
     *,
     phases: pl.DataFrame | None = None,
@@ -130,7 +131,7 @@ def unservable(
 
 
 def never_fitting(
-    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand
+    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools
 ) -> pl.DataFrame:
     """The table of :func:`unservable` for checked phases of jobs."""
     gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
@@ -155,9 +156,15 @@ def never_fitting(
     )
 
 
-def _most(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand) -> Ints:
+def _most(
+    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools
+) -> Ints:
     """Whole GPUs, or instances, that there may be at once for each job, from its submission on."""
     numbers, starts = terms.numbers_of(jobs), np.zeros(1)
+    if isinstance(calendar, AutoscaledPools):
+        layouts = np.array([terms.layouts.index(name) for name in calendar.layouts])
+        pool, _ = pools_of(layouts, terms.instances, terms.substitutes)
+        return np.where(pool[numbers] == NONE, 0, fleet.gpus)
     if isinstance(calendar, Calendar):
         starts = calendar.slot_starts_s
     elif calendar.switches_per_day != 0:

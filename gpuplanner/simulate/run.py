@@ -14,6 +14,7 @@ from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
 from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
+from gpuplanner.simulate.slices.pools import AutoscaledPools
 from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
 
@@ -57,7 +58,7 @@ class Run:
 def simulate(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar | OnDemand | AutoscaledPools,
     rules: Rules,
     *,
     policy: str,
@@ -96,8 +97,8 @@ def simulate(
         ``profile``, ``sms_needed`` and ``limit_s`` (both may be null or absent; EASY needs limits).
     fleet : Fleet
         What is installed.
-    calendar : Calendar or OnDemand
-        Layouts over time, or the policy by which GPUs are cut when jobs ask for it.
+    calendar : Calendar, OnDemand or AutoscaledPools
+        Layouts over time, the policy by which GPUs are cut when jobs ask for it, or nodes that come and go as they do.
     rules : Rules
         How jobs are served.
     policy : str
@@ -164,7 +165,9 @@ def simulate(
 
 def _run(world: World) -> np.ndarray:
     """Run the loop to its end, and return the changes of state."""
-    if len(world.slicing.gpus):
+    if len(world.power.pool):
+        from gpuplanner.simulate.slices.pools_loop import advance_pools as advance
+    elif len(world.slicing.gpus):
         from gpuplanner.simulate.slices.ondemand_loop import advance_on_demand as advance
     else:
         from gpuplanner.simulate.slices.calendar_loop import advance

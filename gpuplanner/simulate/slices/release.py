@@ -62,6 +62,8 @@ NO_POWER = Power(
     floor_gpus=np.zeros(1, np.int64),
     rooms=np.zeros((0, 0), np.int64),
     room=np.zeros(0, np.int64),
+    pool=np.zeros(0, np.int64),
+    serving=np.zeros(0, np.int64),
     units=table(UNIT, 0),
     timers=table(EVENT, 0),
 )
@@ -108,6 +110,8 @@ def to_power(
         floor_gpus=np.array([gpus for _, gpus in steps], np.int64),
         rooms=np.zeros((fleet.gpus if counted else 0, counted), np.int64),
         room=np.zeros(counted, np.int64),
+        pool=np.zeros(0, np.int64),
+        serving=np.zeros(0, np.int64),
         units=table(UNIT, fleet.gpus // unit),
         timers=table(EVENT, fleet.gpus // unit),
     )

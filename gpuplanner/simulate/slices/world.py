@@ -162,7 +162,10 @@ IDLE_ON, IDLE_BOOTING = 1, 2
 
 
 class Power(NamedTuple):
-    """What is switched off and on; without rows where every GPU stays on."""
+    """What is switched off and on; without rows where every GPU stays on.
+
+    Of pools, ``reserve`` and ``floor_gpus`` are numbers of nodes, by layout.
+    """
 
     unit: int  # GPUs that are switched together; 0: none ever is
     idle_s: float
@@ -172,6 +175,8 @@ class Power(NamedTuple):
     floor_gpus: Ints  # [step] GPUs on from then on, at least
     rooms: Ints  # [gpu, profile] instances of the reserve that a GPU in use has room for
     room: Ints  # [profile] their sum
+    pool: Ints  # [profile] layout of the pool that grows for it, NONE if none does; no rows without pools
+    serving: Ints  # [profile] profile that serves it there
     units: Table  # [unit]
     timers: Table  # [heap] units by when they may go
 
