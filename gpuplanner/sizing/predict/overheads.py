@@ -41,8 +41,15 @@ def step_bytes(job: TrainingJob, params: float) -> float:
 
 def context_bytes(job: TrainingJob) -> float:
     """Context of CUDA and buffers of a communicator for each kind of parallelism: what the allocator does not see."""
-    if job.meter != "device":
-        return 0.0
+    return _context(job) if job.meter == "device" else 0.0
+
+
+def hidden_bytes(job: TrainingJob) -> float:
+    """What the job's meter does not show though it lies on the board: the context, where the allocator is the meter."""
+    return 0.0 if job.meter == "device" else _context(job)
+
+
+def _context(job: TrainingJob) -> float:
     groups = sum(size > 1 for size in (job.tp, job.pp, job.shards))
     groups = job.communicators if groups and job.communicators else groups
     return ((job.context_gib or _known("cuda_context_gib")) + groups * _known("communicator_gib")) * GIB

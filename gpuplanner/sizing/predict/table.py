@@ -15,6 +15,7 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.predict.calibrate import Runs
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import LEVEL, PeakModel, shipped_model
+from gpuplanner.sizing.predict.overheads import GIB, hidden_bytes
 from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
 from gpuplanner.sizing.predict.rows import READ, Question, question
 from gpuplanner.sizing.predict.tools import ANY
@@ -46,7 +47,7 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
 
     The bound is the 95 % quantile of measured over predicted at the level that the answer names; where something was
     not said, it also covers the other answers. ``p_oom`` is the share of the same residuals, taken as log-normal, that
-    lies above the board, averaged over those answers.
+    lies above the board, less the context that a meter of the allocator does not show, averaged over those answers.
 
     Examples
     --------
@@ -66,7 +67,8 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     board, out = board_gib or asked.board_gib, None
     if board:
         normal = NormalDist(0.0, radius / _POINT)
-        out = sum(1 - normal.cdf(math.log(board * (asked.unit) / peak)) for peak in peaks) / len(peaks)
+        room = asked.unit * max(board - hidden_bytes(asked.job) / GIB, 0.01)
+        out = sum(1 - normal.cdf(math.log(room / peak)) for peak in peaks) / len(peaks)
     told = list(asked.note)
     if known := model.accuracy.get(asked.family):
         told.append(f"accuracy of {asked.family}: {known[0]:.0%} over {known[1]} runs of left-out sources")
