@@ -205,7 +205,8 @@ def _ahead(
     if not quiet:
         for remark in source.remarks:
             say(remark)
-    show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
+    if source.known is not None:
+        show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
     show_frame(choice, as_json=False, title="model used for each series")
     if ends is not None:
         show_frame(ends, as_json=False, title=f"weekly peaks against {capacity:g} GPUs")
