@@ -55,12 +55,13 @@ def what_to_set(found: Mapping[str, Any], path: str) -> Iterator[str]:
     Examples
     --------
     >>> knobs = {"idle_minutes": 15, "reserve_level": 0.9, "drain_minutes": 15}
-    >>> won = {"winner": "whole_on_off", "policies": [{"policy": "whole_on_off", "knobs": knobs}]}
+    >>> rows = [{"policy": "whole_on_off", "knobs": knobs}]
+    >>> won = {"winner": "whole_on_off", "policies": rows, "reason": None}
     >>> for line in what_to_set(won, "slurm"): print(line)
     slurm.conf: SuspendTime=900 ResumeTimeout=300
     """
     mine = [one["knobs"] for one in found["policies"] if one["policy"] == found["winner"]]
-    if not mine:
+    if not mine or found["reason"]:
         return
     knobs, lead = mine[0], parameter("node_lead_s").value
     if "idle_minutes" in knobs and path == "slurm":
