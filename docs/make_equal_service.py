@@ -20,6 +20,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.equal_service.comparison import equal_service
+from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES
 from gpuplanner.study.equal_service.words import decision, target_in_words
 
 HERE = Path(__file__).parent
@@ -30,11 +31,12 @@ MONTHS = 20
 FIRST_SEED = 1000
 INTRO = """# Policies at equal service, measured
 
-Made by `python docs/make_equal_service.py`. Every policy is tuned on the earlier half of a month until the target holds
-on weeks with more jobs than usual, and is judged on {weeks} weeks drawn from the later half; GPU-hours are those of GPUs
-that are on, a week. Changes of layout take as long as the catalogue has it, a released unit comes back after five
-minutes. `over target` is the wait of the class that is worst off over what it may be: at most 1 holds. Public traces
-name no board that can be cut; they are played as a what-if on {board}.
+Made by `python docs/make_equal_service.py`. Every policy is tuned on the earlier half of a month until the target
+holds on weeks with more jobs than usual, and is judged on {weeks} weeks drawn from the later half; GPU-hours are those
+of GPUs that are on, a week. Changes of layout take as long as the catalogue has it, planned ones are cordoned an hour
+ahead and given up an hour after, and a released unit comes back after five minutes. `over target` is the wait of the
+class that is worst off over what it may be: at most 1 holds. Public traces name no board that can be cut; they are
+played as a what-if on {board}.
 """
 
 
@@ -104,10 +106,8 @@ def months(folder: Path) -> str:
         "Share of the held-back weeks, two a month, in which a class waited at most 1.2 times its target."
     ]
     lines += ["A class is named by its smallest jobs. Nodes released, NVML.", ""]
-    classes = sorted(
-        {name for by_class in kept.values() for name in by_class},
-        key=["slices", "1", "2-4", "5-8", "more"].index,
-    )
+    seen = {name for by_class in kept.values() for name in by_class}
+    classes = [name for name in SIZE_CLASSES if name in seen]
     lines += [
         f"| policy | GPU-hours a week | months that hold | {' | '.join(classes)} |",
         "| --- " * (3 + len(classes)) + "|",

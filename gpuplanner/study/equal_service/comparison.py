@@ -179,6 +179,7 @@ class EqualService:
             "wait_over_target": self.target.strain(one.weeks),
             "never_started": sum(week.never_started for week in one.weeks),
             "changes": float(np.mean([week.changes for week in one.weeks])),
+            "changes_given_up": float(np.mean([week.given_up for week in one.weeks])),
             "meets_target": self.target.met(one.weeks),
             "knobs": dict(one.setting.knobs),
         }

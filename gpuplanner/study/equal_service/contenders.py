@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuplanner.catalog import parameter
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Fleet, Rules
+from gpuplanner.simulate import Drain, Fleet, Rules
 from gpuplanner.study.equal_service.calendars import (
     CALENDAR,
     CALENDAR_RESERVE,
@@ -67,6 +67,8 @@ PERFORMED_BY: Mapping[str, tuple[str, ...]] = {
     "slurm": _EVERYBODY,
 }
 """Policies that a path can perform: only something that makes single instances cuts a GPU while others work on it."""
+DRAIN = Drain(ahead_s=3600.0, limit_s=7200.0, before_change=True)
+"""How a planned change is made: cordoned an hour ahead, where jobs start that end by then; given up an hour after."""
 UNCUT = (STATIC_WHOLE, WHOLE_ON_OFF)
 """Policies of a board that cannot be cut."""
 
@@ -78,6 +80,7 @@ def fleet_in_units(scenario: Scenario, known: History) -> tuple[Fleet, Rules, di
     fill no node are left out for every policy alike.
     """
     fleet, rules = fleet_and_rules(scenario, known)
+    rules = replace(rules, drain=replace(DRAIN, scope="node" if scenario.path == "operator" else "gpu"))
     size, layouts = known.fleet.node_size, dict(known.fleet.layouts)
     if scenario.release_unit == "gpu" or fleet.nodes > 1 or fleet.gpus <= size:
         return fleet, rules, layouts

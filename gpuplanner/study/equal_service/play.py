@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -57,8 +57,8 @@ class Played:
         Submission to end [s]; NaN if it never ended.
     size : array of int, shape (n_judged,)
         Its class.
-    never_started, changes : int
-        Jobs that never started; changes of layout begun.
+    never_started, changes, given_up : int
+        Jobs that never started; changes of layout begun; planned ones given up, as the GPUs did not empty in time.
     """
 
     gpu_hours: float
@@ -68,6 +68,7 @@ class Played:
     size: NDArray[np.int64]
     never_started: int
     changes: int
+    given_up: int
 
     def waits_of(self, group: tuple[int, ...]) -> NDArray[np.float64]:
         """Waits of the jobs of some classes [s]."""
@@ -80,7 +81,7 @@ def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Play
         week.asked[setting.view],
         fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),
         setting.control,
-        rules,
+        rules if isinstance(setting.control, Calendar) else replace(rules, drain=None),
         policy=setting.policy,
         until_s=week.end_s,
         leave_unservable=True,
@@ -114,6 +115,7 @@ def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:
         size=week.size[judged],
         never_started=int(never.sum()),
         changes=changes,
+        given_up=run.changes.filter(outcome="given up").height,
     )
 
 

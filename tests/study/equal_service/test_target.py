@@ -13,7 +13,7 @@ from gpuplanner.study.equal_service.weeks import heavy_week
 
 def week(waits_min: list[float], size: list[int]) -> Played:
     waits = 60.0 * np.array(waits_min)
-    return Played(0.0, 0.0, waits, waits + 60.0, np.array(size), 0, 0)
+    return Played(0.0, 0.0, waits, waits + 60.0, np.array(size), 0, 0, 0)
 
 
 def test_a_target_is_held_exactly_while_its_share_of_the_jobs_is_on_time() -> None:
