@@ -10,8 +10,9 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
 
     Per token and hidden element in 16 bit: norms' inputs 2 + 2 and outputs 2 + 2, queries 2, attention output 2, keys
     and values 2 + 2 by their width, and 8 (gated) or 4 (not) by the MLP's [1]_. A norm that upcasts (RMS, eager) keeps
-    fp32 and costs about 7 more. A frozen layer does not keep the inputs of its linear layers, unless a 4 bit kernel
-    does; adapters keep theirs. The score matrix adds ``5 a s²``, and with flash attention ``4 a s`` of statistics.
+    fp32 and costs about 7 more; masks of dropout cost 1 + 1. A frozen layer does not keep the inputs of its linear
+    layers, unless a 4 bit kernel does; adapters keep theirs. The score matrix adds ``5 a s²``, and with flash attention
+    ``4 a s`` of statistics.
 
     References
     ----------
@@ -39,7 +40,8 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     added = _adapter_elements(job)
     per_token = job.tokens * h * wide
     rows = job.tokens * job.seq * model.heads * 5.0 if not job.flash else job.tokens * model.heads * 4.0
-    whole = (inputs + outputs + upcast) * per_token
+    masks = 2.0 if job.dropout else 0.0
+    whole = (inputs + outputs + upcast + masks) * per_token
     return whole, (split + added) * per_token + rows
 
 
@@ -65,15 +67,14 @@ def _adapter_elements(job: TrainingJob) -> float:
     return (3.0 if job.lora_dropout else 2.0) * sum(copies) + 2.0 * sum(outs[name] for name in targets)
 
 
-def _selected_bytes(job: TrainingJob, layer: float) -> float:
-    """What selective recompute keeps of a layer beside its input."""
+def _selected_bytes(job: TrainingJob, layer: float, border: float) -> float:
+    """What selective recompute keeps of a layer: all but the scores, or input, attention and every other product."""
     model, h = job.model, job.model.hidden
     if job.selective == "attention":
-        scores = 5.0 * job.tokens * job.seq * model.heads if not job.flash else 0.0
-        return (layer - scores) / job.tp
+        return layer - (0.0 if job.flash else 5.0 * job.tokens * job.seq * model.heads / job.tp)
     q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
     products = 2.0 * (q + 2 * kv + 2 + (2 if model.gated else 1) * f)
-    return (2.0 * q + products / 2) * job.tokens * h / job.tp
+    return border + (2.0 * q + products / 2) * job.tokens * h / job.tp
 
 
 def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
@@ -96,10 +97,10 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
     layer = (whole / job.tp if job.sequence_parallel else whole) + split / job.tp
     border = 2.0 * job.tokens * model.hidden * (2.0 if job.regime == "fp32" else 1.0)
     border /= job.tp if job.sequence_parallel else 1
-    kept = min(layer, _selected_bytes(job, whole + split))
+    kept = min(layer, _selected_bytes(job, layer, border))
     keeps, working = {
         "none": (layer, 0.0),
-        "selective": (border + kept, layer - kept),
+        "selective": (kept, layer - kept),
         "full": (border, layer),
     }[job.recompute]
     layers = model.layers / job.pp

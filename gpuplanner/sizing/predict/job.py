@@ -72,6 +72,7 @@ class TrainingJob:
     recompute: str = "none"
     selective: str = "operators"
     flash: bool = True
+    dropout: bool = False
     offload: bool = False
     compiled: bool = False
     logits_bytes: float = 10.0

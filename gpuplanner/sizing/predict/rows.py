@@ -153,6 +153,7 @@ def _answered(
         lora_rank=int(_number(row, "lora_rank") or facts["lora_rank"]),
         lora_targets=tuple(facts["lora_targets"].split()), lora_fused_qkv=facts.get("lora_fused_qkv") == "yes",
         lora_dropout=facts.get("lora_dropout") != "0", **count, sharding=sharding, recompute=recompute,
+        dropout=facts.get("dropout") == "yes",
         flash=row.get("flash_attention", "yes").lower() not in _NO,
         offload=row.get("cpu_offload", "").lower() in _YES,
         compiled=row.get("torch_compile", facts.get("torch_compile", "")).lower() in _YES,

@@ -70,6 +70,21 @@ def test_activations_without_dropout_tensor_parallel_and_scores():
     assert split / unit == pytest.approx(24 + 4 * 16 / 1024)
 
 
+@pytest.mark.parametrize("t", [1, 2, 4, 8])
+def test_the_published_activation_table(t):
+    """Bytes a layer over s b h: 34 + 5as/h alone, 10 + 24/t + 5as/(ht), (34 + 5as/h)/t, 34/t, and 2."""
+    model = Architecture("gpt", 1, 1024, 16, 16, 1000, ffn=4096, gated=False, norm="layer")
+    job = TrainingJob(model, 512, 2, dropout=True, flash=False, tp=t)
+    unit, scores = 512 * 2 * 1024, 5 * 16 * 512 / 1024
+    assert sum(layer_bytes(replace(job, tp=1))) / unit == pytest.approx(34 + scores)
+    assert activation_bytes(job)[1] / unit == pytest.approx(10 + (24 + scores) / t)
+    whole = replace(job, sequence_parallel=True)
+    assert activation_bytes(whole)[1] / unit == pytest.approx((34 + scores) / t)
+    selected = activation_bytes(replace(whole, recompute="selective", selective="attention"))[1]
+    assert selected / unit == pytest.approx(34 / t)
+    assert activation_bytes(replace(job, recompute="full"))[1] / unit == pytest.approx(2)
+
+
 def test_llama_blocks_follow_the_derived_formula():
     model = presets()["llama-3.1-8b"]
     job = TrainingJob(model, 2048, compiled=False)
