@@ -38,12 +38,14 @@ def advance_on_demand(w: World) -> bool:
         while s.coming and w.coming[0].at <= now:
             arrive(w)
         let_arrive(w)
-        start_ready(w)
+        if s.ready:
+            start_ready(w)
         start_jobs(w)
         while settle_drains(w):
             start_jobs(w)
         reslice(w)
-        start_ready(w)
+        if s.ready:
+            start_ready(w)
         if w.power.unit:
             balance(w)
         write_states(w)
@@ -56,7 +58,11 @@ def next_wish(w: World) -> float:
     s, now = w.status[0], next_instant(w)
     new_day = (s.spent + 1.0) * 86400.0
     for profile in range(len(w.profiles)):
-        job = first_without(w.profiles, w.jobs, profile) if profile else first_unreserved(w)
+        job = (
+            first_without(w.profiles, w.jobs, profile)
+            if profile
+            else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_s)
+        )
         if job != NONE:
             for wait in (w.slicing.patience_s, w.slicing.drain_s):
                 if w.jobs[job].submit + wait > s.now:

@@ -5,31 +5,31 @@ from __future__ import annotations
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.engine import start_whole
 from gpuplanner.simulate.slices.instances import give_up
-from gpuplanner.simulate.slices.world import NONE, WHOLE, World
+from gpuplanner.simulate.slices.world import NONE, WHOLE, Row, Table, World
 
 
 @called
-def first_unreserved(w: World) -> int:
+def first_unreserved(s: Row, profiles: Table, jobs: Table, easy: bool, drain_s: float) -> int:
     """First waiting job on whole GPUs that no GPU is reserved for; NONE if there is none.
 
     In a strict queue nobody looks for GPUs behind a job that waits for others to end, unless it has waited long.
     """
-    s, whole = w.status[0], w.profiles[WHOLE]
+    whole = profiles[WHOLE]
     if whole.head == NONE:
         s.unreserved = NONE
         return NONE
     job: int = s.unreserved
-    while job != NONE and w.jobs[job].start >= 0.0:
-        job = w.jobs[job].behind
+    while job != NONE and jobs[job].start >= 0.0:
+        job = jobs[job].behind
     if job == NONE:
         job = whole.head
-    while w.jobs[job].reserved:
+    while jobs[job].reserved:
         s.unreserved = job
         if job == whole.tail:
             return NONE
-        job = w.jobs[job].behind
+        job = jobs[job].behind
     s.unreserved = job
-    if not w.easy and s.drains and w.jobs[job].submit + w.slicing.drain_s > s.now:
+    if not easy and s.drains and jobs[job].submit + drain_s > s.now:
         return NONE
     return job
 

@@ -37,7 +37,11 @@ def reslice(w: World) -> None:
         first, chosen = NONE, NONE
         for profile in range(len(w.profiles)):
             if not w.profiles[profile].tried:
-                job = first_without(w.profiles, w.jobs, profile) if profile else first_unreserved(w)
+                job = (
+                    first_without(w.profiles, w.jobs, profile)
+                    if profile
+                    else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_s)
+                )
                 if job == NONE or w.jobs[job].submit + w.slicing.patience_s > s.now:
                     # Who is not looked at now has to look at all GPUs later.
                     if changed:
