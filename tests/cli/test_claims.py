@@ -44,6 +44,7 @@ def test_twenty_jobs_says_that_it_is_calibrated(command):
     assert "36 configurations were tried" in " ".join(out.split())
 
 
+@pytest.mark.long
 def test_harder_compares_with_cutting_on_demand(command):
     code, out, _ = command("claims", "harder", "--seeds", "2", "--json")
     assert code == 0
