@@ -18,6 +18,7 @@ from gpuplanner.study.equal_service.calendars import (
     tune_calendar,
     tune_calendar_reserve,
 )
+from gpuplanner.study.equal_service.node_pools import AUTOSCALED_POOLS, tune_pools
 from gpuplanner.study.equal_service.reactive import (
     COMMITMENT,
     CUT_ON_DEMAND,
@@ -53,18 +54,19 @@ MEANINGS: Mapping[str, str] = {
     CUT_ON_DEMAND: "all on, cut when jobs ask for it, right-sized requests",
     REACTIVE: "cut when jobs ask for it, given away when idle, with a reserve for what comes meanwhile",
     COMMITMENT: "a part of each hour's demand always on, the rest reacts",
+    AUTOSCALED_POOLS: "pools of nodes of fixed layouts that come and go, cut while they are empty",
 }
 """What each policy does, in the order in which they are shown."""
 POLICY_NAMES = tuple(MEANINGS)[1:]
 _EVERYBODY = (STATIC_WHOLE, WHOLE_ON_OFF, STATIC_MIG)
 _CALENDARS = (CALENDAR, CALENDAR_RESERVE)
 PERFORMED_BY: Mapping[str, tuple[str, ...]] = {
-    "operator": (*_EVERYBODY, *_CALENDARS),
-    "parted": (*_EVERYBODY, *_CALENDARS),
+    "operator": (*_EVERYBODY, *_CALENDARS, AUTOSCALED_POOLS),
+    "parted": (*_EVERYBODY, *_CALENDARS, AUTOSCALED_POOLS),
     "nvml": POLICY_NAMES,
     "dra": POLICY_NAMES,
-    "autoscaler": _EVERYBODY,
-    "slurm": _EVERYBODY,
+    "autoscaler": (*_EVERYBODY, AUTOSCALED_POOLS),
+    "slurm": (*_EVERYBODY, AUTOSCALED_POOLS),
 }
 """Policies that a path can perform: only something that makes single instances cuts a GPU while others work on it."""
 DRAIN = Drain(ahead_s=3600.0, limit_s=7200.0, before_change=True)
@@ -136,6 +138,9 @@ class Contest:
             return tune_calendar_reserve(arena, self._maker(), self.tuned(CALENDAR)[1])
         if policy == CUT_ON_DEMAND:
             return tune_cut_on_demand(arena)
+        if policy == AUTOSCALED_POOLS:
+            lead_s = parameter("node_lead_s").value
+            return tune_pools(arena, lead_s) if self.scenario.release_unit == "node" else None
         if policy == COMMITMENT:
             reactive = self.tuned(REACTIVE)[1]
             how = self._reacting(policy)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, Run, simulate
+from gpuplanner.simulate import AutoscaledPools, Calendar, Fleet, OnDemand, Rules, Run, simulate
 from gpuplanner.study.equal_service.weeks import Week
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -26,7 +26,7 @@ class PolicySetting:
         Its name.
     view : str
         What jobs ask for: ``"whole"``, ``"requested"`` or ``"rightsized"``.
-    control : Calendar or OnDemand
+    control : Calendar, OnDemand or AutoscaledPools
         What the simulator plays.
     knobs : mapping of str to number or text
         What was set, for people.
@@ -36,7 +36,7 @@ class PolicySetting:
 
     policy: str
     view: str
-    control: Calendar | OnDemand
+    control: Calendar | OnDemand | AutoscaledPools
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
     nodes: int | None = None
 

@@ -106,3 +106,12 @@ def test_too_short_a_history_and_an_unknown_policy_are_refused() -> None:
         equal_service(replace(SAMPLE, history_days=13))
     with pytest.raises(ScenarioError, match="Did you mean 'reactive'"):
         equal_service(SAMPLE, ["reactve"])
+
+
+def test_pools_of_nodes_hold_the_target_on_the_path_that_can_only_cut_empty_nodes() -> None:
+    asked = replace(SAMPLE, path="operator", replications=2)
+    found = equal_service(asked, ["autoscaled_pools"])
+    row = found.to_dict()["policies"][0]
+    assert row["gpu_hours"] < 64 * 168
+    assert row["gpu_hours"] >= row["busy_gpu_hours"]
+    assert found.winner == "today" or row["meets_target"]
