@@ -54,6 +54,8 @@ def reslice(w: World) -> None:
         if chosen == WHOLE:
             if not gather(w, first, long):
                 w.profiles[WHOLE].tried = 1
+                if w.easy and w.power.unit:
+                    ask_behind(w, first)
                 w.profiles[WHOLE].hopeless = 1 + first if long else 0
             continue
         place = best_place(w, chosen)
@@ -63,6 +65,20 @@ def reslice(w: World) -> None:
         w.profiles[chosen].hopeless = 1
         if not long or w.profiles[chosen].draining or not drain_for(w, chosen):
             w.profiles[chosen].tried = 1
+
+
+@called
+def ask_behind(w: World, first: int) -> None:
+    """Let jobs behind one that no node can hold now have GPUs that boot, or switch some on for them."""
+    s, job = w.status[0], first
+    while job != w.profiles[WHOLE].tail and s.spare + len(w.gpus) - s.on:
+        job = w.jobs[job].behind
+        if (
+            not w.jobs[job].reserved
+            and w.jobs[job].submit + w.slicing.patience_s <= s.now
+            and gather(w, job, False)
+        ):
+            take_stock(w)
 
 
 @compiled
