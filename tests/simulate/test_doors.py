@@ -208,7 +208,7 @@ def test_importing_the_rooms_does_not_load_numba():
 
 def test_without_numba_the_extra_is_named(jobs_of, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("gpuplanner.simulate.")]:
-        if name.rpartition(".")[2] in ("engine", "heap", "jit", "layout_changes", "nodes"):
+        if name.rpartition(".")[2] in ("calendar_loop", "engine", "heap", "jit", "layout_changes", "nodes"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingDependencyError, match=r"gpuplanner\[simulate\]"):

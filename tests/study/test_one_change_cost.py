@@ -162,8 +162,8 @@ def test_a_plan_file_from_before_names_its_price(tmp_path):
 @pytest.mark.parametrize(
     ("stated", "words"),
     [
-        ({"path": "slurm"}, "path one of nvml, parted, operator.*got slurm"),
-        ({"path": "autoscaler"}, "got autoscaler"),
+        ({"path": "ansible"}, "path one of nvml, parted, operator, dra, autoscaler, slurm.*got ansible"),
+        ({"release_unit": "rack"}, "release_unit 'node' or 'gpu'"),
         ({"reconfigure_minutes": -1}, "reconfigure_minutes between 0 and 1440"),
         ({"change_gpu_hours": 1001}, "change_gpu_hours between 0 and 1000"),
         ({"change_gpu_hours": "dear"}, "change_gpu_hours of type float or NoneType"),
@@ -203,3 +203,8 @@ def test_times_that_do_not_exist_are_refused():
     ):
         with pytest.raises(ScenarioError, match=words):
             PlanProblem.from_dict(problem.to_dict() | {"change": change})
+
+
+@pytest.mark.parametrize(("path", "made"), [("dra", "nvml"), ("autoscaler", "parted"), ("slurm", "parted")])
+def test_who_changes_a_fleet_pays_what_the_way_costs_by_which_it_cuts(path, made):
+    assert Scenario(path=path).change("H100-80GB-SXM5") == ChangeCost.of("H100-80GB-SXM5", made)
