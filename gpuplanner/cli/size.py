@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuplanner.sizing.predict import PeakModel
     from gpuplanner.study.wish import Wish
 
+EACH_SOURCE = "source"
 PLAN = (
     "rank", "board", "profile", "gpus", "tp", "pp", "dp", "sharding", "recompute", "micro_batch", "concurrency",
     "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "cost", "currency", "energy_kwh",
@@ -64,7 +65,8 @@ def size(
         ),
     ] = None,
     leave: Annotated[
-        str | None, typer.Option(help="With --evaluate: leave out and score this source.")
+        str | None,
+        typer.Option(help="With --evaluate: leave out and score this source alone; 'source': each in turn."),
     ] = None,
     seen: Annotated[
         str | None,
@@ -220,7 +222,7 @@ def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
 
     from gpuplanner.sizing.predict import evaluate
 
-    found: dict[str, Any] = evaluate(_read(path), leave)
+    found: dict[str, Any] = evaluate(_read(path), None if leave == EACH_SOURCE else leave)
     if as_json:
         show(plain(found), as_json=True)
         return
