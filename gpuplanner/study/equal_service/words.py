@@ -68,6 +68,8 @@ def what_to_set(found: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"slurm.conf: SuspendTime={knobs['idle_minutes'] * 60} ResumeTimeout={lead:.0f}"
     elif "idle_minutes" in knobs:
         yield f"cluster-autoscaler: --scale-down-unneeded-time={knobs['idle_minutes']}m"
+    for layout in str(knobs.get("pools", "")).split("; ") if "pools" in knobs else ():
+        yield f"a pool of nodes: {'not cut' if layout == 'gpu' else f'every GPU {layout}'}"
     layouts = {name: count for name, count in knobs.items() if name == "gpu" or ":" in name}
     for layout, count in layouts.items():
         yield f"{count} GPUs: {'not cut' if layout == 'gpu' else layout}"
