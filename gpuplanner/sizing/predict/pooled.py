@@ -14,6 +14,10 @@ from gpuplanner.sizing.predict.serving import cache_bytes_per_token
 from gpuplanner.sizing.predict.static import regime_bytes, stage_params
 from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
 
+MOVES = (
+    "link", "moved", "moved_gib", "peak_gib", "left_gib", "place_before", "place", "slowdown", "pays",
+)  # fmt: skip
+"""Columns of what a move frees."""
 LINKS = ("link_nvlink_c2c_gb_s", "link_pcie5_gb_s", "link_cxl_gb_s")
 """Ways out of the board, rows of the parameter table with their sources."""
 
@@ -58,32 +62,8 @@ def pooled_training(job: TrainingJob, board: str) -> pl.DataFrame:
             left = before - size / GIB
             now, then = _place(before, board, facts.memory_gib), _place(left, board, facts.memory_gib)
             slow = traffic / speed / step_s
-            freed = 1 - then[1] / now[1]
-            rows.append(
-                (
-                    _name(link),
-                    moved,
-                    size / GIB,
-                    before,
-                    left,
-                    now[0],
-                    then[0],
-                    slow,
-                    freed > slow / (1 + slow),
-                )
-            )
-    names = (
-        "link",
-        "moved",
-        "moved_gib",
-        "peak_gib",
-        "left_gib",
-        "place_before",
-        "place",
-        "slowdown",
-        "pays",
-    )
-    return pl.DataFrame(rows, schema=names, orient="row")
+            rows.append(_move(link, moved, size, (before, left), (now, then), slow))
+    return pl.DataFrame(rows, schema=MOVES, orient="row")
 
 
 def pooled_serving(model: Architecture, board: str, seq: int, sequences: int) -> pl.DataFrame:
@@ -106,32 +86,22 @@ def pooled_serving(model: Architecture, board: str, seq: int, sequences: int) ->
     rows = []
     for link in LINKS:
         slow = (cache / 2) / (parameter(link).value * 1e9) / step_s
-        freed = 1 - then[1] / now[1]
-        rows.append(
-            (
-                _name(link),
-                "cache",
-                cache / GIB,
-                before,
-                left,
-                now[0],
-                then[0],
-                slow,
-                freed > slow / (1 + slow),
-            )
-        )
-    names = (
-        "link",
-        "moved",
-        "moved_gib",
-        "peak_gib",
-        "left_gib",
-        "place_before",
-        "place",
-        "slowdown",
-        "pays",
-    )
-    return pl.DataFrame(rows, schema=names, orient="row")
+        rows.append(_move(link, "cache", cache, (before, left), (now, then), slow))
+    return pl.DataFrame(rows, schema=MOVES, orient="row")
+
+
+def _move(
+    link: str,
+    moved: str,
+    size: float,
+    peaks: tuple[float, float],
+    places: tuple[tuple[str, float], tuple[str, float]],
+    slow: float,
+) -> tuple[object, ...]:
+    """A row of what a move frees: peak [GiB] and place before and after; it pays if it frees more than it slows."""
+    now, then = places
+    freed = 1 - then[1] / now[1]
+    return (_name(link), moved, size / GIB, *peaks, now[0], then[0], slow, freed > slow / (1 + slow))
 
 
 def pooled_trace(history: pl.DataFrame, *, touched_per_s: float = 1.0) -> pl.DataFrame:

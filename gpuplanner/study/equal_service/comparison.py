@@ -51,14 +51,11 @@ class JudgedPolicy:
         The drawn weeks.
     held_back : tuple of Played
         The weeks as they were.
-    held_when_tuned : bool
-        Whether it held the target on the weeks that it was tuned on; if not, it is the nearest that was found.
     """
 
     setting: PolicySetting
     weeks: tuple[Played, ...]
     held_back: tuple[Played, ...]
-    held_when_tuned: bool
 
     @property
     def policy(self) -> str:
@@ -235,11 +232,11 @@ def equal_service(
     def played(setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
         return tuple(play(setting, week, fleet, rules) for week in which)
 
-    def judge(setting: PolicySetting, *, held: bool) -> JudgedPolicy:
-        return JudgedPolicy(setting, played(setting, drawn.judged), played(setting, drawn.held_back), held)
+    def judge(setting: PolicySetting) -> JudgedPolicy:
+        return JudgedPolicy(setting, played(setting, drawn.judged), played(setting, drawn.held_back))
 
     usual = played(as_it_is, drawn.usual)
-    today = judge(as_it_is, held=True)
+    today = judge(as_it_is)
     to_tune, to_judge = (
         ServiceTarget.against_today(side, groups, scenario.wait_quantile, scenario.wait_minutes)
         for side in (usual, today.weeks)
@@ -252,7 +249,7 @@ def equal_service(
         arenas[policy] = arena
         if best is None and not arena.tried:
             continue
-        found.append(judge((best or arena.closest()).setting, held=best is not None))
+        found.append(judge((best or arena.closest()).setting))
     able = [one for one in found if one.policy in PERFORMED_BY[scenario.path]]
     baseline, winner = _winner(today, able, to_judge)
     check = waits_check(scenario)
@@ -337,7 +334,7 @@ def _at_todays_wait(
     today: JudgedPolicy,
     usual: Sequence[Played],
     winner: str,
-    judge: Callable[..., JudgedPolicy],
+    judge: Callable[[PolicySetting], JudgedPolicy],
 ) -> float | None:
     """What the winner saves where no class may wait longer than today, slack or not [GPU h a week]."""
     if winner == TODAY:
@@ -349,7 +346,7 @@ def _at_todays_wait(
     best = Contest(contest.scenario, contest.weeks, strict).tuned(winner)[1]
     if best is None:
         return None
-    found = judge(best.setting, held=True)
+    found = judge(best.setting)
     return float((today.gpu_hours - found.gpu_hours).mean()) if judged.met(found.weeks) else None
 
 

@@ -14,8 +14,6 @@ from gpuplanner.units import SECONDS_PER_MINUTE
 
 LOOSER = 1.2
 """A single week may exceed the target by this factor before it counts as missed."""
-WEEKS_HELD = 0.8
-"""Share of single weeks that must not be missed."""
 TIE = 1e-9
 """Shares that differ by less are equal."""
 

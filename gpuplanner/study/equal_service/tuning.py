@@ -86,10 +86,6 @@ class Arena:
         whole = [trial for trial in self.tried if len(trial.weeks) == len(self.weeks)]
         return min(whole or self.tried, key=lambda trial: (trial.excess, trial.gpu_hours))
 
-    def cheapest(self, settings: Iterable[PolicySetting]) -> Trial | None:
-        """The setting that holds the target with the fewest GPU-hours; None if none holds it."""
-        return cheaper_of(self.trial(setting) for setting in settings)
-
     def least(self, setting_of: Callable[[int], PolicySetting | None], low: int, high: int) -> Trial | None:
         """The smallest number from `low` to `high` whose setting holds the target, by halving.
 

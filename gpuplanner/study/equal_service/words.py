@@ -7,8 +7,7 @@ from typing import Any
 
 from gpuplanner.catalog import parameter
 from gpuplanner.study.equal_service.contenders import MEANINGS, STATIC, TODAY
-
-HOURS_A_WEEK = 168
+from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 
 
 def decision(found: Mapping[str, Any]) -> str:
@@ -36,7 +35,7 @@ def decision(found: Mapping[str, Any]) -> str:
     text = (
         f"{winner}: {MEANINGS[winner]}. It needs {best['gpu_hours']:,.0f} GPU-hours a week instead of "
         f"{found['today']['gpu_hours']:,.0f}, {found['saving_gpu_hours_per_week']:,.0f}{spread} less, at the same "
-        f"service; that is {best['gpu_hours'] / HOURS_A_WEEK:,.0f} GPUs on average."
+        f"service; that is {best['gpu_hours'] / WEEK_HOURS:,.0f} GPUs on average."
     )
     if winner in STATIC:
         return f"{text} Nothing that changes over time is cheaper: size the fleet and leave it."
