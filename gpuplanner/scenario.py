@@ -68,6 +68,8 @@ class Scenario:
     wait_minutes, wait_quantile : float
         The service that policies are compared at: such a share of the jobs of each size starts within so many
         minutes, or within today's own simulated wait where that is longer.
+    policies : str or None
+        Which policies are compared so, names with commas between; None: all that the path can perform.
     reconfigure_minutes, change_gpu_hours : float or None
         Time for which a GPU is out of service for a change of layout, and what a change costs in the plan; None:
         what the catalogue has for the board and the path, see :meth:`change`.
@@ -124,6 +126,7 @@ class Scenario:
     release_unit: str = "node"
     wait_minutes: float = 10.0
     wait_quantile: float = 0.95
+    policies: str | None = None
     reconfigure_minutes: float | None = None
     change_gpu_hours: float | None = None
     whole_gpus_kept: int = 0

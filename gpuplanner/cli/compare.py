@@ -126,7 +126,7 @@ def compare(
     import polars as pl
 
     from gpuplanner.files import require_file
-    from gpuplanner.study.equal_service.comparison import equal_service
+    from gpuplanner.study.equal_service.promise import promise_of
     from gpuplanner.study.equal_service.words import decision, target_in_words, what_to_set
 
     if chart is not None:
@@ -142,9 +142,9 @@ def compare(
         replications=replications,
         release_unit=release_unit,
         path=path or ("nvml" if release_unit == "gpu" else None),
+        policies=policies,
     )
-    names = None if policies is None else [name.strip() for name in policies.split(",")]
-    found = equal_service(asked, names, None if quiet else _Told()).to_dict()
+    found = promise_of(asked, None if quiet else _Told())
     if chart is not None:
         from gpuplanner.report.equal_service import write_equal_service
 

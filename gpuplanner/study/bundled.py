@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpuplanner.files import sha256
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -36,3 +38,8 @@ def notebook_folder() -> Path:
 
 def _first(installed: Path, checkout: Path) -> Path:
     return installed if installed.is_dir() else checkout
+
+
+def input_hashes(data: str) -> dict[str, str]:
+    """Hash of every table of a dataset, by the name of its file."""
+    return {path.name: sha256(path) for path in sorted(data_folder(data).glob("*.parquet"))}

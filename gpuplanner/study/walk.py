@@ -11,11 +11,10 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.catalog import parameter
 from gpuplanner.demand import pool
-from gpuplanner.files import sha256
 from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
 from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.disk_cache import cache_folder
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import Money, money, past_money
@@ -60,7 +59,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         If the data or the scenario cannot be used; the message says what to do.
     """
     check_options(scenario)
-    inputs = _input_hashes(scenario)
+    inputs = input_hashes(scenario.data)
     place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
         return open_study(place)
@@ -319,8 +318,3 @@ def _provenance(
         },
         "policies": {policy.name: policy.meaning for policy in policies_of(known)},
     }  # fmt: skip
-
-
-def _input_hashes(scenario: Scenario) -> dict[str, str]:
-    folder = data_folder(scenario.data)
-    return {path.name: sha256(path) for path in sorted(folder.glob("*.parquet"))}

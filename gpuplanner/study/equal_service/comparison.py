@@ -212,8 +212,8 @@ def equal_service(
     scenario : Scenario
         Fleet, path, release unit, and the service in ``wait_minutes`` and ``wait_quantile``.
     policies : sequence of str, optional
-        Which ones, of :data:`~gpuplanner.study.equal_service.contenders.POLICY_NAMES`; None: those that the path
-        can perform. Others are played and judged, and cannot win.
+        Which ones, of :data:`~gpuplanner.study.equal_service.contenders.POLICY_NAMES`; None: those of the
+        scenario, else those that the path can perform. Others are played and judged, and cannot win.
     tell : callable, optional
         Told of every setting that was tried, with the name of its policy.
 
@@ -271,6 +271,8 @@ def equal_service(
 
 def _policies(asked: Sequence[str] | None, scenario: Scenario, *, can_be_cut: bool) -> list[str]:
     able = POLICY_NAMES if can_be_cut else UNCUT
+    if asked is None and scenario.policies is not None:
+        asked = [name.strip() for name in scenario.policies.split(",")]
     if asked is None:
         return [name for name in able if name in PERFORMED_BY[scenario.path]]
     names = {resolve(name, able, what="policy", error=ScenarioError) for name in asked}
