@@ -171,11 +171,13 @@ class Drain:
     ahead_s : float
         How long before the change is planned the cordon begins [s].
     limit_s : float or None
-        How long after the cordon the change is given up, or jobs are evicted [s]; None: never.
+        How long after the time that it is planned for the change is given up, or jobs are evicted [s]; None: not
+        before the next one on the same GPUs is planned.
     evict : bool
         Evict jobs that still run at the limit; else the GPUs keep their layout until the next change.
     before_change : bool
-        Whether the scheduler lets jobs start on cordoned GPUs that by their limits end before the change is planned.
+        Whether the scheduler reserves ahead: until the change is planned jobs start that end by then by their limits,
+        and nothing is cut before. Else nothing starts from the cordon on, and what is empty is cut.
     checkpoint_s : float
         Evicted jobs keep the work of whole intervals of this length [s]; 0: all of it; infinite: none.
 

@@ -44,8 +44,9 @@ class Run:
         calendar).
     changes : polars.DataFrame
         One row for every planned change where ``Rules.drain`` says how they are made: ``node``, ``gpu`` (null where
-        the node is changed as a whole), ``gpus`` (those that change), ``wanted_s`` (planned), ``began_s`` (cordon),
-        ``drained_s``, ``ended_s``, ``drain_minutes`` and ``outcome``: ``"done"``, ``"given up"`` or ``"evicted"``; what
+        the node is changed as a whole), ``gpus`` (how many change), ``before`` and ``after`` (their planned layouts, as
+        ``0=gpu 1=3g.40gb:2``), ``wanted_s`` (planned), ``began_s`` (cordon), ``drained_s``, ``ended_s``,
+        ``drain_minutes`` and ``outcome``: ``"done"``, ``"given up"`` or ``"evicted"``; what
         had not come to that by the end of the run is null.
     """
 
@@ -159,7 +160,7 @@ def simulate(
         outcomes=outcomes_of(rows.filter(phase=0).sort("row"), spells, policy, replication),
         states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
         spells=spells.drop("row"),
-        changes=changes_of(world.operations, world.numbered, fleet),
+        changes=changes_of(world.operations, world.numbered, terms.layouts, fleet),
     )
 
 

@@ -20,6 +20,7 @@ from gpuplanner.simulate.slices.layout_changes import begin_slot, finish_reconfi
 from gpuplanner.simulate.slices.operations import (
     CORDONED,
     begin_operations,
+    cut_if_empty,
     give_up_operation,
     keep_to_plan,
     next_deadline,
@@ -60,7 +61,7 @@ def advance(w: World) -> bool:
                 begin_slot(w)
         let_arrive(w)
         if len(w.operations):
-            end_overdue(w)
+            settle_operations(w)
             begin_operations(w)
         start_jobs(w)
         if w.before_change:
@@ -69,10 +70,13 @@ def advance(w: World) -> bool:
 
 
 @compiled
-def end_overdue(w: World) -> None:
-    """Give up, or clear by force, what has not emptied within its time limit."""
+def settle_operations(w: World) -> None:
+    """Cut what is empty and due; give up, or clear by force, what has not emptied within its time limit."""
     for number in range(w.status[0].settled, w.status[0].operation):
-        if w.operations[number].stage == CORDONED and w.operations[number].deadline <= w.status[0].now:
+        mine = w.operations[number]
+        if mine.stage == CORDONED and w.before_change and mine.planned <= w.status[0].now:
+            cut_if_empty(w, number)
+        if mine.stage == CORDONED and mine.deadline <= w.status[0].now:
             if w.evict:
                 evict(w, number)
             else:
@@ -154,6 +158,7 @@ def start_before_changes(w: World) -> None:
                 behind = w.jobs[job].behind if job != w.profiles[profile].tail else NONE
                 fits = s.now + w.jobs[job].limit <= mine.planned
                 if fits and start_cordoned(w, job, profile, mine.first, mine.first + mine.gpus):
+                    mine.drained = np.nan
                     if before == NONE:
                         w.profiles[profile].head = behind
                     else:

@@ -1,9 +1,10 @@
 """Changes of layout as operators make them: cordon, drain, a time limit, cut, return.
 
-An operation changes the GPUs of one node together, or one GPU. From its cordon on nothing new starts there, but for
-jobs that end before the change by their limits where the scheduler keeps to that. When the last job has ended all GPUs
-that change are cut, and come back together with the others. Where jobs run longer than the time limit the operation is
-given up, and the GPUs keep their layout until the next one; or these jobs are evicted.
+An operation changes the GPUs of one node together, or one GPU. From its cordon on nothing new starts there; when the
+last job has ended all GPUs that change are cut, and come back together with the others. Where the scheduler reserves
+ahead, jobs that end before the change by their limits start until then, and nothing is cut before. Where jobs run
+longer than the time limit the operation is given up, and the GPUs keep their layout until the next one; or these jobs
+are evicted. The cordon of the next operation on the same GPUs comes when this one is over.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from gpuplanner.simulate.slices.world import (
     OFF,
     ON,
     RECONFIGURING,
-    WHOLE,
     World,
 )
 
@@ -30,23 +30,40 @@ PLANNED, CORDONED, CUTTING, OVER = range(4)
 
 @called
 def begin_operations(w: World) -> None:
-    """Cordon what is due."""
+    """Cordon what is due; where an operation is under way, the next one follows it."""
     s = w.status[0]
     while s.operation < len(w.operations) and w.operations[s.operation].cordon <= s.now:
         number = s.operation
         s.operation += 1
-        mine = w.operations[number]
-        mine.began, mine.stage = s.now, CORDONED
-        for gpu in range(mine.first, mine.first + mine.gpus):
-            before = w.gpus[gpu].operation
-            if before != NONE:
-                if w.operations[before].stage == CORDONED:
-                    finish(w, before, GIVEN_UP)
-                mine.behind = before if w.operations[before].stage == CUTTING else w.operations[before].behind
-            w.gpus[gpu].operation = number
-            if w.gpus[gpu].state == ON and not w.gpus[gpu].leaving:
-                cordon(w, gpu)
-        cut_if_empty(w, number)
+        before = w.gpus[w.operations[number].first].operation
+        if before == NONE:
+            begin_operation(w, number)
+        else:
+            if w.operations[before].then != NONE:
+                finish(w, w.operations[before].then, GIVEN_UP)
+            w.operations[before].then = number
+
+
+@called
+def begin_operation(w: World, number: int) -> None:
+    """Cordon the GPUs of an operation."""
+    mine = w.operations[number]
+    mine.began, mine.stage = w.status[0].now, CORDONED
+    for gpu in range(mine.first, mine.first + mine.gpus):
+        w.gpus[gpu].operation = number
+        if w.gpus[gpu].state == ON and not w.gpus[gpu].leaving:
+            cordon(w, gpu)
+    cut_if_empty(w, number)
+
+
+@called
+def follow(w: World, number: int) -> None:
+    """Go on with the next operation on the same GPUs if it is due."""
+    then = w.operations[number].then
+    if then != NONE and w.operations[then].deadline <= w.status[0].now:
+        finish(w, then, GIVEN_UP)
+    elif then != NONE:
+        begin_operation(w, then)
 
 
 @compiled
@@ -76,18 +93,20 @@ def finish(w: World, number: int, outcome: int) -> None:
 
 @called
 def cut_if_empty(w: World, number: int) -> None:
-    """Cut the GPUs of an operation if no job is left on them and none is still being cut."""
+    """Cut the GPUs of an operation if no job is left on them, and not before the change is planned if they serve on."""
     s, mine, seconds = w.status[0], w.operations[number], 0.0
-    if mine.behind != NONE and w.operations[mine.behind].stage == CUTTING:
-        return
     for gpu in range(mine.first, mine.first + mine.gpus):
         if w.gpus[gpu].busy:
             return
-    mine.drained, mine.stage = s.now, CUTTING
+    if np.isnan(mine.drained):
+        mine.drained = s.now
+    if w.before_change and s.now < mine.planned:
+        return
+    mine.stage = CUTTING
     for gpu in range(mine.first, mine.first + mine.gpus):
         layout, before = w.numbered[mine.slot, gpu], w.gpus[gpu].layout
         if layout != NONE and layout != before:
-            seconds = max(seconds, w.change_s[WHOLE if before == NONE else before, layout])
+            seconds = max(seconds, w.change_s[w.gpus[gpu].held if before == NONE else before, layout])
             w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
             note(w, gpu, RECONFIGURING)
     s.coming = push(w.coming, s.coming, s.now + seconds, len(w.gpus) + number)
@@ -98,27 +117,23 @@ def return_node(w: World, number: int) -> None:
     """Bring back the GPUs of an operation that has been carried out."""
     mine = w.operations[number]
     finish(w, number, DONE)
-    following = w.gpus[mine.first].operation
     for gpu in range(mine.first, mine.first + mine.gpus):
-        planned_off = w.numbered[w.status[0].slot, gpu] == NONE and w.numbered[mine.slot, gpu] == NONE
+        w.gpus[gpu].operation = NONE
         w.gpus[gpu].leaving = 0
-        if planned_off and w.gpus[gpu].layout != NONE:
+        if w.numbered[w.status[0].slot, gpu] == NONE and w.gpus[gpu].layout != NONE:
             switch_gpu_off(w, gpu)
         elif w.gpus[gpu].layout != NONE:
             come_up(w, gpu, w.gpus[gpu].layout)
-        if following == number:
-            w.gpus[gpu].operation = NONE
-        elif w.gpus[gpu].state == ON:
-            cordon(w, gpu)
-    if following != number:  # it began meanwhile
-        cut_if_empty(w, following)
+    keep_to_plan(w)
+    follow(w, number)
 
 
 @compiled
 def switch_gpu_off(w: World, gpu: int) -> None:
-    """Switch off a GPU that nothing runs on and that is not on offer."""
+    """Switch off a GPU that nothing runs on and that is not on offer; it stays cut as it is."""
     for profile in range(len(w.profiles)):
         w.free[gpu, profile] = 0
+    w.gpus[gpu].held = w.gpus[gpu].layout
     w.gpus[gpu].leaving, w.gpus[gpu].layout, w.gpus[gpu].state = 0, NONE, OFF
     note(w, gpu, OFF)
 
@@ -138,17 +153,17 @@ def give_up_operation(w: World, number: int) -> None:
     """Take the cordon off again; what the plan has off goes off when it is idle."""
     mine = w.operations[number]
     finish(w, number, GIVEN_UP)
-    cutting = mine.behind != NONE and w.operations[mine.behind].stage == CUTTING
     for gpu in range(mine.first, mine.first + mine.gpus):
-        w.gpus[gpu].operation = mine.behind if cutting else NONE
-        if not cutting and w.gpus[gpu].state == ON and w.gpus[gpu].leaving:
+        w.gpus[gpu].operation = NONE
+        if w.gpus[gpu].state == ON and w.gpus[gpu].leaving:
             uncordon(w, gpu)
     keep_to_plan(w)
+    follow(w, number)
 
 
 @called
 def keep_to_plan(w: World) -> None:
-    """Switch GPUs on and off as the slot in force has them, where no operation is under way."""
+    """Switch GPUs on and off as the slot in force has them, cut as they are, where no operation is under way."""
     for gpu in range(len(w.gpus)):
         mine, layout = w.gpus[gpu], w.numbered[w.status[0].slot, gpu]
         if mine.operation != NONE:
@@ -159,19 +174,20 @@ def keep_to_plan(w: World) -> None:
                 switch_gpu_off(w, gpu)
         elif layout != NONE and mine.state == ON and mine.leaving:
             uncordon(w, gpu)
-        elif layout == WHOLE and mine.state == OFF:
-            come_up(w, gpu, WHOLE)
+        elif layout != NONE and mine.state == OFF:
+            come_up(w, gpu, mine.held)
 
 
 @compiled
 def next_deadline(w: World) -> float:
-    """When the next cordon or time limit is due; infinite if none is."""
+    """When the next cordon, planned change or time limit is due; infinite if none is."""
     s, at = w.status[0], np.inf
     if s.operation < len(w.operations):
         at = w.operations[s.operation].cordon
     while s.settled < s.operation and w.operations[s.settled].stage == OVER:
         s.settled += 1
     for number in range(s.settled, s.operation):
-        if w.operations[number].stage == CORDONED:
-            at = min(at, w.operations[number].deadline)
+        mine = w.operations[number]
+        if mine.stage == CORDONED:
+            at = min(at, mine.planned if w.before_change and mine.planned > s.now else mine.deadline)
     return at

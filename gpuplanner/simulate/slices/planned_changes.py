@@ -13,6 +13,8 @@ CHANGES = {
     "node": pl.Int32,
     "gpu": pl.Int32,
     "gpus": pl.Int32,
+    "before": pl.String,
+    "after": pl.String,
     "wanted_s": pl.Float64,
     "began_s": pl.Float64,
     "drained_s": pl.Float64,
@@ -62,32 +64,60 @@ def number_gpus(targets: Ints, first: Ints, per_node: int) -> Ints:
 def to_operations(drain: Drain, slot_starts: np.ndarray, numbered: Ints, per_node: int) -> Table:
     """List the operations by which GPUs come to their planned layouts, by their cordon and the lowest GPU.
 
-    Going off needs no operation, and coming back whole does not either.
+    One that has not been carried out when the next one on the same GPUs is planned is given up. Going off needs no
+    operation, and coming back as it went does not either.
     """
     size = per_node if drain.scope == "node" else 1
-    rows = []
+    rows: list[tuple[float, int, int, float, float]] = []
+    last: dict[int, int] = {}
+    recut = np.diff(as_cut(numbered), axis=0) != 0
     for slot in range(1, len(numbered)):
-        old, new = numbered[slot - 1], numbered[slot]
-        recut = (new != old) & (new != NONE) & ~((old == NONE) & (new == WHOLE))
-        for group in np.flatnonzero(recut.reshape(-1, size).any(axis=1)).tolist():
+        for group in np.flatnonzero(recut[slot - 1].reshape(-1, size).any(axis=1)).tolist():
             at = float(slot_starts[slot])
-            rows.append((max(at - drain.ahead_s, 0.0), group * size, slot, at))
+            # Jobs of the layout before are not kept from GPUs that do not have it yet.
+            cordon = max(at - drain.ahead_s, rows[last[group]][3] if group in last else 0.0)
+            if group in last:
+                before = rows[last[group]]
+                rows[last[group]] = (*before[:4], min(before[4], at))
+            last[group] = len(rows)
+            rows.append(
+                (cordon, group * size, slot, at, np.inf if drain.limit_s is None else at + drain.limit_s)
+            )
     operations = table(OPERATION, len(rows))
-    operations.gpus, operations.outcome, operations.behind = size, NONE, NONE
+    operations.gpus, operations.outcome, operations.then = size, NONE, NONE
     operations.began = operations.drained = operations.ended = np.nan
-    for number, (cordon, first, slot, at) in enumerate(sorted(rows)):
+    for number, row in enumerate(sorted(rows)):
         mine = operations[number]
-        mine.first, mine.slot, mine.planned, mine.cordon = first, slot, at, cordon
-        mine.deadline = cordon + (np.inf if drain.limit_s is None else drain.limit_s)
+        mine.cordon, mine.first, mine.slot, mine.planned, mine.deadline = row
     return operations
 
 
-def changes_of(operations: Table, numbered: Ints, fleet: Fleet) -> pl.DataFrame:
+def as_cut(numbered: Ints) -> Ints:
+    """How every GPU is cut in each slot: one that is off stays as it was, at first whole.
+
+    Examples
+    --------
+    >>> as_cut(np.array([[NONE, 1], [2, NONE], [NONE, 0]])).tolist()
+    [[0, 1], [2, 1], [2, 0]]
+    """
+    rows = np.where(numbered == NONE, WHOLE, numbered)
+    for slot in range(1, len(rows)):
+        rows[slot] = np.where(numbered[slot] == NONE, rows[slot - 1], numbered[slot])
+    return rows
+
+
+def changes_of(operations: Table, numbered: Ints, layouts: tuple[str, ...], fleet: Fleet) -> pl.DataFrame:
     """What became of every operation, in the order of their cordons."""
-    gpus = [
-        int((numbered[mine.slot] != numbered[mine.slot - 1])[mine.first : mine.first + mine.gpus].sum())
-        for mine in operations
-    ]
+    cut = as_cut(numbered) if len(numbered) else numbered
+    gpus, texts = [], []
+    for mine in operations:
+        span = range(mine.first, mine.first + mine.gpus)
+        both = cut[mine.slot - 1], cut[mine.slot]
+        changed = [gpu for gpu in span if both[0][gpu] != both[1][gpu]]
+        gpus.append(len(changed))
+        texts.append([
+            " ".join(f"{gpu % fleet.gpus_per_node}={layouts[side[gpu]]}" for gpu in changed) for side in both
+        ])  # fmt: skip
     first = pl.Series(operations.first, dtype=pl.Int64)
     single = pl.Series(operations.gpus, dtype=pl.Int64) == 1
     names = dict(enumerate(OUTCOMES))
@@ -95,13 +125,15 @@ def changes_of(operations: Table, numbered: Ints, fleet: Fleet) -> pl.DataFrame:
         {
             "first": first,
             "gpus": gpus,
+            "before": [before for before, _ in texts],
+            "after": [after for _, after in texts],
             "wanted_s": operations.planned,
             "began_s": operations.began,
             "drained_s": operations.drained,
             "ended_s": operations.ended,
             "outcome": operations.outcome,
         },
-        schema_overrides={"gpus": pl.Int32, "outcome": pl.Int64},
+        schema_overrides={"gpus": pl.Int32, "before": pl.String, "after": pl.String, "outcome": pl.Int64},
     ).with_columns(
         pl.col("began_s", "drained_s", "ended_s").fill_nan(None),
         pl.col("outcome").replace_strict(names, default=None, return_dtype=pl.String),

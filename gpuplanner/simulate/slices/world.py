@@ -51,6 +51,7 @@ JOB = {
 }
 GPU = {
     "layout": int,  # present one; while reconfiguring, the coming one; NONE if off
+    "held": int,  # how it is cut while it is off
     "state": int,  # ON, RECONFIGURING or OFF; one that drains is ON and leaving
     "leaving": int,  # 1 if marked for another layout
     "busy": int,  # compute slices in use
@@ -145,7 +146,7 @@ OPERATION = {
     "drained": float,
     "ended": float,
     "stage": int,
-    "behind": int,  # the one whose GPUs are still being cut as it begins; NONE if there is none
+    "then": int,  # the next one on the same GPUs, if it is due; NONE if there is none
     "outcome": int,  # NONE until it is over
 }
 UNIT = {

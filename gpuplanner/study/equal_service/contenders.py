@@ -69,7 +69,7 @@ PERFORMED_BY: Mapping[str, tuple[str, ...]] = {
     "slurm": (*_EVERYBODY, AUTOSCALED_POOLS),
 }
 """Policies that a path can perform: only something that makes single instances cuts a GPU while others work on it."""
-DRAIN = Drain(ahead_s=3600.0, limit_s=7200.0, before_change=True)
+DRAIN = Drain(ahead_s=3600.0, limit_s=3600.0, before_change=True)
 """How a planned change is made: cordoned an hour ahead, where jobs start that end by then; given up an hour after."""
 UNCUT = (STATIC_WHOLE, WHOLE_ON_OFF)
 """Policies of a board that cannot be cut."""
