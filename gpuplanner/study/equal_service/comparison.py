@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.metrics import mean_interval
@@ -16,65 +14,27 @@ from gpuplanner.simulate import Calendar
 from gpuplanner.study.equal_service.contenders import (
     PERFORMED_BY,
     POLICY_NAMES,
-    STATIC,
     TODAY,
     UNCUT,
     Contest,
     fleet_in_units,
 )
+from gpuplanner.study.equal_service.frontier import FrontierPoint, frontier
+from gpuplanner.study.equal_service.judging import LEVEL, JudgedPolicy, policy_row, wait_minutes
+from gpuplanner.study.equal_service.levers import Lever, levers
+from gpuplanner.study.equal_service.plan_error import PlanError, plan_error
 from gpuplanner.study.equal_service.play import Played, PolicySetting, play
 from gpuplanner.study.equal_service.size_classes import pooled_classes
-from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
+from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena, Trial
 from gpuplanner.study.equal_service.weeks import Week, Weeks, weeks
+from gpuplanner.study.equal_service.winner import winner_of
 from gpuplanner.study.future.calibration import CONTRADICTED, EXPLAINED
+from gpuplanner.study.future.money import power_of
 from gpuplanner.study.future.saving import waits_check
 from gpuplanner.study.past.history import history
-from gpuplanner.units import SECONDS_PER_MINUTE
 
 DECIMALS = 6
-LEVEL = 0.95
-FRONTIER_POINTS = 5
-FRONTIER_WEEKS = 4
-"""Judged weeks that the points of a frontier are played on; the policies themselves are played on all."""
-
-
-@dataclass(frozen=True, eq=False)
-class JudgedPolicy:
-    """A tuned policy on the weeks that it was not tuned on.
-
-    Attributes
-    ----------
-    setting : PolicySetting
-        Its knobs.
-    weeks : tuple of Played
-        The drawn weeks.
-    held_back : tuple of Played
-        The weeks as they were.
-    """
-
-    setting: PolicySetting
-    weeks: tuple[Played, ...]
-    held_back: tuple[Played, ...]
-
-    @property
-    def policy(self) -> str:
-        """Its name."""
-        return self.setting.policy
-
-    @property
-    def gpu_hours(self) -> np.ndarray:
-        """GPU-hours of each drawn week."""
-        return np.array([week.gpu_hours for week in self.weeks])
-
-
-class FrontierPoint(NamedTuple):
-    """A setting of a policy: its cost [GPU h a week], its wait, and that of the worst class over its target."""
-
-    policy: str
-    gpu_hours: float
-    wait_quantile_min: float
-    wait_over_target: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +64,10 @@ class EqualService:
         What was tuned and judged on.
     release_unit : str
         What goes and comes as one.
+    error : PlanError
+        What the past promised of the winner, and what came of it.
+    able : tuple of str
+        Policies that the path can perform.
     """
 
     target: ServiceTarget
@@ -118,6 +82,8 @@ class EqualService:
     note: str
     weeks: Weeks
     release_unit: str
+    error: PlanError
+    able: tuple[str, ...]
 
     def judged(self, policy: str) -> JudgedPolicy:
         """A policy by its name, or ``"today"``."""
@@ -128,18 +94,24 @@ class EqualService:
         found = mean_interval(self.judged(policy).gpu_hours - self.judged(self.winner).gpu_hours, level=LEVEL)
         return found.mean, found.low, found.high
 
+    def levers(self) -> list[Lever]:
+        """What each lever of the winner saves."""
+        holding = [one for one in self.policies if one.policy in self.able and self.target.met(one.weeks)]
+        return levers(self.today, holding, self.judged(self.winner))
+
     def to_dict(self) -> dict[str, Any]:
         """The object that report, notebook and ``compare --json`` show."""
         saving = self.saving_over(TODAY) if self.reason is None else (None, None, None)
         shown: dict[str, Any] = _rounded({
             "target": {"minutes": self.asked_minutes, "quantile": self.target.quantile, "by_class": [
-                {"size_class": name, "minutes": minutes, "todays_wait_min": self._wait(self.today, group)}
+                {"size_class": name, "minutes": minutes,
+                 "todays_wait_min": wait_minutes(self.today, group, self.target.quantile)}
                 for name, minutes, group in zip(
                     self.target.names(), self.target.minutes, self.target.groups, strict=True
                 )
             ]},
-            "today": self._row(self.today),
-            "policies": [self._row(one) for one in self.policies],
+            "today": policy_row(self.today, self.target),
+            "policies": [policy_row(one, self.target) for one in self.policies],
             "release_unit": self.release_unit,
             "frontier": [point._asdict() for point in self.frontier],
             "winner": self.winner,
@@ -147,6 +119,8 @@ class EqualService:
             "saving_gpu_hours_per_week": saving[0],
             "saving_low": saving[1],
             "saving_high": saving[2],
+            "levers": [lever._asdict() for lever in self.levers()],
+            **self.error.to_dict(),
             "saving_over_static": None if self.reason else self.saving_over(self.baseline)[0],
             "saving_at_todays_wait": None if self.reason else self.at_todays_wait,
             "reason": self.reason,
@@ -157,47 +131,6 @@ class EqualService:
             "tuned_for_times_the_jobs": self.weeks.heavier,
         })  # fmt: skip
         return shown
-
-    def _row(self, one: JudgedPolicy) -> dict[str, Any]:
-        hours = mean_interval(one.gpu_hours, level=LEVEL)
-        waits = np.concatenate([week.waits_s for week in one.weeks])
-        ends = np.concatenate([week.completion_s for week in one.weeks])
-        return {
-            "policy": one.policy,
-            "gpu_hours": hours.mean,
-            "gpu_hours_low": hours.low,
-            "gpu_hours_high": hours.high,
-            "wait_mean_min": float(waits.mean()) / SECONDS_PER_MINUTE,
-            "wait_quantile_min": wait_quantile(one.weeks, None, self.target.quantile) / SECONDS_PER_MINUTE,
-            "wait_longest_min": float(waits.max()) / SECONDS_PER_MINUTE,
-            "completion_mean_min": float(np.nanmean(ends)) / SECONDS_PER_MINUTE,
-            "busy_gpu_hours": float(np.mean([week.busy_gpu_hours for week in one.weeks])),
-            "by_class": [self._class_row(one, *group) for group in enumerate(self.target.groups)],
-            "wait_over_target": self.target.strain(one.weeks),
-            "never_started": sum(week.never_started for week in one.weeks),
-            "changes": float(np.mean([week.changes for week in one.weeks])),
-            "changes_given_up": float(np.mean([week.given_up for week in one.weeks])),
-            "meets_target": self.target.met(one.weeks),
-            "knobs": dict(one.setting.knobs),
-        }
-
-    def _class_row(self, one: JudgedPolicy, place: int, group: tuple[int, ...]) -> dict[str, Any]:
-        waits = np.concatenate([week.waits_of(group) for week in one.weeks])
-        held = self.target.weeks_held(one.held_back)[place] if one.held_back else None
-        p50, p99 = (wait_quantile(one.weeks, group, level) / SECONDS_PER_MINUTE for level in (0.5, 0.99))
-        return {
-            "size_class": self.target.names()[place],
-            "jobs": len(waits),
-            "wait_mean_min": float(waits.mean()) / SECONDS_PER_MINUTE,
-            "wait_p50_min": p50,
-            "wait_quantile_min": self._wait(one, group),
-            "wait_p99_min": p99,
-            "target_min": self.target.minutes[place],
-            "held_back_weeks_held": held,
-        }
-
-    def _wait(self, one: JudgedPolicy, group: tuple[int, ...]) -> float:
-        return wait_quantile(one.weeks, group, self.target.quantile) / SECONDS_PER_MINUTE
 
 
 def equal_service(
@@ -229,8 +162,10 @@ def equal_service(
     as_it_is = PolicySetting(TODAY, view, Calendar.constant(layouts), {"gpus": fleet.gpus})
     groups = pooled_classes(drawn.jobs_by_class())
 
+    law = power_of(known.fleet)
+
     def played(setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
-        return tuple(play(setting, week, fleet, rules) for week in which)
+        return tuple(play(setting, week, fleet, rules, law) for week in which)
 
     def judge(setting: PolicySetting) -> JudgedPolicy:
         return JudgedPolicy(setting, played(setting, drawn.judged), played(setting, drawn.held_back))
@@ -251,14 +186,15 @@ def equal_service(
             continue
         found.append(judge((best or arena.closest()).setting))
     able = [one for one in found if one.policy in PERFORMED_BY[scenario.path]]
-    baseline, winner = _winner(today, able, to_judge)
+    baseline, winner = winner_of(today, able, to_judge)
+    won = next(one for one in (today, *found) if one.policy == winner)
     check = waits_check(scenario)
     return EqualService(
         target=to_judge,
         asked_minutes=scenario.wait_minutes,
         today=today,
         policies=tuple(found),
-        frontier=_frontier(arenas, today, to_judge, played, drawn),
+        frontier=frontier(arenas, today, to_judge, played, drawn.judged),
         winner=winner,
         baseline=baseline,
         at_todays_wait=_at_todays_wait(contest, today, usual, winner, judge),
@@ -266,6 +202,8 @@ def equal_service(
         note=check.sentence if check.outcome == EXPLAINED else f"simulated only: {check.sentence}",
         weeks=drawn,
         release_unit=scenario.release_unit,
+        error=plan_error(scenario, drawn, today, won, to_tune, played),
+        able=PERFORMED_BY[scenario.path],
     )
 
 
@@ -277,58 +215,6 @@ def _policies(asked: Sequence[str] | None, scenario: Scenario, *, can_be_cut: bo
         return [name for name in able if name in PERFORMED_BY[scenario.path]]
     names = {resolve(name, able, what="policy", error=ScenarioError) for name in asked}
     return [name for name in able if name in names]
-
-
-def _winner(today: JudgedPolicy, able: Sequence[JudgedPolicy], target: ServiceTarget) -> tuple[str, str]:
-    """The cheapest fleet that never changes, and the cheapest of all, if it is cheaper by more than the interval."""
-    holding = [one for one in able if target.met(one.weeks)]
-    baseline = _cheaper([today, *(one for one in holding if one.policy in STATIC)])
-    return baseline.policy, _cheaper([baseline, *(one for one in holding if one.policy not in STATIC)]).policy
-
-
-def _cheaper(choices: Sequence[JudgedPolicy]) -> JudgedPolicy:
-    """The first, unless another is cheaper and surely so."""
-    best = min(choices, key=lambda one: float(one.gpu_hours.mean()))
-    saved = mean_interval(choices[0].gpu_hours - best.gpu_hours, level=LEVEL)
-    return best if saved.mean > 0 and (saved.low is None or saved.low > 0) else choices[0]
-
-
-def _frontier(
-    arenas: Mapping[str, Arena],
-    today: JudgedPolicy,
-    target: ServiceTarget,
-    played: Callable[[PolicySetting, Sequence[Week]], tuple[Played, ...]],
-    drawn: Weeks,
-) -> tuple[FrontierPoint, ...]:
-    """Settings of each policy that no other of its own beats in both cost and wait, on weeks kept back."""
-
-    def point(policy: str, runs: Sequence[Played]) -> FrontierPoint:
-        hours = float(np.mean([run.gpu_hours for run in runs]))
-        wait = wait_quantile(runs, None, target.quantile) / SECONDS_PER_MINUTE
-        return FrontierPoint(policy, hours, wait, target.strain(runs))
-
-    points = [point(TODAY, today.weeks[:FRONTIER_WEEKS])]
-    some = drawn.judged[:FRONTIER_WEEKS]
-    for policy, arena in arenas.items():
-        points += [point(policy, played(one.setting, some)) for one in _spread(_undominated(arena))]
-    return tuple(points)
-
-
-def _undominated(arena: Arena) -> list[Trial]:
-    """Settings that were tried, cheapest first, each with a shorter wait than all before it."""
-    best, kept = np.inf, []
-    strains = [(trial.gpu_hours, arena.target.strain(trial.weeks), trial) for trial in arena.tried]
-    for _, strain, trial in sorted(strains, key=lambda one: one[:2]):
-        if strain < best:
-            kept.append(trial)
-            best = strain
-    return kept
-
-
-def _spread(trials: Sequence[Trial]) -> list[Trial]:
-    """At most :data:`FRONTIER_POINTS` of them, evenly."""
-    places = np.unique(np.linspace(0, len(trials) - 1, min(FRONTIER_POINTS, len(trials))).round().astype(int))
-    return [trials[place] for place in places]
 
 
 def _at_todays_wait(

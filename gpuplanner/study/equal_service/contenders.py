@@ -119,6 +119,7 @@ class Contest:
         self.fleet, self.rules, _ = fleet_in_units(self.scenario, self.known)
         # A policy gives whole nodes back, or single GPUs where these are what is lent.
         self.unit = 1 if self.scenario.release_unit == "gpu" else self.fleet.gpus_per_node
+        self.lead_s: float = parameter("node_lead_s").value
 
     def tuned(self, policy: str) -> tuple[Arena, Trial | None]:
         """Tune a policy, once; the arena holds all that was tried."""
@@ -139,8 +140,7 @@ class Contest:
         if policy == CUT_ON_DEMAND:
             return tune_cut_on_demand(arena)
         if policy == AUTOSCALED_POOLS:
-            lead_s = parameter("node_lead_s").value
-            return tune_pools(arena, lead_s) if self.scenario.release_unit == "node" else None
+            return tune_pools(arena, self.lead_s) if self.scenario.release_unit == "node" else None
         if policy == COMMITMENT:
             reactive = self.tuned(REACTIVE)[1]
             how = self._reacting(policy)
@@ -153,10 +153,9 @@ class Contest:
 
     def _reacting(self, policy: str) -> Reacting:
         view = "whole" if policy == WHOLE_ON_OFF else "rightsized"
-        lead_s = parameter("node_lead_s").value
-        reserves = Reserves.of(self.weeks.tuning, view, lead_s)
+        reserves = Reserves.of(self.weeks.tuning, view, self.lead_s)
         return Reacting(
-            policy, view, self.scenario.release_unit, lead_s, reserves, cut=policy != WHOLE_ON_OFF
+            policy, view, self.scenario.release_unit, self.lead_s, reserves, cut=policy != WHOLE_ON_OFF
         )
 
     def _maker(self) -> CalendarMaker:

@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.cost import PowerModel, gpu_kwh
+from gpuplanner.metrics.power import resident_gpu_hours
 from gpuplanner.simulate import AutoscaledPools, Calendar, Fleet, OnDemand, Rules, Run, simulate
 from gpuplanner.study.equal_service.weeks import Week
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -59,6 +61,9 @@ class Played:
         Its class.
     never_started, changes, given_up : int
         Jobs that never started; changes of layout begun; planned ones given up, as the GPUs did not empty in time.
+    gpu_kwh : float or None
+        Energy of the GPUs alone [kWh]: those that are on without work at idle power, those with work by the SM
+        activity of their jobs; None where no law of power was given.
     """
 
     gpu_hours: float
@@ -69,14 +74,17 @@ class Played:
     never_started: int
     changes: int
     given_up: int
+    gpu_kwh: float | None = None
 
     def waits_of(self, group: tuple[int, ...]) -> NDArray[np.float64]:
         """Waits of the jobs of some classes [s]."""
         return self.waits_s[np.isin(self.size, group)]
 
 
-def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Played:
-    """Serve the jobs of a week by a setting."""
+def play(
+    setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules, law: PowerModel | None = None
+) -> Played:
+    """Serve the jobs of a week by a setting; with a law of power, count its energy as well."""
     run = simulate(
         week.asked[setting.view],
         fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),
@@ -86,7 +94,8 @@ def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Play
         until_s=week.end_s,
         leave_unservable=True,
     )
-    return measure_week(run, setting.view, week, fleet)
+    found = measure_week(run, setting.view, week, fleet)
+    return found if law is None else replace(found, gpu_kwh=_gpu_kwh(run, setting.view, week, found, law))
 
 
 def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:
@@ -127,3 +136,23 @@ def _busy_gpu_hours(run: Run, week: Week, fleet: Fleet) -> float:
     begin, end = pl.max_horizontal("first_start", week.begin_s), pl.min_horizontal("end", week.end_s)
     held = (end - begin).clip(0.0) * share * pl.col("gpus")
     return float(run.outcomes.select(held.sum()).item()) / SECONDS_PER_HOUR
+
+
+def _gpu_kwh(run: Run, view: str, week: Week, found: Played, law: PowerModel) -> float:
+    """Energy of what was on; activity that nobody measured is the mean of what was, and full where nothing was."""
+    window = (week.begin_s, week.end_s)
+    resident = min(resident_gpu_hours(run, window=window), found.gpu_hours)
+    begin, end = (
+        np.nan_to_num(run.outcomes[name].to_numpy().astype(np.float64), nan=week.end_s).clip(*window)
+        for name in ("first_start", "end")
+    )
+    gpus = run.outcomes["gpus"].to_numpy()
+    per_gpu = week.active[view] / gpus
+    mean = float(np.nanmean(per_gpu)) if np.isfinite(per_gpu).any() else 1.0
+    active = float(((end - begin) * np.where(np.isfinite(per_gpu), per_gpu, mean) * gpus).sum())
+    return gpu_kwh(
+        law,
+        powered_gpu_hours=found.gpu_hours,
+        resident_gpu_hours=resident,
+        active_gpu_hours=min(active / SECONDS_PER_HOUR, resident),
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.study.equal_service.play import Played
-from gpuplanner.study.equal_service.size_classes import class_name
+from gpuplanner.study.equal_service.size_classes import class_name, pooled_classes
+from gpuplanner.study.equal_service.weeks import Weeks
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 LOOSER = 1.2
@@ -99,6 +101,13 @@ class ServiceTarget:
     def names(self) -> list[str]:
         """Names of the groups."""
         return [class_name(group) for group in self.groups]
+
+
+def target_of(found: Mapping[str, Any], drawn: Weeks) -> ServiceTarget:
+    """The target of a comparison that was kept as plain values, see ``EqualService.to_dict``."""
+    target = found["target"]
+    minutes = tuple(float(row["minutes"]) for row in target["by_class"])
+    return ServiceTarget(target["quantile"], tuple(pooled_classes(drawn.jobs_by_class())), minutes)
 
 
 def wait_quantile(weeks: Sequence[Played], group: tuple[int, ...] | None, quantile: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.demand.hazards import fit_hazards, width_class
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.metrics import mean_interval
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import bootstrap_days
 from gpuplanner.study.equal_service.size_classes import FEWEST_JOBS, SIZE_CLASSES, size_class
+from gpuplanner.study.equal_service.spread import daily_gpu_hours, heavy_week, seconds_from
 from gpuplanner.study.future.workload import past_jobs, scaled_arrivals, workload
 from gpuplanner.study.past.history import VIEWS, History, history
 from gpuplanner.study.stages import stage
@@ -30,10 +31,6 @@ WEEK_HOURS = WEEK_DAYS * 24
 TUNING_WEEKS = 8
 """Weeks drawn for tuning: enough that a setting is not chosen for the luck of one."""
 MOST_HELD_BACK_DAYS = 14
-SURE = 0.8
-"""Level of two-sided intervals whose upper end must hold the target: nine of ten weeks to come ask for less."""
-MOST_ALIKE = 0.6
-"""Autocorrelation of days that is believed at most: few days say little about it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +49,8 @@ class Week:
         Number of their class in :data:`~gpuplanner.study.equal_service.size_classes.SIZE_CLASSES`.
     begin_s, end_s : float
         What is measured; days before it warm the fleet up.
+    active : mapping of str to array of float
+        For each of those rows its SM activity in whole GPUs; NaN if nobody measured it.
     """
 
     asked: Mapping[str, pl.DataFrame]
@@ -60,6 +59,7 @@ class Week:
     size: NDArray[np.int64]
     begin_s: float
     end_s: float
+    active: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -71,7 +71,9 @@ class Week:
         """The same week with some of the jobs of one view, and no other view."""
         rows = self.asked[view].with_row_index("row").filter(which)
         kept = rows["row"].to_numpy()
-        return replace(self, asked={view: rows.drop("row")}, owners={view: self.owners[view][kept]})
+        return replace(
+            self, asked={view: rows.drop("row")}, owners={view: self.owners[view][kept]}, active={}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,7 @@ def weeks(scenario: Scenario) -> Weeks:
         If either part would be shorter than a week.
     """
     known = history(scenario)
-    past = past_jobs(known).with_columns(size=size_class("profile_requested", "instances_requested"))
+    past = drawn_past(known)
     come = past.filter(pl.col("submit_time") >= known.recent)["submit_time"].to_list()
     first = min(come, default=known.plan_start).replace(hour=0, minute=0, second=0, microsecond=0)
     begin = max(_midnight_from(known.recent), first)
@@ -139,18 +141,17 @@ def weeks(scenario: Scenario) -> Weeks:
             "Choose a later month, more history_days, or a longer trace; 'simulate' plays policies as they are.",
         )
         raise ScenarioError(text)
-    heavier = heavy_week(_daily_gpu_hours(past, begin, split))
+    then = as_known(past, split, scenario.seed)
+    heavier = heavy_week(daily_gpu_hours(then, begin, split, pl.col("instances_whole")))
     stressed = replace(scenario, arrival_scale=scenario.arrival_scale * heavier)
     return Weeks(
         tuning=tuple(
-            _drawn(past, (begin, split), stressed, known, number, 0) for number in range(TUNING_WEEKS)
+            _drawn(then, (begin, split), stressed, known, number, 0) for number in range(TUNING_WEEKS)
         ),
         judged=tuple(
             _drawn(past, (split, end), scenario, known, number, 1) for number in range(scenario.replications)
         ),
-        usual=tuple(
-            _drawn(past, (begin, split), scenario, known, number, 0) for number in range(TUNING_WEEKS)
-        ),
+        usual=usual_weeks(scenario, known, begin, split),
         held_back=tuple(
             _as_it_was(past, scenario, split + timedelta(days=first))
             for first in range(0, (end - split).days - WEEK_DAYS + 1, WEEK_DAYS)
@@ -162,53 +163,29 @@ def weeks(scenario: Scenario) -> Weeks:
     )
 
 
-def heavy_week(daily: NDArray[np.float64], *, level: float = SURE) -> float:
-    """How much more than the mean of the days seen a week to come may ask for, at a level of confidence.
-
-    The upper end of a prediction interval: a mean of seven days to come around a mean of the days that were seen,
-    by Student's t, wider where neighbouring days are alike (first autocorrelation).
-
-    Parameters
-    ----------
-    daily : array of float, shape (n_days,)
-        GPU-hours asked for on each day.
-    level : float
-        Two-sided level of the interval.
-
-    Returns
-    -------
-    float
-        Factor on the mean, at least 1 and at most 2.
-
-    Examples
-    --------
-    >>> heavy_week(np.full(14, 300.0))
-    1.0
-    >>> round(heavy_week(np.array([300.0, 400.0] * 7)), 3)
-    1.093
-    """
-    mean = float(daily.mean())
-    if len(daily) < 2 or mean <= 0:
-        return 1.0
-    apart = daily - mean
-    alike = float((apart[1:] * apart[:-1]).sum() / max((apart**2).sum(), 1e-12))
-    alike = min(max(alike, 0.0), MOST_ALIKE)
-    high = mean_interval(daily, level=level).high or mean
-    spread = (high - mean) * np.sqrt((1 + alike) / (1 - alike) * (len(daily) / WEEK_DAYS + 1))
-    return float(min(1.0 + spread / mean, 2.0))
+def usual_weeks(scenario: Scenario, known: History, begin: datetime, split: datetime) -> tuple[Week, ...]:
+    """Weeks drawn day by day from a part of the past, with its jobs as `known` reads them."""
+    past = as_known(drawn_past(known), split, scenario.seed)
+    return tuple(_drawn(past, (begin, split), scenario, known, number, 0) for number in range(TUNING_WEEKS))
 
 
-def _daily_gpu_hours(past: pl.DataFrame, begin: datetime, end: datetime) -> NDArray[np.float64]:
-    """GPU-hours that jobs would hold on each day if they started when they came."""
-    come = past.select(_seconds_from(begin, "submit_time")).to_series().to_numpy()
-    gone = come + past["run_s"].to_numpy()
-    gpus = past["instances_whole"].fill_null(0).to_numpy()
-    days = np.arange((end - begin).days) * SECONDS_PER_DAY
-    held = [
-        np.clip(np.minimum(gone, day + SECONDS_PER_DAY) - np.maximum(come, day), 0.0, None) @ gpus
-        for day in days
-    ]
-    return np.array(held) / SECONDS_PER_HOUR
+def drawn_past(known: History) -> pl.DataFrame:
+    """Jobs of the past with the number of their size class."""
+    return past_jobs(known).with_columns(size=size_class("profile_requested", "instances_requested"))
+
+
+def as_known(past: pl.DataFrame, at: datetime, seed: int) -> pl.DataFrame:
+    """Jobs that came before an instant, as they were known then: those not done by then run on for a drawn time."""
+    jobs = past.filter(pl.col("submit_time") < at)
+    seen_h = -seconds_from(at, "submit_time") / SECONDS_PER_HOUR
+    ran_h, whole_h = jobs.select(seen_h, pl.col("run_s") / SECONDS_PER_HOUR).to_numpy().T
+    ended = whole_h <= ran_h
+    kind = width_class(jobs["instances_whole"].fill_null(1).to_numpy())
+    law = fit_hazards(np.minimum(ran_h, whole_h), ended, [kind])
+    rng = np.random.default_rng([seed, 13])
+    drawn_s = SECONDS_PER_HOUR * (ran_h + law.remaining(kind, ran_h, rng.exponential(size=len(kind))))
+    guess = pl.Series(np.where(ended, jobs["run_s"].to_numpy(), drawn_s))
+    return jobs.with_columns(run_s=guess, limit_s=pl.max_horizontal("limit_s", guess))
 
 
 def _drawn(
@@ -236,7 +213,7 @@ def _as_it_was(past: pl.DataFrame, scenario: Scenario, start: datetime) -> Week:
     jobs = (
         _between(past, first, start + timedelta(days=WEEK_DAYS))
         .rename({"key": "job_id"})
-        .with_columns(submit_s=_seconds_from(first, "submit_time"))
+        .with_columns(submit_s=seconds_from(first, "submit_time"))
         .sort("submit_s", maintain_order=True)
     )
     return _week(scaled_arrivals(_with_open(past, first, jobs), scenario, 0))
@@ -244,7 +221,7 @@ def _as_it_was(past: pl.DataFrame, scenario: Scenario, start: datetime) -> Week:
 
 def _with_open(past: pl.DataFrame, at: datetime, jobs: pl.DataFrame) -> pl.DataFrame:
     """Put the jobs before others that had come before an instant and were not done, with the rest of their time."""
-    age = -_seconds_from(at, "submit_time")
+    age = -seconds_from(at, "submit_time")
     begun = past.filter((age > 0) & (pl.col("run_s") > age)).with_columns(
         job_id=pl.format("{}#open", "key"),
         submit_s=pl.lit(0.0),
@@ -253,10 +230,6 @@ def _with_open(past: pl.DataFrame, at: datetime, jobs: pl.DataFrame) -> pl.DataF
     )
     columns = [name for name in jobs.columns if name in begun.columns]
     return pl.concat([begun.select(columns), jobs.select(columns)])
-
-
-def _seconds_from(instant: datetime, column: str) -> pl.Expr:
-    return (pl.col(column) - pl.lit(instant)).dt.total_microseconds() / 1e6
 
 
 def _week(jobs: pl.DataFrame) -> Week:
@@ -270,6 +243,10 @@ def _week(jobs: pl.DataFrame) -> Week:
         size=jobs["size"].fill_null(1).to_numpy(),
         begin_s=begin_s,
         end_s=begin_s + WEEK_HOURS * SECONDS_PER_HOUR,
+        active={
+            view: rows["active_gpus"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+            for view, rows in asked.items()
+        },
     )
 
 

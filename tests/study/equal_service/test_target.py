@@ -8,7 +8,7 @@ import pytest
 from gpuplanner.study.equal_service.play import Played
 from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, pooled_classes
 from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
-from gpuplanner.study.equal_service.weeks import heavy_week
+from gpuplanner.study.equal_service.spread import heavy_week
 
 
 def week(waits_min: list[float], size: list[int]) -> Played:
