@@ -116,6 +116,18 @@ def compare(
             help="Draw GPU-hours against waits: .html, a page of its own with all tables, or .svg, a picture.",
         ),
     ] = None,
+    hindsight: Annotated[
+        bool,
+        typer.Option(
+            "--hindsight", help="Also tune the winner on the weeks that it is judged on: what was lost."
+        ),
+    ] = False,
+    growth: Annotated[
+        bool,
+        typer.Option(
+            "--growth", help="Also say how many GPUs hold the target as arrivals grow, 0.8 to 2 times."
+        ),
+    ] = False,
     assignments: Set = None,
     board: Board = None,
     seed: Seed = None,
@@ -127,7 +139,7 @@ def compare(
 
     from gpuplanner.files import require_file
     from gpuplanner.study.equal_service.promise import promise_of
-    from gpuplanner.study.equal_service.words import decision, target_in_words, what_to_set
+    from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
@@ -144,7 +156,16 @@ def compare(
         path=path or ("nvml" if release_unit == "gpu" else None),
         policies=policies,
     )
-    found = promise_of(asked, None if quiet else _Told())
+    told = None if quiet else _Told()
+    found = promise_of(asked, told)
+    if hindsight:
+        from gpuplanner.study.equal_service.hindsight import hindsight as tuned_in_hindsight
+
+        found["hindsight"] = tuned_in_hindsight(asked, found, told)
+    if growth:
+        from gpuplanner.study.equal_service.growth import growth as grown
+
+        found["growth"] = grown(asked, found, told)
     if chart is not None:
         from gpuplanner.report.equal_service import write_equal_service
 
@@ -156,7 +177,7 @@ def compare(
     rows = [_row(one) for one in (found["today"], *found["policies"])]
     show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
     put(decision(found))
-    for line in what_to_set(found, asked.path):
+    for line in (*what_to_set(found, asked.path), *how_sure(found)):
         put(line)
     if not quiet:
         say(f"tuned before {found['judged_from'][:10]}, judged from then to {found['judged_to'][:10]}")

@@ -162,6 +162,72 @@ def frontier_text(frame: pl.DataFrame) -> str:
     return "; ".join([f"{said[0]} GPU-hours a week", *said[1:]]) + "." if said else "Nothing was tuned."
 
 
+def plot_growth(frame: pl.DataFrame) -> ChartType:
+    """GPUs that hold the target against growth of arrivals: a band from the easiest to the hardest week drawn.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``policy, factor, gpus_low, gpus, gpus_high, installed``; GPUs may be null where none of the fleets tried is
+        enough. Above the dashed line more GPUs are needed than are installed.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> rows = pl.DataFrame({"policy": "today", "factor": [1.0, 2.0], "gpus_low": [56, 112], "gpus": [64, 120],
+    ...     "gpus_high": [72, 128], "installed": 64})
+    >>> plot_growth(rows).to_dict()["title"]
+    'GPUs that hold the target as arrivals grow'
+    """
+    prepare.require(
+        frame, ["policy", "factor", "gpus_low", "gpus", "gpus_high", "installed"], where="plot_growth"
+    )
+    title = "GPUs that hold the target as arrivals grow"
+    if frame.is_empty():
+        return theme.saying("No growth was played.", title=title)
+    policies = frame["policy"].unique(maintain_order=True).to_list()
+    base = alt.Chart(prepare.to_data(frame, where="plot_growth"))
+    x = alt.X("factor:Q", title="arrivals over today's", scale=alt.Scale(zero=False))
+    colour = alt.Color(
+        "policy:N", title=None, scale=theme.scale(theme.policy_colours(policies), policies), sort=policies
+    )
+    hover = [
+        alt.Tooltip("policy:N", title="policy"),
+        alt.Tooltip("factor:Q", title="arrivals over today's", format=".2f"),
+        *(alt.Tooltip(f"{name}:Q", title=name, format=",.0f") for name in ("gpus_low", "gpus", "gpus_high")),
+    ]
+    band = base.mark_area(opacity=0.2).encode(
+        x=x, y=alt.Y("gpus_low:Q", title="GPUs"), y2="gpus_high:Q", color=colour
+    )
+    line = base.mark_line(point=True).encode(x=x, y=alt.Y("gpus:Q"), color=colour, tooltip=hover)
+    installed = base.mark_rule(strokeDash=[4, 4], color=theme.MUTED).encode(y="min(installed):Q")
+    chart = alt.layer(band, line, installed).properties(width="container", height=_FRONTIER_HEIGHT)
+    return theme.finish(chart, title=title, finding=growth_text(frame), legend=150)
+
+
+def growth_text(frame: pl.DataFrame) -> str:
+    """Say what each policy needs at the least and at the most growth.
+
+    Examples
+    --------
+    >>> rows = pl.DataFrame({"policy": "today", "factor": [1.0, 2.0], "gpus": [64, None]})
+    >>> growth_text(rows)
+    'today: 64 GPUs at 1 times the arrivals, more than were tried at 2.'
+    """
+    said = []
+    for (policy,), mine in frame.group_by("policy", maintain_order=True):
+        ends = mine.sort("factor").select("factor", "gpus").rows()
+        known = [f"{gpus:,.0f} GPUs" if gpus is not None else "more than were tried" for _, gpus in ends]
+        said.append(
+            f"{policy}: {known[0]} at {ends[0][0]:g} times the arrivals, {known[-1]} at {ends[-1][0]:g}"
+        )
+    return "; ".join(said) + "." if said else "No growth was played."
+
+
 def plot_savings(frame: pl.DataFrame) -> ChartType:
     """GPU-hours needed, step by step from the baseline to the plan, as a waterfall.
 

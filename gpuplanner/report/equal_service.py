@@ -13,7 +13,8 @@ from gpuplanner._version import __version__
 from gpuplanner.report import page, tables
 from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.study.equal_service.contenders import MEANINGS
-from gpuplanner.study.equal_service.words import decision, target_in_words, what_to_set
+from gpuplanner.study.equal_service.weeks import WEEK_HOURS
+from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
 
 _HOURS, _MINUTES = ",.0f", ",.1f"
 
@@ -62,7 +63,12 @@ def _page(found: Mapping[str, Any], title: str, who: str) -> str:
         tables.table(
             _policy_table(rows),
             caption="Policies, tuned to the target on earlier weeks, on weeks that were kept back",
-            formats={"gpu_hours": _HOURS, "gpu_hours_low": _HOURS, "gpu_hours_high": _HOURS}
+            formats={
+                "gpu_hours": _HOURS,
+                "gpu_hours_low": _HOURS,
+                "gpu_hours_high": _HOURS,
+                "gpu_kwh": _HOURS,
+            }
             | dict.fromkeys(("wait_mean_min", "wait_quantile_min", "completion_mean_min"), _MINUTES),
         ),
         tables.table(
@@ -74,9 +80,54 @@ def _page(found: Mapping[str, Any], title: str, who: str) -> str:
         ),
         page.paragraph(found["note"]),
     )
+    body += _sureness(found)
     told = f"tuned on {found['tuned_from'][:10]} to {found['judged_from'][:10]}, judged to {found['judged_to'][:10]}"
     origin = {"path": who, "released": found["release_unit"], "weeks": told, "gpuplanner": __version__}
     return page.render_page(body, title=title, subtitle=told, provenance=origin)
+
+
+def _sureness(found: Mapping[str, Any]) -> str:
+    """What each lever saves, what was promised and came of it, and what growth asks for."""
+    body = ""
+    if any(row["saved"] for row in found["levers"]):
+        first = ("today", found["today"]["gpu_hours"], None, None)
+        steps = [first, *((row["lever"], row["gpu_hours"], None, None) for row in found["levers"])]
+        frame = pl.DataFrame(steps, schema=["step", "gpu_hours", "low", "high"], orient="row")
+        body += page.section(
+            "What each lever saves",
+            page.figure(
+                plot.plot_savings(frame),
+                title="GPU-hours needed as levers are added",
+                alt="; ".join(f"{row['lever']}: {row['saved']:,.0f}" for row in found["levers"]) + ".",
+                table=pl.DataFrame(found["levers"]),
+            ),
+            page.note("Each at the same waits. saved_reverse: booked from the last lever to the first."),
+        )
+    body += page.section("How sure", *(page.paragraph(line) for line in how_sure(found)))
+    if found.get("growth"):
+        frame = growth_frame(found)
+        body += page.section(
+            "If there were more jobs",
+            page.figure(
+                roomy(plot.plot_growth(frame)),
+                title="GPUs that hold the target",
+                alt=plot.growth_text(frame),
+                table=frame,
+            ),
+        )
+    return body
+
+
+def growth_frame(found: Mapping[str, Any]) -> pl.DataFrame:
+    """Growth of a comparison as :func:`gpuplanner.plot.plot_growth` takes it."""
+    installed = found["today"]["gpu_hours"] / WEEK_HOURS
+    return pl.DataFrame(
+        [
+            {"policy": one["policy"], **row, "installed": installed}
+            for one in found["growth"]
+            for row in one["gpus"]
+        ]
+    )
 
 
 def _chart(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of Altair's chart types
@@ -98,7 +149,7 @@ def frontier_frame(found: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _policy_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    names = ("gpu_hours", "gpu_hours_low", "gpu_hours_high", "wait_mean_min", "wait_quantile_min",
+    names = ("gpu_hours", "gpu_hours_low", "gpu_hours_high", "gpu_kwh", "wait_mean_min", "wait_quantile_min",
              "completion_mean_min", "changes", "never_started", "meets_target")  # fmt: skip
     return pl.DataFrame(
         [

@@ -11,7 +11,7 @@ FEW = ["--set", "month=2026-02", "--replications", "2", "--policies", "static_wh
 
 def test_text_json_and_page_show_one_object(command, tmp_path):
     page = tmp_path / "page.html"
-    code, out, _ = command("compare", "sample", *FEW, "--json", "--chart", page)
+    code, out, told = command("compare", "sample", *FEW, "--json", "--growth", "--hindsight", "--chart", page)
     assert code == 0
     found = json.loads(out)
     assert found["target"]["minutes"] == 10.0
@@ -19,10 +19,14 @@ def test_text_json_and_page_show_one_object(command, tmp_path):
     assert found["winner"] in ("today", "static_whole", "static_mig")
     text = page.read_text("utf-8")
     assert f"{found['policies'][1]['gpu_hours']:,.0f}" in text
-    code, out, err = command("compare", "sample", *FEW)
+    code, out, _ = command("compare", "sample", *FEW)
     assert code == 0
     assert f"{found['policies'][1]['gpu_hours']:,.0f}".replace(",", "") in out.replace(",", "")
-    assert "tuning static_mig" in err
+    assert "tuning static_mig" in told
+    assert f"{found['promised']['saving']:,.0f}" in out
+    assert found["hindsight"]["ratio"] > 0
+    assert "What each lever saves" in text or not found["saving_gpu_hours_per_week"]
+    assert "If there were more jobs" in text
 
 
 @pytest.mark.long

@@ -121,6 +121,20 @@ def policies() -> pl.DataFrame:
 
 
 @pytest.fixture
+def growth() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "policy": ["today"] * 3 + [HOSTILE[0]] * 3,
+            "factor": [0.8, 1.0, 2.0] * 2,
+            "gpus_low": [56, 64, None, 40, 48, 96],
+            "gpus": [56, 72, None, 48, 56, 104],
+            "gpus_high": [64, 72, None, 48, 64, 104],
+            "installed": 64.0,
+        }
+    )
+
+
+@pytest.fixture
 def frontier() -> pl.DataFrame:
     rows = [
         (policy, hours, wait, kind)

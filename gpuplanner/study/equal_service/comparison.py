@@ -10,27 +10,23 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.metrics import mean_interval
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar
 from gpuplanner.study.equal_service.contenders import (
     PERFORMED_BY,
     POLICY_NAMES,
     TODAY,
     UNCUT,
     Contest,
-    fleet_in_units,
 )
 from gpuplanner.study.equal_service.frontier import FrontierPoint, frontier
 from gpuplanner.study.equal_service.judging import LEVEL, JudgedPolicy, policy_row, wait_minutes
 from gpuplanner.study.equal_service.levers import Lever, levers
 from gpuplanner.study.equal_service.plan_error import PlanError, plan_error
-from gpuplanner.study.equal_service.play import Played, PolicySetting, play
-from gpuplanner.study.equal_service.size_classes import pooled_classes
+from gpuplanner.study.equal_service.play import PolicySetting
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena, Trial
-from gpuplanner.study.equal_service.weeks import Week, Weeks, weeks
+from gpuplanner.study.equal_service.weeks import Weeks, weeks
 from gpuplanner.study.equal_service.winner import winner_of
 from gpuplanner.study.future.calibration import CONTRADICTED, EXPLAINED
-from gpuplanner.study.future.money import power_of
 from gpuplanner.study.future.saving import waits_check
 from gpuplanner.study.past.history import history
 
@@ -157,26 +153,16 @@ def equal_service(
     """
     known, drawn = history(scenario), weeks(scenario)
     asked = _policies(policies, scenario, can_be_cut=known.fleet.can_be_cut)
-    fleet, rules, layouts = fleet_in_units(scenario, known)
-    view = "requested" if known.fleet.cut_gpus else "whole"
-    as_it_is = PolicySetting(TODAY, view, Calendar.constant(layouts), {"gpus": fleet.gpus})
-    groups = pooled_classes(drawn.jobs_by_class())
-
-    law = power_of(known.fleet)
-
-    def played(setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
-        return tuple(play(setting, week, fleet, rules, law) for week in which)
+    contest = Contest.opened(scenario, drawn, tell)
+    played = contest.played
 
     def judge(setting: PolicySetting) -> JudgedPolicy:
         return JudgedPolicy(setting, played(setting, drawn.judged), played(setting, drawn.held_back))
 
-    usual = played(as_it_is, drawn.usual)
-    today = judge(as_it_is)
-    to_tune, to_judge = (
-        ServiceTarget.against_today(side, groups, scenario.wait_quantile, scenario.wait_minutes)
-        for side in (usual, today.weeks)
+    today = judge(contest.as_it_is)
+    to_judge = ServiceTarget.against_today(
+        today.weeks, contest.target.groups, scenario.wait_quantile, scenario.wait_minutes
     )
-    contest = Contest(scenario, drawn, to_tune, tell)
     arenas: dict[str, Arena] = {}
     found = []
     for policy in asked:
@@ -197,12 +183,12 @@ def equal_service(
         frontier=frontier(arenas, today, to_judge, played, drawn.judged),
         winner=winner,
         baseline=baseline,
-        at_todays_wait=_at_todays_wait(contest, today, usual, winner, judge),
+        at_todays_wait=_at_todays_wait(contest, today, winner, judge),
         reason=check.sentence if check.outcome == CONTRADICTED else None,
         note=check.sentence if check.outcome == EXPLAINED else f"simulated only: {check.sentence}",
         weeks=drawn,
         release_unit=scenario.release_unit,
-        error=plan_error(scenario, drawn, today, won, to_tune, played),
+        error=plan_error(contest, today, won),
         able=PERFORMED_BY[scenario.path],
     )
 
@@ -220,13 +206,13 @@ def _policies(asked: Sequence[str] | None, scenario: Scenario, *, can_be_cut: bo
 def _at_todays_wait(
     contest: Contest,
     today: JudgedPolicy,
-    usual: Sequence[Played],
     winner: str,
     judge: Callable[[PolicySetting], JudgedPolicy],
 ) -> float | None:
     """What the winner saves where no class may wait longer than today, slack or not [GPU h a week]."""
     if winner == TODAY:
         return 0.0
+    usual = contest.played(contest.as_it_is, contest.weeks.usual)
     strict, judged = (
         ServiceTarget.against_today(side, contest.target.groups, contest.target.quantile, 0.0)
         for side in (usual, today.weeks)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuplanner.catalog import parameter
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain, Fleet, Rules
+from gpuplanner.simulate import Calendar, Drain, Fleet, Rules
 from gpuplanner.study.equal_service.calendars import (
     CALENDAR,
     CALENDAR_RESERVE,
@@ -19,6 +19,7 @@ from gpuplanner.study.equal_service.calendars import (
     tune_calendar_reserve,
 )
 from gpuplanner.study.equal_service.node_pools import AUTOSCALED_POOLS, tune_pools
+from gpuplanner.study.equal_service.play import Played, PolicySetting, play
 from gpuplanner.study.equal_service.reactive import (
     COMMITMENT,
     CUT_ON_DEMAND,
@@ -30,6 +31,7 @@ from gpuplanner.study.equal_service.reactive import (
     tune_cut_on_demand,
     tune_reacting,
 )
+from gpuplanner.study.equal_service.size_classes import pooled_classes
 from gpuplanner.study.equal_service.static_fleets import (
     STATIC_MIG,
     STATIC_WHOLE,
@@ -38,7 +40,8 @@ from gpuplanner.study.equal_service.static_fleets import (
 )
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena, Trial
-from gpuplanner.study.equal_service.weeks import Weeks
+from gpuplanner.study.equal_service.weeks import Week, Weeks
+from gpuplanner.study.future.money import power_of
 from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.past.history import History, history
 
@@ -116,10 +119,28 @@ class Contest:
     def __post_init__(self) -> None:
         """Read the fleet."""
         self.known: History = history(self.scenario)
-        self.fleet, self.rules, _ = fleet_in_units(self.scenario, self.known)
+        self.fleet, self.rules, layouts = fleet_in_units(self.scenario, self.known)
+        view = "requested" if self.known.fleet.cut_gpus else "whole"
+        self.as_it_is = PolicySetting(TODAY, view, Calendar.constant(layouts), {"gpus": self.fleet.gpus})
+        self.law = power_of(self.known.fleet)
         # A policy gives whole nodes back, or single GPUs where these are what is lent.
         self.unit = 1 if self.scenario.release_unit == "gpu" else self.fleet.gpus_per_node
         self.lead_s: float = parameter("node_lead_s").value
+
+    @classmethod
+    def opened(
+        cls, scenario: Scenario, drawn: Weeks, tell: Callable[[str, Trial], object] | None = None
+    ) -> Contest:
+        """A contest for the service that today's fleet gives on the weeks to tune on."""
+        groups = pooled_classes(drawn.jobs_by_class())
+        asked = scenario.wait_quantile, scenario.wait_minutes
+        unset = cls(scenario, drawn, ServiceTarget(asked[0], (), ()), tell)
+        usual = unset.played(unset.as_it_is, drawn.usual)
+        return replace(unset, target=ServiceTarget.against_today(usual, groups, *asked))
+
+    def played(self, setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
+        """A setting on some weeks, with its energy."""
+        return tuple(play(setting, week, self.fleet, self.rules, self.law) for week in which)
 
     def tuned(self, policy: str) -> tuple[Arena, Trial | None]:
         """Tune a policy, once; the arena holds all that was tried."""

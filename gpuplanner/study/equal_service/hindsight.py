@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpuplanner.scenario import Scenario
@@ -13,45 +13,9 @@ from gpuplanner.study.equal_service.tuning import Trial
 from gpuplanner.study.equal_service.weeks import weeks
 
 
-@dataclass(frozen=True, eq=False)
-class Hindsight:
-    """The winner and the best fleet that never changes, both tuned on the judged weeks.
-
-    Attributes
-    ----------
-    policy : str
-        The winner.
-    gpu_hours : float
-        What it needed, tuned on earlier weeks [GPU h a week].
-    best : Trial or None
-        The same policy with its knobs tuned in hindsight; None where no setting holds the target, or the winner is
-        today's fleet, which has no knobs.
-    static : Trial or None
-        The best fleet that never changes, tuned in hindsight; None where it takes today's.
-    """
-
-    policy: str
-    gpu_hours: float
-    best: Trial | None
-    static: Trial | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``compare --hindsight`` shows; ``ratio`` is 1 where nothing was lost for not knowing."""
-        best = self.gpu_hours if self.best is None else self.best.gpu_hours
-        return {
-            "policy": self.policy,
-            "gpu_hours": self.gpu_hours,
-            "gpu_hours_in_hindsight": best,
-            "ratio": self.gpu_hours / best,
-            "knobs": {} if self.best is None else dict(self.best.setting.knobs),
-            "static_policy": TODAY if self.static is None else self.static.setting.policy,
-            "static_gpu_hours": None if self.static is None else self.static.gpu_hours,
-        }
-
-
 def hindsight(
     scenario: Scenario, found: Mapping[str, Any], tell: Callable[[str, Trial], object] | None = None
-) -> Hindsight:
+) -> dict[str, Any]:
     """Tune the winner, and fleets that never change, on the weeks that the winner was judged on.
 
     Nothing else is made of it: no setting that is shown anywhere was tuned on weeks that it is judged on.
@@ -64,6 +28,13 @@ def hindsight(
         :meth:`gpuplanner.study.equal_service.comparison.EqualService.to_dict`.
     tell : callable, optional
         Told of every setting that was tried.
+
+    Returns
+    -------
+    dict
+        ``policy`` and ``gpu_hours`` of the winner as it was judged, ``gpu_hours_in_hindsight`` and ``knobs`` of its
+        best setting, their ``ratio`` (1: nothing was lost for not knowing; None where no setting holds the target),
+        ``static_policy`` and ``static_gpu_hours`` of the best fleet that never changes (today's where none holds it).
     """
     drawn = weeks(scenario)
     contest = Contest(scenario, replace(drawn, tuning=drawn.judged), target_of(found, drawn), tell)
@@ -71,4 +42,14 @@ def hindsight(
     best = None if winner == TODAY else contest.tuned(winner)[1]
     static = [trial for name in STATIC if (trial := contest.tuned(name)[1]) is not None]
     hours = next(row for row in (found["today"], *found["policies"]) if row["policy"] == winner)["gpu_hours"]
-    return Hindsight(winner, hours, best, min(static, key=lambda trial: trial.gpu_hours, default=None))
+    fixed = min(static, key=lambda trial: trial.gpu_hours, default=None)
+    least = hours if winner == TODAY else None if best is None else best.gpu_hours
+    return {
+        "policy": winner,
+        "gpu_hours": hours,
+        "gpu_hours_in_hindsight": least,
+        "ratio": None if least is None else hours / least,
+        "knobs": {} if best is None else dict(best.setting.knobs),
+        "static_policy": TODAY if fixed is None else fixed.setting.policy,
+        "static_gpu_hours": found["today"]["gpu_hours"] if fixed is None else fixed.gpu_hours,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -12,21 +12,18 @@ import polars as pl
 
 from gpuplanner.hardware import GpuModel
 from gpuplanner.metrics.intervals import student_t
-from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.equal_service.contenders import Contest
 from gpuplanner.study.equal_service.judging import JudgedPolicy
-from gpuplanner.study.equal_service.play import Played, PolicySetting
+from gpuplanner.study.equal_service.play import PolicySetting
 from gpuplanner.study.equal_service.spread import (
     WEEK_DAYS,
     daily_gpu_hours,
     past_misses,
-    seconds_from,
     week_spread,
 )
-from gpuplanner.study.equal_service.target import ServiceTarget
-from gpuplanner.study.equal_service.weeks import Week, Weeks, as_known, drawn_past, usual_weeks
-from gpuplanner.study.past.history import History, history
-from gpuplanner.units import SECONDS_PER_DAY
+from gpuplanner.study.equal_service.weeks import Weeks, as_known, drawn_past, usual_weeks
+from gpuplanner.study.past.history import History, begin_of, history
 
 PROMISED_LEVEL = 0.9
 """Level of the interval of what a single week to come saves."""
@@ -102,14 +99,7 @@ class PlanError:
         }
 
 
-def plan_error(
-    scenario: Scenario,
-    drawn: Weeks,
-    today: JudgedPolicy,
-    winner: JudgedPolicy,
-    target: ServiceTarget,
-    played: Callable[[PolicySetting, Sequence[Week]], tuple[Played, ...]],
-) -> PlanError:
+def plan_error(contest: Contest, today: JudgedPolicy, winner: JudgedPolicy) -> PlanError:
     """Hold what the past promised of a winner against the weeks kept back.
 
     What it needs grows with what jobs ask for; by how much is a straight line through its weeks drawn for tuning,
@@ -117,15 +107,12 @@ def plan_error(
 
     Parameters
     ----------
-    scenario, drawn
-        Where the weeks come from.
+    contest : Contest
+        The weeks, and the service by today's waits on those to tune on.
     today, winner : JudgedPolicy
         Between which is saved.
-    target : ServiceTarget
-        The service, by today's waits on the tuning weeks.
-    played : callable
-        Plays a setting on weeks.
     """
+    drawn, played = contest.weeks, contest.played
     usual, heavy = played(winner.setting, drawn.usual), played(winner.setting, drawn.tuning)
     before = float(np.mean([week.gpu_hours for week in played(today.setting, drawn.usual[:1])]))
     asked, needed = (
@@ -136,8 +123,7 @@ def plan_error(
     slope = float(apart @ needed / max(apart @ apart, 1e-12))
     rest = needed - needed.mean() - slope * apart
     times = student_t((1 + PROMISED_LEVEL) / 2, len(rest) - 2)
-    known = history(scenario)
-    daily = _daily(known, drawn, winner.setting.view, scenario.seed)
+    daily = _daily(contest.known, drawn, winner.setting.view, contest.scenario.seed)
     days = (drawn.split - drawn.begin).days
     misses = past_misses(daily, days)
     per_share = slope * float(asked[: len(usual)].mean())
@@ -150,7 +136,7 @@ def plan_error(
         by_week=times * float(np.sqrt(rest @ rest / (len(rest) - 2))),
         days=days,
         replayed=len(misses),
-        assumed=tuple(_assumed(scenario, known, drawn, winner.setting, before, target, played)),
+        assumed=tuple(_assumed(contest, winner.setting, before)),
         realised=tuple(
             one.gpu_hours - other.gpu_hours
             for one, other in zip(today.held_back, winner.held_back, strict=True)
@@ -161,9 +147,9 @@ def plan_error(
 def _daily(known: History, drawn: Weeks, view: str, seed: int) -> np.ndarray:
     """GPU-hours that jobs asked for on each day before the split, whole GPUs by the share of their slices."""
     past = as_known(drawn_past(known), drawn.split, seed)
-    since = past.select(seconds_from(drawn.split, "submit_time").min()).item() / SECONDS_PER_DAY
-    back = min(max(int(-since), (drawn.split - drawn.begin).days), MOST_PAST_DAYS)
-    begin = drawn.split - timedelta(days=back)
+    # Of what came before the observation only what was still there at its start is known.
+    seen = max(begin_of(known.trace), drawn.split - timedelta(days=MOST_PAST_DAYS))
+    begin = min(drawn.split - timedelta(days=(drawn.split - seen).days), drawn.begin)
     profiles = past[f"profile_{view}"].unique().drop_nulls().to_list()
     share = _shares(known.fleet.board, profiles)
     size = pl.col(f"profile_{view}").replace_strict(share, default=0.0, return_dtype=pl.Float64)
@@ -174,16 +160,9 @@ def _shares(board: GpuModel, profiles: Sequence[str]) -> dict[str, float]:
     return {name: 1.0 if name == WHOLE_GPU else board.share(name) for name in profiles}
 
 
-def _assumed(
-    scenario: Scenario,
-    known: History,
-    drawn: Weeks,
-    setting: PolicySetting,
-    before: float,
-    target: ServiceTarget,
-    played: Callable[[PolicySetting, Sequence[Week]], tuple[Played, ...]],
-) -> Iterator[Assumed]:
+def _assumed(contest: Contest, setting: PolicySetting, before: float) -> Iterator[Assumed]:
     """The setting on the same weeks where jobs are right-sized otherwise; no row where none is."""
+    scenario, known, drawn = contest.scenario, contest.known, contest.weeks
     if setting.view != "rightsized" or not known.fleet.can_be_cut:
         return
     others = [
@@ -193,9 +172,9 @@ def _assumed(
     ]
     others.append(("evidence_share", *_by_own_evidence(known)))
     for name, value, other in others:
-        weeks = played(setting, usual_weeks(scenario, other, drawn.begin, drawn.split))
+        weeks = contest.played(setting, usual_weeks(scenario, other, drawn.begin, drawn.split))
         saving = before - float(np.mean([week.gpu_hours for week in weeks]))
-        yield Assumed(name, value, saving, target.met(weeks))
+        yield Assumed(name, value, saving, contest.target.met(weeks))
 
 
 def _by_own_evidence(known: History) -> tuple[float, History]:

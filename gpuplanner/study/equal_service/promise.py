@@ -27,6 +27,8 @@ UNKNOWN = (
     "judged_from",
     "judged_to",
     "tuned_for_times_the_jobs",
+    "promised",
+    "coverage",
 )
 SAVINGS = (
     "saving_gpu_hours_per_week", "saving_low", "saving_high", "saving_over_static", "saving_at_todays_wait",
@@ -83,7 +85,7 @@ def promise(scenario: Scenario) -> Mapping[str, Any]:
     Examples
     --------
     >>> found = promise(Scenario(month="2026-02", history_days=3))
-    >>> found["winner"], found["reason"].split(";")[0][-49:]
+    >>> found["winner"], found["reason"].split(";")[0][-52:]
     (None, 'tuned on the earlier one and judged on the later one')
     """
     try:
@@ -91,7 +93,8 @@ def promise(scenario: Scenario) -> Mapping[str, Any]:
     except ScenarioError as refused:
         service = {"minutes": scenario.wait_minutes, "quantile": scenario.wait_quantile, "by_class": []}
         return {
-            "target": service, "policies": [], "frontier": [], "release_unit": scenario.release_unit,
+            "target": service, "policies": [], "frontier": [], "levers": [], "realised": [],
+            "release_unit": scenario.release_unit,
             **dict.fromkeys((*UNKNOWN, *SAVINGS)), "reason": str(refused), "note": waits_check(scenario).sentence,
         }  # fmt: skip
     return promise_of(scenario)

@@ -169,6 +169,15 @@ def usual_weeks(scenario: Scenario, known: History, begin: datetime, split: date
     return tuple(_drawn(past, (begin, split), scenario, known, number, 0) for number in range(TUNING_WEEKS))
 
 
+def grown_weeks(
+    scenario: Scenario, known: History, drawn: Weeks, factor: float, count: int
+) -> tuple[Week, ...]:
+    """Weeks drawn from the days that are judged, with so many times the jobs."""
+    grown = replace(scenario, arrival_scale=scenario.arrival_scale * factor)
+    past = drawn_past(known)
+    return tuple(_drawn(past, (drawn.split, drawn.end), grown, known, number, 1) for number in range(count))
+
+
 def drawn_past(known: History) -> pl.DataFrame:
     """Jobs of the past with the number of their size class."""
     return past_jobs(known).with_columns(size=size_class("profile_requested", "instances_requested"))

@@ -74,6 +74,45 @@ def what_to_set(found: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{count} GPUs: {'not cut' if layout == 'gpu' else layout}"
 
 
+def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the saving rests on: promised and realised, assumptions, hindsight and growth, a sentence each.
+
+    Yields
+    ------
+    str
+        Only what the comparison has.
+
+    Examples
+    --------
+    >>> promised = {"saving": 6400.0, "low": 5400.0, "high": 7400.0, "level": 0.9, "assumptions": []}
+    >>> for line in how_sure({"promised": promised, "realised": [6300.0, 4900.0]}): print(line)
+    Promised from the weeks before: 6,400 GPU-hours saved in a week, 5,400 to 7,400 in 9 of 10; realised: 6,300; 4,900.
+    """
+    promised = found.get("promised")
+    if promised:
+        realised = "; ".join(f"{saved:,.0f}" for saved in found["realised"]) or "no whole week was kept back"
+        yield (
+            f"Promised from the weeks before: {promised['saving']:,.0f} GPU-hours saved in a week, "
+            f"{promised['low']:,.0f} to {promised['high']:,.0f} in 9 of 10; realised: {realised}."
+        )
+        for row in promised["assumptions"]:
+            held = "" if row["holds_target"] else ", and the target is missed"
+            yield f"With {row['assumption']} {row['value']:.2g} it would be {row['saving']:,.0f}{held}."
+    past = found.get("hindsight")
+    if past and past["ratio"] is not None:
+        yield (
+            f"In hindsight {past['policy']} would need {past['gpu_hours_in_hindsight']:,.0f} GPU-hours; it needs "
+            f"{past['ratio']:.2f} times that. The best fleet that never changes would need "
+            f"{past['static_gpu_hours']:,.0f}."
+        )
+    for row in found.get("growth", ()):
+        last = row["todays_fleet_until"]
+        until = (
+            "below half of today's arrivals" if last is None else f"up to {last:.2f} times today's arrivals"
+        )
+        yield f"Run as {row['policy']}, today's GPUs hold the target {until}."
+
+
 def target_in_words(found: Mapping[str, Any]) -> str:
     """The service, with the classes that wait longer today than was asked for.
 

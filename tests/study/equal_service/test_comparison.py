@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuplanner.cost import power_model
 from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar
 from gpuplanner.study.equal_service.comparison import EqualService, equal_service
+from gpuplanner.study.equal_service.growth import growth
+from gpuplanner.study.equal_service.hindsight import hindsight
+from gpuplanner.study.equal_service.levers import levers
 from gpuplanner.study.equal_service.play import PolicySetting, play
 from gpuplanner.study.equal_service.target import wait_quantile
 from gpuplanner.study.equal_service.weeks import weeks
@@ -99,6 +103,58 @@ def test_waits_of_a_row_are_those_of_its_jobs(found: EqualService, shown: dict[s
         weeks_of = found.judged(row["policy"]).weeks
         assert row["wait_quantile_min"] == pytest.approx(wait_quantile(weeks_of, None, 0.95) / 60, abs=1e-6)
         assert sum(part["jobs"] for part in row["by_class"]) == sum(len(week.waits_s) for week in weeks_of)
+
+
+def test_levers_sum_to_the_saving_in_both_orders(found: EqualService, shown: dict[str, Any]) -> None:
+    saved = shown["saving_gpu_hours_per_week"]
+    for name in ("saved", "saved_reverse"):
+        assert sum(row[name] for row in shown["levers"]) == pytest.approx(saved)
+        assert all(row[name] >= 0 for row in shown["levers"])
+    assert shown["levers"][-1]["gpu_hours"] == pytest.approx(found.judged(found.winner).gpu_hours.mean())
+    still = found.judged("static_mig")
+    booked = {row.lever: row for row in levers(found.today, [still], still)}
+    assert booked["change layouts"].saved == booked["change layouts"].saved_reverse == 0.0
+    assert sum(row.saved for row in booked.values()) == pytest.approx(
+        (found.today.gpu_hours - still.gpu_hours).mean()
+    )
+
+
+def test_realised_savings_are_those_of_the_weeks_kept_back(
+    found: EqualService, shown: dict[str, Any]
+) -> None:
+    best = found.judged(found.winner)
+    assert shown["realised"] == pytest.approx(
+        [64 * 168 - week.gpu_hours for week in best.held_back], abs=1e-5
+    )
+    promised = shown["promised"]
+    inside = [promised["low"] <= saved <= promised["high"] for saved in shown["realised"]]
+    assert shown["coverage"] == np.mean(inside)
+    assert {row["assumption"] for row in promised["assumptions"]} == {"headroom", "evidence_share"}
+    looser = {
+        row["value"]: row["saving"] for row in promised["assumptions"] if row["assumption"] == "headroom"
+    }
+    assert looser[0.25] <= looser[0.0]
+
+
+def test_energy_lies_between_all_idle_and_all_at_the_rating(shown: dict[str, Any]) -> None:
+    law = power_model("H100-80GB-SXM5")
+    for row in (shown["today"], *shown["policies"]):
+        assert law.idle_w * row["gpu_hours"] / 1000 < row["gpu_kwh"] < law.tdp_w * row["gpu_hours"] / 1000
+    rows = {row["policy"]: row["gpu_kwh"] for row in (shown["today"], *shown["policies"])}
+    assert rows["reactive"] < rows["today"]
+
+
+def test_in_hindsight_the_winner_needs_no_more_and_growth_needs_no_less(shown: dict[str, Any]) -> None:
+    past = hindsight(SAMPLE, shown)
+    assert past["ratio"] >= 1 - 1e-9
+    assert (
+        past["static_gpu_hours"] >= shown["policies"][1]["gpu_hours"] or past["static_policy"] != "static_mig"
+    )
+    for row in growth(SAMPLE, shown):
+        sizes = [size["gpus"] for size in row["gpus"]]
+        assert sizes == sorted(sizes)
+        assert all(size["gpus_low"] <= size["gpus"] <= size["gpus_high"] for size in row["gpus"])
+        assert row["todays_fleet_until"] >= (1.0 if row["policy"] == "today" else 0.9)
 
 
 def test_too_short_a_history_and_an_unknown_policy_are_refused() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from gpuplanner.study.equal_service.play import Played
 from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, pooled_classes
+from gpuplanner.study.equal_service.spread import heavy_week, past_misses, week_spread
 from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
-from gpuplanner.study.equal_service.spread import heavy_week
 
 
 def week(waits_min: list[float], size: list[int]) -> Played:
@@ -50,3 +50,18 @@ def test_nine_of_ten_weeks_to_come_ask_for_no_more_than_a_heavy_week() -> None:
     days = rng.normal(100.0, 15.0, (2000, 21))
     below = [run[14:].mean() <= heavy_week(run[:14]) * run[:14].mean() for run in days]
     assert 0.88 <= np.mean(below) <= 0.96  # alike neighbours are counted where chance made some
+
+
+def test_nine_of_ten_weeks_to_come_lie_within_the_spread_of_the_days_seen() -> None:
+    rng = np.random.default_rng(6)
+    days = rng.normal(100.0, 15.0, (2000, 21))
+    inside = [abs(run[14:].mean() / run[:14].mean() - 1) <= week_spread(run[:14], level=0.9) for run in days]
+    assert 0.87 <= np.mean(inside) <= 0.96
+
+
+def test_past_misses_are_those_of_every_week_after_a_week() -> None:
+    daily = np.random.default_rng(7).gamma(4.0, 10.0, 30)
+    found = past_misses(daily, 14)
+    assert len(found) == 30 - 14 + 1
+    assert found[3] == pytest.approx(daily[10:17].mean() / daily[0:10].mean() - 1)
+    assert found[-1] == pytest.approx(daily[23:30].mean() / daily[9:23].mean() - 1)

@@ -16,9 +16,11 @@ from gpuplanner.study.equal_service.play import PolicySetting, measure_week, pla
 from gpuplanner.study.equal_service.static_fleets import tune_static_mig, tune_static_whole
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena
-from gpuplanner.study.equal_service.weeks import Week, weeks
+from gpuplanner.study.equal_service.weeks import Week, as_known, drawn_past, weeks
+from gpuplanner.study.past.history import history
 
 BOARD = "H100-80GB-SXM5"
+SAMPLE = Scenario(month="2026-02", replications=3)
 
 
 def made_week(jobs: pl.DataFrame, *, days: int = 7) -> Week:
@@ -137,7 +139,7 @@ def test_a_job_that_never_starts_has_waited_to_the_end() -> None:
 
 
 def test_nothing_is_tuned_on_what_it_is_judged_on() -> None:
-    drawn = weeks(Scenario(month="2026-02", replications=3))
+    drawn = weeks(SAMPLE)
     tuned, judged = (
         {job.split("#")[0] for week in side for job in week.asked["whole"]["job_id"] if "#open" not in job}
         for side in (drawn.tuning, drawn.judged)
@@ -146,3 +148,15 @@ def test_nothing_is_tuned_on_what_it_is_judged_on() -> None:
     assert judged
     assert not {job.split("+")[0] for job in tuned} & {job.split("+")[0] for job in judged}
     assert len(drawn.held_back) == 2
+
+
+def test_what_ends_after_the_weeks_to_tune_on_says_nothing_of_its_end() -> None:
+    known, drawn = history(SAMPLE), weeks(SAMPLE)
+    past = drawn_past(known)
+    ends = pl.col("submit_time") + pl.duration(microseconds=pl.col("run_s") * 1e6)
+    longer = past.with_columns(
+        run_s=pl.when(ends > drawn.split).then(pl.col("run_s") + 1e5).otherwise("run_s")
+    )
+    one, other = (as_known(jobs, drawn.split, 1)["run_s"] for jobs in (past, longer))
+    assert one.equals(other)
+    assert (past.filter(pl.col("submit_time") < drawn.split)["run_s"] != one).any()
