@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from gpuplanner.catalog import parameter
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules
-from gpuplanner.study.equal_service.calendars import (
+from gpuplanner.study.equal_service.play import Played, PolicySetting, play
+from gpuplanner.study.equal_service.policies.calendars import (
     CALENDAR,
     CALENDAR_RESERVE,
     CalendarMaker,
@@ -18,9 +19,8 @@ from gpuplanner.study.equal_service.calendars import (
     tune_calendar,
     tune_calendar_reserve,
 )
-from gpuplanner.study.equal_service.node_pools import AUTOSCALED_POOLS, tune_pools
-from gpuplanner.study.equal_service.play import Played, PolicySetting, play
-from gpuplanner.study.equal_service.reactive import (
+from gpuplanner.study.equal_service.policies.node_pools import AUTOSCALED_POOLS, tune_pools
+from gpuplanner.study.equal_service.policies.reactive import (
     COMMITMENT,
     CUT_ON_DEMAND,
     REACTIVE,
@@ -31,13 +31,13 @@ from gpuplanner.study.equal_service.reactive import (
     tune_cut_on_demand,
     tune_reacting,
 )
-from gpuplanner.study.equal_service.size_classes import pooled_classes
-from gpuplanner.study.equal_service.static_fleets import (
+from gpuplanner.study.equal_service.policies.static_fleets import (
     STATIC_MIG,
     STATIC_WHOLE,
     tune_static_mig,
     tune_static_whole,
 )
+from gpuplanner.study.equal_service.size_classes import pooled_classes
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena, Trial
 from gpuplanner.study.equal_service.weeks import Week, Weeks

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.equal_service.calendars import CALENDAR, CALENDAR_RESERVE
 from gpuplanner.study.equal_service.contenders import TODAY
 from gpuplanner.study.equal_service.judging import JudgedPolicy
-from gpuplanner.study.equal_service.node_pools import AUTOSCALED_POOLS
-from gpuplanner.study.equal_service.reactive import COMMITMENT, CUT_ON_DEMAND, REACTIVE, WHOLE_ON_OFF
-from gpuplanner.study.equal_service.static_fleets import STATIC_MIG, STATIC_WHOLE
+from gpuplanner.study.equal_service.policies.calendars import CALENDAR, CALENDAR_RESERVE
+from gpuplanner.study.equal_service.policies.node_pools import AUTOSCALED_POOLS
+from gpuplanner.study.equal_service.policies.reactive import COMMITMENT, CUT_ON_DEMAND, REACTIVE, WHOLE_ON_OFF
+from gpuplanner.study.equal_service.policies.static_fleets import STATIC_MIG, STATIC_WHOLE
 
 SIZE, RIGHT_SIZE, CUT = "size the fleet", "right-size", "cut"
 CHANGE, SWITCH_OFF, REACT = "change layouts", "switch off", "react"

@@ -11,9 +11,9 @@ import pytest
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-from gpuplanner.study.equal_service.calendars import hourly_peaks
 from gpuplanner.study.equal_service.play import PolicySetting, measure_week, play
-from gpuplanner.study.equal_service.static_fleets import tune_static_mig, tune_static_whole
+from gpuplanner.study.equal_service.policies.calendars import hourly_peaks
+from gpuplanner.study.equal_service.policies.static_fleets import tune_static_mig, tune_static_whole
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena
 from gpuplanner.study.equal_service.weeks import Week, as_known, drawn_past, weeks

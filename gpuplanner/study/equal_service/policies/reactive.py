@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gpuplanner.hardware import GpuModel
 from gpuplanner.simulate import Fleet, OnDemand, Release
-from gpuplanner.study.equal_service.calendars import HOURS, HourlyPeaks
 from gpuplanner.study.equal_service.play import PolicySetting
+from gpuplanner.study.equal_service.policies.calendars import HOURS, HourlyPeaks
 from gpuplanner.study.equal_service.tuning import Arena, Trial, cheaper_of
 from gpuplanner.study.equal_service.weeks import WARM_UP_DAYS, Week
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE

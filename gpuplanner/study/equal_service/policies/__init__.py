@@ -1,0 +1,1 @@
+"""Policies and how each is tuned: fixed fleets, calendars, reacting ones, pools of nodes."""
