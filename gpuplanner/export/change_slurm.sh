@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # MIG layout change planned for @TIME@, board @BOARD@, on a Slurm cluster.
 #
+#   bash FILE reserve TIME   reserve the nodes from TIME (as 'date -d' reads it) on: jobs that could run past it start
+#                            elsewhere; the index says from when on, 'apply' ends it
 #   bash FILE apply     drain, wait until empty, cut, install the new lines, reconfigure, compare, resume
 #   bash FILE verify    compare each node with the plan; changes nothing
 #
@@ -78,14 +80,21 @@ compare() { # NODE
 }
 
 verb="${1:-}"
-[[ $# == 1 && "$verb" =~ ^(apply|verify)$ ]] || {
-  echo "usage: bash $0 apply|verify" >&2
+[[ ($# == 1 && "$verb" =~ ^(apply|verify)$) || ($# == 2 && "$verb" == reserve) ]] || {
+  echo "usage: bash $0 apply|verify, or bash $0 reserve TIME" >&2
   exit 2
 }
+readonly reservation='gpuplanner-@NAME@'
+if [[ "$verb" == reserve ]]; then
+  start=$(date -d "$2" +%Y-%m-%dT%H:%M:%S)
+  scontrol create reservation reservationname="$reservation" starttime="$start" duration=infinite users=root \
+    flags=maint,ignore_jobs nodes="$(IFS=,; echo "${nodes[*]}")"
+  exit
+fi
 if [[ "$verb" == apply ]]; then
   [[ -n "${INSTALL:-}" ]] || fail "INSTALL must name the command that merges @LINES@ into slurm.conf."
   for node in "${nodes[@]}"; do
-    scontrol update nodename="$node" state=drain reason='gpuplanner @TIME@'
+    scontrol update nodename="$node" state=drain reason='gpuplanner @NAME@'
   done
   for node in "${nodes[@]}"; do wait_until_empty "$node"; done
   for node in "${nodes[@]}"; do cut_node "$node" "${config[$node]}"; done
@@ -95,4 +104,7 @@ fi
 for node in "${nodes[@]}"; do compare "$node"; done
 if [[ "$verb" == apply ]]; then
   for node in "${nodes[@]}"; do scontrol update nodename="$node" state=resume; done
+  if scontrol show reservation "$reservation" >/dev/null 2>&1; then
+    scontrol delete reservationname="$reservation"
+  fi
 fi

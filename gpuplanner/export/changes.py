@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.export.states import NodeState, node_states
+from gpuplanner.export.states import NodeState, file_stamp, node_states, stamp, states_at
 from gpuplanner.hardware import ChangeCost, Reconfiguration, minutes
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 
-def node_changes(plan: pl.DataFrame) -> dict[datetime, dict[str, tuple[NodeState | None, NodeState]]]:
-    """Nodes that are cut anew at each time, with the state before (None if the plan says nothing) and after.
+@dataclass(frozen=True, slots=True)
+class LayoutChange:
+    """Nodes that are cut anew together, at one time or at several.
 
     Parameters
     ----------
-    plan : polars.DataFrame
-        A plan that :func:`~gpuplanner.export.states.checked_plan` returned.
+    times : tuple of datetime
+        When; the fleet looks the same before, and the same afterwards, each time.
+    nodes : mapping of str to (NodeState or None, NodeState)
+        State before (None if the plan says nothing) and after, by node.
     """
+
+    times: tuple[datetime, ...]
+    nodes: Mapping[str, tuple[NodeState | None, NodeState]]
+
+    @property
+    def name(self) -> str:
+        """Name of its files, by the first time."""
+        return f"change-{file_stamp(self.times[0])}"
+
+    @property
+    def stamps(self) -> str:
+        """Its times, for people."""
+        return ", ".join(map(stamp, self.times))
+
+
+def layout_changes_of(plan: pl.DataFrame) -> list[LayoutChange]:
+    """List the changes of a plan that :func:`~gpuplanner.export.states.checked_plan` returned, by their first time."""
     anew = set(plan.filter("changed").select("node", "slot_start").iter_rows())
-    found: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
+    at: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
     for node, states in node_states(plan).items():
         before: NodeState | None = None
         for time, state in states.items():
-            if (node, time) in anew and before != state.cut:
-                found.setdefault(time, {})[node] = (before, state.cut)
-            before = state.cut
-    return dict(sorted(found.items()))
+            # At first the plan only says what is cut anew; what stays is as it is.
+            if before != state and (before is not None or (node, time) in anew):
+                at.setdefault(time, {})[node] = (before, state)
+            before = state
+    alike: dict[tuple[object, ...], tuple[list[datetime], dict[str, tuple[NodeState | None, NodeState]]]] = {}
+    for time, nodes in sorted(at.items()):
+        key = (tuple(nodes.items()), tuple(states_at(plan, time).items()))
+        alike.setdefault(key, ([], nodes))[0].append(time)
+    return [LayoutChange(tuple(times), nodes) for times, nodes in alike.values()]
 
 
 def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: NodeState) -> str:

@@ -14,9 +14,9 @@ from importlib import resources
 import polars as pl
 
 from gpuplanner.errors import GeometryError, OutputError, examples, message
-from gpuplanner.export.changes import change_note, node_changes
+from gpuplanner.export.changes import change_note, layout_changes_of
 from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp
+from gpuplanner.export.states import NodeState, checked_plan
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -90,7 +90,7 @@ def to_change_scripts(
     name: str = CONFIG_MAP,
     namespace: str = NAMESPACE,
 ) -> dict[str, str]:
-    """Print a script for each time at which some node is cut anew.
+    """Print a script for each change of the layouts of some nodes; changes that are alike have one together.
 
     For each node a script cordons, waits for GPU work to end, drains, labels, waits for the MIG manager,
     compares what the node then offers with the plan, and uncordons. Its verb ``rollback`` gives back the
@@ -110,7 +110,7 @@ def to_change_scripts(
     Returns
     -------
     dict of str to str
-        Bash script by file name, ``change-<time>.sh``, in the order of time. Every name in it is checked and
+        Bash script by file name, ``change-<first time>.sh``, in the order of time. Every name in it is checked and
         quoted.
 
     Raises
@@ -128,9 +128,10 @@ def to_change_scripts(
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     frame_text = (resources.files("gpuplanner.export") / "change.sh").read_text(encoding="utf-8")
     scripts: dict[str, str] = {}
-    for time, nodes in node_changes(frame).items():
+    for one in layout_changes_of(frame):
+        nodes = one.nodes
         parts = {
-            "TIME": stamp(time),
+            "TIME": one.stamps,
             "BOARD": board.name,
             "CONFIG_MAP": name,
             "NAMESPACE": namespace,
@@ -143,7 +144,7 @@ def to_change_scripts(
         text = frame_text
         for key, value in parts.items():
             text = text.replace(f"@{key}@", value)
-        scripts[f"change-{file_stamp(time)}.sh"] = text
+        scripts[f"{one.name}.sh"] = text
     return scripts
 
 
@@ -157,7 +158,7 @@ def allocatable(state: NodeState) -> dict[str, int]:
     """
     found = {
         "nvidia.com/gpu" if profile == WHOLE_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
-        for profile, count in state.cut.totals.items()
+        for profile, count in state.totals.items()
     }
     return dict(sorted(found.items()))
 

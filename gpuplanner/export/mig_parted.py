@@ -104,7 +104,7 @@ def named_configs(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, t
     """
     found: dict[str, tuple[NodeState, list[str]]] = {}
     for node, states in node_states(plan, at).items():
-        for state in dict.fromkeys(state.cut for state in states.values()):
+        for state in dict.fromkeys(states.values()):
             same, nodes = found.setdefault(state.config_name, (state, []))
             assert same == state, "two states share a digest"
             nodes.append(node)

@@ -15,8 +15,8 @@ import polars as pl
 
 from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.export.changes import change_note, node_changes
-from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at, switch_times
+from gpuplanner.export.changes import LayoutChange, change_note, layout_changes_of
+from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -39,7 +39,7 @@ def to_slurm_files(
     gres_type: str | None = None,
     change: ChangeCost | None = None,
 ) -> dict[str, str]:
-    """Print gres.conf, and the lines of slurm.conf for each time at which some range of the plan begins.
+    """Print gres.conf, and the lines of slurm.conf with the script for each change; alike ones have one together.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ def to_slurm_files(
     -------
     dict of str to str
         Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``slurm-<time>.conf``
-        in the order of time, and ``change-<time>.sh`` for each time at which some node is cut anew.
+        from the first time of the plan on, in the order of time, and ``change-<time>.sh`` for each of them at which
+        some node is cut anew.
 
     Raises
     ------
@@ -63,13 +64,14 @@ def to_slurm_files(
     whole = _checked_type(board, gres_type)
     cost = ChangeCost.of(board) if change is None else change.on(board)
     frame = checked_plan(plan, board)
-    lines = {
-        f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in switch_times(frame)
-    }
+    changes = layout_changes_of(frame)
+    first = min(frame["slot_start"])
+    times = dict.fromkeys([first, *(one.times[0] for one in changes)])
+    lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: _resource(STATIC_GRES)}
         | lines
-        | _change_scripts(frame, cost, board, whole)
+        | {f"{one.name}.sh": _change_script(frame, one, cost, board, whole) for one in changes}
     )
 
 
@@ -94,7 +96,8 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     str
         ``GresTypes`` and one ``NodeName`` line per node. ``AccountingStorageTRES`` with the types of the whole plan
         is a comment, since slurmctld stops at it where there is no slurmdbd. Comments state the layout of each GPU,
-        so that the file can be proved again. GPUs that are not needed are left out of the counts.
+        so that the file can be proved again. GPUs that are not needed count as they are cut: which nodes go while they
+        are idle is up to Slurm's power saving.
 
     Raises
     ------
@@ -118,31 +121,28 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
 
 
-def _change_scripts(frame: pl.DataFrame, cost: ChangeCost, board: GpuModel, whole: str) -> dict[str, str]:
-    """A script for each time at which some node is cut anew, by file name."""
-    scripts: dict[str, str] = {}
-    for time, nodes in node_changes(frame).items():
-        states = states_at(frame, time)
-        steps = [
-            f"config[{node}]={shlex.quote(after.config_name)}\n"
-            f"gres[{node}]={shlex.quote(','.join(sorted(_counts(states[node], whole))) or 'null')}"
-            for node, (_, after) in nodes.items()
-        ]
-        parts = {
-            "TIME": stamp(time),
-            "BOARD": board.name,
-            "LINES": f"slurm-{file_stamp(time)}.conf",
-            "NODES": " ".join(nodes),
-            "NOTES": "\n".join(
-                change_note(cost, node, before, after) for node, (before, after) in nodes.items()
-            ),
-            "STEPS": "\n".join(steps),
-        }
-        text = _resource("change_slurm.sh")
-        for key, value in parts.items():
-            text = text.replace(f"@{key}@", value)
-        scripts[f"change-{file_stamp(time)}.sh"] = text
-    return scripts
+def _change_script(
+    frame: pl.DataFrame, one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: str
+) -> str:
+    """The script of a change."""
+    steps = [
+        f"config[{node}]={shlex.quote(after.config_name)}\n"
+        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))) or 'null')}"
+        for node, (_, after) in one.nodes.items()
+    ]
+    parts = {
+        "TIME": one.stamps,
+        "BOARD": board.name,
+        "NAME": one.name,
+        "LINES": f"slurm-{file_stamp(one.times[0])}.conf",
+        "NODES": " ".join(one.nodes),
+        "NOTES": "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items()),
+        "STEPS": "\n".join(steps),
+    }
+    text = _resource("change_slurm.sh")
+    for key, value in parts.items():
+        text = text.replace(f"@{key}@", value)
+    return text
 
 
 def _resource(name: str) -> str:

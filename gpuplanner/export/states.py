@@ -37,11 +37,6 @@ class NodeState:
     gpus: tuple[tuple[int, str], ...]
 
     @property
-    def cut(self) -> NodeState:
-        """The state as a cutting tool sees it: a GPU that is not needed is one that is not cut."""
-        return NodeState(tuple((gpu, WHOLE_GPU if layout == OFF else layout) for gpu, layout in self.gpus))
-
-    @property
     def totals(self) -> dict[str, int]:
         """Instances (and whole GPUs) on the node, whole GPUs first, then largest first."""
         return dict(_totals(self))
@@ -66,10 +61,9 @@ class NodeState:
         >>> NodeState(((0, "3g.40gb:1,1g.10gb+me:1"), (1, "gpu"))).config_name
         '1xgpu_1x3g.40gb_1x1g.10gb.me_802db64e3e'
         """
-        state = self.cut
-        digest = hashlib.sha256(";".join(f"{g}={layout}" for g, layout in state.gpus).encode()).hexdigest()
+        digest = hashlib.sha256(";".join(f"{g}={layout}" for g, layout in self.gpus).encode()).hexdigest()
         name = ""
-        for profile, count in state.totals.items():
+        for profile, count in self.totals.items():
             part = f"{count}x{profile.replace('+', '.')}_"
             if len(name) + len(part) + _DIGEST <= MAX_LABEL:
                 name += part
@@ -78,6 +72,8 @@ class NodeState:
 
 def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
+
+    A GPU that is off stays cut as it was, at first whole: who switches GPUs off does not cut them.
 
     Raises
     ------
@@ -92,12 +88,9 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     board = as_board(board)
     canonical = {text: _proved(board, text) for text in frame["layout"].unique().sort()}
     _check_nodes(frame["node"].unique().sort().to_list())
-    return frame.with_columns(pl.col("layout").replace_strict(canonical, return_dtype=pl.String))
-
-
-def switch_times(plan: pl.DataFrame) -> list[datetime]:
-    """Times at which a range of some GPU begins, ascending."""
-    return plan["slot_start"].unique().sort().to_list()
+    layout = pl.col("layout").replace_strict(canonical, return_dtype=pl.String)
+    held = pl.when(layout != OFF).then(layout).forward_fill().over("node", "gpu")
+    return frame.with_columns(layout=held.fill_null(WHOLE_GPU))
 
 
 def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:

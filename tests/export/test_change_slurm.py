@@ -24,6 +24,9 @@ COMMANDS = {
 case "$1 ${2:-}" in
   "show node") echo "NodeName=$3 CoresPerSocket=1"
     echo "   Gres=$(cat "$CLUSTER/$3/gres")"; echo "   State=$(cat "$CLUSTER/$3/state") Weight=1" ;;
+  "create "*) echo "$*" >"$CLUSTER/reservation" ;;
+  "show reservation") [[ -e "$CLUSTER/reservation" ]] ;;
+  "delete "*) rm "$CLUSTER/reservation" ;;
   "update "*) node=${2#nodename=}; state=${3#state=}; case $state in
     drain) echo IDLE+DRAIN ;; resume) echo IDLE ;; esac >"$CLUSTER/$node/state" ;;
   "reconfigure "*) for node in n1 n2; do
@@ -51,7 +54,9 @@ class Cluster:
             (folder / name).write_text(text)
         for node in ("n1", "n2"):
             (folder / node).mkdir()
-        self.write("n2", state="IDLE", jobs="", gres="gpu:t:2(S:0)", next="gpu:t_1g.10gb:7(S:0-1)")
+        self.write(
+            "n2", state="IDLE", jobs="", gres="gpu:t:2(S:0)", next="gpu:t:1(S:0),gpu:t_1g.10gb:7(S:0-1)"
+        )
 
     def write(self, node: str, **files: str) -> None:
         for name, text in files.items():
@@ -88,11 +93,11 @@ def test_order_of_a_change(cluster: Cluster, plan: pl.DataFrame) -> None:
     """A controller that hears of the new devices before the cut drains the node for good."""
     done = cluster.run("apply")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "n2: IDLE+DRAIN, gpu:t_1g.10gb:7\n"
+    assert done.stdout == "n2: IDLE+DRAIN, gpu:t:1,gpu:t_1g.10gb:7\n"
     config = "1xgpu_7x1g.10gb_2660f7c36d"
     assert config in to_mig_parted(plan, BOARD)
     assert cluster.log() == [
-        "scontrol update nodename=n2 state=drain reason=gpuplanner 2026-11-02T08:00:00Z",
+        "scontrol update nodename=n2 state=drain reason=gpuplanner change-20261102T080000Z",
         f"ssh n2 nvidia-mig-parted apply -f /etc/nvidia-mig-manager/config.yaml -c {config}",
         f"install-lines {cluster.folder}/slurm-{MORNING}.conf",
         "scontrol reconfigure",
@@ -100,6 +105,17 @@ def test_order_of_a_change(cluster: Cluster, plan: pl.DataFrame) -> None:
     ]
     assert cluster.run("verify").returncode == 0
     assert len(cluster.log()) == 5
+
+
+def test_a_reservation_ahead_lasts_until_the_change_is_made(cluster: Cluster) -> None:
+    assert cluster.run("reserve", "2026-11-02T08:00:00").returncode == 0
+    assert cluster.log() == [
+        "scontrol create reservation reservationname=gpuplanner-change-20261102T080000Z "
+        "starttime=2026-11-02T08:00:00 duration=infinite users=root flags=maint,ignore_jobs nodes=n2"
+    ]
+    assert cluster.run("apply").returncode == 0
+    assert cluster.log()[-1] == "scontrol delete reservationname=gpuplanner-change-20261102T080000Z"
+    assert cluster.run("reserve").returncode == 2
 
 
 def test_running_jobs_are_waited_for(cluster: Cluster) -> None:
@@ -113,8 +129,11 @@ def test_running_jobs_are_waited_for(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ({"next": "gpu:t_1g.10gb:6"}, "expected 'gpu:t_1g.10gb:7', Slurm has 'gpu:t_1g.10gb:6'"),
-        ({"next": "gpu:t_1g.10gb:7", "state": "IDLE+DRAIN+INVALID_REG"}, "in state IDLE+DRAIN+INVALID_REG"),
+        ({"next": "gpu:t:1,gpu:t_1g.10gb:6"}, "gpu:t_1g.10gb:7', Slurm has 'gpu:t:1,gpu:t_1g.10gb:6'"),
+        (
+            {"next": "gpu:t:1,gpu:t_1g.10gb:7", "state": "IDLE+DRAIN+INVALID_REG"},
+            "in state IDLE+DRAIN+INVALID_REG",
+        ),
     ],
 )
 def test_a_node_that_is_not_as_planned_is_not_resumed(
@@ -153,7 +172,19 @@ def test_a_script_for_each_time_with_a_cut(
     ]
     assert "readonly nodes=(n1 n2)" in files["change-20261102T000000Z.sh"]
     assert "readonly nodes=(n2)" in files[f"change-{MORNING}.sh"]
-    assert "gres[n2]=gpu:nvidia_h100_80gb_hbm3_1g.10gb:7" in files[f"change-{MORNING}.sh"]
-    unused = make_plan([("n1", 0, 0, 1, "1g.10gb:7", False), ("n1", 0, 1, 2, "off", True)])
-    script = to_slurm_files(unused, BOARD)["change-20261102T010000Z.sh"]
-    assert "gres[n1]=null" in script
+    types = "gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7"
+    assert f"gres[n2]={types}" in files[f"change-{MORNING}.sh"]
+
+
+def test_changes_that_are_alike_have_one_script(make_plan: Callable[..., pl.DataFrame]) -> None:
+    """Cut by day and whole by night: one script for all mornings, one for all evenings."""
+    hours = [(0, 8, "gpu"), (8, 20, "1g.10gb:7"), (20, 32, "gpu"), (32, 44, "1g.10gb:7"), (44, 56, "gpu")]
+    rows = [("n1", 0, start, end, layout, layout != "gpu") for start, end, layout in hours]
+    scripts = {
+        name: text
+        for name, text in to_slurm_files(make_plan(rows), BOARD).items()
+        if name.startswith("change")
+    }
+    assert list(scripts) == [f"change-{MORNING}.sh", "change-20261102T200000Z.sh"]
+    assert "for 2026-11-02T20:00:00Z, 2026-11-03T20:00:00Z," in scripts["change-20261102T200000Z.sh"]
+    assert "gres[n1]=gpu:nvidia_h100_80gb_hbm3:1\n" in scripts["change-20261102T200000Z.sh"]

@@ -35,8 +35,8 @@ GresTypes=gpu
 # n1 gpu 1: 3g.40gb:1,2g.20gb:1,1g.10gb:2
 NodeName=n1 Gres=gpu:TYPE:1,gpu:TYPE_3g.40gb:1,gpu:TYPE_2g.20gb:1,gpu:TYPE_1g.10gb:2
 # n2 gpu 0: 1g.10gb:7
-# n2 gpu 1: off
-NodeName=n2 Gres=gpu:TYPE_1g.10gb:7
+# n2 gpu 1: gpu
+NodeName=n2 Gres=gpu:TYPE:1,gpu:TYPE_1g.10gb:7
 """.replace("TYPE", "nvidia_h100_80gb_hbm3")
 
 
@@ -117,11 +117,15 @@ def test_types_that_slurm_could_mistake(plan: pl.DataFrame, gres_type: str) -> N
         to_slurm(plan, BOARD, DAY, gres_type=gres_type)
 
 
-def test_node_without_any_gpu_needed(make_plan: Callable[..., pl.DataFrame]) -> None:
-    plan = make_plan([("n1", 0, 0, 1, "off", False)])
-    assert to_slurm(plan, BOARD, NIGHT).endswith(
-        "AccountingStorageTRES=gres/gpu\n# n1 gpu 0: off\nNodeName=n1\n"
-    )
+def test_what_is_not_needed_counts_as_it_is_cut(make_plan: Callable[..., pl.DataFrame]) -> None:
+    rows = [("n1", 0, 0, 9, "off", False), ("n1", 1, 0, 8, "1g.10gb:7", True), ("n1", 1, 8, 9, "off", False)]
+    for time in (NIGHT, DAY):
+        assert to_slurm(make_plan(rows), BOARD, time, gres_type="t").endswith(
+            "# n1 gpu 0: gpu\n# n1 gpu 1: 1g.10gb:7\nNodeName=n1 Gres=gpu:t:1,gpu:t_1g.10gb:7\n"
+        )
+    assert [name for name in to_slurm_files(make_plan(rows), BOARD) if "change" in name] == [
+        "change-20261102T000000Z.sh"
+    ]
 
 
 NVIDIA_SMI = r"""#!/usr/bin/env bash
