@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 
+from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.online import Online
-from gpuplanner.planner.program.change_costs import change_costs
+from gpuplanner.planner.program.every_state import all_states
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_of
@@ -81,9 +82,13 @@ def lazy(
     >>> lazy(problem).counts.ravel().tolist()  # gives the GPU back when idling has cost as much as a cut
     [1, 1, 1, 0, 0, 1]
     """
+    if problem.prices is not None:
+        got = "a problem with prices of states"
+        text = message("lazy", "GPUs that are released when not needed", got, "Leave the prices out.")
+        raise ScenarioError(text)
     fluid = Fluid.of(problem)
     effort = Effort.begin(gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver)
-    states = _all_states(fluid, max_states)
+    states = all_states(fluid, max_states)
     rule = _WorkFunction(fluid, states)
     done: list[Counts] = []
     for slot in range(problem.n_slots):
@@ -115,7 +120,7 @@ class _WorkFunction:
         if (self.states == state).all(axis=1).any():
             return
         free = self.now is None
-        ways = self.work if free else self.work + change_costs(self.fluid, self.states, state[None])[:, 0]
+        ways = self.work if free else self.work + self.fluid.ways.costs(self.states, state[None])[:, 0]
         self.states = np.concatenate([self.states, state[None]])
         self.work = np.append(self.work, ways.min())
 
@@ -127,27 +132,12 @@ class _WorkFunction:
             self.work = costs
             self.now = self.states[costs.argmin()]
             return self.now
-        self.work = (self.work[:, None] + change_costs(self.fluid, self.states, self.states)).min(axis=0)
+        self.work = (self.work[:, None] + self.fluid.ways.costs(self.states, self.states)).min(axis=0)
         self.work += costs
-        score = self.work + change_costs(self.fluid, self.states, self.now[None])[:, 0]
+        score = self.work + self.fluid.ways.costs(self.states, self.now[None])[:, 0]
         best = np.flatnonzero(score <= score.min() + TOLERANCE)
         self.now = self.states[best[np.abs(self.states[best] - self.now).sum(axis=1).argmin()]]
         return self.now
-
-
-def _all_states(fluid: Fluid, max_states: int) -> Counts | None:
-    """Every state that some slot allows, or None if there are too many."""
-    level = fluid.pinned[None].astype(np.int64)
-    found = [level]
-    while len(level):
-        level = np.unique(
-            (level[:, None] + np.eye(level.shape[1], dtype=np.int64)).reshape(-1, level.shape[1]), axis=0
-        )
-        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
-        found.append(level)
-        if sum(map(len, found)) > max_states:
-            return None
-    return np.concatenate(found)
 
 
 def _best_state(fluid: Fluid, slot: int, effort: Effort) -> Counts:

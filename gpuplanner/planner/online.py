@@ -169,6 +169,10 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
 
 
 def _check(problem: PlanProblem, commit: int, horizon: int) -> None:
+    if problem.prices is not None:
+        got = "a problem with prices of states"
+        text = message("roll", "GPUs that are released when not needed", got, "Leave the prices out.")
+        raise ScenarioError(text)
     counts = {"commit": commit, "horizon": horizon}
     bad = [f"{name} is {n!r}" for name, n in counts.items() if isinstance(n, bool) or not isinstance(n, int)]
     if bad or not 1 <= commit <= horizon:

@@ -10,7 +10,6 @@ import pytest
 
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.planner.methods.calendar import calendar_counts
-from gpuplanner.planner.program.change_costs import change_costs
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -38,7 +37,7 @@ def best_of_all(fluid: Fluid, distinct: int) -> float:
     states = np.array([s for s in itertools.product(range(3), repeat=n) if sum(s) <= 2])
     slots = range(fluid.problem.n_slots)
     costs = np.array([np.where(fluid.allowed(t, states), fluid.slot_costs(t, states), np.inf) for t in slots])
-    changes = change_costs(fluid, states, states)
+    changes = fluid.ways.costs(states, states)
     least = np.inf
     for chosen in itertools.combinations(range(len(states)), distinct):
         rows = list(chosen)

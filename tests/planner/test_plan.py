@@ -143,7 +143,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
 ) -> None:
     """The clock jumps to the deadline once a first plan is there."""
     late = [0.0]
-    clock, path = time.monotonic, stages.cheapest_path
+    clock, path = time.monotonic, stages.cheapest_way
 
     def then_the_time_is_up(*arguments: Any, **options: Any) -> Any:
         late[0] = 1e9
@@ -151,7 +151,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
 
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
     monkeypatch.setattr("gpuplanner.solving.effort.time", jumping)
-    monkeypatch.setattr(stages, "cheapest_path", then_the_time_is_up)
+    monkeypatch.setattr(stages, "cheapest_way", then_the_time_is_up)
     found = plan(day, method="milp", gap_target=0)
     assert found.status == "feasible"
     assert found.hit_time_limit
@@ -163,7 +163,7 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "cheapest_path", interrupt)
+    monkeypatch.setattr(stages, "cheapest_way", interrupt)
     found = plan(day, method="milp", gap_target=0)
     assert (found.status, found.stopped_by) == ("feasible", "user")
     assert "stopped by the user" in found.explanation

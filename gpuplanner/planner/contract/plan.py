@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, NoReturn
 
@@ -48,13 +48,19 @@ class Plan:
     unmet : ndarray of float, shape (n_tenants, n_profiles, n_slots)
         Mean concurrent instances that are not served.
     changes : int
-        GPUs cut over the horizon.
+        GPUs cut over the horizon: those that take up a layout. Where GPUs are parked, ``"gpu"`` is one as well.
     gpu_hours_on, unmet_gpu_hours : float
         GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
     explanation : str
         What drives the plan, and what would help, in words.
     seconds : float or None
         Time that the search took [s]; None in a plan read from a file written without it.
+    parked : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that keep each layout, and are not on; nothing where GPUs that are not needed are released. Those that
+        are neither counted here nor on are not cut.
+    departures : int or None
+        GPUs emptied over the horizon: those by which a layout's number on falls. None in a plan from before they
+        were counted.
     """
 
     method: str
@@ -71,6 +77,13 @@ class Plan:
     unmet_gpu_hours: float
     explanation: str
     seconds: float | None = None
+    parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    departures: int | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing is parked where nothing is said of it."""
+        if not self.parked.size and self.parked.shape != self.counts.shape:
+            object.__setattr__(self, "parked", np.zeros_like(self.counts))
 
     def __repr__(self) -> str:
         return f"<Plan ({self.method}): {self.status}. {self.explanation}>"
@@ -101,7 +114,8 @@ class Plan:
     def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
         """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
-        arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist()}
+        arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist(), "departures": self.departures}
+        arrays |= {"parked": self.parked.tolist()} if self.parked.any() else {}
         return plain | arrays | ({"seconds": self.seconds} if seconds else {})
 
     @classmethod
@@ -113,7 +127,7 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - {"seconds"}))
+        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - {"seconds", "parked", "departures"}))
         if odd:
             text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
             raise ScenarioError(text)
@@ -125,13 +139,21 @@ class Plan:
             unmet = np.array(values["unmet"], dtype=np.float64)
             layouts = tuple(values["layouts"])
             counts = given.astype(np.int64).reshape(len(given), len(layouts))
+            kept = np.array(values.get("parked", np.zeros_like(given)), dtype=np.float64)
+            parked = kept.astype(np.int64).reshape(len(kept), len(layouts))
         except (TypeError, ValueError) as error:
             _refuse(str(error))
-        if not np.array_equal(counts, given.reshape(counts.shape)):
+        if not (
+            np.array_equal(counts, given.reshape(counts.shape))
+            and np.array_equal(parked, kept.reshape(parked.shape))
+        ):
             _refuse("counts that are not whole numbers")
+        if not isinstance(values.get("departures"), int | None):
+            _refuse("departures that are no whole number")
         if not all(isinstance(layout, str) for layout in layouts):
             _refuse("layouts that are no text")
-        return cls(**{**values, "layouts": layouts, "counts": counts, "unmet": unmet})
+        arrays = {"counts": counts, "parked": parked, "unmet": unmet}
+        return cls(**{**values, "layouts": layouts, **arrays})
 
 
 _NUMBER = (int, float)

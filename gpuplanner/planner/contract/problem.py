@@ -18,6 +18,7 @@ from gpuplanner.planner.contract.change_text import change_from_dict, change_to_
 from gpuplanner.planner.contract.limits import Limits, limits_from_dict
 from gpuplanner.planner.contract.problem_check import TIERS, is_price, problem_faults
 from gpuplanner.planner.contract.quotas import admitted_demand
+from gpuplanner.planner.contract.state_prices import StatePrices, state_prices_from_dict
 from gpuplanner.schemas import WHOLE_GPU
 
 ROUNDING = 1e-9
@@ -74,6 +75,12 @@ class PlanProblem:
         Names of the nodes, for whoever applies the plan; ``"node0"`` and so on if None.
     limits : Limits, optional
         Further limits: what must stay, racks, switches a day, quotas.
+    prices : StatePrices, optional
+        A GPU that is not needed is parked: it keeps its layout, and these are the prices of its states and of the
+        ways between them. None: it is released, that is handed back or powered down; it comes back without a layout,
+        and taking one up costs `change_gpu_hours`. That is what plans from before 2026-11-22 cost.
+    parked : mapping of str to int, optional
+        GPUs parked in the slot before the first, by layout text; those neither on nor named here are not cut.
 
     Raises
     ------
@@ -110,6 +117,8 @@ class PlanProblem:
     initial: Mapping[str, int] | None
     nodes: tuple[str, ...] | None
     limits: Limits
+    prices: StatePrices | None
+    parked: Mapping[str, int] | None
 
     def __init__(
         self,
@@ -132,13 +141,15 @@ class PlanProblem:
         initial: Mapping[str, int] | None = None,
         nodes: Sequence[str] | None = None,
         limits: Limits | None = None,
+        prices: StatePrices | None = None,
+        parked: Mapping[str, int] | None = None,
     ) -> None:
         model = as_board(board)
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
         cost = ChangeCost.of(model) if change is None else change.on(model)
         per_change = cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
         stated = per_change if change_gpu_hours is None else _plain(change_gpu_hours)
-        prices = tuple(map(_plain, cast("Sequence[float]", each)))
+        unmet = tuple(map(_plain, cast("Sequence[float]", each)))
         values = {
             "board": model,
             "gpus": gpus,
@@ -150,7 +161,7 @@ class PlanProblem:
             "demand": _demand(demand),
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
             "on_price": on_price,
-            "unmet_price": prices,
+            "unmet_price": unmet,
             "change_gpu_hours": stated,
             "change": replace(cost, gpu_hours=stated) if stated != per_change and is_price(stated) else cost,
             "whole_gpus_kept": whole_gpus_kept,
@@ -158,6 +169,8 @@ class PlanProblem:
             "initial": None if initial is None else _canonical(model, initial),
             "nodes": None if nodes is None else tuple(nodes),
             "limits": _canonical_limits(model, limits or Limits()),
+            "prices": prices,
+            "parked": None if parked is None else _canonical(model, parked, what="parked"),
         }
         for name, value in values.items():
             object.__setattr__(self, name, _plain(value))
@@ -268,6 +281,8 @@ class PlanProblem:
             "demand": self.demand.tolist(),
             "initial": None if self.initial is None else dict(self.initial),
             "limits": self.limits.to_dict(),
+            "prices": None if self.prices is None else self.prices.to_dict(),
+            "parked": None if self.parked is None else dict(self.parked),
         }
 
     @classmethod
@@ -279,7 +294,7 @@ class PlanProblem:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        known = {*_PLAIN, "board", "slot_start", "change", "demand", "initial", "limits"}
+        known = {*_PLAIN, "board", "slot_start", "change", "demand", "initial", "limits", "prices", "parked"}
         odd = sorted((set(values) - known) | (_NEEDED - set(values)))
         if odd:
             text = message(
@@ -289,7 +304,7 @@ class PlanProblem:
                 "Mend it.",
             )
             raise ScenarioError(text)
-        board, change = values["board"], values.get("change")
+        board, change, prices = values["board"], values.get("change"), values.get("prices")
         try:
             model = as_board(board) if isinstance(board, str) else board_from_dict(board)
             given = dict(values) | {
@@ -297,6 +312,7 @@ class PlanProblem:
                 "change": None if change is None else change_from_dict(model, change),
                 "slot_start": datetime.fromisoformat(values["slot_start"]),
                 "limits": limits_from_dict(values.get("limits", {})),
+                "prices": None if prices is None else state_prices_from_dict(prices),
             }
             return cls(**given)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

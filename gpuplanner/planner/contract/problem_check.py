@@ -111,6 +111,20 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
             yield f"initial must count GPUs, not {examples(bad)}"
         elif "off" in p.initial or sum(p.initial.values()) > p.gpus:
             yield f"initial must name at most {p.gpus} GPUs that are on, not {dict(p.initial)}"
+    if p.parked is not None:
+        held = sum((p.initial or {}).values()) + sum(p.parked.values())
+        if p.prices is None or p.initial is None:
+            yield "parked needs prices of states, and GPUs that are on before the first slot (initial)"
+        elif "off" in p.parked or any(not _is_count(n, 0) for n in p.parked.values()) or held > p.gpus:
+            yield f"parked and initial must name at most {p.gpus} GPUs together, not {dict(p.parked)}"
+    if p.prices is not None:
+        if p.prices.parked > p.on_price:
+            yield f"a parked GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked}"
+        if p.limits.gpus_on_per_rack is not None:
+            yield "gpus_on_per_rack cannot be kept where GPUs are parked: leave it out, or release them (no prices)"
+        strangers = sorted(set(p.prices.remaining_h) - {"gpu", *(one.name for one in p.board.profiles)})
+        if strangers:
+            yield f"remaining_h must be of profiles of {p.board.name}; unknown: {examples(strangers)}"
 
 
 def _is_count(value: object, low: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.program.change_costs import change_costs
 from gpuplanner.planner.program.fluid import Fluid
 
 _KEPT = 200
@@ -43,9 +42,9 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
         own = np.array([plan[slot] for plan in plans])
         now, costs = _candidates(fluid, slot, pool, own)
         if slot:
-            total = value[:, None] + change_costs(fluid, taking[-1], now)
+            total = value[:, None] + fluid.ways.costs(taking[-1], now)
         elif fluid.initial is not None:
-            total = change_costs(fluid, fluid.initial[None], now)
+            total = fluid.ways.costs(fluid.initial[None], now)
         else:
             total = np.zeros((1, len(now)))
         origin = total.argmin(axis=0)

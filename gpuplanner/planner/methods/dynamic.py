@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.methods.undominated import Lattice, undominated
-from gpuplanner.planner.program.change_costs import change_costs, change_prices
+from gpuplanner.planner.methods.undominated import Lattice, undominated, useful
+from gpuplanner.planner.program.every_state import all_states
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
 MAX_STATES = 100_000
 """States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
+
+# Up to this many states, the way from each to each is worked out.
+_MOST_PAIRED = 1500
 
 
 def dynamic_counts(
@@ -65,6 +68,8 @@ def dynamic_counts(
     >>> counts.ravel().tolist(), bound
     ([2, 2, 2, 2], 8.0)
     """
+    if fluid.parks:
+        return _of_all_states(fluid, effort, min(max_states, _MOST_PAIRED))
     lattice = undominated(fluid, max_states, effort)
     if lattice is None:
         return None
@@ -73,13 +78,40 @@ def dynamic_counts(
         if effort.spent():
             return None
         if slot:
-            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], change_prices(fluid))
+            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], fluid.ways.taking_up)
             values.append(entering[own] + costs)
         elif fluid.initial is None:
             values.append(costs)
         else:
-            values.append(change_costs(fluid, fluid.initial[None], lattice.states[own])[0] + costs)
+            values.append(fluid.ways.costs(fluid.initial[None], lattice.states[own])[0] + costs)
     counts = _backtrack(fluid, lattice, values)
+    return counts, fluid.cost(counts, before=fluid.initial)
+
+
+def _of_all_states(fluid: Fluid, effort: Effort, max_states: int) -> tuple[Counts, float] | None:
+    """The same where GPUs are parked: over all states, from each to each.
+
+    More GPUs on with a layout than it can ever have work for are never needed: parking them sends no more over any
+    edge of the tree of states.
+    """
+    states = all_states(fluid, max_states, useful(fluid))
+    if states is None:
+        return None
+    between = fluid.ways.costs(states, states)
+    values: list[Floats] = []
+    for slot in range(fluid.problem.n_slots):
+        if effort.spent():
+            return None
+        costs = np.where(fluid.allowed(slot, states), fluid.slot_costs(slot, states), np.inf)
+        if slot:
+            costs = costs + (values[-1][:, None] + between).min(axis=0)
+        elif fluid.initial is not None:
+            costs = costs + fluid.ways.costs(fluid.initial[None], states)[0]
+        values.append(costs)
+    path = [int(values[-1].argmin())]
+    for value in reversed(values[:-1]):
+        path.append(int((value + between[:, path[-1]]).argmin()))
+    counts = states[path[::-1]]
     return counts, fluid.cost(counts, before=fluid.initial)
 
 
@@ -104,5 +136,5 @@ def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
     path = [lattice.states[lattice.own[-1][values[-1].argmin()]]]
     for own, value in zip(reversed(lattice.own[:-1]), reversed(values[:-1]), strict=True):
         states = lattice.states[own]
-        path.append(states[(value + change_costs(fluid, states, path[-1][None])[:, 0]).argmin()])
+        path.append(states[(value + fluid.ways.costs(states, path[-1][None])[:, 0]).argmin()])
     return np.array(path[::-1])

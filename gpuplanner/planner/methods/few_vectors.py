@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.program.change_costs import change_costs
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import TOLERANCE
 
@@ -45,8 +44,8 @@ class VectorPool:
         )
         entering = np.zeros(len(vectors))
         if fluid.initial is not None:
-            entering = change_costs(fluid, fluid.initial[None], vectors)[0]
-        return cls(vectors, costs, entering, change_costs(fluid, vectors, vectors))
+            entering = fluid.ways.costs(fluid.initial[None], vectors)[0]
+        return cls(vectors, costs, entering, fluid.ways.costs(vectors, vectors))
 
     def places(self, counts: Counts) -> Counts:
         """Positions of the vectors of a plan, shape (n_slots,)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.methods.parking import kept_on, parked_best
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import TOLERANCE, Effort
@@ -51,5 +52,5 @@ def sweep(
             model.linear.narrow(model.on[0], low, high)
         answer = solve(model.linear, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
         if answer.values is not None:
-            counts[slot] = model.counts(answer.values)[0]
-    return counts
+            counts[slot] = kept_on(fluid, after if backward else before, model.counts(answer.values)[0])
+    return parked_best(fluid, counts, effort)

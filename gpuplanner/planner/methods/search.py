@@ -148,10 +148,11 @@ def _calm(fluid: Fluid, state: State, known: Learned, effort: Effort) -> State:
 def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
     """The state as a plan; layouts that no GPU ever has are left out."""
     problem, counts = fluid.problem, state.plan
-    used = np.flatnonzero(counts.any(axis=0))
+    on, parked = fluid.split(counts)
+    used = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
     missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
     unmet = unmet_by_tenant(problem, missing)
-    pairs = zip(counts, [fluid.initial, *counts], strict=False)
+    pairs = list(zip([fluid.initial, *counts], counts, strict=False))
     return Plan(
         method=method,
         status="optimal" if state.gap == 0 else "feasible",
@@ -160,10 +161,12 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         bound=round(min(state.bound, state.cost), _DECIMALS),
         gap=round(state.gap, _DECIMALS),
         layouts=tuple(fluid.layouts[i] for i in used),
-        counts=counts[:, used],
+        counts=on[:, used],
+        parked=parked[:, used],
         unmet=unmet,
-        changes=sum(fluid.cuts(before, now) for now, before in pairs),
-        gpu_hours_on=float(counts.sum()) * problem.slot_hours,
+        changes=sum(fluid.ways.recuts(before, now) for before, now in pairs),
+        departures=sum(fluid.departures(before, now) for before, now in pairs),
+        gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
     )
@@ -179,8 +182,10 @@ def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, ex
         gap=None,
         layouts=(),
         counts=np.zeros((0, 0), dtype=np.int64),
+        parked=np.zeros((0, 0), dtype=np.int64),
         unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
         changes=0,
+        departures=0,
         gpu_hours_on=0.0,
         unmet_gpu_hours=0.0,
         explanation=explanation,

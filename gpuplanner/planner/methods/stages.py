@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.problem import Counts
-from gpuplanner.planner.methods.best_path import cheapest_path
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.forward import sweep
 from gpuplanner.planner.methods.greedy import greedy_counts
 from gpuplanner.planner.methods.learned import Learned
+from gpuplanner.planner.methods.parking import cheapest_way, parked_best
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.whole_horizon import solve_whole
 from gpuplanner.planner.methods.windows import improved
@@ -84,7 +84,7 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     floors, states = known.floors, known.states
     plans: list[Counts] = []
     n_slots = fluid.problem.n_slots
-    widest = 1 if n_slots * len(fluid.layouts) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
+    widest = 1 if n_slots * len(fluid.owner) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
     for width in range(1, 1 + widest):
         found = window_floors(fluid, width, floors, effort)
         if found is None:
@@ -92,8 +92,8 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
         floors += found.floors
         states.append(found.states)
         if width == 1:
-            plans.append(found.states)
-            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, found.states)
+            plans.append(parked_best(fluid, found.states, effort))
+            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, plans[0])
             yield state
         bound, guide = lower_bound(fluid, floors, effort)
         state = state.tighter(bound)
@@ -103,7 +103,7 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
         yield state
         if width == 1:
             plans.append(greedy_counts(fluid, effort))
-        state = state.better(fluid, cheapest_path(fluid, [*plans, state.plan], states))
+        state = state.better(fluid, cheapest_way(fluid, [*plans, state.plan], states, effort))
         yield state
         if width > 1:
             for counts in improved(fluid, state.plan, floors, state.bound, effort):

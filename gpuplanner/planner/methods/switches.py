@@ -28,7 +28,7 @@ _HALVINGS = 5
 def keeps_switches(fluid: Fluid, counts: Counts) -> bool:
     """Whether numbered GPUs can follow the counts within the limit."""
     limit = fluid.problem.limits.switches_per_day
-    return limit is None or most_switches(fluid.problem, fluid.layouts, counts) <= limit
+    return limit is None or most_switches(fluid.problem, fluid.layouts, *fluid.split(counts)) <= limit
 
 
 def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort) -> Counts | None:
@@ -56,7 +56,7 @@ def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: E
     still = [_as_it_is(fluid), np.tile(fluid.pinned, (len(counts), 1))]
     still += [] if constant is None else [constant]
     plans = [counts, *still]
-    price = max(fluid.change_cost, 0.01 * fluid.on_cost)
+    price = max(float(fluid.ways.taking_up.max(initial=0)), 0.01 * fluid.on_cost)
     low, high = 1.0, 2.0
     found = None
     while high <= _STEEPEST and found is None:
@@ -74,7 +74,7 @@ def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: E
         else:
             high = middle
             best = min(best, found, key=lambda one: fluid.cost(one, before=fluid.initial))
-    dear = replace(fluid, change_cost=price * high)
+    dear = replace(fluid, ways=fluid.ways.dearer(price * high))
     for better in improved(dear, best, known.floors, bound, effort):
         cheaper = fluid.cost(better, before=fluid.initial) < fluid.cost(best, before=fluid.initial)
         if cheaper and keeps_switches(fluid, better):
@@ -93,5 +93,6 @@ def _calm_path(
     fluid: Fluid, price: float, plans: Sequence[Counts], states: Sequence[Counts]
 ) -> Counts | None:
     """The cheapest path if changes had another price; None if it still breaks the limit."""
-    path = cheapest_path(replace(fluid, change_cost=price), plans, [*states, *map(np.asarray, plans)])
+    dear = replace(fluid, ways=fluid.ways.dearer(price))
+    path = cheapest_path(dear, plans, [*states, *map(np.asarray, plans)])
     return path if keeps_switches(fluid, path) else None

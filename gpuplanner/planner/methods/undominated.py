@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.program.change_costs import change_prices
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -105,7 +104,7 @@ class _Growth:
     def __init__(self, fluid: Fluid, max_states: int) -> None:
         self.fluid = fluid
         self.max_states = max_states
-        self.prices = change_prices(fluid)
+        self.prices = fluid.ways.taking_up
         self.slots = range(fluid.problem.n_slots)
         self.caps = _caps(fluid)
         self.busiest_first = np.argsort(-self.caps.sum(axis=1), kind="stable").tolist()
@@ -232,15 +231,21 @@ class _Growth:
             self.cheap[slot] = near[costs.argmin()]
 
 
-def _caps(fluid: Fluid) -> Counts:
-    """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
+def useful(fluid: Fluid) -> Counts:
+    """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
     asked = np.array(
         [fluid.demanded[:, steps.profile] @ steps.width for steps in fluid.steps], dtype=np.int64
     ).reshape(len(fluid.steps), len(fluid.demanded))
     able = fluid.cover.clip(1)
-    useful = np.where(fluid.cover > 0, -(-asked[:, :, None] // able), 0).max(axis=1)
-    ahead = np.maximum.accumulate(useful[::-1])[::-1]
+    most: Counts = np.where(fluid.cover > 0, -(-asked[:, :, None] // able), 0).max(axis=1, initial=0)
+    return most
+
+
+def _caps(fluid: Fluid) -> Counts:
+    """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
+    now = useful(fluid)
+    ahead = np.maximum.accumulate(now[::-1])[::-1]
     if fluid.initial is not None:
-        ahead = np.minimum(ahead, np.maximum(np.maximum.accumulate(useful), fluid.initial))
-    caps: Counts = np.where(change_prices(fluid) > 0, ahead, useful)
+        ahead = np.minimum(ahead, np.maximum(np.maximum.accumulate(now), fluid.initial))
+    caps: Counts = np.where(fluid.ways.taking_up > 0, ahead, now)
     return np.maximum(caps, fluid.pinned)

@@ -81,8 +81,8 @@ def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor
         return 0.0
 
     def cost(slots: Counts) -> float:
-        leaving = 0 if after is None else fluid.cuts(slots[-1], after)
-        return fluid.cost(slots, start=window.start, before=before) + fluid.change_cost * leaving
+        leaving = 0.0 if after is None else fluid.ways.cost(slots[-1], after)
+        return fluid.cost(slots, start=window.start, before=before) + leaving
 
     found = model.counts(answer.values)
     saved = cost(counts[inside]) - cost(found)

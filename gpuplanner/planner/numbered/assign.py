@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from gpuplanner.hardware import OFF, ChangeCost, GpuModel
+from gpuplanner.hardware import OFF
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
-from gpuplanner.planner.numbered.transport import transport
+from gpuplanner.planner.numbered.parked import ParkedPlacer
+from gpuplanner.planner.numbered.placer import OFF_PLACE as _OFF
+from gpuplanner.planner.numbered.placer import Placer as _Placer
+from gpuplanner.planner.numbered.placer import Places
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 from gpuplanner.units import SECONDS_PER_MINUTE
-
-_OFF = -1
 
 _CHANGES = {
     "before": pl.String,
@@ -29,9 +28,6 @@ _CHANGES = {
     "minutes_high": pl.Float64,
     "reboot": pl.Boolean,
 }
-
-Places = NDArray[np.int16]
-"""Layout of every GPU, by position; :data:`_OFF` where it is not on."""
 
 
 def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
@@ -54,8 +50,9 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     -------
     polars.DataFrame, shape (n_ranges, 6)
         Table :class:`~gpuplanner.schemas.LayoutPlan`: one row for each GPU and range of slots with one
-        layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``. ``changed`` marks cuts; in
-        the first slot, GPUs are taken to have been cut already unless the problem has initial layouts.
+        layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``, and ``parked`` says with
+        which layout where they keep one. ``changed`` marks cuts; in the first slot, GPUs are taken to have been
+        cut already unless the problem has initial layouts.
 
     Raises
     ------
@@ -78,7 +75,7 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     node1 0 3g.20gb:2 False
     """
     plan.require()
-    return _ranges(_placed(problem, plan.layouts, plan.counts), problem)
+    return _ranges(_placed(problem, plan.layouts, plan.counts, plan.parked), problem)
 
 
 def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
@@ -115,11 +112,12 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     [('gpu', '3g.20gb:2', 2, 10.0, True)]
     """
     plan.require()
-    placed = _placed(problem, plan.layouts, plan.counts)
+    placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
     texts = np.array([*placed.texts, OFF])
-    first = placed.states[:1] if placed.initial is None else placed.initial[None]
-    before, after = np.concatenate([first, placed.states[:-1]]), placed.states
-    taken_up = (before != after) & (after != _OFF) & (texts[after] != WHOLE_GPU)
+    states = placed.held(placed.states)
+    first = states[:1] if placed.initial is None else placed.held(placed.initial[None])
+    before, after = np.concatenate([first, states[:-1]]), states
+    taken_up = (before != after) & (after != _OFF) & (placed.parks | (texts[after] != WHOLE_GPU))
     pairs = Counter(zip(texts[before[taken_up]].tolist(), texts[after[taken_up]].tolist(), strict=True))
     rows = []
     for (old, new), times in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -129,7 +127,9 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_CHANGES, orient="row")
 
 
-def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> int:
+def most_switches(
+    problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
+) -> int:
     """Most cuts of one GPU in one day, if GPUs are numbered as :func:`assign` does.
 
     Parameters
@@ -140,161 +140,72 @@ def most_switches(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
         Layout texts.
     counts : ndarray of int, shape (n_slots, n_layouts)
         GPUs that are on with each layout.
+    parked : ndarray of int, optional, shape (n_slots, n_layouts)
+        GPUs that keep each layout, and are not on.
     """
-    return _placed(problem, layouts, counts).most_switches
+    return _placed(problem, layouts, counts, parked).most_switches
 
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Layout of every GPU in every slot, and before the first one if it is known."""
+    """State of every GPU in every slot, and before the first one if it is known."""
 
     texts: list[str]
     states: Places
     initial: Places | None
     most_switches: int
+    parks: bool
+
+    def held(self, states: Places) -> Places:
+        """Layouts that GPUs have, on or parked."""
+        return np.where(states >= len(self.texts), states - len(self.texts), states)
 
 
-def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> _Placed:
-    texts = list(dict.fromkeys([*layouts, *(problem.initial or {})]))
-    place = _Placer(problem, texts)
-    now = np.full(problem.gpus, _OFF, dtype=np.int16)
+def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None) -> _Placed:
+    parks = problem.prices is not None
+    known = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
+    texts = list(dict.fromkeys(known))
+    place = (ParkedPlacer if parks else _Placer)(problem, texts)
+    now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else _OFF, dtype=np.int16)
     initial = None
+    if parks and parked is not None:
+        counts = np.hstack(
+            [np.pad(part, ((0, 0), (0, len(texts) - len(layouts)))) for part in (counts, parked)]
+        )
+    columns = len(texts) * (2 if parks else 1)
     if problem.initial is not None:
-        initial = now = place.next(now, np.array([problem.initial.get(text, 0) for text in texts]))
+        held = [problem.initial.get(text, 0) for text in texts]
+        held += [(problem.parked or {}).get(text, 0) for text in texts] if parks else []
+        initial = now = place.next(now, np.array(held))
         place.begin_day()
     states, most = [], 0
     for slot, row in enumerate(counts):
         if slot and problem.day_of(slot) > problem.day_of(slot - 1):
             place.begin_day()
         free = slot == 0 and initial is None
-        now = place.next(now, np.pad(row, (0, len(texts) - len(row))), free=free)
+        now = place.next(now, np.pad(row, (0, columns - len(row))), free=free)
         states.append(now)
         most = max(most, int(place.cuts_today.max(initial=0)))
-    return _Placed(texts, np.array(states), initial, most)
-
-
-class _Placer:
-    """Chooses GPUs for counts, slot after slot. Nodes are filled with cut GPUs from the last one on."""
-
-    def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
-        limits = problem.limits
-        self.node = np.arange(problem.gpus) // problem.gpus_per_node
-        self.n_nodes = len(problem.node_names)
-        self.kept = self.node < limits.whole_nodes_kept
-        self.rack = self.node // limits.nodes_per_rack
-        self.most_per_rack = limits.gpus_on_per_rack
-        self.most_cuts = limits.switches_per_day
-        self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
-        self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
-        self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
-        self.harm = functools.partial(_harm, problem.board, (*texts, OFF))
-
-    def begin_day(self) -> None:
-        """Forget the cuts of the day before."""
-        self.cuts_today[:] = 0
-
-    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
-        """Layout of every GPU, as close to the one before as the wanted counts allow.
-
-        If `free`, cuts do not count: they were made before the first slot.
-        """
-        now = np.full_like(before, _OFF)
-        for layout in self.cut:
-            there = np.flatnonzero(before == layout)[::-1]
-            if self.most_cuts is not None:
-                there = there[np.argsort(-self.cuts_today[there], kind="stable")]
-            now[there[: wanted[layout]]] = layout
-        if self.whole is not None:
-            self._place_whole(before, now, int(wanted[self.whole]))
-        stayed = now.copy()
-        self._place_cuts(before, now, wanted)
-        if not free:
-            self.cuts_today += (now != stayed) & (now != _OFF)
-        return now
-
-    def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
-        """Nodes kept for it come first, then GPUs that were whole before, then nodes with fewest cuts."""
-        free = np.flatnonzero(now == _OFF)
-        node = self.node[free]
-        keys = (free, self._per_node(now != _OFF)[node], before[free] != self.whole, ~self.kept[free])
-        self._take(now, free[np.lexsort(keys)], int(self.whole or 0), wanted)
-
-    def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
-        """New cuts go where they harm least what is there; among equals, beside other cuts."""
-        lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
-        growing = [layout for layout, number in lacking.items() if number > 0]
-        if not growing:
-            return
-        free = self._free_beside_cuts(now)
-        former = before[free]
-        origins = np.unique(former).tolist()
-        fresh = ~self._worn(free)
-        supply = [int((fresh & (former == origin)).sum()) for origin in origins]
-        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
-        flow = transport(supply, [lacking[layout] for layout in growing], cost)
-        for origin, row in zip(origins, flow, strict=True):
-            for layout, number in zip(growing, row.tolist(), strict=True):
-                lacking[layout] -= self._take(now, free[fresh & (former == origin)], layout, number)
-        for layout in growing:
-            # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
-            order = free[np.argsort(self._worn(free), kind="stable")]
-            self._take(now, order, layout, lacking[layout])
-
-    def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
-        """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
-        order = order[now[order] == _OFF]
-        if self.most_per_rack is not None and wanted:
-            room = self.most_per_rack - np.bincount(self.rack[now != _OFF], minlength=self.rack[-1] + 1)
-            racks = self.rack[order]
-            by_rack = np.argsort(racks, kind="stable")
-            first = np.searchsorted(racks[by_rack], racks[by_rack])
-            rank = np.empty(len(order), dtype=np.int64)
-            rank[by_rack] = np.arange(len(order)) - first
-            order = order[rank < room[racks]]
-        chosen = order[:wanted]
-        now[chosen] = layout
-        return len(chosen)
-
-    def _worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which GPUs may not be cut again today."""
-        most = np.inf if self.most_cuts is None else self.most_cuts
-        worn: NDArray[np.bool_] = self.cuts_today[gpus] >= most
-        return worn
-
-    def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
-        """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""
-        free = np.flatnonzero((now == _OFF) & ~self.kept)
-        node = self.node[free]
-        whole = now == (_OFF - 1 if self.whole is None else self.whole)
-        cut = (now != _OFF) & ~whole
-        wear = self.cuts_today[free] if self.most_cuts is not None else np.zeros_like(free)
-        order = np.lexsort((-free, -self._per_node(cut)[node], self._per_node(whole)[node], wear))
-        return free[order]
-
-    def _per_node(self, marked: NDArray[np.bool_]) -> Counts:
-        return np.bincount(self.node, weights=marked, minlength=self.n_nodes).astype(np.int64)
-
-
-@functools.lru_cache(maxsize=4096)
-def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
-    """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
-    change = ChangeCost.of(board, "nvml").change(texts[before], texts[after])
-    return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)
+    return _Placed(texts, np.array(states), initial, most, parks)
 
 
 def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
     """Runs of slots with one layout, as table rows."""
-    by_gpu, initial, texts = placed.states.T, placed.initial, placed.texts
+    by_gpu, initial, texts, n = placed.states.T, placed.initial, placed.texts, len(placed.texts)
     fresh = np.ones_like(by_gpu, dtype=bool)
     fresh[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
     gpu, start = np.nonzero(fresh)
     last = np.append(gpu[1:] != gpu[:-1], True)
     end = np.where(last, problem.n_slots, np.append(start[1:], 0))
-    layout = by_gpu[gpu, start]
+    state = by_gpu[gpu, start]
+    layout = placed.held(state)
     arrived = start > 0
+    if placed.parks:
+        arrived &= layout != placed.held(by_gpu[gpu, start - 1])
     if initial is not None:
-        arrived |= layout != initial[gpu]
-    is_cut = np.array([text != WHOLE_GPU for text in texts] + [False])
+        first = start == 0
+        arrived[first] = layout[first] != placed.held(initial)[gpu[first]]
+    is_cut = np.array([placed.parks or text != WHOLE_GPU for text in texts] + [False])
     times = pl.Series(problem.slot_times, dtype=pl.Datetime("us", "UTC"))
     labels = pl.Series([*texts, OFF], dtype=pl.String)
     frame = pl.DataFrame(
@@ -303,8 +214,9 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
             "gpu": (gpu % problem.gpus_per_node).astype(np.int32),
             "slot_start": times[start],
             "slot_end": times[end],
-            "layout": labels[layout % len(labels)],
+            "layout": labels[np.where(state < n, state, _OFF) % len(labels)],
             "changed": arrived & is_cut[layout],
+            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, _OFF, layout) % (n + 1)],
         }
     )
     return check(frame.sort("node", "gpu", "slot_start"), LayoutPlan, where="assign")

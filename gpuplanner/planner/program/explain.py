@@ -124,7 +124,8 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     yield (
         f"On average {on.mean():.1f} of {problem.gpus} GPUs are on, most at {_at(problem, peak)}: "
         f"{on[peak]}, driven by {_named(problem.profiles[driver])} ({problem.required[driver, peak]} instances, "
-        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}."
+        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}"
+        + (f", and {plan.departures} times one is emptied." if problem.prices is not None else ".")
     )
 
 
@@ -196,6 +197,8 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         whole_gpus_kept=0,
         available=None,
         initial=None,
+        prices=None,
+        parked=None,
         nodes=None,
         limits=Limits(quotas=problem.limits.quotas),
     )

@@ -1,8 +1,8 @@
 """The model of a range of slots, one function per family of rows.
 
-Columns, all whole numbers: ``on`` GPUs on by slot and layout, ``short`` instances missing by slot and step,
-``cut`` GPUs that take up a layout. Whole numbers follow for the last two from the first, yet saying so makes
-the solver several times faster.
+Columns, all whole numbers: ``on`` GPUs on (and, after them, parked) by slot and layout, ``short`` instances
+missing by slot and step, ``cut`` GPUs that take up a layout, or go any other way that costs something. Whole
+numbers follow for the last two from the first, yet saying so makes the solver several times faster.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ class SlotModel:
         Columns and rows.
     on, short : list of ndarray of int
         Columns by slot.
+    idle : dict of int to int
+        Column that is 1, by slot: the price of a fleet that is parked, where there is one.
     cut : dict of int to ndarray of int
         Columns by the slot that is entered; slots entered for free are left out.
+    ways : list of (int, int)
+        Way, and 1 or -1 for out or back, of each column of a slot that is entered.
     """
 
     fluid: Fluid
@@ -50,10 +54,12 @@ class SlotModel:
     linear: LinearModel = field(default_factory=LinearModel)
     on: list[Columns] = field(default_factory=list)
     short: list[Columns] = field(default_factory=list)
+    idle: dict[int, int] = field(default_factory=dict)
     cut: dict[int, Columns] = field(default_factory=dict)
+    ways: list[tuple[int, int]] = field(default_factory=list)
 
     def counts(self, values: Floats) -> Counts:
-        """GPUs by layout from column values, shape (n_slots, n_layouts)."""
+        """GPUs by column from column values, shape (n_slots, n_columns)."""
         counts: Counts = np.rint([values[columns] for columns in self.on]).astype(np.int64)
         return counts
 
@@ -75,7 +81,7 @@ def build(
         The arrays.
     slots : range
         Consecutive slots.
-    before, after : ndarray of int, optional, shape (n_layouts,)
+    before, after : ndarray of int, optional, shape (n_columns,)
         Fixed counts of the slots around the range. Where None, changes at that end are free.
     floors : sequence of Floor
         Least costs; those of slots beyond the range are left out.
@@ -98,19 +104,24 @@ def build(
 
 
 def add_on_columns(model: SlotModel, *, constant: bool = False) -> None:
-    """GPUs on, by slot and layout."""
+    """GPUs on, by slot and layout; then those parked."""
     fluid = model.fluid
-    n = len(fluid.layouts)
-    cost = fluid.on_cost * (len(model.slots) if constant else 1)
+    n = len(fluid.owner)
+    costs = fluid.on_cost * fluid.used * (len(model.slots) if constant else 1)
     for slot in model.slots:
         if constant and model.on:
             model.on.append(model.on[0])
             continue
         names = [f"on_{'all' if constant else slot}_{layout}" for layout in range(n)]
         high = np.where(fluid.cut, fluid.cuttable[slot], fluid.gpus[slot])
-        columns = model.linear.add_columns(names, cost=[cost] * n, high=high)
+        high = np.where(fluid.used, high, fluid.problem.gpus - fluid.problem.kept_whole)
+        columns = model.linear.add_columns(names, cost=costs, high=high)
         model.linear.narrow(columns, fluid.pinned, high)
         model.on.append(columns)
+    for slot in model.slots if fluid.idle_cost else ():
+        column = model.linear.add_columns([f"idle_{slot}"], cost=[fluid.idle_cost], high=[1.0])
+        model.linear.narrow(column, [1.0], [1.0])
+        model.idle[slot] = int(column[0])
 
 
 def add_short_columns(model: SlotModel) -> None:
@@ -135,9 +146,12 @@ def add_coverage(model: SlotModel) -> None:
 
 
 def add_fleet(model: SlotModel) -> None:
-    """No more GPUs are on than are in service."""
+    """No more GPUs are on than are in service, and no more on or parked than there are."""
+    fluid = model.fluid
     for slot, on in zip(model.slots, model.on, strict=True):
-        model.linear.add_row(f"fleet_{slot}", on, np.ones(len(on)), "<=", model.fluid.gpus[slot])
+        model.linear.add_row(f"fleet_{slot}", on, fluid.used.astype(float), "<=", fluid.gpus[slot])
+        if fluid.parks:
+            model.linear.add_row(f"parked_{slot}", on, np.ones(len(on)), "<=", fluid.problem.gpus)
 
 
 def add_whole_kept(model: SlotModel) -> None:
@@ -147,18 +161,24 @@ def add_whole_kept(model: SlotModel) -> None:
         return
     for slot, on in zip(model.slots, model.on, strict=True):
         if fluid.cuttable[slot] < fluid.gpus[slot]:
-            model.linear.add_row(f"whole_{slot}", on, fluid.cut.astype(float), "<=", fluid.cuttable[slot])
+            cut = (fluid.cut & fluid.used).astype(float)
+            model.linear.add_row(f"whole_{slot}", on, cut, "<=", fluid.cuttable[slot])
+        if fluid.parks and fluid.problem.kept_whole:
+            most = fluid.problem.gpus - fluid.problem.kept_whole
+            model.linear.add_row(f"whole_parked_{slot}", on, fluid.cut.astype(float), "<=", most)
 
 
 def add_changes(
     model: SlotModel, before: Counts | None, after: Counts | None, *, constant: bool = False
 ) -> None:
-    """A cut is paid for each GPU by which a layout grows, into, within and out of the range."""
-    fluid = model.fluid
-    price = fluid.change_cost
-    cuttable = np.flatnonzero(fluid.cut)
-    if not price or not len(cuttable):
+    """What goes over an edge of the tree of states is paid for, into, within and out of the range."""
+    fluid, ways = model.fluid, model.fluid.ways
+    prices = [price for way in zip(ways.come.tolist(), ways.go.tolist(), strict=True) for price in way]
+    model.ways = [(place // 2, 1 - place % 2 * 2) for place, price in enumerate(prices) if price]
+    if not model.ways:
         return
+    paid = [price for price in prices if price]
+    names = [(ways.names[way][sign < 0], _place(ways.beyond[way])) for way, sign in model.ways]
     sides: list[Columns | Counts | None] = [before, *(model.on[:1] if constant else model.on), after]
     fixed = {0, len(sides) - 1}
     for index in range(1, len(sides)):
@@ -166,20 +186,28 @@ def add_changes(
         if earlier is None or later is None:
             continue
         slot = model.slots.start + index - 1
-        names = [f"cut_{slot}_{layout}" for layout in cuttable]
         columns = model.linear.add_columns(
-            names, cost=[price] * len(cuttable), high=[fluid.problem.gpus] * len(cuttable)
+            [f"{name}_{slot}_{place}" for name, place in names],
+            cost=paid,
+            high=[fluid.problem.gpus] * len(paid),
         )
         model.cut[slot] = columns
-        for layout, column in zip(cuttable.tolist(), columns.tolist(), strict=True):
-            terms: dict[int, float] = {column: 1.0}
+        for (way, sign), (name, label), column in zip(model.ways, names, columns.tolist(), strict=True):
+            terms: dict[int, float] = {column: float(ways.batch[way])}
             rhs = 0.0
-            for side, sign, place in ((later, -1.0, index), (earlier, 1.0, index - 1)):
+            beyond = np.flatnonzero(ways.beyond[way])
+            for side, towards, place in ((later, -sign, index), (earlier, sign, index - 1)):
                 if place in fixed:
-                    rhs -= sign * float(side[layout])
+                    rhs -= towards * float(side[beyond].sum())
                 else:
-                    terms[int(side[layout])] = sign
-            model.linear.add_row(f"change_{slot}_{layout}", terms.keys(), terms.values(), ">=", rhs)
+                    terms |= dict.fromkeys(side[beyond].tolist(), float(towards))
+            row = f"{'change' if name == 'cut' else name}_{slot}_{label}"
+            model.linear.add_row(row, terms.keys(), terms.values(), ">=", rhs)
+
+
+def _place(beyond: Counts) -> int:
+    """First of some columns."""
+    return int(np.flatnonzero(beyond)[0])
 
 
 def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
@@ -190,6 +218,7 @@ def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
         first, last = floor.slots.start - start, floor.slots.stop - start
         columns = [*model.on[first:last], *model.short[first:last]]
         columns += [model.cut[slot] for slot in floor.slots[1:] if slot in model.cut]
+        columns += [np.array([model.idle[slot]]) for slot in floor.slots if slot in model.idle]
         held = np.concatenate(columns)
         costs = [linear.cost[column] for column in held]
         linear.add_row(f"floor_{floor.slots.start}_{len(floor.slots)}", held, costs, ">=", floor.cost)
@@ -202,13 +231,14 @@ def start_values(model: SlotModel, counts: Counts, before: Counts | None, after:
     ----------
     model : SlotModel
         A model of the same range, not constant, with the same `before` and `after`.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        GPUs by layout.
-    before, after : ndarray of int, optional, shape (n_layouts,)
+    counts : ndarray of int, shape (n_slots, n_columns)
+        GPUs by column.
+    before, after : ndarray of int, optional, shape (n_columns,)
         As for :func:`build`.
     """
     fluid = model.fluid
     values: NDArray[np.float64] = np.zeros(len(model.linear.names))
+    values[list(model.idle.values())] = 1.0
     for slot, on, short, now in zip(model.slots, model.on, model.short, counts, strict=True):
         values[on] = now
         steps = fluid.steps[slot]
@@ -220,5 +250,7 @@ def start_values(model: SlotModel, counts: Counts, before: Counts | None, after:
     sides = itertools.pairwise([before, *counts, after])
     for slot, (earlier, later) in enumerate(sides, model.slots.start):
         if slot in model.cut and earlier is not None and later is not None:
-            values[model.cut[slot]] = (later - earlier).clip(0)[fluid.cut]
+            more = fluid.ways.beyond @ (later - earlier)
+            for (way, sign), column in zip(model.ways, model.cut[slot].tolist(), strict=True):
+                values[column] = -(-max(0, sign * int(more[way])) // int(fluid.ways.batch[way]))
     return values

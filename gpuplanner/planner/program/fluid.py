@@ -1,12 +1,13 @@
 """The problem as arrays: what every method works on.
 
 The unit of decision is the number of GPUs that are on with a given layout in a given slot, so that nothing
-here grows with the fleet.
+here grows with the fleet. Where GPUs that are not needed are parked, those that keep a layout are counted beside
+them, in further columns; the rest is parked and not cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.contract.substitution import membership, serves, up_sets
+from gpuplanner.planner.program.change_costs import Ways, ways_of
 from gpuplanner.planner.program.shortage import ShortageSteps, shortage_steps
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -30,34 +32,41 @@ class Fluid:
     layouts : tuple of str
         Layouts that a plan may need: those on which no other improves, and those that are there at first or
         must stay.
-    cut : ndarray of bool, shape (n_layouts,)
-        Whether a GPU with the layout is cut.
+    owner : ndarray of int, shape (n_columns,)
+        Layout of each column of counts: of GPUs on, one for each layout in their order, then of parked GPUs, one
+        for each layout that is cut.
+    cut : ndarray of bool, shape (n_columns,)
+        Whether a GPU in the column is cut.
     demanded : ndarray of int, shape (n_sets, n_profiles)
         One row for each set of requests that can be short together.
-    cover : ndarray of int, shape (n_sets, n_layouts)
-        Instances on one GPU of each layout that can serve the set.
+    cover : ndarray of int, shape (n_sets, n_columns)
+        Instances on one GPU of each column that can serve the set.
     steps : list of ShortageSteps
         Cost of missing instances, by slot.
-    on_cost, change_cost : float
-        Cost of one GPU that is on for one slot, and of one that is cut.
+    on_cost, idle_cost : float
+        Cost of one GPU that is on for one slot, beyond one that is not; and of all of them, were none on.
+    ways : Ways
+        What it costs to come from some counts to others.
     gpus : ndarray of int, shape (n_slots,)
         GPUs that may be on.
     cuttable : ndarray of int, shape (n_slots,)
         GPUs that may be cut; below 0 where the limits contradict each other.
-    pinned : ndarray of int, shape (n_layouts,)
+    pinned : ndarray of int, shape (n_columns,)
         GPUs that must have a layout in every slot.
-    initial : ndarray of int or None, shape (n_layouts,)
-        GPUs by layout before the first slot.
+    initial : ndarray of int or None, shape (n_columns,)
+        GPUs by column before the first slot.
     """
 
     problem: PlanProblem
     layouts: tuple[str, ...]
+    owner: Counts
     cut: NDArray[np.bool_]
     demanded: Counts
     cover: Counts
     steps: list[ShortageSteps]
     on_cost: float
-    change_cost: float
+    idle_cost: float
+    ways: Ways
     gpus: Counts
     cuttable: Counts
     pinned: Counts
@@ -78,8 +87,9 @@ class Fluid:
         ('4g.20gb:1,3g.20gb:1', '4g.20gb:1,1g.5gb:3', '3g.20gb:1,1g.5gb:4', '1g.5gb:7')
         """
         initial, pinned = dict(problem.initial or {}), problem.limits.pinned
-        named = {*initial, *pinned}
-        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned]))
+        parked = dict(problem.parked or {})
+        named = {*initial, *pinned, *parked}
+        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned, *parked]))
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
         sets = up_sets(problem.board, problem.profiles, supply)
@@ -88,29 +98,62 @@ class Fluid:
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
         keep = [i for i, layout in enumerate(layouts) if layout in named or not _beaten(cover, i)]
-        gpus = problem.gpus_allowed_on
+        texts = tuple(layouts[i] for i in keep)
+        cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
+        idle = np.flatnonzero(cut) if problem.prices is not None else np.zeros(0, dtype=np.int64)
+        owner = np.concatenate([np.arange(len(texts)), idle]).astype(np.int64)
+
+        def columns(on: Mapping[str, int], kept: Mapping[str, int]) -> Counts:
+            held = [on.get(text, 0) for text in texts] + [kept.get(texts[i], 0) for i in idle]
+            return np.array(held, dtype=np.int64)
+
+        park_price = 0.0 if problem.prices is None else problem.prices.parked
         return cls(
             problem=problem,
-            layouts=tuple(layouts[i] for i in keep),
-            cut=np.array([layouts[i] != WHOLE_GPU for i in keep], dtype=bool),
+            layouts=texts,
+            owner=owner,
+            cut=cut[owner],
             demanded=membership([asked for asked, _ in sets], len(problem.profiles)),
-            cover=cover[:, keep],
+            cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
             steps=shortage_steps(problem),
-            on_cost=problem.on_price * problem.slot_hours,
-            change_cost=problem.change_gpu_hours,
-            gpus=gpus,
+            on_cost=(problem.on_price - park_price) * problem.slot_hours,
+            idle_cost=park_price * problem.slot_hours * problem.gpus,
+            ways=ways_of(problem, texts, owner),
+            gpus=problem.gpus_allowed_on,
             cuttable=problem.gpus_cuttable,
-            pinned=np.array([pinned.get(layouts[i], 0) for i in keep], dtype=np.int64),
-            initial=None if problem.initial is None else np.array([initial.get(layouts[i], 0) for i in keep]),
+            pinned=columns(pinned, {}),
+            initial=None if problem.initial is None else columns(initial, parked),
         )
 
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Which columns count GPUs that are on, shape (n_columns,)."""
+        on: NDArray[np.bool_] = np.arange(len(self.owner)) < len(self.layouts)
+        return on
+
+    @property
+    def parks(self) -> bool:
+        """Whether GPUs that are not needed are parked."""
+        return self.problem.prices is not None
+
+    def split(self, counts: Counts) -> tuple[Counts, Counts]:
+        """GPUs on and GPUs parked by layout, shape (n_slots, n_layouts) each; what is parked uncut is left out."""
+        on = counts[:, : len(self.layouts)]
+        parked = np.zeros_like(on)
+        parked[:, self.owner[len(self.layouts) :]] = counts[:, len(self.layouts) :]
+        return on, parked
+
     def allowed(self, slot: int, states: Counts) -> NDArray[np.bool_]:
-        """Whether vectors of counts, shape (n, n_layouts), keep the limits of a slot."""
+        """Whether vectors of counts, shape (n, n_columns), keep the limits of a slot."""
+        on = states[:, : len(self.layouts)]
         within: NDArray[np.bool_] = (
-            (states.sum(axis=1) <= self.gpus[slot])
-            & (states[:, self.cut].sum(axis=1) <= self.cuttable[slot])
+            (on.sum(axis=1) <= self.gpus[slot])
+            & (on[:, self.cut[: len(self.layouts)]].sum(axis=1) <= self.cuttable[slot])
             & (states >= self.pinned).all(axis=1)
         )
+        if self.parks:
+            within &= states.sum(axis=1) <= self.problem.gpus
+            within &= states[:, self.cut].sum(axis=1) <= self.problem.gpus - self.problem.kept_whole
         return within
 
     def with_instance(self, profile: int) -> Fluid:
@@ -118,7 +161,7 @@ class Fluid:
         names = self.problem.profiles
         serving = [serves(self.problem.board, names[profile], name) for name in names]
         column = (self.demanded @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
-        return replace(self, cover=np.column_stack([self.cover, column]))
+        return replace(self, cover=np.column_stack([self.cover, column]), owner=np.append(self.owner, 0))
 
     def missing(self, slot: int, counts: Counts) -> Counts:
         """Instances short of each profile, chosen so that the shortage costs least.
@@ -130,8 +173,8 @@ class Fluid:
         ----------
         slot : int
             The slot.
-        counts : ndarray of int, shape (n_layouts,)
-            GPUs by layout.
+        counts : ndarray of int, shape (n_columns,)
+            GPUs by column.
         """
         short = self.problem.required[:, slot].copy()
         for profile, served, _ in self._serve(slot, counts[None]):
@@ -145,15 +188,16 @@ class Fluid:
         ----------
         slot : int
             The slot.
-        counts : ndarray of int, shape (n, n_layouts)
-            GPUs by layout, one vector a row.
+        counts : ndarray of int, shape (n, n_columns)
+            GPUs by column, one vector a row.
 
         Returns
         -------
         ndarray of float, shape (n,)
         """
         steps = self.steps[slot]
-        costs: Floats = self.on_cost * counts.sum(axis=1) + float(steps.width @ steps.cost)
+        on = counts[:, : len(self.layouts)].sum(axis=1)
+        costs: Floats = self.on_cost * on + (self.idle_cost + float(steps.width @ steps.cost))
         for _, served, price in self._serve(slot, counts):
             costs -= served * price
         return costs
@@ -169,27 +213,27 @@ class Fluid:
             free[sets] -= served
             yield profile, served, float(steps.cost[step])
 
-    def cuts(self, before: Counts | None, after: Counts) -> int:
-        """GPUs cut between two slots; none if nothing is known of the first."""
-        return 0 if before is None else int((after - before).clip(0)[self.cut].sum())
+    def departures(self, before: Counts | None, after: Counts) -> int:
+        """GPUs emptied between two slots; none if nothing is known of the first."""
+        return 0 if before is None else int((before - after)[: len(self.layouts)].clip(0).sum())
 
     def cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
         """Cost of consecutive slots with the changes into and between them.
 
         Parameters
         ----------
-        counts : ndarray of int, shape (n, n_layouts)
-            GPUs by layout in the slots from `start` on.
+        counts : ndarray of int, shape (n, n_columns)
+            GPUs by column in the slots from `start` on.
         start : int
             First slot.
-        before : ndarray of int, optional, shape (n_layouts,)
+        before : ndarray of int, optional, shape (n_columns,)
             Counts of the slot before; entering the first slot is free if None.
         """
         total = 0.0
         previous = before
         for slot, now in enumerate(counts, start):
             total += float(self.slot_costs(slot, now[None])[0])
-            total += self.change_cost * self.cuts(previous, now)
+            total += self.ways.cost(previous, now)
             previous = now
         return total
 

@@ -45,7 +45,7 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
     [[0.0, 4.286]]
     """
     fluid = Fluid.of(problem)
-    counts = counts_in(fluid, plan.require().layouts, plan.counts)
+    counts = counts_in(fluid, plan.require().layouts, plan.counts, plan.parked)
     one_more = [fluid.with_instance(profile) for profile in range(len(problem.profiles))]
     prices = np.zeros((len(problem.profiles), problem.n_slots))
     for slot, now in enumerate(counts):
@@ -59,4 +59,5 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
 
 def _shortage(fluid: Fluid, slot: int, counts: Counts) -> float:
     """Cost of unmet demand alone."""
-    return float(fluid.slot_costs(slot, counts[None])[0]) - fluid.on_cost * float(counts.sum())
+    on = float(counts[: len(fluid.layouts)].sum())
+    return float(fluid.slot_costs(slot, counts[None])[0]) - fluid.on_cost * on

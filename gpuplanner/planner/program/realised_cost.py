@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
 
@@ -28,6 +29,11 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
     float
         In the units of ``Plan.objective``: price of GPUs on, of demand unmet and of changes.
 
+    Raises
+    ------
+    ScenarioError
+        If GPUs that are not needed are parked: counts of those on do not say what those keep.
+
     Examples
     --------
     >>> from datetime import UTC, datetime
@@ -43,16 +49,27 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
     >>> round(realised_cost(problem, best.layouts, best.counts[[0, 0, 0]]), 3)  # 2 of 4 missing at the end
     11.571
     """
+    if problem.prices is not None:
+        text = message(
+            "realised cost", "a problem whose GPUs are released when not needed", "one that parks them",
+            "Leave out its prices of states: which layouts parked GPUs keep would have to be decided anew.",
+        )  # fmt: skip
+        raise ScenarioError(text)
     known = dict.fromkeys(layouts, 0) | dict(problem.initial or {})
     fluid = Fluid.of(replace(problem, initial=known))
     before = None if problem.initial is None else fluid.initial
     return fluid.cost(counts_in(fluid, layouts, counts), before=before)
 
 
-def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts) -> Counts:
-    """Counts with a column for every layout of the arrays, shape (n, n_layouts)."""
-    spread = np.zeros((len(counts), len(fluid.layouts)), dtype=np.int64)
+def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts, parked: Counts | None = None) -> Counts:
+    """Counts of GPUs on, and parked, with every column of the arrays, shape (n, n_columns)."""
+    spread = np.zeros((len(counts), len(fluid.owner)), dtype=np.int64)
     spread[:, [fluid.layouts.index(layout) for layout in layouts]] = counts
+    if parked is not None and fluid.parks:
+        kept = {fluid.layouts[i]: place for place, i in enumerate(fluid.owner) if not fluid.used[place]}
+        for layout, column in zip(layouts, parked.T, strict=True):
+            if layout in kept:
+                spread[:, kept[layout]] = column
     return spread
 
 

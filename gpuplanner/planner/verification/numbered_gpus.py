@@ -64,9 +64,16 @@ def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterat
     beyond = rows.filter(pl.col("gpu") >= problem.gpus_per_node)
     if beyond.height:
         yield f"layout plan: GPU {beyond['gpu'][0]} on {beyond['node'][0]}, which has {problem.gpus_per_node}"
-    unknown = sorted(set(rows["layout"]) - {*plan.layouts, OFF})
+    known = {*plan.layouts, OFF} | ({WHOLE_GPU} if problem.prices is not None else set())
+    held = {*rows["layout"], *rows["parked"].drop_nulls()}
+    unknown = sorted(held - known)
     if unknown:
         yield f"layout plan: layouts that the plan does not have: {examples(unknown)}"
+    keeps = (pl.col("layout") == OFF) & (problem.prices is not None)
+    odd = rows.filter(pl.col("parked").is_not_null() != keeps)
+    if odd.height:
+        expected = "parked says what an off GPU keeps" if problem.prices is not None else "nothing is parked"
+        yield f"layout plan: {_place(odd)} is {odd['layout'][0]}, parked {odd['parked'][0]}; expected that {expected}"
 
 
 def _time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
@@ -96,26 +103,37 @@ def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Itera
     slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
     starts = np.array([slot_of[time] for time in rows["slot_start"]])
     ends = np.array([slot_of[time] for time in rows["slot_end"]])
-    for layout, expected in zip(plan.layouts, plan.counts.T, strict=True):
-        held = (rows["layout"] == layout).to_numpy()
+    columns = [("layout", *one) for one in zip(plan.layouts, plan.counts.T, strict=True)]
+    columns += [
+        ("parked", *one) for one in zip(plan.layouts, plan.parked.T, strict=True) if one[0] != WHOLE_GPU
+    ]
+    for what, layout, expected in columns:
+        held = (rows[what] == layout).fill_null(value=False).to_numpy()
         steps = np.zeros(problem.n_slots + 1, dtype=np.int64)
         np.add.at(steps, starts[held], 1)
         np.add.at(steps, ends[held], -1)
         found = np.cumsum(steps)[:-1]
         for slot in np.flatnonzero(found != expected)[:1].tolist():
-            yield f"layout plan: {found[slot]} GPUs have {layout} in slot {slot}, the plan says {expected[slot]}"
+            have = "have" if what == "layout" else "are parked with"
+            yield f"layout plan: {found[slot]} GPUs {have} {layout} in slot {slot}, the plan says {expected[slot]}"
 
 
 def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    earlier = pl.col("layout").shift(1).over("node", "gpu")
-    is_cut = ~pl.col("layout").is_in([WHOLE_GPU, OFF])
-    later = rows.with_columns(expected=is_cut & (pl.col("layout") != earlier)).filter(earlier.is_not_null())
+    held = pl.coalesce("parked", "layout")
+    earlier = held.shift(1).over("node", "gpu")
+    is_cut = ~held.is_in([WHOLE_GPU, OFF]) | (problem.prices is not None)
+    later = rows.with_columns(expected=is_cut & (held != earlier)).filter(earlier.is_not_null())
+    emptied = rows.filter(
+        (pl.col("layout") != OFF) & (pl.col("layout") != pl.col("layout").shift(-1).over("node", "gpu"))
+    ).height
+    if problem.initial is None and plan.departures not in (None, emptied):
+        yield f"layout plan: {emptied} GPUs are emptied, the plan says {plan.departures}"
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"
         yield f"layout plan: {_place(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
     first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
-    marked = Counter(first["layout"])
+    marked = Counter(first.select(held.alias("held"))["held"])
     arrived = Counter(_first_cuts(plan, problem))
     if marked != arrived:
         yield (
@@ -128,10 +146,15 @@ def _first_cuts(plan: Plan, problem: PlanProblem) -> dict[str, int]:
     """GPUs that take up each layout in the first slot; zeros are left out."""
     if problem.initial is None:
         return {}
+    now = dict(zip(plan.layouts, (plan.counts + plan.parked)[0].tolist(), strict=True))
+    before = Counter(problem.initial) + Counter(problem.parked or {})
+    if problem.prices is not None:
+        now[WHOLE_GPU] = problem.gpus - sum(now.values()) + now.get(WHOLE_GPU, 0)
+        before[WHOLE_GPU] += problem.gpus - before.total()
     more = {
-        text: now - problem.initial.get(text, 0)
-        for text, now in zip(plan.layouts, plan.counts[0].tolist(), strict=True)
-        if text != WHOLE_GPU
+        text: gpus - before[text]
+        for text, gpus in now.items()
+        if text != WHOLE_GPU or problem.prices is not None
     }
     return {text: number for text, number in more.items() if number > 0}
 

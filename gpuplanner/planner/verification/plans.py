@@ -22,6 +22,7 @@ from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.verification.limits import count_faults, pinned_alone_fits, within_quotas
 from gpuplanner.planner.verification.matching import Matching
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
+from gpuplanner.planner.verification.state_changes import parked_faults, state_changes
 from gpuplanner.schemas import WHOLE_GPU
 
 _TOLERANCE = 1e-6
@@ -62,6 +63,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
         faults = list(_claim_faults(plan, problem))
     else:
         faults = [*_shape_faults(plan, problem), *_layout_faults(plan, problem)]
+        faults = faults or list(parked_faults(plan, problem))
     if faults or not plan.found:
         return faults
     faults += _limit_faults(plan, problem)
@@ -211,36 +213,24 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
 
 
 def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    changes = _changes(plan, problem)
-    if plan.changes != changes:
-        yield f"changes: the plan says {plan.changes}, its counts say {changes}"
+    found = state_changes(plan, problem)
+    if plan.changes != found.changes:
+        yield f"changes: the plan says {plan.changes}, its counts say {found.changes}"
+    if plan.departures not in (None, found.departures):
+        yield f"departures: the plan says {plan.departures}, its counts say {found.departures}"
     on_hours = float(plan.counts.sum()) * problem.slot_hours
     unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.slot_hours
-    objective = (
-        problem.on_price * on_hours
-        + float(unmet_hours @ np.array(problem.unmet_price))
-        + problem.change_gpu_hours * changes
-    )
-    for name, said, found in (
+    objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + found.cost
+    if problem.prices is not None:
+        idle_hours = problem.gpus * problem.n_slots * problem.slot_hours - on_hours
+        objective += problem.prices.parked * idle_hours
+    for name, said, counted in (
         ("gpu_hours_on", plan.gpu_hours_on, on_hours),
         ("unmet_gpu_hours", plan.unmet_gpu_hours, float(unmet_hours.sum())),
         ("objective", plan.objective, objective),
     ):
-        if not _near(said, found):
-            yield f"{name}: the plan says {said}, its counts say {found:.9g}"
-
-
-def _changes(plan: Plan, problem: PlanProblem) -> int:
-    """GPUs that take up a layout, counted layout by layout and slot by slot."""
-    changes = 0
-    for text, column in zip(plan.layouts, plan.counts.T.tolist(), strict=True):
-        if text == WHOLE_GPU:
-            continue
-        earlier = column[0] if problem.initial is None else problem.initial.get(text, 0)
-        for now in column:
-            changes += max(0, now - earlier)
-            earlier = now
-    return changes
+        if not _near(said, counted):
+            yield f"{name}: the plan says {said}, its counts say {counted:.9g}"
 
 
 def _proof_faults(plan: Plan) -> Iterator[str]:

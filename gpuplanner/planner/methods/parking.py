@@ -1,0 +1,106 @@
+"""Which layouts parked GPUs keep, once it is known how many GPUs are on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.planner.contract.problem import Counts
+from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.program.families import (
+    SlotModel,
+    add_changes,
+    add_fleet,
+    add_on_columns,
+    add_whole_kept,
+)
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.solver import solve
+
+_NODES = 50
+
+# Part of the price of a layout that a GPU which comes back pays, as some find one that was kept for them.
+_SHARE_TAKEN_UP = 0.3
+
+
+def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
+    """Choose anew what parked GPUs keep, with the GPUs on as they are, at the least cost of changes.
+
+    With the GPUs on fixed, what is left is a flow on the tree of states, which fractions solve in whole numbers
+    unless whole nodes reboot for it.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    counts : ndarray of int, shape (n_slots, n_columns)
+        GPUs by column; a plan that keeps every limit.
+    effort : Effort
+        Limits of the search.
+
+    Returns
+    -------
+    ndarray of int, shape (n_slots, n_columns)
+        Never dearer; the same where nothing is parked.
+    """
+    if not fluid.parks or effort.spent():
+        return counts
+    model = SlotModel(fluid, range(len(counts)))
+    add_on_columns(model)
+    n_on = len(fluid.layouts)
+    for on, now in zip(model.on, counts, strict=True):
+        model.linear.narrow(on[:n_on], now[:n_on], now[:n_on])
+    add_fleet(model)
+    add_whole_kept(model)
+    add_changes(model, fluid.initial, None)
+    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_NODES)
+    if answer.values is None:
+        return counts
+    found = model.counts(answer.values)
+    return min(found, counts, key=lambda one: fluid.cost(one, before=fluid.initial))
+
+
+def kept_on(fluid: Fluid, near: Counts | None, now: Counts) -> Counts:
+    """Counts of a slot whose parked GPUs keep what they had in the slot next to it, as far as there is room.
+
+    Parameters
+    ----------
+    fluid : Fluid
+        The arrays.
+    near : ndarray of int or None, shape (n_columns,)
+        Counts of the slot before, or behind.
+    now : ndarray of int, shape (n_columns,)
+        Counts of the slot.
+    """
+    if near is None or not fluid.parks:
+        return now
+    n_on = len(fluid.layouts)
+    beside = fluid.owner[n_on:]
+    kept = (near[beside] + near[n_on:] - now[beside]).clip(0)
+    cut = int(now[:n_on][fluid.cut[:n_on]].sum())
+    room = min(
+        fluid.problem.gpus - int(now[:n_on].sum()), fluid.problem.gpus - fluid.problem.kept_whole - cut
+    )
+    while kept.sum() > room:
+        kept[kept.argmax()] -= 1
+    return np.concatenate([now[:n_on], kept])
+
+
+def cheapest_way(fluid: Fluid, plans: list[Counts], states: list[Counts], effort: Effort) -> Counts:
+    """The cheapest path through states, and what parked GPUs keep along it.
+
+    States of single slots say nothing of what is parked. So the path is that of the GPUs on, at a part of the price
+    of taking up a layout.
+    """
+    if not fluid.parks:
+        return cheapest_path(fluid, plans, states)
+    ways = fluid.ways
+    between = np.where((ways.beyond[:, ~fluid.used] > 0).any(axis=1), _SHARE_TAKEN_UP, 1.0)
+    rough = replace(fluid, ways=replace(ways, come=ways.come * between, go=ways.go * between))
+    path = cheapest_path(rough, *([one * fluid.used for one in some] for some in (plans, states)))
+    lazily = path.copy()
+    for slot in range(len(path)):
+        lazily[slot] = kept_on(fluid, lazily[slot - 1] if slot else fluid.initial, path[slot])
+    return parked_best(fluid, lazily, effort)

@@ -1,0 +1,130 @@
+"""Which GPUs take which layouts, slot after slot, in pools that release what they do not need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.hardware import OFF, ChangeCost, GpuModel
+from gpuplanner.planner.contract.problem import Counts, PlanProblem
+from gpuplanner.planner.numbered.transport import transport
+from gpuplanner.schemas import WHOLE_GPU
+
+OFF_PLACE = -1
+
+Places = NDArray[np.int16]
+"""State of every GPU: the position of the layout that it is on with, behind them those of layouts that it is parked
+with, and :data:`OFF_PLACE` where it is released."""
+
+
+class Placer:
+    """Chooses GPUs for counts, slot after slot. Nodes are filled with cut GPUs from the last one on."""
+
+    def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
+        limits = problem.limits
+        self.node = np.arange(problem.gpus) // problem.gpus_per_node
+        self.n_nodes = len(problem.node_names)
+        self.kept = self.node < limits.whole_nodes_kept
+        self.rack = self.node // limits.nodes_per_rack
+        self.most_per_rack = limits.gpus_on_per_rack
+        self.most_cuts = limits.switches_per_day
+        self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
+        self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
+        self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
+        self.harm = functools.partial(_harm, problem.board, (*texts, OFF))
+
+    def begin_day(self) -> None:
+        """Forget the cuts of the day before."""
+        self.cuts_today[:] = 0
+
+    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
+        """Layout of every GPU, as close to the one before as the wanted counts allow.
+
+        If `free`, cuts do not count: they were made before the first slot.
+        """
+        now = np.full_like(before, OFF_PLACE)
+        for layout in self.cut:
+            there = np.flatnonzero(before == layout)[::-1]
+            if self.most_cuts is not None:
+                there = there[np.argsort(-self.cuts_today[there], kind="stable")]
+            now[there[: wanted[layout]]] = layout
+        if self.whole is not None:
+            self._place_whole(before, now, int(wanted[self.whole]))
+        stayed = now.copy()
+        self._place_cuts(before, now, wanted)
+        if not free:
+            self.cuts_today += (now != stayed) & (now != OFF_PLACE)
+        return now
+
+    def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
+        """Nodes kept for it come first, then GPUs that were whole before, then nodes with fewest cuts."""
+        free = np.flatnonzero(now == OFF_PLACE)
+        node = self.node[free]
+        keys = (free, self.per_node(now != OFF_PLACE)[node], before[free] != self.whole, ~self.kept[free])
+        self._take(now, free[np.lexsort(keys)], int(self.whole or 0), wanted)
+
+    def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
+        """New cuts go where they harm least what is there; among equals, beside other cuts."""
+        lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
+        growing = [layout for layout, number in lacking.items() if number > 0]
+        if not growing:
+            return
+        free = self._free_beside_cuts(now)
+        former = before[free]
+        origins = np.unique(former).tolist()
+        fresh = ~self.worn(free)
+        supply = [int((fresh & (former == origin)).sum()) for origin in origins]
+        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
+        flow = transport(supply, [lacking[layout] for layout in growing], cost)
+        for origin, row in zip(origins, flow, strict=True):
+            for layout, number in zip(growing, row.tolist(), strict=True):
+                lacking[layout] -= self._take(now, free[fresh & (former == origin)], layout, number)
+        for layout in growing:
+            # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
+            order = free[np.argsort(self.worn(free), kind="stable")]
+            self._take(now, order, layout, lacking[layout])
+
+    def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
+        """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
+        order = order[now[order] == OFF_PLACE]
+        if self.most_per_rack is not None and wanted:
+            room = self.most_per_rack - np.bincount(self.rack[now != OFF_PLACE], minlength=self.rack[-1] + 1)
+            racks = self.rack[order]
+            by_rack = np.argsort(racks, kind="stable")
+            first = np.searchsorted(racks[by_rack], racks[by_rack])
+            rank = np.empty(len(order), dtype=np.int64)
+            rank[by_rack] = np.arange(len(order)) - first
+            order = order[rank < room[racks]]
+        chosen = order[:wanted]
+        now[chosen] = layout
+        return len(chosen)
+
+    def worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which GPUs may not be cut again today."""
+        most = np.inf if self.most_cuts is None else self.most_cuts
+        worn: NDArray[np.bool_] = self.cuts_today[gpus] >= most
+        return worn
+
+    def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
+        """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""
+        free = np.flatnonzero((now == OFF_PLACE) & ~self.kept)
+        node = self.node[free]
+        whole = now == (OFF_PLACE - 1 if self.whole is None else self.whole)
+        cut = (now != OFF_PLACE) & ~whole
+        wear = self.cuts_today[free] if self.most_cuts is not None else np.zeros_like(free)
+        order = np.lexsort((-free, -self.per_node(cut)[node], self.per_node(whole)[node], wear))
+        return free[order]
+
+    def per_node(self, marked: NDArray[np.bool_]) -> Counts:
+        """GPUs of each node that are marked, shape (n_nodes,)."""
+        return np.bincount(self.node, weights=marked, minlength=self.n_nodes).astype(np.int64)
+
+
+@functools.lru_cache(maxsize=4096)
+def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
+    """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
+    change = ChangeCost.of(board, "nvml").change(texts[before], texts[after])
+    return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)

@@ -1,0 +1,168 @@
+"""Pools that park what they do not need, against dynamic programming over numbered GPUs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
+from gpuplanner.planner import PlanProblem, assign, plan, verify
+from gpuplanner.planner.contract.state_prices import StatePrices
+from tests.planner.conftest import best_service
+
+PROFILES = {
+    "A100-40GB": ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gpu"),
+    "H100-80GB-SXM5": ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb", "gpu"),
+    "A30-24GB": ("1g.6gb", "2g.12gb", "4g.24gb", "gpu"),
+}
+MOST_STATES = 1400
+
+
+def random_problem(problem_of: Any, seed: int) -> PlanProblem:
+    """Two or three GPUs of one of three boards, few slots; any prices of states."""
+    rng = np.random.default_rng(seed)
+    board = str(rng.choice(list(PROFILES)))
+    gpus, slots = int(rng.integers(2, 4)), int(rng.integers(2, 6))
+    profiles = rng.choice(PROFILES[board], size=rng.integers(1, 4), replace=False).tolist()
+    known = {name: rng.choice([0, 0.2, 1, 5], size=2).tolist() for name in profiles if rng.random() < 0.7}
+    prices = StatePrices(
+        parked=float(rng.choice([0, 0.1, 1])),
+        wake=float(rng.choice([0, 0.02, 0.1])),
+        dress=float(rng.choice([0, 0.02, 0.3])),
+        instance=float(rng.choice([0, 0.01, 0.1])),
+        mode=float(rng.choice([0, 0.2, 1])),
+        reboot=float(rng.choice([0, 0.5])) if board.startswith("A") else 0.0,
+        drain=float(rng.choice([0, 0.1, 0.5])),
+        remaining_h=known,
+        limit_h=None if rng.random() < 0.5 else 2.0,
+        evicted_h=float(rng.choice([0, 0.3])),
+    )
+    initial = parked = None
+    if rng.random() < 0.5:
+        texts = [format_layout(one) for one in pareto_counts(as_board(board), _slices(profiles))] or ["gpu"]
+        initial = {str(rng.choice([*texts, "gpu"])): int(rng.integers(2))}
+        parked = {texts[0]: int(rng.integers(gpus))} if texts[0] != "gpu" else {}
+    return problem_of(
+        rng.choice([0, 0.5, 1, 1.3, 2, 3.7], size=(1, len(profiles), slots)),
+        profiles,
+        board=board,
+        gpus=gpus,
+        gpus_per_node=4,
+        unmet_price=float(rng.choice([0.5, 3, 10])),
+        available=rng.integers(0, gpus + 1, slots).tolist() if rng.random() < 0.2 else None,
+        initial=initial,
+        parked=parked,
+        prices=prices,
+    )
+
+
+def _slices(profiles: list[str]) -> list[str]:
+    return [name for name in profiles if name != "gpu"]
+
+
+def emptying(prices: StatePrices, problem: PlanProblem, layout: str) -> float:
+    """What emptying a GPU loses, by trying every combination of remaining times."""
+    names = list(Counter(parse_layout(layout)).elements())
+    if not all(name in prices.remaining_h for name in names):
+        return prices.drain
+    most = math.inf if prices.limit_h is None else prices.limit_h
+    shares = [problem.board.share(name) for name in names]
+    lost = []
+    for times in itertools.product(*(prices.remaining_h[name] for name in names)):
+        ends = [min(time, most) for time in times]
+        used = sum(share * end for share, end in zip(shares, ends, strict=True))
+        again = sum(
+            share * prices.evicted_h for share, time in zip(shares, times, strict=True) if time > most
+        )
+        lost.append((max(ends), used, again))
+    longest, used, again = np.mean(lost, axis=0)
+    return max(0.0, longest - used) + again
+
+
+def ways_between(problem: PlanProblem, layouts: list[str]) -> np.ndarray:
+    """Cheapest cost between the states of one GPU, reboots left out: used, then parked, by shortest paths."""
+    prices, n = problem.prices, len(layouts)
+    cost = np.full((2 * n + 2, 2 * n + 2), np.inf)
+    np.fill_diagonal(cost, 0)
+    for i, layout in enumerate(layouts):
+        instances = sum(k for name, k in parse_layout(layout).items() if name != "gpu")
+        hub = 2 * n + (layout != "gpu")
+        cost[i, n + i], cost[n + i, i] = emptying(prices, problem, layout), prices.wake
+        cost[n + i, hub] = instances * prices.instance
+        cost[hub, n + i] = prices.dress + instances * prices.instance
+    cost[2 * n, 2 * n + 1] = cost[2 * n + 1, 2 * n] = prices.mode
+    for k in range(2 * n + 2):
+        cost = np.minimum(cost, cost[:, k : k + 1] + cost[k : k + 1, :])
+    return cost[: 2 * n, : 2 * n]
+
+
+def states_of_one(problem: PlanProblem) -> list[str]:
+    layouts = [format_layout(one) for one in pareto_counts(problem.board, _slices(list(problem.profiles)))]
+    layouts += [*(problem.initial or {}), *(problem.parked or {}), "gpu"]
+    return list(dict.fromkeys(layouts if _slices(list(problem.profiles)) else layouts[-1:]))
+
+
+def least_cost(problem: PlanProblem) -> float | None:
+    """Dynamic programming over the states of every single GPU; None if there are too many."""
+    layouts = states_of_one(problem)
+    layouts += [text for text in [*(problem.initial or {}), *(problem.parked or {})] if text not in layouts]
+    n = len(layouts)
+    if (2 * n) ** problem.gpus > MOST_STATES:
+        return None
+    states = np.array(list(itertools.product(range(2 * n), repeat=problem.gpus)))
+    one = ways_between(problem, layouts)
+    cut = np.array([layout != "gpu" for layout in layouts] * 2)
+    assert problem.gpus <= problem.gpus_per_node  # all in one node, which reboots once
+    mode = (cut[states][:, None, :] != cut[states][None, :, :]).any(axis=2)
+    change = one[states[:, None, :], states[None, :, :]].sum(axis=2) + problem.prices.reboot * mode
+    on = states < n
+    held = [parse_layout(layout) for layout in layouts]
+    supply = [Counter() for _ in states]
+    for total, row in zip(supply, states.tolist(), strict=True):
+        for state in row:
+            total.update(held[state] if state < n else {})
+    value = np.zeros(len(states))
+    if problem.initial is not None:
+        names = [(layout, 0) for layout, k in problem.initial.items() for _ in range(k)]
+        names += [(layout, n) for layout, k in (problem.parked or {}).items() for _ in range(k)]
+        names += [("gpu", n)] * (problem.gpus - len(names))
+        first = [layouts.index(layout) + more for layout, more in names]
+        value = change[states.tolist().index(first)].copy()
+    for slot in range(problem.n_slots):
+        if slot:
+            value = (value[:, None] + change).min(axis=0)
+        service: dict[tuple[int, ...], float] = {}
+        for index, total in enumerate(supply):
+            key = tuple(total[name] for name in problem.profiles)
+            # Also instances that nobody asks for by name may serve, so all of them count.
+            key += tuple(sorted(total.items()))
+            if key not in service:
+                service[key] = best_service(problem, slot, {**dict.fromkeys(problem.profiles, 0), **total})
+            value[index] += service[key]
+        used = on.sum(axis=1)
+        price = problem.on_price * used + problem.prices.parked * (problem.gpus - used)
+        value = np.where(used <= problem.gpus_in_service[slot], value + price * problem.slot_hours, np.inf)
+    return float(value.min())
+
+
+@pytest.mark.parametrize("tens", range(10))
+def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
+    """Two hundred small cases, exactly and in rounds, each plan numbered and checked again."""
+    seeds = itertools.count(1000 * tens)
+    compared = 0
+    while compared < 20:
+        problem = random_problem(problem_of, next(seeds))
+        best = least_cost(problem)
+        if best is None:
+            continue
+        compared += 1
+        for method in ("dp", "milp"):
+            found = plan(problem, gap_target=0, method=method)
+            assert found.objective == pytest.approx(best, abs=1e-6), (method, problem.to_dict())
+            assert found.status == "optimal"
+            assert verify(found, problem, assign(found, problem)) == []
