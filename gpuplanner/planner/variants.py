@@ -39,7 +39,16 @@ _PRICED = {
     "explanation": pl.String,
 }
 # Costs can be set side by side where these are the same.
-_ALIKE = ("slot_start", "slot_hours", "tenants", "profiles", "on_price", "unmet_price", "change_gpu_hours", "prices")
+_ALIKE = (
+    "slot_start",
+    "slot_hours",
+    "tenants",
+    "profiles",
+    "on_price",
+    "unmet_price",
+    "change_gpu_hours",
+    "prices",
+)
 
 
 def compare_plans(
@@ -238,7 +247,9 @@ def _resized(problem: PlanProblem, gpus: int) -> dict[str, Any]:
     nodes = None if problem.nodes is None or needed > len(problem.nodes) else problem.nodes[:needed]
     more = gpus - problem.gpus
     available = problem.available and [min(max(have + more, 0), gpus) for have in problem.available]
-    return {"gpus": gpus, "nodes": nodes, "available": available, "initial": _kept(problem.initial, gpus), "parked": None}
+    initial = _kept(problem.initial, gpus)
+    parked = _kept(problem.parked, gpus - sum((initial or {}).values()))
+    return {"gpus": gpus, "nodes": nodes, "available": available, "initial": initial, "parked": parked}
 
 
 def _kept(initial: Mapping[str, int] | None, gpus: int) -> dict[str, int] | None:

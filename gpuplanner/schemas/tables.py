@@ -175,7 +175,9 @@ class LayoutPlan(dy.Schema):
     slot_end = _time("end of the range")
     layout = _text("profiles on the GPU, '3g.40gb:1,1g.10gb:3'; 'gpu' if not cut; 'off' if not needed")
     changed = dy.Bool(nullable=False, metadata=_meaning("the GPU was cut anew at slot_start"))
-    parked = _text("layout that the GPU keeps while it is 'off'; null if it is released, or on", nullable=True)
+    parked = _text(
+        "layout that the GPU keeps while it is 'off'; null if it is released, or on", nullable=True
+    )
 
 
 class Outcomes(dy.Schema):

@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from scipy.optimize import linear_sum_assignment
 
+from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
 from gpuplanner.planner import PlanProblem, assign, plan, verify
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.program.fluid import Fluid
 from tests.planner.conftest import best_service
 
 PROFILES = {
@@ -166,3 +172,106 @@ def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
             assert found.objective == pytest.approx(best, abs=1e-6), (method, problem.to_dict())
             assert found.status == "optimal"
             assert verify(found, problem, assign(found, problem)) == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_transition_costs_what_the_best_assignment_of_gpus_costs(problem_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(problem_of, seed)
+    problem = problem_of(
+        problem.demand, problem.profiles, board=problem.board, gpus=6, prices=problem.prices, gpus_per_node=6
+    )
+    fluid = Fluid.of(problem)
+    layouts = list(dict.fromkeys([*fluid.layouts, "gpu"]))
+    one = ways_between(problem, layouts)
+    for _ in range(20):
+        states = rng.integers(0, 2 * len(layouts), (2, problem.gpus))
+        if "gpu" not in fluid.layouts:  # a GPU that nobody asks for uncut is never on uncut
+            states[states == layouts.index("gpu")] += len(layouts)
+        pairs = one[states[0][:, None], states[1][None, :]]
+        cheapest = pairs[linear_sum_assignment(pairs)].sum()
+        counts = [np.bincount(row, minlength=2 * len(layouts)) for row in states]
+        n, on, beside = len(layouts), len(fluid.layouts), fluid.owner[len(fluid.layouts) :]
+        columns = [np.concatenate([row[:on], row[n:][beside]]) for row in counts]
+        modes = abs(fluid.cut @ (columns[1] - columns[0]))
+        reboot = problem.prices.reboot * (modes > 0)
+        assert fluid.ways.cost(*columns) == pytest.approx(cheapest + reboot)
+        costs = fluid.ways.costs(np.array(columns), np.array(columns))
+        assert costs[0, 1] == pytest.approx(cheapest + reboot)
+        assert costs[0, 0] == costs[1, 1] == 0
+
+
+def test_a_parked_gpu_that_returns_is_not_cut_again(problem_of: Any) -> None:
+    """One instance, a pause of an hour, the same again: emptied once, cut never, and on for two hours of three."""
+    prices = StatePrices(dress=0.3, drain=0.1, parked=0.2)
+    problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], gpus=1, gpus_per_node=1, prices=prices)
+    found = plan(problem, gap_target=0)
+    assert (found.counts.ravel().tolist(), found.parked.ravel().tolist()) == ([1, 0, 1], [0, 1, 0])
+    assert (found.changes, found.departures) == (0, 1)
+    assert found.objective == pytest.approx(2 + 0.2 + 0.1)
+    rows = assign(found, problem).select("layout", "changed", "parked").rows()
+    assert rows == [("7g.40gb:1", False, None), ("off", False, "7g.40gb:1"), ("7g.40gb:1", False, None)]
+    released = plan(problem_of([[[1, 0, 1]]], ["7g.40gb"], gpus=1, change_gpu_hours=0.3), gap_target=0)
+    assert (released.changes, released.objective) == (1, pytest.approx(2.3))
+
+
+def test_uncutting_is_a_change_and_a_node_reboots_once_for_all_its_gpus(problem_of: Any) -> None:
+    prices = StatePrices(dress=0.1, reboot=1.0)
+    demand = [[[2, 0], [0, 2]]]
+    problem = problem_of(demand, ["7g.40gb", "gpu"], gpus=2, gpus_per_node=2, prices=prices, unmet_price=50.0)
+    found = plan(problem, gap_target=0)
+    assert (found.changes, found.departures) == (2, 2)
+    assert found.objective == pytest.approx(4 + 2 * 0.1 + 1.0)
+    assert assign(found, problem)["changed"].sum() == 2
+
+
+def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_of: Any) -> None:
+    prices = StatePrices(dress=0.1, drain=0.1, remaining_h={"7g.40gb": [1, 0]}, limit_h=2)
+    problem = problem_of([[[1, 0]]], ["7g.40gb"], prices=prices, initial={"gpu": 1}, parked={"7g.40gb:1": 1})
+    found = plan(problem)
+    again, same = plan_from_json(plan_to_json(found, problem))
+    assert same.prices == prices
+    assert same.parked == {"7g.40gb:1": 1}
+    assert (again.parked == found.parked).all()
+    assert verify(again, same) == []
+    before = problem_of([[[1, 0]]], ["7g.40gb"]).to_dict()
+    for name in ("prices", "parked"):
+        before.pop(name)
+    assert PlanProblem.from_dict(before).prices is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"prices": StatePrices(parked=2.0)}, "a parked GPU must cost no more than one that is on"),
+        ({"parked": {"7g.40gb:1": 1}}, "parked needs prices of states"),
+        ({"prices": StatePrices(remaining_h={"9g": [1.0]})}, "remaining_h must be of profiles of A100-40GB"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(problem_of: Any, fields: Any, expected: str) -> None:
+    with pytest.raises(ScenarioError, match=expected):
+        problem_of([[[1]]], ["7g.40gb"], **fields)
+
+
+@pytest.mark.parametrize(
+    "values", [{"drain": -1}, {"limit_h": math.nan}, {"remaining_h": {"gpu": []}}, {"no": 1}]
+)
+def test_prices_that_make_no_sense_are_refused(problem_of: Any, values: Any) -> None:
+    problem = problem_of([[[1]]], ["7g.40gb"]).to_dict() | {"prices": values}
+    with pytest.raises(ScenarioError, match="prices of states"):
+        PlanProblem.from_dict(problem)
+
+
+def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: Any) -> None:
+    prices = StatePrices(dress=0.3, drain=0.1)
+    problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], prices=prices)
+    found = plan(problem)
+    frame = assign(found, problem)
+    assert verify(replace(found, departures=7), problem) == ["departures: the plan says 7, its counts say 1"]
+    assert "changes" in verify(replace(found, parked=0 * found.parked), problem)[0]
+    many = replace(found, parked=found.parked + 3)
+    assert "GPUs are on or parked, there may be 3" in verify(many, problem)[0]
+    wrong = frame.with_columns(parked=pl.lit(None, pl.String))
+    assert "expected that parked says" in verify(found, problem, wrong)[0]
+    moved = frame.with_columns(pl.when(pl.col("layout") == "off").then(pl.lit("gpu")).alias("parked"))
+    assert "are parked with 7g.40gb:1" in verify(found, problem, moved)[0]

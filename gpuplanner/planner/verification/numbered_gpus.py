@@ -72,8 +72,8 @@ def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterat
     keeps = (pl.col("layout") == OFF) & (problem.prices is not None)
     odd = rows.filter(pl.col("parked").is_not_null() != keeps)
     if odd.height:
-        expected = "parked says what an off GPU keeps" if problem.prices is not None else "nothing is parked"
-        yield f"layout plan: {_place(odd)} is {odd['layout'][0]}, parked {odd['parked'][0]}; expected that {expected}"
+        due = "parked says what an off GPU keeps" if problem.prices is not None else "nothing is parked"
+        yield f"layout plan: {_place(odd)} is {odd['layout'][0]}, parked {odd['parked'][0]}; expected that {due}"
 
 
 def _time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
