@@ -16,14 +16,15 @@ of backtests is a noisy judge: on the Philly trace, choosing by the own record a
 the naive forecast everywhere."""
 WORST = 3.0
 """Relative records are cut off here, so that one odd series does not judge a model for all."""
-PRIOR, UNTRIED, PRIOR_FOLDS = {NAIVE: 1.0, RUN_OFF: 0.85, RUN_OFF_MEDIAN: 0.85}, 1.2, 16.0
+PRIOR, UNTRIED, PRIOR_SEASONS = {NAIVE: 1.0, RUN_OFF: 0.85, RUN_OFF_MEDIAN: 0.85}, 1.2, 16.0
 """Cost relative to the naive forecast that a candidate is believed to reach before it was tried here, that of one
-not named, and how many origins that belief counts for. Public traces stand behind it, see ``docs/forecast.md``."""
+not named, and how many seasons that belief counts for: an origin from which a week was forecast says more of it than
+one of a day. Public traces stand behind it, see ``docs/forecast.md``."""
 FLOOR = 0.05
 """Relative records below it are told apart no further."""
 
 
-def choose(scores: pl.DataFrame) -> pl.DataFrame:
+def choose(scores: pl.DataFrame, *, seasons: float = 1.0) -> pl.DataFrame:
     """Choose a model for each series by its record relative to the naive forecast.
 
     The record of a model is what it cost, or its pinball loss, or its mean MASE (MAE where that is not defined),
@@ -36,6 +37,8 @@ def choose(scores: pl.DataFrame) -> pl.DataFrame:
     ----------
     scores : polars.DataFrame
         From :func:`score`.
+    seasons : float
+        How many seasons were forecast from each origin.
 
     Returns
     -------
@@ -64,31 +67,31 @@ def choose(scores: pl.DataFrame) -> pl.DataFrame:
     naive = error[models.index(NAIVE)] if NAIVE in models else np.full(len(ids), np.nan)
     own = relative(error, naive)
     if "windows" in table.columns:
-        own = shrunk(own, models, count)
+        own = shrunk(own, models, count * seasons)
     chosen = pick(own, full, shut_out=~usable)
     return pl.DataFrame({"unique_id": ids, "model": [models[one] for one in chosen]})
 
 
-def shrunk(own: np.ndarray, models: Sequence[str], count: np.ndarray) -> np.ndarray:
-    """Records drawn towards what is believed of each model before it was tried, by the number of origins.
+def shrunk(own: np.ndarray, models: Sequence[str], seasons: np.ndarray) -> np.ndarray:
+    """Records drawn towards what is believed of each model before it was tried, by the seasons forecast so far.
 
     Parameters
     ----------
     own : numpy.ndarray, shape (n_models, n_series)
         From :func:`relative`.
     models : sequence of str, length n_models
-    count : numpy.ndarray of int, shape (n_models, n_series)
-        Origins behind each record.
+    seasons : numpy.ndarray, shape (n_models, n_series)
+        Seasons forecast behind each record, over all origins.
 
     Examples
     --------
-    >>> shrunk(np.array([[1.0], [0.5]]), ["Naive", "Median"], np.array([[16], [16]])).round(2).tolist()
+    >>> shrunk(np.array([[1.0], [0.5]]), ["Naive", "AutoETS"], np.array([[16], [16]])).round(2).tolist()
     [[1.0], [0.77]]
     """
     prior = np.log([PRIOR.get(model, UNTRIED) for model in models])[:, None]
-    seen = np.where(np.isnan(own), 0, count)
+    seen = np.where(np.isnan(own), 0, seasons)
     logs = np.log(np.maximum(np.where(np.isnan(own), 1.0, own), FLOOR))
-    return np.asarray(np.exp((seen * logs + PRIOR_FOLDS * prior) / (seen + PRIOR_FOLDS)))
+    return np.asarray(np.exp((seen * logs + PRIOR_SEASONS * prior) / (seen + PRIOR_SEASONS)))
 
 
 def relative(error: np.ndarray, naive: np.ndarray) -> np.ndarray:

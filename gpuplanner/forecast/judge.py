@@ -284,7 +284,8 @@ def _choice(
     seen = ~np.isnan(cost).all(axis=3)
     folds = np.where(seen, np.nansum(cost, axis=3), np.nan)
     total = np.where(seen.any(axis=2), np.nansum(folds, axis=2), np.nan)
-    own = shrunk(relative(total, total[0]), models, seen.sum(axis=2))
+    ahead = max(test.horizon / test.grid.season, 1.0)
+    own = shrunk(relative(total, total[0]), models, seen.sum(axis=2) * ahead)
     out = np.array([worse_than(folds[0], one) for one in folds]) | ~test.allowed[place]
     return np.asarray(np.array(models, dtype=object)[pick(own, test.full[place], shut_out=out)])
 

@@ -93,7 +93,8 @@ def forecast_demand(
     )
     judged = judge(test, price=price)
     scores = score(test, judged=judged)
-    chosen = choose(scores)["model"].to_list()
+    seasons = max(horizon / test.grid.season, 1.0)
+    chosen = choose(scores, seasons=seasons)["model"].to_list()
     last = np.concatenate([judged.chosen[:, :-1], np.array(chosen, dtype=object)[:, None]], axis=1)
     return ForecastResult(
         forecast=ahead_table(replace(judged, chosen=last), known=known, seed=seed),
