@@ -77,6 +77,10 @@ class Scenario:
         GPUs that are never cut, and nodes, the first ones, on which none is.
     switches_per_day : int or None
         Most cuts of one GPU within a day; None for any number.
+    reserve_hours : float
+        How long before a planned change the scheduler keeps jobs away that would run past it.
+    drain_limit_minutes : float
+        How long after its time a change waits for jobs to end before it is given up.
     unmet_price : float
         Price of one GPU-hour of demand not covered, in GPU-hours.
     gap_target, time_limit_s : float
@@ -132,6 +136,8 @@ class Scenario:
     whole_gpus_kept: int = 0
     whole_nodes_kept: int = 0
     switches_per_day: int | None = None
+    reserve_hours: float = 48.0
+    drain_limit_minutes: float = 60.0
     unmet_price: float = 10.0
     gap_target: float = 0.005
     time_limit_s: float = 20.0
@@ -198,6 +204,8 @@ class Scenario:
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
             (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),
             (self.switches_per_day is None or self.switches_per_day >= 0, "switches_per_day at least 0"),
+            (0 <= self.reserve_hours <= 24 * 28, "reserve_hours between 0 and 672"),
+            (0 <= self.drain_limit_minutes <= 7 * 24 * 60, "drain_limit_minutes between 0 and 10080"),
             (0 < self.unmet_price <= 1e6, "unmet_price above 0"),
             (0 <= self.gap_target < 1, "gap_target between 0 and 1"),
             (0 < self.time_limit_s <= 86_400, "time_limit_s between 0 and 86400"),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Json, Out, Quiet
+from gpuplanner.cli.options import Board, Json, Out, Quiet, Set
 from gpuplanner.cli.show import show, show_frame
 
 catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
@@ -143,14 +143,24 @@ def export(
             help="Slurm's type of a whole GPU, where it is not what slurmd finds.",
         ),
     ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="What the plan was made of (scenario, trace folder or 'sample'): the index then says how long each "
+            "change will take to drain."
+        ),
+    ] = None,
+    assignments: Set = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
+    from gpuplanner.cli.walk import load_scenario
     from gpuplanner.study import export_plan
 
+    made_of = None if scenario is None else load_scenario(scenario, assignments)
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    for path in export_plan(plan, out, formats=to, at=instant, gres_type=gres_type):
+    for path in export_plan(plan, out, formats=to, at=instant, gres_type=gres_type, scenario=made_of):
         if not quiet:
             say(f"written: {path}")

@@ -1,6 +1,7 @@
 """Plans as files for operators and finance, each with its own check."""
 
 from gpuplanner.export.csv import write_csv_safe
+from gpuplanner.export.index import REHEARSED, change_index, to_index_text
 from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.reread import FileReport, verify_file
@@ -9,11 +10,14 @@ from gpuplanner.export.states import NodeState
 
 __all__ = [
     "GRES_CONF",
+    "REHEARSED",
     "FileReport",
     "NodeState",
     "allocatable",
+    "change_index",
     "to_change_scripts",
     "to_config_map",
+    "to_index_text",
     "to_mig_parted",
     "to_slurm",
     "to_slurm_files",

@@ -1,6 +1,6 @@
 """The machine: boards, MIG profiles, layouts, and what is possible on them."""
 
-from gpuplanner.hardware.change_cost import MADE_BY, PATHS, ChangeCost
+from gpuplanner.hardware.change_cost import EMPTIED, MADE_BY, PATHS, ChangeCost
 from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
 from gpuplanner.hardware.feasibility import Proof, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
@@ -32,6 +32,7 @@ from gpuplanner.hardware.spread import at_least, fewest_gpus, spread
 from gpuplanner.hardware.whole_boards import any_board, whole_board
 
 __all__ = [
+    "EMPTIED",
     "MADE_BY",
     "OFF",
     "PATHS",

@@ -23,6 +23,9 @@ MADE_BY = {path: path for path in PATHS} | {"dra": "nvml", "autoscaler": "parted
 """Who changes a fleet, and by which of :data:`PATHS` it cuts: a DRA driver makes instances one by one; a node that an
 autoscaler or Slurm's power saving starts is cut by mig-parted before it takes jobs."""
 
+EMPTIED = {"operator": "node", "slurm": "node", "autoscaler": "node"}
+"""What a path empties for a change: a node. Others empty the GPU alone."""
+
 _RESET_ARCHITECTURES = ("Ampere",)
 _ONE_BY_ONE = "nvml"
 

@@ -88,7 +88,8 @@ def write_report(
         files: dict[str, str] = {}
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
-            files = export_files(study.plan, study.problem) if study.headline["board_has_mig"] else {}
+            if study.headline["board_has_mig"]:
+                files = export_files(study.plan, study.problem, scenario=scenario)
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)
         for name, text in files.items():

@@ -10,8 +10,10 @@ from pathlib import Path
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     FileReport,
+    change_index,
     to_change_scripts,
     to_config_map,
+    to_index_text,
     to_mig_parted,
     to_slurm,
     to_slurm_files,
@@ -22,15 +24,16 @@ from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
+from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
+from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.saving import STATUSES
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
-NO_PLANS = ("*.sh", "gres.conf")
-"""Exports that apply the others and say nothing of layouts themselves; ``verify`` reads back all that is not named
-here."""
+NO_PLANS = ("*.sh", "gres.conf", "changes.*")
+"""Exports that apply or list the others, and hold no layouts to apply themselves; ``verify`` reads back all others."""
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
 
@@ -134,6 +137,7 @@ def export_plan(
     formats: str = "all",
     at: datetime | None = None,
     gres_type: str | None = None,
+    scenario: Scenario | None = None,
 ) -> list[Path]:
     """Write a plan as the files that operators apply.
 
@@ -149,6 +153,8 @@ def export_plan(
         Only the layouts in force at that instant; default: the whole calendar.
     gres_type : str, optional
         Slurm's type of a whole GPU; default: what slurmd finds for the board.
+    scenario : Scenario, optional
+        What the plan was made of: says how changes are made, and rehearses them for the index.
 
     Returns
     -------
@@ -163,7 +169,7 @@ def export_plan(
         If a file does not hold when it is read back, or cannot be written.
     """
     plan, problem = read_plan(path)
-    files = export_files(plan, problem, formats=formats, at=at, gres_type=gres_type)
+    files = export_files(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
     with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -179,8 +185,9 @@ def export_files(
     formats: str = "all",
     at: datetime | None = None,
     gres_type: str | None = None,
+    scenario: Scenario | None = None,
 ) -> dict[str, str]:
-    """Text of each export by file name.
+    """Text of each export by file name; parameters as for :func:`export_plan`.
 
     Raises
     ------
@@ -214,6 +221,17 @@ def export_files(
         else:
             lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
         files |= {f"slurm/{name}": text for name, text in lines.items()}
+    if at is None and {"runbook", "slurm"} & set(wanted):
+        as_made = scenario or Scenario(path=problem.change.path)
+        index = change_index(
+            layouts,
+            board,
+            change=problem.change,
+            drain=drain_of(as_made),
+            expected=None if scenario is None else rehearse(scenario, layouts, problem),
+        )
+        files["changes.csv"] = index.write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
+        files["changes.md"] = to_index_text(index, board, problem.change)
     return files
 
 

@@ -106,7 +106,9 @@ def as_cut(numbered: Ints) -> Ints:
     return rows
 
 
-def changes_of(operations: Table, numbered: Ints, layouts: tuple[str, ...], fleet: Fleet) -> pl.DataFrame:
+def changes_of(
+    operations: Table, numbered: Ints, layouts: tuple[str, ...], fleet: Fleet, drain: Drain | None
+) -> pl.DataFrame:
     """What became of every operation, in the order of their cordons."""
     cut = as_cut(numbered) if len(numbered) else numbered
     gpus, texts = [], []
@@ -119,7 +121,7 @@ def changes_of(operations: Table, numbered: Ints, layouts: tuple[str, ...], flee
             " ".join(f"{gpu % fleet.gpus_per_node}={layouts[side[gpu]]}" for gpu in changed) for side in both
         ])  # fmt: skip
     first = pl.Series(operations.first, dtype=pl.Int64)
-    single = pl.Series(operations.gpus, dtype=pl.Int64) == 1
+    single = drain is not None and drain.scope == "gpu"
     names = dict(enumerate(OUTCOMES))
     found = pl.DataFrame(
         {
@@ -138,7 +140,7 @@ def changes_of(operations: Table, numbered: Ints, layouts: tuple[str, ...], flee
         pl.col("began_s", "drained_s", "ended_s").fill_nan(None),
         pl.col("outcome").replace_strict(names, default=None, return_dtype=pl.String),
         node=first // fleet.gpus_per_node,
-        gpu=pl.when(single).then(first % fleet.gpus_per_node),
+        gpu=pl.when(pl.lit(single)).then(first % fleet.gpus_per_node),
         drain_minutes=(pl.col("drained_s") - pl.col("began_s")).fill_nan(None) / 60,
     )
     return found.select(pl.col(name).cast(kind) for name, kind in CHANGES.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuplanner.catalog import parameter
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Drain, Fleet, Rules
+from gpuplanner.simulate import Calendar, Fleet, Rules
 from gpuplanner.study.equal_service.play import Played, PolicySetting, play
 from gpuplanner.study.equal_service.policies.calendars import (
     CALENDAR,
@@ -41,6 +41,7 @@ from gpuplanner.study.equal_service.size_classes import pooled_classes
 from gpuplanner.study.equal_service.target import ServiceTarget
 from gpuplanner.study.equal_service.tuning import Arena, Trial
 from gpuplanner.study.equal_service.weeks import Week, Weeks
+from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.future.money import power_of
 from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.past.history import History, history
@@ -72,8 +73,6 @@ PERFORMED_BY: Mapping[str, tuple[str, ...]] = {
     "slurm": (*_EVERYBODY, AUTOSCALED_POOLS),
 }
 """Policies that a path can perform: only something that makes single instances cuts a GPU while others work on it."""
-DRAIN = Drain(ahead_s=3600.0, limit_s=3600.0, before_change=True)
-"""How a planned change is made: cordoned an hour ahead, where jobs start that end by then; given up an hour after."""
 UNCUT = (STATIC_WHOLE, WHOLE_ON_OFF)
 """Policies of a board that cannot be cut."""
 
@@ -85,7 +84,7 @@ def fleet_in_units(scenario: Scenario, known: History) -> tuple[Fleet, Rules, di
     fill no node are left out for every policy alike.
     """
     fleet, rules = fleet_and_rules(scenario, known)
-    rules = replace(rules, drain=replace(DRAIN, scope="node" if scenario.path == "operator" else "gpu"))
+    rules = replace(rules, drain=drain_of(scenario))
     size, layouts = known.fleet.node_size, dict(known.fleet.layouts)
     if scenario.release_unit == "gpu" or fleet.nodes > 1 or fleet.gpus <= size:
         return fleet, rules, layouts

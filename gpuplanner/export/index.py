@@ -1,0 +1,183 @@
+"""The index of a pack: every change of layout with its time, its node, and what to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.export.changes import layout_changes_of
+from gpuplanner.export.states import checked_plan, stamp
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board
+from gpuplanner.simulate import Drain
+
+INDEX: dict[str, Any] = {
+    "change": pl.String,
+    "planned": pl.Datetime("us", "UTC"),
+    "node": pl.String,
+    "gpu": pl.Int32,
+    "gpus": pl.Int32,
+    "before": pl.String,
+    "after": pl.String,
+    "reserve_from": pl.Datetime("us", "UTC"),
+    "give_up_at": pl.Datetime("us", "UTC"),
+    "instances_removed": pl.Int32,
+    "if_not_empty": pl.String,
+}
+"""Columns of the index, before what was rehearsed."""
+REHEARSED = {
+    "drain_median_minutes": pl.Float64,
+    "drain_p95_minutes": pl.Float64,
+    "in_the_way": pl.Float64,
+    "in_time": pl.Float64,
+}
+"""What weeks that were played say of a change: minutes from its time until the last job has ended, instances and GPUs
+in use then, share of the weeks in which it was made within its limit."""
+
+
+def change_index(
+    plan: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    change: ChangeCost | None = None,
+    drain: Drain | None = None,
+    expected: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """List the changes of a plan, one row for each node, or each GPU where these are emptied one by one.
+
+    Parameters
+    ----------
+    plan : polars.DataFrame
+        Table ``schemas.LayoutPlan``.
+    board : GpuModel or str
+        The board of all nodes.
+    change : ChangeCost, optional
+        How changes are made; None: by the operator, as the catalogue has it.
+    drain : Drain, optional
+        What is emptied, how long ahead, and what happens at the limit; None: whole nodes, an hour.
+    expected : polars.DataFrame, optional
+        ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSED`.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :data:`INDEX` and :data:`REHEARSED`, by time, node and GPU. ``change`` names the files.
+        ``before`` is empty where the plan says nothing of the time before; null ``give_up_at``: never.
+
+    Raises
+    ------
+    SchemaError, GeometryError
+        If the table is not a layout plan, or a layout cannot be placed on the board.
+    """
+    board, drain = as_board(board), Drain() if drain is None else drain
+    frame = checked_plan(plan, board)
+    cost = ChangeCost.of(board) if change is None else change.on(board)
+    flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
+    found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for one in layout_changes_of(frame):
+        for node, (before, after) in one.nodes.items():
+            was = dict(before.gpus) if before else {}
+            for time in one.times:
+                recut = [
+                    (gpu, was.get(gpu), layout)
+                    for gpu, layout in after.gpus
+                    if (was.get(gpu) != layout if before else (node, time, gpu) in flagged)
+                ]
+                for unit in [None] if drain.scope == "node" else [gpu for gpu, _, _ in recut]:
+                    gpus = recut if unit is None else [row for row in recut if row[0] == unit]
+                    row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
+                    found.setdefault((node, unit), []).append(row | _content(gpus, cost))
+    rows = [row for mine in found.values() for row in _timed(sorted(mine, key=_planned), drain)]
+    index = pl.DataFrame(rows, schema=INDEX).sort("planned", "node", "gpu")
+    if expected is None:
+        return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSED.items())
+    known = expected.select("planned", "node", "gpu", *REHEARSED)
+    return index.join(
+        known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left"
+    )
+
+
+def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost) -> str:
+    """Print an index for people: a line for each change of a node or GPU, in Markdown."""
+    files = index["change"].n_unique()
+    head = ["planned (UTC)", "node", "layouts", "reserve from", "give up at", "drain, median (p95)"]
+    head += ["in the way", "in time", "file"]
+    lines = [
+        f"# Changes of layout, {as_board(board).name}",
+        "",
+        f"{index.height} in {files} files; a script has all nodes of its change. It takes {change.words()}, after the",
+        "last job has ended. *Reserve from*: from then on only jobs start there that end by the planned time",
+        "(Slurm: `change-*.sh reserve`; else cordon). *In the way*: instances and GPUs in use at that time.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{' --- |' * len(head)}",
+    ]
+    lines += map(_line, index.iter_rows(named=True))
+    first = index.row(0, named=True) if index.height else {"if_not_empty": "nothing changes"}
+    return "\n".join([*lines, "", f"What has not emptied in time: {first['if_not_empty']}.", ""])
+
+
+def _line(row: dict[str, Any]) -> str:
+    unknown = row["drain_median_minutes"] is None
+    drain = (
+        "not rehearsed"
+        if unknown
+        else f"{row['drain_median_minutes']:.0f} ({row['drain_p95_minutes']:.0f}) min"
+    )
+    cells = [
+        stamp(row["planned"]),
+        row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",
+        f"{_grouped(row['before']) or 'as it is'} → {_grouped(row['after'])}",
+        stamp(row["reserve_from"]),
+        "never" if row["give_up_at"] is None else stamp(row["give_up_at"]),
+        drain,
+        "" if unknown else f"{row['in_the_way']:.1f} of {row['instances_removed']}",
+        "" if unknown else f"{row['in_time']:.0%}",
+        row["change"],
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _grouped(layouts: str) -> str:
+    """Name GPUs of one layout together."""
+    by_layout: dict[str, list[str]] = {}
+    for word in layouts.split():
+        gpu, _, layout = word.partition("=")
+        by_layout.setdefault(layout, []).append(gpu)
+    return "; ".join(f"{','.join(gpus)}: {layout}" for layout, gpus in by_layout.items())
+
+
+def _content(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
+    known = [(old, new) for _, old, new in gpus if old is not None]
+    return {
+        "gpus": len(gpus),
+        "before": " ".join(f"{gpu}={old}" for gpu, old, _ in gpus if old is not None),
+        "after": " ".join(f"{gpu}={new}" for gpu, _, new in gpus),
+        # A GPU that is not cut is one instance, too: whoever holds it is in the way.
+        "instances_removed": sum(len(cost.change(*both).destroyed) or 1 for both in known),
+    }
+
+
+def _timed(mine: list[dict[str, Any]], drain: Drain) -> Iterator[dict[str, Any]]:
+    """Give the changes of one node or GPU their times; they are sorted."""
+    ahead = timedelta(seconds=drain.ahead_s)
+    for last, row, following in zip([None, *mine], mine, [*mine[1:], None], strict=False):
+        planned = row["planned"]
+        ends = [planned + timedelta(seconds=drain.limit_s)] if drain.limit_s is not None else []
+        ends += [following["planned"]] if following else []
+        yield row | {
+            "reserve_from": max([planned - ahead, *([last["planned"]] if last else [])]),
+            "give_up_at": min(ends, default=None),
+            "if_not_empty": _EVICT if drain.evict else _GIVE_UP,
+        }
+
+
+def _planned(row: dict[str, Any]) -> datetime:
+    planned: datetime = row["planned"]
+    return planned
+
+
+_GIVE_UP = "it is given up: nothing is cut, the cordon comes off, and the layout stays until the next change"
+_EVICT = "its jobs are evicted, and lose what their checkpoints have not kept"

@@ -1,0 +1,121 @@
+"""How planned changes are made on a scenario's path, and what comes of them on weeks that are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.export import REHEARSED
+from gpuplanner.hardware import EMPTIED
+from gpuplanner.planner import PlanProblem
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
+from gpuplanner.study.future.workload import past_jobs, replicate, workload
+from gpuplanner.study.past.history import history
+from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
+REHEARSALS = 8
+"""Weeks that changes are rehearsed on."""
+
+
+def drain_of(scenario: Scenario) -> Drain:
+    """How a planned change is made: what is emptied, how long ahead the scheduler reserves it, and when it is given up.
+
+    Examples
+    --------
+    >>> drain_of(Scenario()).scope, drain_of(Scenario(path="nvml")).scope
+    ('node', 'gpu')
+    """
+    return Drain(
+        scope=EMPTIED.get(scenario.path, "gpu"),
+        ahead_s=scenario.reserve_hours * SECONDS_PER_HOUR,
+        limit_s=scenario.drain_limit_minutes * SECONDS_PER_MINUTE,
+        before_change=True,
+    )
+
+
+def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calendar:
+    """Numbered GPUs as the simulator's calendar, node by node in the order of the problem.
+
+    Parameters
+    ----------
+    layout_plan : polars.DataFrame
+        Table ``schemas.LayoutPlan``.
+    problem : PlanProblem
+        Its problem. A last node that is smaller is filled up with GPUs that are always off.
+    """
+    place = {node: number for number, node in enumerate(problem.node_names)}
+    slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
+    layouts = layout_plan.filter(pl.col("layout") != "off")["layout"].unique().sort().to_list() or ["gpu"]
+    states = np.full((problem.n_slots, len(place) * problem.gpus_per_node), -1)
+    for row in layout_plan.filter(pl.col("layout") != "off").iter_rows(named=True):
+        gpu = place[row["node"]] * problem.gpus_per_node + row["gpu"]
+        states[slot_of[row["slot_start"]] : slot_of[row["slot_end"]], gpu] = layouts.index(row["layout"])
+    counts = np.stack([(states == number).sum(axis=1) for number in range(len(layouts))], axis=1)
+    starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * SECONDS_PER_HOUR
+    return Calendar(starts, tuple(layouts), counts, states)
+
+
+def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
+    """Play the changes of a plan on drawn weeks, as the scenario's path makes them.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``planned``, ``node``, ``gpu`` and the columns of :data:`~gpuplanner.export.REHEARSED`; a change that was given
+        up counts with the time until then. What is cut before the first slot is not played.
+
+    Raises
+    ------
+    ScenarioError
+        If the plan is not one of the scenario's fleet.
+    """
+    known, drain = history(scenario), drain_of(scenario)
+    if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
+        problem.board.name,
+        problem.gpus,
+    ):
+        text = message(
+            "rehearsal of a plan",
+            f"a scenario with {problem.gpus} x {problem.board.name}",
+            f"{known.fleet.gpus} x {known.fleet.name}",
+            "Name the scenario that the plan was made of.",
+        )
+        raise ScenarioError(text)
+    calendar, past = numbered_calendar(layout_plan, problem), past_jobs(known)
+    fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
+    rules = Rules(scenario.queue, scenario.substitute, change=problem.change, drain=drain)
+    played = []
+    for number in range(min(scenario.replications, REHEARSALS)):
+        jobs = workload(replicate(scenario, known, past, number), "rightsized").drop("active_gpus")
+        until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
+        run = simulate(jobs, fleet, calendar, rules, policy="plan", until_s=until_s, leave_unservable=True)
+        held = run.spells.drop_nulls("start_s").select("node", "start_s", "end_s", place="gpu", size="gpus")
+        made = run.changes.with_row_index("row")
+        there = made.join(held, on="node").filter(
+            pl.col("start_s") < pl.col("wanted_s"), pl.col("end_s").fill_null(np.inf) > pl.col("wanted_s"),
+            pl.col("gpu").is_null() | (pl.col("gpu") == pl.col("place")),
+        )  # fmt: skip
+        busy = there.group_by("row").agg(in_the_way=pl.col("size").sum())
+        played.append(made.join(busy, on="row", how="left", maintain_order="left").drop("row"))
+    late_s = pl.coalesce("drained_s", "ended_s", pl.lit(np.inf)) - pl.col("wanted_s")
+    late = late_s.clip(0.0) / SECONDS_PER_MINUTE
+    found = (
+        pl.concat(played)
+        .group_by("wanted_s", "node", "gpu")
+        .agg(
+            drain_median_minutes=late.median(),
+            drain_p95_minutes=late.quantile(0.95, "higher"),
+            in_the_way=pl.col("in_the_way").fill_null(0).mean(),
+            in_time=(pl.col("outcome") == "done").fill_null(value=False).mean(),
+        )
+    )
+    planned = pl.lit(problem.slot_times[0]) + pl.duration(milliseconds=1000 * pl.col("wanted_s"))
+    names = dict(enumerate(problem.node_names))
+    return found.select(
+        planned=planned.cast(pl.Datetime("us", "UTC")),
+        node=pl.col("node").replace_strict(names, return_dtype=pl.String),
+        gpu="gpu",
+        **{name: pl.col(name).cast(kind) for name, kind in REHEARSED.items()},
+    ).sort("planned", "node", "gpu")
