@@ -34,6 +34,8 @@ class PolicySetting:
         What was set, for people.
     nodes : int or None
         Nodes that there are; None: those of the fleet.
+    exact : bool
+        Whether jobs get the instance that they ask for and never a larger one, whatever the rules allow.
     """
 
     policy: str
@@ -41,6 +43,7 @@ class PolicySetting:
     control: Calendar | OnDemand | AutoscaledPools
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
     nodes: int | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,8 @@ def play(
     setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules, law: PowerModel | None = None
 ) -> Played:
     """Serve the jobs of a week by a setting; with a law of power, count its energy as well."""
+    if setting.exact:
+        rules = replace(rules, substitute=False)
     run = simulate(
         week.asked[setting.view],
         fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,14 @@ from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 WHOLE_ON_OFF, CUT_ON_DEMAND = "whole_on_off", "cut_on_demand"
 REACTIVE, COMMITMENT = "reactive", "commitment_reactive"
-IDLE_MINUTES = (1, 5, 15, 60)
-"""For how long a GPU, or a node, may be idle before it goes."""
+IDLE_MINUTES = {"node": (1, 5, 15, 60), "gpu": (0, 1, 5, 15)}
+"""For how long a node, or a GPU, may be idle before it goes: a GPU that is lent need not boot."""
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.998)
 """Share of the leads in which what comes finds room in the reserve."""
 DRAIN_MINUTES = (5, 1, 15)
 """For how long a job waits before GPUs are kept free for it; the first is tried with everything."""
+CUT_AFTER_MINUTES = 2
+"""How long a job may wait for an instance to become free before a GPU is cut, or comes, for it."""
 KEPT_WHOLE = (0.0, 0.5)
 """Shares of the nodes on which no GPU is cut, so that large jobs find whole nodes."""
 COMMITTED = (0.5, 0.75, 1.0)
@@ -95,45 +98,77 @@ class Reacting:
 
     def setting(
         self,
-        idle: int,
-        level: float,
-        drain: int = DRAIN_MINUTES[0],
+        *,
+        idle_minutes: int,
+        reserve_level: float,
+        drain_minutes: int = DRAIN_MINUTES[0],
         kept_whole: int = 0,
-        floor: Sequence[tuple[float, int]] = (),
+        cut_after_minutes: int = 0,
+        exact: int = 0,
         committed: float = 0.0,
+        floor: Sequence[tuple[float, int]] = (),
     ) -> PolicySetting:
-        """Idle time [min], level of the reserve, patience [min], GPUs never cut, a commitment by hour of the run."""
+        """The policy with these knobs.
+
+        GPUs that are never cut; how long a job waits before a GPU is cut, or slices are drained, for it; whether it
+        gets an instance of exactly the profile that it needs; a commitment by hour of the run.
+        """
         control = OnDemand(
-            drain_s=drain * SECONDS_PER_MINUTE,
+            patience_s=cut_after_minutes * SECONDS_PER_MINUTE,
+            drain_s=drain_minutes * SECONDS_PER_MINUTE,
             keep_whole=kept_whole,
-            release=Release(self.unit, idle_s=idle * SECONDS_PER_MINUTE, lead_s=self.lead_s),
-            reserve=self.reserves.at(level),
+            release=Release(self.unit, idle_s=idle_minutes * SECONDS_PER_MINUTE, lead_s=self.lead_s),
+            reserve=self.reserves.at(reserve_level),
             floor=floor,
             cut=self.cut,
         )
         knobs: dict[str, float | int | str] = {
-            "idle_minutes": idle, "reserve_level": level, "drain_minutes": drain, "kept_whole": kept_whole,
+            "idle_minutes": idle_minutes, "reserve_level": reserve_level, "drain_minutes": drain_minutes,
+            "kept_whole": kept_whole,
         }  # fmt: skip
-        return PolicySetting(
-            self.policy, self.view, control, knobs | ({"committed": committed} if committed else {})
-        )
+        more = {"cut_after_minutes": cut_after_minutes, "exact": exact, "committed": committed}
+        shown = knobs | {name: value for name, value in more.items() if value}
+        return PolicySetting(self.policy, self.view, control, shown, exact=bool(exact))
 
 
 def tune_reacting(arena: Arena, how: Reacting) -> Trial | None:
-    """The cheapest idle time and reserve: for each idle time the least reserve, then other patience for the best."""
+    """The cheapest idle time with its least reserve, and then one other knob after the other where that is cheaper."""
 
-    def least_reserve(idle: int, kept: int) -> Trial | None:
+    def least_reserve(idle: int) -> Trial | None:
         return arena.least(
-            lambda place: how.setting(idle, LEVELS[place], kept_whole=kept), 0, len(LEVELS) - 1
+            lambda place: how.setting(idle_minutes=idle, reserve_level=LEVELS[place]), 0, len(LEVELS) - 1
         )
 
-    shares = kept_whole(arena.fleet) if how.cut else [0]
-    best = cheaper_of(least_reserve(idle, kept) for kept in shares for idle in IDLE_MINUTES)
-    if best is None:
-        return None
-    idle, level, kept = (best.setting.knobs[name] for name in ("idle_minutes", "reserve_level", "kept_whole"))
-    others = [how.setting(int(idle), float(level), drain, int(kept)) for drain in DRAIN_MINUTES[1:]]
-    return cheaper_of([best, *(arena.trial(setting) for setting in others)])
+    best = cheaper_of(least_reserve(idle) for idle in IDLE_MINUTES[how.unit])
+    if best is None and how.cut:
+        best = cheaper_of(_least_kept(arena, how, idle) for idle in IDLE_MINUTES[how.unit])
+    for change in (
+        _others(arena.fleet) if how.cut else [{"drain_minutes": drain} for drain in DRAIN_MINUTES[1:]]
+    ):
+        if best is not None:
+            knobs: dict[str, Any] = {**best.setting.knobs, **change}
+            best = cheaper_of([best, arena.trial(how.setting(**knobs))])
+    return best
+
+
+def _least_kept(arena: Arena, how: Reacting, idle: int) -> Trial | None:
+    """The least reserve with GPUs that are never cut: large jobs may need them to find whole nodes."""
+    kept = kept_whole(arena.fleet)[-1]
+    return arena.least(
+        lambda place: how.setting(idle_minutes=idle, reserve_level=LEVELS[place], kept_whole=kept),
+        0,
+        len(LEVELS) - 1,
+    )
+
+
+def _others(fleet: Fleet) -> list[dict[str, int]]:
+    """Knobs that are tried after idle time and reserve, in this order."""
+    return [
+        {"exact": 1},
+        *({"kept_whole": kept} for kept in kept_whole(fleet)[1:]),
+        {"cut_after_minutes": CUT_AFTER_MINUTES},
+        *({"drain_minutes": drain} for drain in DRAIN_MINUTES[1:]),
+    ]
 
 
 def kept_whole(fleet: Fleet) -> list[int]:
@@ -145,17 +180,17 @@ def tune_committed(
     arena: Arena, how: Reacting, reactive: Trial, peaks: HourlyPeaks, board: GpuModel
 ) -> Trial | None:
     """A part of the mean demand of each hour is always on, and the rest reacts, with no more reserve than before."""
-    knobs = reactive.setting.knobs
-    most = LEVELS.index(float(knobs["reserve_level"]))
+    knobs: dict[str, Any] = dict(reactive.setting.knobs)
+    most = LEVELS.index(float(knobs.pop("reserve_level")))
     share = np.array([board.share(name) for name in peaks.profiles])
     needed = share @ peaks.mean
-    idle, drain, kept = (int(knobs[name]) for name in ("idle_minutes", "drain_minutes", "kept_whole"))
 
     def least_reserve(committed: float) -> Trial | None:
-        floor = _floor(np.floor(committed * needed).astype(int).tolist())
-        return arena.least(
-            lambda place: how.setting(idle, LEVELS[place], drain, kept, floor, committed), 0, most
-        )
+        more: dict[str, Any] = {
+            "committed": committed,
+            "floor": _floor(np.floor(committed * needed).astype(int).tolist()),
+        }
+        return arena.least(lambda place: how.setting(reserve_level=LEVELS[place], **knobs, **more), 0, most)
 
     return cheaper_of(least_reserve(committed) for committed in COMMITTED)
 
