@@ -20,8 +20,10 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.equal_service.comparison import equal_service
+from gpuplanner.study.equal_service.growth import growth
+from gpuplanner.study.equal_service.hindsight import hindsight
 from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES
-from gpuplanner.study.equal_service.words import decision, target_in_words
+from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
@@ -35,8 +37,10 @@ Made by `python docs/make_equal_service.py`. Every policy is tuned on the earlie
 holds on weeks with more jobs than usual, and is judged on {weeks} weeks drawn from the later half; GPU-hours are those
 of GPUs that are on, a week. Changes of layout take as long as the catalogue has it, planned ones are cordoned an hour
 ahead and given up an hour after, and a released unit comes back after five minutes. `over target` is the wait of the
-class that is worst off over what it may be: at most 1 holds. Public traces name no board that can be cut; they are
-played as a what-if on {board}.
+class that is worst off over what it may be: at most 1 holds. Energy is that of the GPUs alone. What was promised is the
+saving over today's fleet on the weeks tuned on, with an interval for a single week; realised is that of each whole week
+kept back, as it was. In hindsight a policy is tuned on the weeks that it is judged on. Public traces name no board
+that can be cut; they are played as a what-if on {board}.
 """
 
 
@@ -69,20 +73,28 @@ def section(title: str, scenario: Scenario) -> str:
     """One comparison as a table."""
     try:
         found = equal_service(scenario).to_dict()
+        found["hindsight"] = hindsight(scenario, found)
+        if scenario.data == "sample":
+            found["growth"] = growth(scenario, found)
     except ScenarioError as error:
         return f"## {title}\n\nRefused: {str(error).replace(scenario.data, title)}\n"
     lines = [f"## {title}", "", f"{target_in_words(found)} {decision(found)}", ""]
     lines += [
-        "| policy | GPU-hours a week | mean wait [min] | over target | completion [min] | changes | holds |"
+        "| policy | GPU-hours a week | kWh | mean wait [min] | over target | completion [min] | changes | holds |"
     ]
-    lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+    lines += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in (found["today"], *found["policies"]):
         held = "yes" if row["meets_target"] else "no"
+        energy = "" if row["gpu_kwh"] is None else f"{row['gpu_kwh']:,.0f}"
         lines.append(
-            f"| {row['policy']} | {row['gpu_hours']:,.0f} | {row['wait_mean_min']:.1f} | "
+            f"| {row['policy']} | {row['gpu_hours']:,.0f} | {energy} | {row['wait_mean_min']:.1f} | "
             f"{row['wait_over_target']:.2f} | {row['completion_mean_min']:.0f} | {row['changes']:.0f} | {held} |"
         )
-    return "\n".join([*lines, "", f"{found['note']}", ""])
+    booked = "; ".join(
+        f"{row['lever']} {row['saved']:,.0f} ({row['saved_reverse']:,.0f})" for row in found["levers"]
+    )
+    lines += ["", f"Levers, booked in this order (and in the reverse one): {booked}.", ""]
+    return "\n".join([*lines, *(f"- {line}" for line in how_sure(found)), "", f"{found['note']}", ""])
 
 
 def months(folder: Path) -> str:
@@ -91,11 +103,14 @@ def months(folder: Path) -> str:
     kept: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     hours: dict[str, list[float]] = defaultdict(list)
     met: dict[str, list[bool]] = defaultdict(list)
+    inside: list[bool] = []
     for seed in range(FIRST_SEED, FIRST_SEED + MONTHS):
         place = folder / f"month-{seed}"
         write_dataset(make(seed), place)
         asked = Scenario(data=str(place), path="nvml", replications=4)
         found = equal_service(asked, ["static_mig", "reactive"]).to_dict()
+        low, high = found["promised"]["low"], found["promised"]["high"]
+        inside += [low <= saved <= high for saved in found["realised"]]
         for row in (found["today"], *found["policies"]):
             hours[row["policy"]].append(row["gpu_hours"])
             met[row["policy"]].append(row["meets_target"])
@@ -117,7 +132,11 @@ def months(folder: Path) -> str:
         lines.append(
             f"| {policy} | {np.mean(hours[policy]):,.0f} | {sum(met[policy])} | {' | '.join(shares)} |"
         )
-    return "\n".join([*lines, ""])
+    told = (
+        f"Of {len(inside)} held-back weeks, {np.mean(inside):.0%} saved what lay in the 90 % interval that was "
+        "promised before them."
+    )
+    return "\n".join([*lines, "", told, ""])
 
 
 if __name__ == "__main__":
