@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         chart_to_svg,
         enable_offline_renderer,
         fitted,
+        picture_html,
         spec_to_svg,
         svg_address,
     )
@@ -124,6 +125,7 @@ _HOME = {
     "policies_text": "compare",
     "policy_colours": "theme",
     "quality_text": "quality",
+    "picture_html": "render",
     "spec_to_svg": "render",
     "svg_address": "render",
     "tenant_colours": "theme",
@@ -148,6 +150,7 @@ __all__ = [
     "growth_text",
     "intake_text",
     "layout_colours",
+    "picture_html",
     "plot_backtest_scores",
     "plot_board",
     "plot_borrowing",

@@ -15,7 +15,7 @@ _TWO_LINES = 32
 _SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
 _FRONTIER_HEIGHT = 340
 _TICKS = (0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 500)
-_KINDS = ("setting", "tuned", "today")
+_KINDS = {"setting": "circle", "tuned": "diamond", "today": "square", "pinned": "triangle-up"}
 
 
 def plot_policies(frame: pl.DataFrame) -> ChartType:
@@ -88,8 +88,9 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
     Parameters
     ----------
     frame : polars.DataFrame
-        ``policy, gpu_hours, wait_over_target, kind``, the kind one of ``"setting"``, ``"tuned"`` and ``"today"``.
-        Policies stand in the order of their first rows, today's fleet first.
+        ``policy, gpu_hours, wait_over_target, kind``, the kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
+        ``"pinned"`` for those of another comparison, drawn as outlines. Policies stand in the order of their first
+        rows, today's fleet first.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
         "wait_over_target:Q",
         title="wait of the class that is worst off, over its target",
         scale=alt.Scale(type="symlog", constant=0.2, domainMin=0, nice=False),
-        axis=alt.Axis(values=list(_TICKS), format="~g"),
+        axis=alt.Axis(values=list(_TICKS), format=","),
     )
     y = alt.Y("gpu_hours:Q", title="GPUs on [GPU h a week]", scale=alt.Scale(domainMin=0))
     colour = alt.Color(
@@ -125,21 +126,21 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
         alt.Tooltip("gpu_hours:Q", title="GPU h a week", format=",.0f"),
         alt.Tooltip("wait_over_target:Q", title="wait over target", format=",.2f"),
     ]
+    shapes = {kind: shape for kind, shape in _KINDS.items() if kind in frame["kind"]}
+    shape = alt.Shape(
+        "kind:N",
+        title=None,
+        scale=alt.Scale(domain=list(shapes), range=list(shapes.values())),
+        legend=alt.Legend(orient="bottom"),
+    )
+    size = alt.condition("datum.kind == 'setting'", alt.value(35), alt.value(150))
+    mark = {"x": x, "y": y, "color": colour, "shape": shape, "size": size, "tooltip": hover}
     base = alt.Chart(data)
+    own, pinned = (base.transform_filter(f"datum.kind {side} 'pinned'") for side in ("!=", "=="))
     parts: list[ChartType] = [
-        base.mark_line(size=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="wait_over_target:Q"),
-        base.mark_point(filled=True, opacity=1).encode(
-            x=x,
-            y=y,
-            color=colour,
-            shape=alt.Shape(
-                "kind:N",
-                title=None,
-                scale=alt.Scale(domain=list(_KINDS), range=["circle", "diamond", "square"]),
-            ),
-            size=alt.condition("datum.kind == 'setting'", alt.value(35), alt.value(150)),
-            tooltip=hover,
-        ),
+        own.mark_line(size=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="wait_over_target:Q"),
+        pinned.mark_point(filled=False, opacity=1).encode(**mark),
+        own.mark_point(filled=True, opacity=1).encode(**mark),
     ]
     limit = alt.Chart(prepare.to_data(pl.DataFrame({"wait_over_target": [1.0]}), where="plot_frontier"))
     parts.append(limit.mark_rule(strokeDash=[4, 4], color=theme.MUTED).encode(x="wait_over_target:Q"))
@@ -157,7 +158,9 @@ def frontier_text(frame: pl.DataFrame) -> str:
     >>> frontier_text(points)
     'today: 10,752 GPU-hours a week; reactive: 4,000.'
     """
-    ends = frame.filter(pl.col("kind") != "setting").sort("gpu_hours", descending=True, maintain_order=True)
+    ends = frame.filter(pl.col("kind").is_in(["today", "tuned"])).sort(
+        "gpu_hours", descending=True, maintain_order=True
+    )
     said = [f"{policy}: {hours:,.0f}" for policy, hours in ends.select("policy", "gpu_hours").iter_rows()]
     return "; ".join([f"{said[0]} GPU-hours a week", *said[1:]]) + "." if said else "Nothing was tuned."
 

@@ -14,6 +14,8 @@ from gpuplanner._optional import import_optional
 
 SVG_WIDTH = 860
 NOTEBOOK_WIDTH = 720
+NARROW_WIDTH = 360
+"""Of pictures where the window is narrow, as on a telephone."""
 _TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")  # a hundredth of a pixel is enough
 
@@ -130,15 +132,37 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
         ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fit = fitted(spec, width) if ours else spec
         picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
+        still = f'<img alt="{escape(told)}" src="{svg_address(picture)}">'
         return {
             _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
-            "text/markdown": f'<img alt="{escape(told)}" src="{svg_address(picture)}">',
+            "text/markdown": _with_narrow(spec, still) if ours else still,
             "image/svg+xml": picture,
             "text/plain": f"<chart: {told}>",
         }
 
     alt.renderers.register("offline", offline)
     alt.renderers.enable("offline")
+
+
+def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
+    """A chart as markup that needs nothing else: a picture, and a narrower one for narrow windows.
+
+    Examples
+    --------
+    >>> from gpuplanner.plot import plot_costs
+    >>> import polars as pl
+    >>> text = picture_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
+    >>> text[:9], text.count("data:image/svg+xml")
+    ('<picture>', 2)
+    """
+    spec = chart_spec(chart)
+    picture = svg_address(spec_to_svg(spec, width=width))
+    return _with_narrow(spec, f'<img alt="{escape(str(spec["description"]))}" src="{picture}">')
+
+
+def _with_narrow(spec: dict[str, Any], image: str) -> str:
+    narrow = svg_address(spec_to_svg(spec, width=NARROW_WIDTH))
+    return f'<picture><source media="(max-width: 640px)" srcset="{narrow}">{image}</picture>'
 
 
 def svg_address(svg: str) -> str:

@@ -12,9 +12,16 @@ from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page, tables
 from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.report.section import Section
 from gpuplanner.study.equal_service.contenders import MEANINGS
 from gpuplanner.study.equal_service.weeks import WEEK_HOURS
-from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
+from gpuplanner.study.equal_service.words import (
+    decision,
+    frontier_frame,
+    how_sure,
+    target_in_words,
+    what_to_set,
+)
 
 _HOURS, _MINUTES = ",.0f", ",.1f"
 
@@ -45,12 +52,23 @@ def write_equal_service(found: Mapping[str, Any], path: str | Path, *, title: st
     )
 
 
-def _page(found: Mapping[str, Any], title: str, who: str) -> str:
+def answer(found: Mapping[str, Any], who: str) -> Section:
+    """What to do, the frontier, and every policy with its waits; the reason alone where nothing could be compared.
+
+    Parameters
+    ----------
+    found : mapping
+        As for :func:`write_equal_service`.
+    who : str
+        Who performs changes.
+    """
+    if not found["today"]:
+        return Section(page.section("What to do", *map(page.paragraph, (decision(found), found["note"]))))
     rows = [found["today"], *found["policies"]]
     body = page.section(
         "What to do",
         page.paragraph(decision(found)),
-        *(page.note(line) for line in what_to_set(found, who)),
+        *([page.note("Set: " + "; ".join(lines) + ".")] if (lines := list(what_to_set(found, who))) else []),
     ) + page.section(
         "GPU-hours against wait",
         page.paragraph(target_in_words(found)),
@@ -80,10 +98,13 @@ def _page(found: Mapping[str, Any], title: str, who: str) -> str:
         ),
         page.paragraph(found["note"]),
     )
-    body += _sureness(found)
+    return Section(body + _sureness(found))
+
+
+def _page(found: Mapping[str, Any], title: str, who: str) -> str:
     told = f"tuned on {found['tuned_from'][:10]} to {found['judged_from'][:10]}, judged to {found['judged_to'][:10]}"
     origin = {"path": who, "released": found["release_unit"], "weeks": told, "gpuplanner": __version__}
-    return page.render_page(body, title=title, subtitle=told, provenance=origin)
+    return page.render_page(answer(found, who).html, title=title, subtitle=told, provenance=origin)
 
 
 def _sureness(found: Mapping[str, Any]) -> str:
@@ -132,20 +153,6 @@ def growth_frame(found: Mapping[str, Any]) -> pl.DataFrame:
 
 def _chart(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of Altair's chart types
     return plot.plot_frontier(frontier_frame(found))
-
-
-def frontier_frame(found: Mapping[str, Any]) -> pl.DataFrame:
-    """Points of a comparison as :func:`gpuplanner.plot.plot_frontier` takes them, today's fleet first."""
-    tuned = [
-        ("today" if row is found["today"] else "tuned", row) for row in (found["today"], *found["policies"])
-    ]
-    points = [(row["policy"], row["gpu_hours"], row["wait_over_target"], kind) for kind, row in tuned]
-    points += [
-        (row["policy"], row["gpu_hours"], row["wait_over_target"], "setting")
-        for row in found["frontier"]
-        if row["policy"] != "today"
-    ]
-    return pl.DataFrame(points, schema=["policy", "gpu_hours", "wait_over_target", "kind"], orient="row")
 
 
 def _policy_table(rows: list[dict[str, Any]]) -> pl.DataFrame:

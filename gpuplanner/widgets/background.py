@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from html import escape
 from typing import Any, Generic, TypeVar
 
@@ -23,8 +23,8 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     """Controls that put a question, and the newest answer to it.
 
     Questions are answered one after the other in a worker thread; one that has not begun when the next comes
-    is dropped, and only the newest answer is shown. Subclasses say what the controls ask, and arrange
-    ``panel``.
+    is dropped, one that is under way ends when it next calls :meth:`tell`, and only the newest answer is shown.
+    Subclasses say what the controls ask, and arrange ``panel``.
 
     Parameters
     ----------
@@ -60,7 +60,8 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
         self._timer: asyncio.TimerHandle | None = None
         self._pending: Future[Answer] | None = None
-        self._asked = 0
+        self._asked = self._running = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     @abstractmethod
@@ -91,23 +92,43 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
             self._timer.cancel()
         self._timer = loop.call_later(DEBOUNCE_S, self.ask)
 
+    def tell(self, text: str) -> None:
+        """Say from the worker how far it is.
+
+        Raises
+        ------
+        CancelledError
+            If another question was put meanwhile: nobody waits for this answer any more.
+        """
+        if self._running != self._asked:
+            raise CancelledError
+        self._in_kernel(self._told, self._running, text)
+
+    def _told(self, number: int, text: str) -> None:
+        if number == self._asked:
+            self.status.value = text
+
     def _work(self, number: int, question: Question, loop: asyncio.AbstractEventLoop | None) -> Answer:
         """Compute and draw in the worker; hand the finished text to the kernel's own thread."""
+        self._running, self._loop = number, loop
         try:
             answer = self._compute(question)
-            self._deliver(loop, number, answer, self._show(answer), "Done.")
+            self._in_kernel(self._arrived, number, answer, self._show(answer), "Done.")
+        except CancelledError:
+            raise
         except Exception as error:
             kind = "" if isinstance(error, GpuPlannerError) else f"{type(error).__name__}: "
             text = f"<b>No answer.</b> {escape(kind + str(error))}"
-            self._deliver(loop, number, self.newest, self.answer.value, text)
+            self._in_kernel(self._arrived, number, self.newest, self.answer.value, text)
             raise
         return answer
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop | None, *arrival: Any) -> None:  # noqa: ANN401
-        if loop is None:
-            self._arrived(*arrival)
+    def _in_kernel(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Call a function on the kernel's own thread, from the worker."""
+        if self._loop is None:
+            function(*arguments)
         else:
-            loop.call_soon_threadsafe(self._arrived, *arrival)
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _arrived(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
         if number == self._asked:  # else a newer question is under way

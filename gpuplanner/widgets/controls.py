@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuplanner._optional import import_optional
+from gpuplanner.errors import GpuPlannerError
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.equal_service.contenders import PERFORMED_BY, UNCUT
+from gpuplanner.study.future.money import price_of
+from gpuplanner.study.past.history import history
+
+PRICE = "price_usd_per_gpu_hour"
+LABELS, WIDTH = "13em", "44em"
 
 
 @dataclass(frozen=True)
@@ -20,9 +27,7 @@ class Control:
     label : str
         With its unit.
     low, high, step : float
-        Range.
-    default : float
-        Shown where the scenario leaves the choice to the data or the catalogue.
+        Range; a scenario outside of it widens it.
     help : str
         What it means; shown when the pointer rests on it and read by screen readers.
     """
@@ -32,44 +37,83 @@ class Control:
     low: float
     high: float
     step: float
-    default: float
     help: str
 
 
 CONTROLS = (
-    Control("arrival_scale", "Arrivals (× today)", 0.5, 2.0, 0.1, 1.0, "What if there were so many times the jobs?"),
+    Control("nodes", "Nodes", 1, 16, 1, "How many nodes the fleet has; those that are there stay cut as they are"),
+    Control("arrival_scale", "Arrivals (× today)", 0.5, 2.0, 0.1, "What if there were so many times the jobs?"),
     Control(
-        "over_request_share", "Jobs that ask for too much (share)", 0.0, 1.0, 0.05, 1.0,
-        "Of the jobs that could do with less, how many go on asking for the larger slice; 1 is as in the trace",
+        "wait_minutes", "May wait (minutes)", 1, 120, 1,
+        "How long jobs of each size may wait; where they wait longer today, today's wait counts",
     ),
     Control(
-        "reconfigure_minutes", "Layout change (minutes)", 0.0, 30.0, 0.5, 1.0,
-        "Time for which a GPU is out of service when it is cut anew",
+        "wait_quantile", "Share that starts in time", 0.5, 0.99, 0.01,
+        "This share of the jobs of each size waits no longer than that",
     ),
-    Control(
-        "quantile", "Demand covered (quantile)", 0.5, 0.95, 0.05, 0.9,
-        "The plan covers this quantile of the demand forecast",
-    ),
-    Control("price_usd_per_gpu_hour", "Price (per GPU-hour)", 0.5, 15.0, 0.1, 5.0, "What one GPU-hour costs"),
+    Control(PRICE, "Price (per GPU-hour)", 0, 15, 0.1, "What one GPU-hour costs; 0: nothing is said of money"),
 )  # fmt: skip
 
 
-def slider(control: Control, scenario: Scenario) -> Any:  # noqa: ANN401 - an ipywidgets control
-    """Make the slider of a control, set to the scenario's value.
+@dataclass(frozen=True)
+class Starts:
+    """What a scenario leaves to the data and the catalogue: where the controls begin, and what they may say.
 
-    ``continuous_update`` is off: a drag ends in one change, and the arrow keys step through the range.
+    Attributes
+    ----------
+    values : dict
+        By field of the scenario.
+    node_size : int
+        GPUs of a node.
+    policies : tuple of str
+        Those that the path can perform on the board.
+    """
+
+    values: dict[str, float]
+    node_size: int
+    policies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Starts:
+        """Read the fleet and its price; where the data cannot be read, the scenario's own values."""
+        values = {control.field: getattr(scenario, control.field) for control in CONTROLS}
+        able = PERFORMED_BY[scenario.path]
+        try:
+            fleet = history(scenario).fleet
+            price = price_of(scenario, fleet)
+        except GpuPlannerError:  # the first answer says what is wrong
+            return cls(values, scenario.gpus_per_node, able)
+        values["nodes"] = max(fleet.gpus // fleet.node_size, 1)
+        values[PRICE] = 0.0 if price is None else price.value
+        return cls(
+            values,
+            fleet.node_size,
+            able if fleet.can_be_cut else tuple(name for name in able if name in UNCUT),
+        )
+
+
+def slider(control: Control, starts: Starts, currency: str) -> Any:  # noqa: ANN401 - an ipywidgets control
+    """Make the slider of a control, set to where the answer begins.
+
+    ``continuous_update`` is off but for the price, which only multiplies: a drag ends in one change, and the arrow
+    keys step through the range.
     """
     widgets = import_optional("ipywidgets", extra="notebook")
-    value = getattr(scenario, control.field)
-    return widgets.FloatSlider(
-        value=min(max(value or control.default, control.low), control.high),
-        min=control.low,
-        max=control.high,
+    value = starts.values[control.field]
+    count = control.field == "nodes"
+    label = {
+        "nodes": f"Nodes of {starts.node_size} GPUs",
+        PRICE: f"Price ({currency} per GPU-hour)",
+    }.get(control.field, control.label)
+    return (widgets.IntSlider if count else widgets.FloatSlider)(
+        value=value,
+        min=min(control.low, value),
+        max=max(control.high, 2 * value) if control.field in ("nodes", PRICE) else max(control.high, value),
         step=control.step,
-        description=control.label,
+        description=label,
         tooltip=control.help,
-        continuous_update=False,
-        readout_format=".2f",
-        style={"description_width": "18em"},
-        layout={"width": "38em"},
+        continuous_update=control.field == PRICE,
+        readout_format="d" if count else ".2f",
+        style={"description_width": LABELS},
+        layout={"width": "100%", "max_width": WIDTH},
     )

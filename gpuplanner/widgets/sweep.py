@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -63,7 +62,6 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
         self._problem = (jobs, fleet, rules)
         self._how = how
         self._cancelled = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.bar = widgets.IntProgress(min=0, max=len(self.policies), description="Policies")
         self.start = widgets.Button(description="Run", tooltip="Simulate the jobs under every policy")
         self.stop = widgets.Button(description="Cancel", tooltip="Stop, and keep what is done", disabled=True)
@@ -92,10 +90,6 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
         self._cancelled.set()
         self._cancelled = threading.Event()
         self.bar.value, self.stop.disabled = 0, False
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop = None
         return super().ask()
 
     def cancel(self) -> None:
@@ -107,10 +101,7 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
         cancelled = self._cancelled
 
         def progress(done: int, asked: int, name: str) -> None:
-            if self._loop is None:
-                self._show_progress(done, asked, name)
-            else:
-                self._loop.call_soon_threadsafe(self._show_progress, done, asked, name)
+            self._in_kernel(self._show_progress, done, asked, name)
 
         return sweep(jobs, fleet, policies, rules, progress=progress, cancel=cancelled.is_set, **self._how)
 

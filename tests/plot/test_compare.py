@@ -24,6 +24,21 @@ def test_policies_differ_by_place_shape_and_colour(policies):
     assert first["layer"][0]["encoding"]["x2"]["field"] == "high"
 
 
+def test_pinned_policies_are_outlines_beside_those_that_were_found():
+    points = {
+        "policy": ["today", "a", "a"],
+        "gpu_hours": [9.0, 5.0, 6.0],
+        "wait_over_target": [1.0, 0.5, 0.7],
+    }
+    frame = pl.DataFrame(points | {"kind": ["today", "tuned", "pinned"]})
+    spec = plot.chart_spec(plot.plot_frontier(frame))
+    line, pinned, found, _ = spec["layer"]
+    assert (pinned["mark"]["filled"], found["mark"]["filled"]) == (False, True)
+    assert pinned["transform"] == [{"filter": "datum.kind == 'pinned'"}]
+    assert line["transform"] == found["transform"] == [{"filter": "datum.kind != 'pinned'"}]
+    assert plot.frontier_text(frame) == "today: 9 GPU-hours a week; a: 5."
+
+
 def test_waterfall_walks_from_the_baseline_to_the_plan(savings):
     spec = plot.chart_spec(plot.plot_savings(savings))
     (values,) = spec["datasets"].values()

@@ -160,7 +160,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
     [
         ("01_demand_and_phases", {}),
         ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
-        ("03_static_vs_dynamic", {"replications": 2, "horizon_slots": 48}),
+        ("03_static_vs_dynamic", {"replications": 2, "policies": "static_whole,static_mig"}),
         ("04_mig_layouts", {"horizon_slots": 48, "time_limit_s": 2}),
         ("05_size_a_job", {}),
         ("07_twenty_jobs", {"seeds": 3, "ablation_seeds": 2, "harder_seeds": 2}),

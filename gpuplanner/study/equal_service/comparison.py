@@ -199,7 +199,7 @@ def _policies(asked: Sequence[str] | None, scenario: Scenario, *, can_be_cut: bo
         asked = [name.strip() for name in scenario.policies.split(",")]
     if asked is None:
         return [name for name in able if name in PERFORMED_BY[scenario.path]]
-    names = {resolve(name, able, what="policy", error=ScenarioError) for name in asked}
+    names = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in asked}
     return [name for name in able if name in names]
 
 

@@ -1,9 +1,11 @@
-"""What follows from a comparison: one sentence, and the lines to set it up."""
+"""What follows from a comparison: one sentence, the lines to set it up, and the points of its picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import polars as pl
 
 from gpuplanner.catalog import parameter
 from gpuplanner.study.equal_service.contenders import MEANINGS, STATIC, TODAY
@@ -130,3 +132,24 @@ def target_in_words(found: Mapping[str, Any]) -> str:
     ]
     text = f"{target['quantile']:.0%} of the jobs of each size start within {target['minutes']:g} min"
     return f"{text}; {', '.join(longer)}, as they do today." if longer else f"{text}."
+
+
+def frontier_frame(found: Mapping[str, Any], pinned: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """Points of a comparison as :func:`gpuplanner.plot.plot_frontier` takes them, today's fleet first.
+
+    Parameters
+    ----------
+    found : mapping
+        :meth:`gpuplanner.study.equal_service.comparison.EqualService.to_dict`; no points if nothing was compared.
+    pinned : mapping, optional
+        Another one, to stand beside it; each wait is over the target of its own.
+    """
+    rows = [(found["today"], "today")] if found["today"] else []
+    rows += [(row, "tuned") for row in found["policies"]]
+    rows += [(row, "setting") for row in found["frontier"] if row["policy"] != TODAY]
+    if pinned is not None and pinned["today"]:
+        rows += [(row, "pinned") for row in (pinned["today"], *pinned["policies"])]
+    numbers = ("gpu_hours", "wait_over_target")
+    schema = {"policy": pl.String} | dict.fromkeys(numbers, pl.Float64) | {"kind": pl.String}
+    points = [(row["policy"], *(row[name] for name in numbers), kind) for row, kind in rows]
+    return pl.DataFrame(points, schema=schema, orient="row")

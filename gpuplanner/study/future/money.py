@@ -60,7 +60,7 @@ class Money:
 def past_money(scenario: Scenario) -> Money:
     """Price the month behind, as far as price and power of the board are known; without savings."""
     known = history(scenario)
-    price = _price(scenario, known.fleet)
+    price = price_of(scenario, known.fleet)
     power = power_of(known.fleet)
     factor = carbon_factor(scenario.carbon_region)
     pue = pue_of(scenario)
@@ -97,8 +97,8 @@ def money(scenario: Scenario) -> Money:
     return replace(behind, savings=savings)
 
 
-def _price(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
-    """The scenario's own price, else the list price of the board, if it has one."""
+def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
+    """The scenario's own price, else the list price of its board; None where no board is known or none is listed."""
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
         return gpu_hour_price(fleet.board.name, own=own, currency=scenario.currency)
