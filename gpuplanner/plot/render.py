@@ -132,10 +132,10 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
         ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fit = fitted(spec, width) if ours else spec
         picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
-        still = f'<img alt="{escape(told)}" src="{svg_address(picture)}">'
+        narrow = spec_to_svg(spec, width=NARROW_WIDTH) if ours else picture
         return {
             _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
-            "text/markdown": _with_narrow(spec, still) if ours else still,
+            "text/markdown": _picture(told, picture, narrow),
             "image/svg+xml": picture,
             "text/plain": f"<chart: {told}>",
         }
@@ -155,14 +155,13 @@ def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
     >>> text[:9], text.count("data:image/svg+xml")
     ('<picture>', 2)
     """
-    spec = chart_spec(chart)
-    picture = svg_address(spec_to_svg(spec, width=width))
-    return _with_narrow(spec, f'<img alt="{escape(str(spec["description"]))}" src="{picture}">')
+    wide, narrow = (chart_to_svg(chart, width=pixels) for pixels in (width, NARROW_WIDTH))
+    return _picture(str(chart.description), wide, narrow)
 
 
-def _with_narrow(spec: dict[str, Any], image: str) -> str:
-    narrow = svg_address(spec_to_svg(spec, width=NARROW_WIDTH))
-    return f'<picture><source media="(max-width: 640px)" srcset="{narrow}">{image}</picture>'
+def _picture(told: str, wide: str, narrow: str) -> str:
+    image = f'<img alt="{escape(told)}" src="{svg_address(wide)}">'
+    return f'<picture><source media="(max-width: 640px)" srcset="{svg_address(narrow)}">{image}</picture>'
 
 
 def svg_address(svg: str) -> str:
