@@ -33,9 +33,9 @@ class Work:
         if self.left is not None:
             self.left -= 1
 
-    def done(self) -> bool:
-        """Whether none is left."""
-        return self.left is not None and self.left <= 0
+    def done(self, kept: int = 0) -> bool:
+        """Whether none is left, but for those that are kept for later."""
+        return self.left is not None and self.left <= kept
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Effort:
         Name of the solver.
     work : Work
         Models that may still be handed to the solver.
+    kept : int
+        Models of these that are kept for what comes later.
     """
 
     gap_target: float
@@ -67,6 +69,7 @@ class Effort:
     seed: int = 0
     solver: str = "highs"
     work: Work = field(default_factory=Work)
+    kept: int = 0
 
     @classmethod
     def begin(
@@ -97,11 +100,11 @@ class Effort:
 
     def remaining_s(self) -> float:
         """Seconds left, at least 0; none once the work allowed is done."""
-        return 0.0 if self.work.done() else max(0.0, self.deadline - time.monotonic())
+        return 0.0 if self.work.done(self.kept) else max(0.0, self.deadline - time.monotonic())
 
-    def share(self, part: float) -> Effort:
-        """The same limits with a part of the time that is left."""
-        return replace(self, deadline=time.monotonic() + part * self.remaining_s())
+    def share(self, part: float, *, keep: int = 0) -> Effort:
+        """The same limits with a part of the time that is left, and with some models kept for later."""
+        return replace(self, deadline=time.monotonic() + part * self.remaining_s(), kept=self.kept + keep)
 
     def past_half(self) -> bool:
         """Whether more than half of the time is over."""

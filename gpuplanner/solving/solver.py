@@ -43,12 +43,15 @@ class Solution:
         Their cost.
     bound : float or None
         No answer can cost less. None if the solver proved nothing.
+    prices : ndarray of float or None, shape (n_rows,)
+        Dual values of the rows of a relaxed model that HiGHS solved.
     """
 
     status: Status
     values: NDArray[np.float64] | None = None
     objective: float | None = None
     bound: float | None = None
+    prices: NDArray[np.float64] | None = None
 
 
 def solve(
@@ -178,8 +181,10 @@ def _solve_with_highs(
     proven = _lowered(bound) if np.isfinite(bound) and (mixed or finished) else None
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Solution("unknown", bound=proven)
-    values = np.array(highs.getSolution().col_value)
-    return Solution("optimal" if finished else "feasible", values, model.value(values), proven)
+    answer = highs.getSolution()
+    values = np.array(answer.col_value)
+    prices = np.array(answer.row_dual) if relaxed and finished else None
+    return Solution("optimal" if finished else "feasible", values, model.value(values), proven, prices)
 
 
 def _lowered(bound: float) -> float:

@@ -97,7 +97,8 @@ def test_a_work_limit_gives_the_same_bytes_and_says_so(two_days: PlanProblem) ->
         texts.append(plan_to_json(found, two_days))
     assert texts[0] == texts[1]
     first = plan(two_days, method="milp", work_limit=1)
-    assert (first.status, first.stopped_by, first.changes) == ("feasible", "work_limit", 0)
+    assert (first.status, first.stopped_by) == ("feasible", "work_limit")
+    assert 0 < first.bound < first.objective < 1.2 * first.bound  # one linear program, rounded
     assert verify(first, two_days) == []
 
 

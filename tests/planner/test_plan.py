@@ -20,6 +20,7 @@ from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError
 from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, verify
 from gpuplanner.planner.methods import stages, windows
 from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.program.bound import Relaxation
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.slot_floors import window_floors
 from gpuplanner.solving.effort import Effort
@@ -111,7 +112,7 @@ def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None
     fluid = Fluid.of(day)
     effort = Effort.begin(gap_target=0.02, time_limit_s=60, seed=0, solver="highs")
     alone = window_floors(fluid, 1, (), effort)
-    assert alone is not None
+    assert alone.complete
     bound = sum(floor.cost for floor in alone.floors)
     better = windows.improved(fluid, alone.states, alone.floors, bound, effort)
     costs = [fluid.cost(counts) for counts in itertools.chain([alone.states], better)]
@@ -168,13 +169,13 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
     assert (found.status, found.stopped_by) == ("feasible", "user")
     assert "stopped by the user" in found.explanation
     assert verify(found, day) == []
-    monkeypatch.setattr(stages, "static_counts", interrupt)
+    monkeypatch.setattr(stages, "lower_bound", interrupt)
     with pytest.raises(KeyboardInterrupt):
         plan(day, method="milp")
 
 
 def test_a_bound_that_fails_leaves_an_honest_gap(monkeypatch: pytest.MonkeyPatch, day: PlanProblem) -> None:
-    monkeypatch.setattr(stages, "lower_bound", lambda *_: (0.0, None))
+    monkeypatch.setattr(stages, "lower_bound", lambda *_: Relaxation(0.0))
     found = plan(day, method="milp", gap_target=0.09, time_limit_s=60)
     assert (found.status, found.stopped_by) == ("feasible", "proof")
     assert found.gap is not None

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, examples, message
 from gpuplanner.files import to_json
+from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
@@ -61,6 +62,8 @@ class Plan:
     departures : int or None
         GPUs emptied over the horizon: those by which a layout's number on falls. None in a plan from before they
         were counted.
+    certificate : Certificate or None
+        Why the bound holds; None where the search leaves no proof, and in files of earlier versions.
     """
 
     method: str
@@ -79,6 +82,7 @@ class Plan:
     seconds: float | None = None
     parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     departures: int | None = None
+    certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
         """Nothing is parked where nothing is said of it."""
@@ -116,6 +120,7 @@ class Plan:
         plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
         arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist(), "departures": self.departures}
         arrays |= {"parked": self.parked.tolist()} if self.parked.any() else {}
+        arrays |= {} if self.certificate is None else {"certificate": self.certificate.to_dict()}
         return plain | arrays | ({"seconds": self.seconds} if seconds else {})
 
     @classmethod
@@ -127,7 +132,8 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - {"seconds", "parked", "departures"}))
+        optional = {"seconds", "parked", "departures", "certificate"}
+        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - optional))
         if odd:
             text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
             raise ScenarioError(text)
@@ -152,8 +158,10 @@ class Plan:
             _refuse("departures that are no whole number")
         if not all(isinstance(layout, str) for layout in layouts):
             _refuse("layouts that are no text")
+        proof = values.get("certificate")
+        certificate = None if proof is None else Certificate.from_dict(proof)
         arrays = {"counts": counts, "parked": parked, "unmet": unmet}
-        return cls(**{**values, "layouts": layouts, **arrays})
+        return cls(**{**values, "layouts": layouts, "certificate": certificate, **arrays})
 
 
 _NUMBER = (int, float)

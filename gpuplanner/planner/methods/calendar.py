@@ -65,7 +65,7 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     if best is None or distinct == 1:
         return best
     floors = window_floors(fluid, 1, (), effort)
-    pool = VectorPool.of(fluid, best if floors is None else np.concatenate([best, floors.states]))
+    pool = VectorPool.of(fluid, np.concatenate([best, floors.states]))
     for size in range(2, distinct + 1):
         starts = [pool.wider(pool.places(best)), *map(pool.grouped, _groupings(fluid, size))]
         start = min(map(pool.exchanged, starts), key=pool.cost)

@@ -8,11 +8,23 @@ from gpuplanner.planner.contract.problem import Counts, Floats
 from gpuplanner.planner.methods.parking import kept_on, parked_best
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.slot_floors import best_in_window
 from gpuplanner.solving.effort import TOLERANCE, Effort
-from gpuplanner.solving.solver import solve
 
 _SHARE_OF_GAP = 0.2
 _NODES = 200
+
+
+def rounded(fluid: Fluid, guide: Floats) -> Counts:
+    """Each slot of a guide in whole GPUs, rounded in the way that costs least: a plan at no cost of time."""
+    counts = np.tile(fluid.pinned, (len(guide), 1))
+    for slot, row in enumerate(guide):
+        near = [np.ceil(row - TOLERANCE), np.rint(row), np.floor(row + TOLERANCE)]
+        tried = np.maximum(np.array(near, dtype=np.int64), fluid.pinned)
+        tried = tried[fluid.allowed(slot, tried)]
+        if len(tried):
+            counts[slot] = tried[fluid.slot_costs(slot, tried).argmin()]
+    return counts
 
 
 def sweep(
@@ -50,7 +62,7 @@ def sweep(
         if guide is not None:
             low, high = np.floor(guide[slot] + TOLERANCE) - 1, np.ceil(guide[slot] - TOLERANCE) + 1
             model.linear.narrow(model.on[0], low, high)
-        answer = solve(model.linear, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
-        if answer.values is not None:
-            counts[slot] = kept_on(fluid, after if backward else before, model.counts(answer.values)[0])
+        answer = best_in_window(model, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
+        if answer is not None:
+            counts[slot] = kept_on(fluid, after if backward else before, model.counts(answer[0])[0])
     return parked_best(fluid, counts, effort)

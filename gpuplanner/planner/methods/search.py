@@ -39,11 +39,13 @@ def plan(
 ) -> Plan:
     """Choose how many GPUs are on with which layout in every slot, with a proof of how good that is.
 
-    In rounds: each slot's (later, each few slots') own optimum in whole GPUs is a floor; a linear program over
-    all slots with these floors gives the bound; a sweep through the slots, forward or backward, rounds it to a
-    plan; the cheapest path through all states seen so far, and windows of slots solved anew, make it better.
-    Last, the whole horizon is one model. The search ends when the gap is reached. The same problem and seed
-    give the same plan, whatever the machine, unless the time runs out first.
+    First a linear program over all slots gives a bound, and the greedy plan is there. Then, in rounds: each
+    slot's (later, each few slots') own optimum in whole GPUs is a floor, and each floor raises the bound; a
+    sweep through the slots, forward or backward, rounds the program to a plan; the cheapest path through all
+    states seen so far, and windows of slots solved anew, make it better. Last, the whole horizon is one model.
+    The search ends when the gap is reached. The same problem and seed give the same plan, whatever the machine,
+    unless the time runs out first. Whenever it is stopped there is a bound; by ``work_limit``, ``auto`` is never
+    dearer than ``greedy``.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
     stopped_by = None
     try:
         for state in METHOD_STAGES[method](fluid, known, effort):
-            if state.gap <= effort.gap_target:
+            if state.gap <= effort.gap_target and not state.preliminary:
                 stopped_by = "proof"
                 break
             # The second half of the time is for finding out what the limit on switches costs.
@@ -169,6 +171,7 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
+        certificate=state.proof(fluid, method),
     )
 
 

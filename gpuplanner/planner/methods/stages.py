@@ -6,20 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
-from gpuplanner.planner.methods.forward import sweep
+from gpuplanner.planner.methods.forward import rounded, sweep
 from gpuplanner.planner.methods.greedy import greedy_counts
 from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.parking import cheapest_way, parked_best
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.whole_horizon import solve_whole
 from gpuplanner.planner.methods.windows import improved
-from gpuplanner.planner.program.bound import lower_bound
+from gpuplanner.planner.program.bound import Relaxation, instant_bound, lower_bound
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.slot_floors import window_floors
 from gpuplanner.solving.effort import Effort, relative_gap
+
+# Of the time that is left, what floors of one width may take.
+_FLOORS_SHARE = 0.7
+
+_REST = "a search over all states, or over the whole horizon, that leaves no proof behind"
 
 # Floors of wider windows cost more than they tell.
 _WIDEST_FLOOR = 4
@@ -33,11 +39,13 @@ _FEW_STATES = 30_000
 
 @dataclass(frozen=True)
 class State:
-    """The best plan and the best bound so far."""
+    """The best plan and bound so far, the highest bound that leaves a proof, and whether little more gives more."""
 
     counts: Counts | None = None
     cost: float = float("inf")
     bound: float = 0.0
+    relaxation: Relaxation | None = None
+    preliminary: bool = False
 
     def better(self, fluid: Fluid, counts: Counts | None) -> State:
         """With a plan, if it is cheaper than the one held."""
@@ -49,6 +57,22 @@ class State:
     def tighter(self, bound: float | None) -> State:
         """With a bound, if it is higher than the one held."""
         return self if bound is None else replace(self, bound=max(self.bound, bound))
+
+    def relaxed(self, found: Relaxation) -> State:
+        """With the bound of a linear program, and its proof if it is the highest."""
+        held = self.relaxation
+        if found.prices is not None and (held is None or found.bound > held.bound):
+            held = found
+        return replace(self.tighter(found.bound), relaxation=held)
+
+    def proof(self, fluid: Fluid, method: str) -> Certificate | None:
+        """Why the bound holds, as far as that can be told; None for plans of another kind than the bound's."""
+        if self.relaxation is None or method == "static":
+            return None
+        certificate = self.relaxation.certificate(fluid)
+        if certificate is None or self.bound <= certificate.bound:
+            return certificate
+        return replace(certificate, rest=_REST)
 
     @property
     def plan(self) -> Counts:
@@ -76,33 +100,42 @@ def auto(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 
 def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Rounds of bound and plan, each with floors of wider windows, then everything at once."""
-    # The best constant plan is there at once, should the time not suffice for more.
-    known.constant, _ = static_counts(fluid, effort.share(0.3))
-    state = State().better(fluid, known.constant)
-    yield state
+    """Bound and plans without floors; then rounds of both, each with floors of wider windows; then all at once."""
+    first = lower_bound(fluid, (), effort)
+    state = State().relaxed(instant_bound(fluid)).relaxed(first)
+    if first.guide is None and effort.spent():
+        yield state
+        return
+    # Greedy comes before all that takes work, so that no limit of work leaves less than a greedy plan.
+    plans = [greedy_counts(fluid, effort)]
+    if first.guide is not None:
+        plans.append(rounded(fluid, first.guide))
+    for counts in plans:
+        state = state.better(fluid, counts)
+    yield replace(state, preliminary=True)
+    if fluid.problem.limits.switches_per_day is not None:
+        known.constant, _ = static_counts(fluid, effort.share(0.3))
+    plans.append(sweep(fluid, state.plan, first.guide, effort))
+    state = state.better(fluid, cheapest_way(fluid, plans, [], effort))
+    yield replace(state, preliminary=True)
     floors, states = known.floors, known.states
-    plans: list[Counts] = []
     n_slots = fluid.problem.n_slots
     widest = 1 if n_slots * len(fluid.owner) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
     for width in range(1, 1 + widest):
-        found = window_floors(fluid, width, floors, effort)
-        if found is None:
-            break
+        # What is left of the time must do for the program that makes a bound of the floors.
+        found = window_floors(fluid, width, floors, effort.share(_FLOORS_SHARE, keep=1))
         floors += found.floors
         states.append(found.states)
         if width == 1:
-            plans.append(parked_best(fluid, found.states, effort))
-            state = state.tighter(sum(floor.cost for floor in floors)).better(fluid, plans[0])
-            yield state
-        bound, guide = lower_bound(fluid, floors, effort)
-        state = state.tighter(bound)
+            state = state.tighter(sum(floor.cost for floor in floors))
+            if found.complete:
+                plans.append(parked_best(fluid, found.states, effort))
+        relaxation = lower_bound(fluid, floors, effort)
+        state = state.relaxed(relaxation)
         yield state
-        plans.append(sweep(fluid, state.plan, guide, effort, backward=width % 2 == 0))
-        state = state.better(fluid, plans[-1])
-        yield state
-        if width == 1:
-            plans.append(greedy_counts(fluid, effort))
+        if not found.complete:
+            break
+        plans.append(sweep(fluid, state.plan, relaxation.guide, effort, backward=width % 2 == 0))
         state = state.better(fluid, cheapest_way(fluid, [*plans, state.plan], states, effort))
         yield state
         if width > 1:
@@ -131,25 +164,29 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Slot after slot without looking ahead, with the bound of all plans."""
-    state = State().better(fluid, greedy_counts(fluid, effort))
+    state = State().relaxed(instant_bound(fluid)).relaxed(lower_bound(fluid, (), effort))
+    state = state.better(fluid, greedy_counts(fluid, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
 def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Few different vectors of counts, with the bound of all plans."""
-    state = State().better(fluid, calendar_counts(fluid, known.calendars, effort))
+    first = lower_bound(fluid, (), effort)
+    state = (
+        State()
+        .relaxed(instant_bound(fluid))
+        .relaxed(first)
+        .better(fluid, calendar_counts(fluid, known.calendars, effort))
+    )
     yield from _bounded(fluid, state, known, effort)
 
 
 def _bounded(fluid: Fluid, state: State, known: Learned, effort: Effort) -> Stages:
-    found = window_floors(fluid, 1, (), effort)
-    if found is None:
-        yield state
-        return
+    found = window_floors(fluid, 1, (), effort.share(_FLOORS_SHARE, keep=1))
     known.floors += found.floors
     known.states.append(found.states)
-    bound, _ = lower_bound(fluid, found.floors, effort)
-    yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(bound)
+    relaxation = lower_bound(fluid, found.floors, effort)
+    yield state.tighter(sum(floor.cost for floor in found.floors)).relaxed(relaxation)
 
 
 def static(fluid: Fluid, known: Learned, effort: Effort) -> Stages:

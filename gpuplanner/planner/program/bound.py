@@ -2,18 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Floats
 from gpuplanner.planner.program.families import Floor, build
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.effort import TOLERANCE, Effort
 from gpuplanner.solving.solver import solve
 
+_DIGITS = 10
 
-def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> tuple[float, Floats | None]:
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """The linear program over all slots, solved.
+
+    Parameters
+    ----------
+    bound : float
+        Cost that no plan undercuts; 0 if the program was not solved in time.
+    guide : ndarray of float or None, shape (n_slots, n_layouts)
+        GPUs by layout, in fractions, that reach the bound.
+    floors : tuple of Floor
+        Floors that it had.
+    prices : mapping of str to float
+        Prices of its rows.
+    """
+
+    bound: float
+    guide: Floats | None = None
+    floors: tuple[Floor, ...] = ()
+    prices: Mapping[str, float] | None = None
+
+    def certificate(self, fluid: Fluid) -> Certificate | None:
+        """Why the bound holds; None where a solver did not say."""
+        if self.prices is None:
+            return None
+        used, held = set(self.prices), []
+        for floor in reversed(self.floors):
+            name = f"floor_{floor.slots.start}_{len(floor.slots)}"
+            if name in used:
+                if floor.proof is None:
+                    return None
+                held.append((floor.slots.start, len(floor.slots), floor.proof))
+                used |= _floors_named(floor.proof.tree, floor.slots.start - floor.proof.first)
+        names = fluid.problem.profiles
+        return Certificate(
+            bound=self.bound,
+            rest="",
+            layouts=fluid.layouts,
+            requests=tuple(tuple(names[p] for p in np.flatnonzero(row)) for row in fluid.demanded),
+            floors=tuple(reversed(held)),
+            prices=self.prices,
+        )
+
+
+def instant_bound(fluid: Fluid) -> Relaxation:
+    """Cost that no plan undercuts, without a solver: slot by slot, the set of requests that costs most by itself.
+
+    An instance of a set is missing at its price, or takes at least its part of the GPU that holds most of them.
+    """
+    total, prices = fluid.idle_cost * fluid.problem.n_slots, {}
+    most = fluid.cover.max(axis=1, initial=0)
+    part = np.where(most > 0, fluid.on_cost / most.clip(1), np.inf)
+    for slot, steps in enumerate(fluid.steps):
+        asked = fluid.demanded[:, steps.profile] * steps.width
+        alone = (asked * np.minimum(steps.cost, part[:, None])).sum(axis=1)
+        if not len(alone) or alone.max() <= 0:
+            continue
+        best = int(alone.argmax())
+        total += float(alone[best])
+        dearest = steps.cost[asked[best] > 0].max()
+        prices[f"coverage_{slot}_{best}"] = float(min(part[best], dearest))
+    return Relaxation(total * (1 - TOLERANCE), prices=prices) if fluid.on_cost >= 0 else Relaxation(0.0)
+
+
+def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> Relaxation:
     """Cost that no plan undercuts.
 
     All slots with all changes, in fractions of GPUs, with rows that bring back what fractions lose: the
@@ -27,16 +95,24 @@ def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> tuple[
         From :func:`~gpuplanner.planner.program.slot_floors.window_floors`.
     effort : Effort
         Limits of the search.
-
-    Returns
-    -------
-    bound : float
-        The bound; 0 if the program was not solved in time.
-    guide : ndarray of float or None, shape (n_slots, n_layouts)
-        GPUs by layout, in fractions, that reach the bound.
     """
     model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial, floors=floors)
     answer = solve(model.linear, effort, relaxed=True)
     if answer.bound is None or answer.values is None:
-        return 0.0, None
-    return max(0.0, answer.bound), np.array([answer.values[columns] for columns in model.on])
+        return Relaxation(0.0)
+    prices = None
+    if answer.prices is not None:
+        rows = zip(model.linear.rows, answer.prices.tolist(), strict=True)
+        right = {row.name: p for row, p in rows if abs(p) > 1e-13 and (p > 0) == (row.sense == ">=")}
+        prices = {name: float(f"{price:.{_DIGITS}g}") for name, price in right.items()}
+    guide = np.array([answer.values[columns] for columns in model.on])
+    return Relaxation(max(0.0, answer.bound), guide, tuple(floors), prices)
+
+
+def _floors_named(tree: object, shift: int) -> set[str]:
+    """Floors that a proof uses, with slots moved."""
+    if isinstance(tree, dict):
+        parts = (name.split("_") for name in tree if name.startswith("floor_"))
+        return {f"floor_{int(start) + shift}_{width}" for _, start, width in parts}
+    assert isinstance(tree, list)
+    return _floors_named(tree[2], shift) | _floors_named(tree[3], shift)

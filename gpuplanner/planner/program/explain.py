@@ -206,7 +206,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver
     )
     found = window_floors(Fluid.of(alone), 1, (), limits)
-    if found is None:
+    if not found.complete:
         return
     service, powered = int(problem.gpus_in_service[slot]), int(problem.gpus_allowed_on[slot])
     wanted = int(found.states.sum())

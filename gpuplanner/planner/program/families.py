@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuplanner.planner.contract.certificate import CutProof
 from gpuplanner.planner.contract.problem import Counts, Floats
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.linear import Columns, LinearModel
@@ -21,10 +22,11 @@ from gpuplanner.solving.linear import Columns, LinearModel
 
 @dataclass(frozen=True)
 class Floor:
-    """Consecutive slots cost at least so much in any plan, changes between them included."""
+    """Consecutive slots cost at least so much in any plan, changes between them included; `proof` says why."""
 
     slots: range
     cost: float
+    proof: CutProof | None = None
 
 
 @dataclass
@@ -222,6 +224,27 @@ def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:
         held = np.concatenate(columns)
         costs = [linear.cost[column] for column in held]
         linear.add_row(f"floor_{floor.slots.start}_{len(floor.slots)}", held, costs, ">=", floor.cost)
+
+
+def whole_sums(model: SlotModel) -> dict[str, Columns]:
+    """Sums of columns that are whole numbers in every plan, by name: what to branch on first.
+
+    GPUs that are on, instances missing of each set of requests and of each profile, and what goes over the edges of
+    the tree of states, by the name of the edge; slot by slot.
+    """
+    fluid = model.fluid
+    sums: dict[str, Columns] = {}
+    kinds = [fluid.ways.names[way][sign < 0] for way, sign in model.ways]
+    for slot, on, short in zip(model.slots, model.on, model.short, strict=True):
+        sums[f"on_{slot}"] = on[fluid.used]
+        profile = fluid.steps[slot].profile
+        for index, asked in enumerate(fluid.demanded[:, profile]):
+            sums[f"lacking_{slot}_{index}"] = short[asked > 0]
+        for index in np.unique(profile).tolist():
+            sums[f"missing_{slot}_{index}"] = short[profile == index]
+        for kind in dict.fromkeys(kinds if slot in model.cut else ()):
+            sums[f"{kind}_{slot}"] = model.cut[slot][[one == kind for one in kinds]]
+    return {name: columns for name, columns in sums.items() if len(columns)}
 
 
 def start_values(model: SlotModel, counts: Counts, before: Counts | None, after: Counts | None) -> Floats:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.contract.problem import Counts
-from gpuplanner.planner.program.families import Floor, build
+from gpuplanner.planner.contract.certificate import CutProof
+from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.program.families import Floor, SlotModel, build, whole_sums
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.branching import branch_and_bound
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.solver import solve
 
@@ -23,16 +25,19 @@ class Floors:
     Parameters
     ----------
     floors : list of Floor
-        One for each window.
-    states : ndarray of int, shape (n_windows * width, n_layouts)
+        One for each window, as far as the time sufficed.
+    states : ndarray of int, shape (n_floors * width, n_columns)
         Counts in each slot of each window that reach, or nearly reach, its floor.
+    complete : bool
+        Whether every window has its floor.
     """
 
     floors: list[Floor]
     states: Counts
+    complete: bool
 
 
-def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effort) -> Floors | None:
+def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effort) -> Floors:
     """Least cost of every window of consecutive slots: a tiny model each, solved once if windows repeat.
 
     Parameters
@@ -48,26 +53,50 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
 
     Returns
     -------
-    Floors or None
-        None if the time ran out, or the solver failed, before every window had an answer.
+    Floors
+        Each floor counts by itself: those that the time did not suffice for are left out.
     """
-    solved: dict[tuple[bytes, ...], tuple[float, Counts]] = {}
-    floors, states = [], []
-    for start in range(fluid.problem.n_slots - width + 1):
+    solved: dict[tuple[bytes, ...], tuple[float, Counts, CutProof | None]] = {}
+    floors: list[Floor] = []
+    states = [np.zeros((0, len(fluid.owner)), dtype=np.int64)]
+    last = fluid.problem.n_slots - width
+    for start in range(last + 1):
         window = range(start, start + width)
         key = tuple(part for slot in window for part in _key(fluid, slot))
         if key not in solved:
             model = build(fluid, window, floors=known)
             # For single slots the gap must be small: all that follows rests on their floors.
             gap = effort.gap_target * (0.05 if width == 1 else 0.2)
-            answer = solve(model.linear, effort, gap=gap, nodes=_NODES)
-            if answer.values is None:
-                return None
-            solved[key] = (max(0.0, answer.bound or 0.0), model.counts(answer.values))
-        cost, counts = solved[key]
-        floors.append(Floor(window, cost))
+            answer = best_in_window(model, effort, gap=gap, nodes=_NODES)
+            if answer is None:
+                break
+            values, bound, proof = answer
+            solved[key] = (max(0.0, bound), model.counts(values), proof)
+        cost, counts, proof = solved[key]
+        floors.append(Floor(window, cost, proof))
         states.append(counts)
-    return Floors(floors, np.concatenate(states))
+    return Floors(floors, np.concatenate(states), complete=len(floors) > last)
+
+
+def best_in_window(
+    model: SlotModel, effort: Effort, *, gap: float, nodes: int
+) -> tuple[Floats, float, CutProof | None] | None:
+    """Column values of a model of few slots, what no values undercut, and why; None without an answer in time.
+
+    With HiGHS by branch and bound that leaves a proof; where that finds no answer, and with CBC, by the solver.
+    """
+    found = None
+    if effort.solver == "highs":
+        columns = np.concatenate(model.on)
+        found = branch_and_bound(model.linear, whole_sums(model), columns, effort, gap=gap, nodes=nodes)
+    if found is not None and found.values is not None:
+        return found.values, found.bound, CutProof(model.slots.start, found.tree)
+    answer = solve(model.linear, effort, gap=gap, nodes=nodes)
+    if answer.values is None:
+        return None
+    if found is not None:
+        return answer.values, found.bound, CutProof(model.slots.start, found.tree)
+    return answer.values, answer.bound or 0.0, None
 
 
 def _key(fluid: Fluid, slot: int) -> tuple[bytes, ...]:

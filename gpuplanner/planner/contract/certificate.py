@@ -1,0 +1,114 @@
+"""Why no plan can cost less: what the search leaves behind so that others can add it up again.
+
+A bound rests on a linear program over all slots: GPUs on by slot and layout, instances missing, cuts; rows for
+coverage, fleet, GPUs kept whole and changes. Rows called *floors* say that a few slots cost at least so much in
+whole numbers. Prices of rows, whatever they are, prove a bound by weak duality; each floor has a tree of branchings
+with prices at its leaves, which may use the floors before it. Nothing in a certificate needs to be believed: bad
+prices prove little, and never anything false.
+
+Names of rows and sums, with the slot counted from 0: ``coverage_S_K`` set K of requests, ``fleet_S``, ``whole_S``,
+``change_S_L`` layout L, ``floor_S_W`` of W slots; sums to branch on ``on_S``, ``lacking_S_K`` and ``missing_S_P``
+(instances short of set K, of profile P), ``cut_S``; single columns ``on_S_L``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuplanner.errors import ScenarioError, message
+
+
+@dataclass(frozen=True, eq=False)
+class CutProof:
+    """Why slots cost at least so much.
+
+    Parameters
+    ----------
+    first : int
+        Slot at which the names in the tree begin; the same tree serves other slots of equal demand.
+    tree : list or dict
+        A leaf: prices by name. A branch: name, whole number, the tree with the sum at most that, and the tree
+        with the sum above it.
+    """
+
+    first: int
+    tree: Any
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate:
+    """Proof of a bound.
+
+    Parameters
+    ----------
+    bound : float
+        What it proves.
+    rest : str
+        What a higher bound of the plan rests on: the search itself, not proven here. Empty if there is none.
+    layouts : tuple of str
+        The layouts that the program has columns for: all others are no better than one of these.
+    requests : tuple of tuple of str
+        Sets of profiles of the coverage rows.
+    floors : tuple of (int, int, CutProof)
+        First slot, number of slots and proof of each floor.
+    prices : mapping of str to float
+        Prices of the rows of the program over all slots.
+    """
+
+    bound: float
+    rest: str
+    layouts: tuple[str, ...]
+    requests: tuple[tuple[str, ...], ...]
+    floors: tuple[tuple[int, int, CutProof], ...]
+    prices: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; a tree that serves several floors stands once."""
+        trees = list({id(proof): proof for *_, proof in self.floors}.values())
+        place = {id(proof): index for index, proof in enumerate(trees)}
+        return {
+            "bound": self.bound,
+            "rest": self.rest,
+            "layouts": list(self.layouts),
+            "requests": [list(names) for names in self.requests],
+            "trees": [[proof.first, proof.tree] for proof in trees],
+            "floors": [[start, width, place[id(proof)]] for start, width, proof in self.floors],
+            "prices": dict(self.prices),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
+        """Read what :meth:`to_dict` wrote. What it proves is a question for ``verify_bound``.
+
+        Raises
+        ------
+        ScenarioError
+            If it is no certificate.
+        """
+        try:
+            trees = [CutProof(_whole(first), tree) for first, tree in values["trees"]]
+            return cls(
+                bound=float(values["bound"]),
+                rest=str(values["rest"]),
+                layouts=tuple(map(str, values["layouts"])),
+                requests=tuple(tuple(map(str, names)) for names in values["requests"]),
+                floors=tuple((_whole(a), _whole(b), trees[_whole(c)]) for a, b, c in values["floors"]),
+                prices={str(name): float(price) for name, price in values["prices"].items()},
+            )
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            text = message(
+                "plan file: certificate",
+                "layouts, requests, trees, floors and prices as the plan command writes them",
+                f"{type(error).__name__}: {error}",
+                "Plan again, or remove 'certificate': the bound is then not checked.",
+            )
+            raise ScenarioError(text) from error
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        text = f"{value!r} is no whole number of at least 0"
+        raise ValueError(text)
+    return value
