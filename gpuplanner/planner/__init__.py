@@ -23,6 +23,7 @@ from gpuplanner.planner.several_pools import (
     plan_fleet,
     verify_fleet,
 )
+from gpuplanner.planner.verification.bounds import verify_bound
 from gpuplanner.planner.verification.plans import verify
 
 __all__ = [
@@ -50,5 +51,6 @@ __all__ = [
     "roll",
     "transition",
     "verify",
+    "verify_bound",
     "verify_fleet",
 ]

@@ -23,7 +23,7 @@ from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
-from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
@@ -122,11 +122,15 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             faults.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
         if not faults and plan.found:
             faults = list(verify(plan, problem, assign(plan, problem)))
+        proof = ""
+        if not faults:
+            faults, proof = verify_bound(plan, problem)
         problems += [where + fault for fault in faults]
         findings.append(
             f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
             f"layout is placed, and cost, changes and unmet demand are as recomputed; {problem.change.words()}"
         )
+        findings.append(where + proof)
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
 
 

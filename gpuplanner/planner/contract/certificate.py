@@ -53,8 +53,8 @@ class Certificate:
         Sets of profiles of the coverage rows.
     floors : tuple of (int, int, CutProof)
         First slot, number of slots and proof of each floor.
-    prices : mapping of str to float
-        Prices of the rows of the program over all slots.
+    tree : dict or list
+        Prices of the rows of the program over all slots; or a tree with such prices at its leaves.
     """
 
     bound: float
@@ -62,7 +62,7 @@ class Certificate:
     layouts: tuple[str, ...]
     requests: tuple[tuple[str, ...], ...]
     floors: tuple[tuple[int, int, CutProof], ...]
-    prices: Mapping[str, float]
+    tree: Any
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a tree that serves several floors stands once."""
@@ -75,7 +75,7 @@ class Certificate:
             "requests": [list(names) for names in self.requests],
             "trees": [[proof.first, proof.tree] for proof in trees],
             "floors": [[start, width, place[id(proof)]] for start, width, proof in self.floors],
-            "prices": dict(self.prices),
+            "tree": self.tree,
         }
 
     @classmethod
@@ -95,12 +95,12 @@ class Certificate:
                 layouts=tuple(map(str, values["layouts"])),
                 requests=tuple(tuple(map(str, names)) for names in values["requests"]),
                 floors=tuple((_whole(a), _whole(b), trees[_whole(c)]) for a, b, c in values["floors"]),
-                prices={str(name): float(price) for name, price in values["prices"].items()},
+                tree=values["tree"],
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = message(
                 "plan file: certificate",
-                "layouts, requests, trees, floors and prices as the plan command writes them",
+                "layouts, requests, trees and floors as the plan command writes them",
                 f"{type(error).__name__}: {error}",
                 "Plan again, or remove 'certificate': the bound is then not checked.",
             )

@@ -57,7 +57,7 @@ class Relaxation:
             layouts=fluid.layouts,
             requests=tuple(tuple(names[p] for p in np.flatnonzero(row)) for row in fluid.demanded),
             floors=tuple(reversed(held)),
-            prices=self.prices,
+            tree=dict(self.prices),
         )
 
 

@@ -61,12 +61,12 @@ def pinned_alone_fits(problem: PlanProblem) -> bool:
         )
         if not all(there):
             return False
-    rooms = (_power_for(problem), *problem.gpus_in_service.tolist())
-    cut_rooms = (_power_for(problem, cut=True), *(problem.gpus_in_service - kept).tolist())
+    rooms = (power_for(problem), *problem.gpus_in_service.tolist())
+    cut_rooms = (power_for(problem, cut=True), *(problem.gpus_in_service - kept).tolist())
     return bool(pinned <= min(rooms) and cut <= min(cut_rooms))
 
 
-def _power_for(problem: PlanProblem, *, cut: bool = False) -> int:
+def power_for(problem: PlanProblem, *, cut: bool = False) -> int:
     """GPUs for which the racks have power; those that may be cut only, if asked."""
     limits = problem.limits
     size = limits.nodes_per_rack * problem.gpus_per_node
@@ -91,7 +91,7 @@ def count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     for slot in np.flatnonzero(cut > problem.gpus_in_service - kept)[:1].tolist():
         yield f"slot {slot}: {cut[slot]} GPUs are cut, too many to leave {limits.whole_nodes_kept} nodes whole"
     for what, gpus in (("on", plan.counts.sum(axis=1)), ("cut", cut)):
-        most = _power_for(problem, cut=what == "cut")
+        most = power_for(problem, cut=what == "cut")
         for slot in np.flatnonzero((gpus > most) & (gpus <= problem.gpus_in_service))[:1].tolist():
             yield f"slot {slot}: {gpus[slot]} GPUs are {what}, the racks have power for {most}"
 
