@@ -1,0 +1,158 @@
+"""The bound of a plan is proven again from the file, and what is forged is found."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.planner import Limits, PlanProblem, plan, plan_from_json, plan_to_json, verify, verify_bound
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.program.bound import instant_bound
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.verification.bounds import proven_bound
+from tests.planner.conftest import MONDAY
+
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "gpu")
+
+
+def some_problem(problem_of: Any, rng: np.random.Generator, **more: Any) -> PlanProblem:
+    """A few slots, two tenants of two tiers; some GPUs kept whole, some pinned, some on before."""
+    slots, gpus = int(rng.integers(3, 9)), int(rng.integers(8, 40))
+    demand = rng.uniform(0, gpus / 3, (2, len(PROFILES), slots))
+    values = {
+        "gpus": gpus,
+        "gpus_per_node": 4,
+        "tiers": ["guaranteed", "best_effort"],
+        "unmet_price": [10.0, 3.0],
+        "whole_gpus_kept": int(rng.integers(0, 4)),
+        "limits": Limits(pinned={"3g.20gb:2": int(rng.integers(0, 2))}),
+        "initial": {"1g.5gb:7": 1, "gpu": 1} if rng.random() < 0.5 else None,
+        "change_gpu_hours": float(rng.choice([0.05, 0.5])),
+    }
+    return problem_of(demand, PROFILES, **(values | more))
+
+
+PRICES = StatePrices(parked=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2)
+
+
+@pytest.mark.parametrize("prices", [None, PRICES])
+def test_bounds_of_random_plans_are_proven_again(problem_of: Any, prices: StatePrices | None) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(15):
+        problem = some_problem(problem_of, rng, prices=prices)
+        found = plan(problem, method="milp", gap_target=0.02, time_limit_s=600)
+        read, question = plan_from_json(plan_to_json(found, problem))
+        assert verify(read, question) == []
+        faults, words = verify_bound(read, question)
+        assert faults == []
+        assert read.certificate is not None
+        assert "proven again" in words
+        if not read.certificate.rest:
+            assert "without a solver" in words
+        proof = instant_bound(Fluid.of(problem)).certificate(Fluid.of(problem))
+        assert proof is not None
+        assert proven_bound(proof, problem) >= proof.bound
+
+
+def forged(values: dict[str, Any], rng: np.random.Generator) -> str:
+    """Change one thing for the worse in what a plan file holds, and make the rest of the claim fit; say what."""
+    found, proof = values["plan"], values["plan"]["certificate"]
+    kind = str(
+        rng.choice(["status", "bound", "counts", "prices", "trees", "floors", "layouts", "demand", "names"])
+    )
+    if kind in ("prices", "trees", "floors", "layouts", "names"):
+        # A certificate that was made worse cannot prove the bound that it proved before.
+        {
+            "prices": lambda: proof.update(
+                tree={n: p * rng.uniform(0.2, 0.8) for n, p in proof["tree"].items()}
+            ),
+            "trees": lambda: proof.update(trees=[[first, {}] for first, _ in proof["trees"]]),
+            "floors": lambda: proof.update(floors=[[a + 1, b, c] for a, b, c in proof["floors"]][::-1]),
+            "layouts": lambda: proof.update(layouts=proof["layouts"][1:]),
+            "names": lambda: proof.update(tree={f"{n}9": p for n, p in proof["tree"].items()}),
+        }[kind]()
+        return kind
+    if kind == "counts":
+        slot, layout = rng.integers(len(found["counts"])), rng.integers(len(found["layouts"]))
+        found["counts"][slot][layout] += 1
+    elif kind == "demand":  # the certificate of another problem
+        demand = values["problem"]["demand"]
+        values["problem"]["demand"] = [[[0.6 * d for d in row] for row in tenant] for tenant in demand]
+    else:
+        share = 1.0 if kind == "status" else rng.uniform(0.5, 1.0)
+        found["bound"] += share * (found["objective"] - found["bound"])
+        found["gap"] = 1 - found["bound"] / found["objective"]
+        if kind == "status":
+            found |= {"status": "optimal", "gap": 0.0}
+        if rng.random() < 0.5:
+            proof["bound"] = found["bound"]
+    return kind
+
+
+def test_two_hundred_forgeries_are_all_found(problem_of: Any) -> None:
+    rng = np.random.default_rng(7)
+    texts = []
+    while len(texts) < 10:
+        problem = some_problem(problem_of, rng)
+        found = plan(problem, method="milp", gap_target=0.03, time_limit_s=600)
+        if found.gap > 1e-3 and found.certificate is not None and found.certificate.floors:
+            texts.append(plan_to_json(found, problem))
+    kinds = set()
+    for number in range(200):
+        values = json.loads(texts[number % len(texts)])
+        before = copy.deepcopy(values)
+        kinds.add(forged(values, rng))
+        assert values != before
+        read, question = plan_from_json(json.dumps(values))
+        faults = verify(read, question) or verify_bound(read, question)[0]
+        assert faults, (number, kinds)
+    assert len(kinds) == 9
+
+
+def test_no_certificate_proves_more_than_the_optimum(problem_of: Any) -> None:
+    """Whatever prices stand in it: random ones, and those of the search made larger, prove nothing false."""
+    rng = np.random.default_rng(5)
+    problem = problem_of(rng.uniform(0, 3, (1, 2, 4)), ["1g.5gb", "3g.20gb"], gpus=4)
+    best = plan(problem, gap_target=0)
+    assert best.status == "optimal"
+    honest = plan(problem, method="milp", gap_target=0.3).certificate
+    assert honest is not None
+    for _ in range(100):
+        wild = {name: price * rng.uniform(0, 3) for name, price in honest.tree.items()}
+        wild |= {
+            f"fleet_{rng.integers(4)}": -float(rng.exponential()),
+            "coverage_1_0": float(rng.exponential()),
+        }
+        assert proven_bound(replace(honest, tree=wild), problem) <= best.objective + 1e-9
+
+
+def test_words_for_what_was_not_checked(problem_of: Any) -> None:
+    problem = problem_of([[[1.0, 2.0, 1.0]]], ["3g.20gb"], gpus=2)
+    small = plan(problem)  # all states were tried: that leaves no proof behind
+    assert verify_bound(small, problem) == (
+        [],
+        "bound not checked: the plan holds no certificate; plan again to have one",
+    )
+    static = plan(problem, method="static")
+    assert verify_bound(static, problem)[1].startswith("bound not checked")
+    whole = plan(problem, method="milp", gap_target=0)
+    assert whole.certificate is not None
+    assert verify_bound(whole, problem)[0] == []
+    values = json.loads(plan_to_json(whole, problem))
+    del values["plan"]["certificate"]
+    old, question = plan_from_json(json.dumps(values))
+    assert old.certificate is None
+    assert "bound not checked" in verify_bound(old, question)[1]
+    values["plan"]["certificate"] = {"bound": 3}
+    with pytest.raises(ScenarioError, match=r"plan file: certificate.*Plan again, or remove"):
+        plan_from_json(json.dumps(values))
+    other = problem_of([[[1.0, 2.0, 1.0]]], ["7g.40gb"], gpus=2, slot_start=MONDAY)
+    faults, _ = verify_bound(whole, other)
+    assert "proves nothing for this problem" in faults[0]
+    assert "plan again" in faults[0]
