@@ -1,6 +1,6 @@
 """Demand: jobs to series of concurrent instances by tenant and profile, and to sample paths of what will be wanted."""
 
-from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time
+from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time, remaining_while_busy
 from gpuplanner.demand.record import complete_until
 from gpuplanner.demand.run_times import impute_run_times
 from gpuplanner.demand.runoff import RunOff, run_off
@@ -19,6 +19,7 @@ __all__ = [
     "impute_run_times",
     "pool",
     "remaining_run_time",
+    "remaining_while_busy",
     "run_off",
     "weekly",
 ]

@@ -225,6 +225,46 @@ def remaining_run_time(
     )
 
 
+def remaining_while_busy(
+    run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20
+) -> np.ndarray:
+    """How long work runs on at an instant that does not look at it: equally likely values [h], ascending.
+
+    At such an instant one finds long jobs more often than short ones, somewhere within their time. With the
+    distribution F of run times and their mean m, what remains has the density (1 - F(t)) / m.
+
+    Parameters
+    ----------
+    run_h : numpy.ndarray, shape (n,)
+        Run times [h], above 0.
+    weight : numpy.ndarray, optional, shape (n,)
+        How often each counts, as a job that runs on several instances does; once if None.
+    values : int
+        How many values to give.
+
+    Returns
+    -------
+    numpy.ndarray, shape (values,)
+
+    References
+    ----------
+    Cox, "Renewal Theory", Methuen, 1962, section 5.1.
+
+    Examples
+    --------
+    Of jobs that all take two hours, two hours remain at most and one on average:
+
+    >>> remaining_while_busy(np.full(10, 2.0), values=4).tolist()
+    [0.25, 0.75, 1.25, 1.75]
+    """
+    order = np.argsort(run_h, kind="stable")
+    ends, count = run_h[order], (np.ones(len(run_h)) if weight is None else weight)[order]
+    longer = count.sum() - np.cumsum(count)
+    over = (np.cumsum(ends * count) + ends * longer) / (ends * count).sum()
+    levels = (np.arange(values) + 0.5) / values
+    return np.asarray(np.interp(levels, np.concatenate([[0.0], over]), np.concatenate([[0.0], ends])))
+
+
 def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
     """Number the groups of the first column, of the first two, and so on, in the order in which they come.
 

@@ -9,6 +9,7 @@ from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.problem_file import read_problems
+from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.lazy import lazy
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
@@ -36,6 +37,7 @@ __all__ = [
     "PlanProblem",
     "Quota",
     "RobustPlans",
+    "StatePrices",
     "assign",
     "fleet_from_json",
     "fleet_to_json",

@@ -156,7 +156,12 @@ def to_world(
     of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
-    slicing, power, width = no_slicing(), NO_POWER, 1
+    slicing, power, width, parked = no_slicing(), NO_POWER, 1, np.zeros((0, 0), np.int64)
+    if isinstance(calendar, Calendar) and calendar.parked is not None:
+        counts = dict(zip(calendar.layouts, calendar.parked.T, strict=True))
+        counts[WHOLE_GPU] = fleet.gpus - terms.targets.sum(axis=1) - calendar.parked.sum(axis=1)
+        parked = np.column_stack([counts[layout] for layout in terms.layouts]).astype(np.int64)
+        gpus.held[gpus.layout == NONE] = np.repeat(np.arange(len(terms.layouts)), parked[0])
     if isinstance(calendar, OnDemand):
         names = [terms.layouts[layout] for layout in gpus.layout]
         slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
@@ -188,6 +193,7 @@ def to_world(
         until_s=float(until_s),
         slot_starts=calendar.slot_starts_s.copy() if isinstance(calendar, Calendar) else np.zeros(1),
         targets=terms.targets,
+        parked=parked,
         instances=terms.instances,
         substitutes=terms.substitutes,
         change_s=_change_seconds(terms, change),

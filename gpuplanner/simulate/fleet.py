@@ -89,6 +89,9 @@ class Calendar:
     numbered : array of int, shape (n_slots, n_gpus), optional
         Place in ``layouts`` of the layout of every GPU, node by node; -1: off. Where changes are played as operators
         make them (``Rules.drain``), these are what is changed; None: such that few nodes change.
+    parked : array of int, shape (n_slots, n_layouts), optional
+        GPUs that are off and keep the layout; those that are neither counted here nor on are not cut. None: a GPU that
+        is off has lost its layout.
 
     Raises
     ------
@@ -106,6 +109,7 @@ class Calendar:
     layouts: tuple[str, ...]
     counts: NDArray[np.int64]
     numbered: NDArray[np.int64] | None = None
+    parked: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Take read-only copies of the arrays, and check them against each other."""
@@ -129,6 +133,13 @@ class Calendar:
             tally = [[(row == layout).sum() for layout in range(len(self.layouts))] for row in numbered]
             if not np.array_equal(tally, counts):
                 faults.append(("numbered GPUs as many as counts has", numbered.tolist()))
+        if self.parked is not None:
+            kept = np.array(self.parked, dtype=np.int64)
+            kept.setflags(write=False)
+            object.__setattr__(self, "parked", kept)
+            whole = [kept[:, i].any() for i, layout in enumerate(self.layouts) if layout == WHOLE_GPU]
+            if kept.shape != counts.shape or kept.min(initial=0) < 0 or any(whole):
+                faults.append((f"parked GPUs that are cut, of shape {counts.shape}", kept.tolist()))
         if faults:
             expected = "; ".join(expected for expected, _ in faults)
             got = "; ".join(str(got) for _, got in faults)
@@ -160,7 +171,7 @@ class Calendar:
         ScenarioError
             If a slot wants more GPUs than the fleet has.
         """
-        most = self.counts.sum(axis=1)
+        most = self.counts.sum(axis=1) + (0 if self.parked is None else self.parked.sum(axis=1))
         slot = int(most.argmax())
         if most[slot] > fleet.gpus:
             text = message(

@@ -44,10 +44,15 @@ def begin_slot(w: World) -> None:
         w.layouts[layout].surplus -= leaves
         if leaves != w.gpus[gpu].leaving:
             mark(w, gpu, leaves)
-    switch_on(w)
+    if len(w.parked):
+        wake(w)
+    else:
+        switch_on(w)
     for gpu in range(len(w.gpus)):
         if w.gpus[gpu].leaving and w.gpus[gpu].busy == 0 and w.gpus[gpu].state == ON:
             leave(w, gpu)
+    if len(w.parked):
+        cut_parked(w, False)
 
 
 @compiled
@@ -88,6 +93,42 @@ def switch_on(w: World) -> None:
 
 
 @compiled
+def wake(w: World) -> None:
+    """Fill deficits from parked GPUs: those with the layout, then those whose layout the plan gives up."""
+    slot = w.status[0].slot
+    for layout in range(len(w.layouts)):
+        w.layouts[layout].kept = 0
+    for gpu in range(len(w.gpus)):
+        if w.gpus[gpu].state == OFF:
+            layout = w.gpus[gpu].held
+            if w.layouts[layout].present < w.targets[slot, layout]:
+                w.layouts[layout].present += 1
+                come_up(w, gpu, layout)
+            else:
+                w.layouts[layout].kept += 1
+    cut_parked(w, True)
+
+
+@compiled
+def cut_parked(w: World, given_up: bool) -> None:
+    """Cut parked GPUs to what is most wanted, the highest number first: those the plan gives up, or any."""
+    slot = w.status[0].slot
+    for gpu in range(len(w.gpus) - 1, -1, -1):
+        held = w.gpus[gpu].held
+        if w.gpus[gpu].state != OFF or (given_up and w.layouts[held].kept <= w.parked[slot, held]):
+            continue
+        layout = most_wanted(w)
+        if layout == NONE:
+            return
+        w.layouts[held].kept -= 1
+        if layout == held:
+            w.layouts[layout].present += 1
+            come_up(w, gpu, layout)
+        else:
+            reconfigure(w, gpu, layout)
+
+
+@compiled
 def most_wanted(w: World) -> int:
     """Layout most in deficit against the target in force, lowest number first; NONE if none is."""
     best, deficit = NONE, 0
@@ -117,6 +158,7 @@ def leave(w: World, gpu: int) -> None:
         w.free[gpu, profile] = 0
     layout = most_wanted(w)
     if layout == NONE:
+        w.gpus[gpu].held = w.gpus[gpu].layout if len(w.parked) else WHOLE
         w.gpus[gpu].layout, w.gpus[gpu].state = NONE, OFF
         note(w, gpu, OFF)
     else:
@@ -127,7 +169,7 @@ def leave(w: World, gpu: int) -> None:
 def reconfigure(w: World, gpu: int, layout: int) -> None:
     """Begin to give an empty GPU a layout."""
     before = w.gpus[gpu].layout
-    seconds = w.change_s[WHOLE if before == NONE else before, layout]
+    seconds = w.change_s[w.gpus[gpu].held if before == NONE else before, layout]
     w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
     w.layouts[layout].present += 1
     w.status[0].coming = push(w.coming, w.status[0].coming, w.status[0].now + seconds, gpu)

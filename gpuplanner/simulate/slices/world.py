@@ -81,6 +81,7 @@ PROFILE = {
 LAYOUT = {
     "present": int,  # GPUs that have or get it and are not leaving
     "surplus": int,  # GPUs above the target, as the slot begins
+    "kept": int,  # GPUs that are off and cut like this, as the slot begins, where they are parked
 }
 IDLE = {
     "nodes": int,  # nodes with that many idle whole GPUs
@@ -221,6 +222,7 @@ class World(NamedTuple):
     until_s: float
     slot_starts: Floats  # [slot]
     targets: Ints  # [slot, layout] GPUs
+    parked: Ints  # [slot, layout] GPUs that are off and keep the layout; without rows where they are released
     instances: Ints  # [layout, profile] instances on one GPU
     substitutes: Ints  # [profile, rank] larger profiles, smallest first, then NONE
     change_s: Floats  # [layout before, layout after] time that an idle GPU takes

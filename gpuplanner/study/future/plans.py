@@ -7,17 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from gpuplanner.demand import remaining_while_busy
 from gpuplanner.errors import require_sound
-from gpuplanner.planner import Limits, Plan, PlanProblem, assign, plan, verify
+from gpuplanner.planner import Limits, Plan, PlanProblem, StatePrices, assign, plan, verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import Stage
+from gpuplanner.units import SECONDS_PER_HOUR
 
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
+# Profiles with fewer jobs are emptied at the stated price.
+_FEWEST_JOBS = 30
+
 _FIELDS = (
-    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "whole_gpus_kept",
+    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price", "whole_gpus_kept",
     "whole_nodes_kept", "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
@@ -66,6 +71,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         tiers=_tiers(known.jobs, tenants),
         unmet_price=scenario.unmet_price,
         change=scenario.change(fleet.board),
+        prices=_state_prices(scenario, view),
         whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
         # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
         initial=fleet.layouts,
@@ -74,6 +80,33 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
             whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
             switches_per_day=scenario.switches_per_day,
         ),
+    )
+
+
+def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
+    """Prices of states where GPUs are parked, emptying by run times of the profiles that have enough jobs.
+
+    Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
+    """
+    if scenario.parked_price is None:
+        return None
+    known = history(scenario)
+    jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
+    remaining = {
+        str(profile): remaining_while_busy(
+            group["run_s"].to_numpy() / SECONDS_PER_HOUR, group["instances"].to_numpy()
+        ).tolist()
+        for (profile,), group in jobs.group_by("profile", maintain_order=True)
+        if profile is not None and group.height >= _FEWEST_JOBS
+    }
+    change = scenario.change(known.fleet.board)
+    return StatePrices.of(
+        change,
+        known.fleet.node_size,
+        parked=scenario.parked_price,
+        remaining_h=remaining,
+        limit_h=change.drain_s.high / SECONDS_PER_HOUR,
+        evicted_h=change.restart_s.value / SECONDS_PER_HOUR,
     )
 
 

@@ -164,8 +164,10 @@ def calendar_of(planned: Planned) -> Calendar:
     """The counts of a plan as the simulator's calendar, from its first slot on."""
     problem, plan = planned.problem, planned.plan.require()
     starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
+    none = np.zeros((len(starts), 1), int)
+    counts, parked = (plan.counts, plan.parked) if plan.layouts else (none, none)
     return Calendar(
-        starts, plan.layouts or (WHOLE_GPU,), plan.counts if plan.layouts else np.zeros((len(starts), 1), int)
+        starts, plan.layouts or (WHOLE_GPU,), counts, parked=None if problem.prices is None else parked
     )
 
 
