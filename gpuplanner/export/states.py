@@ -73,7 +73,8 @@ class NodeState:
 def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
 
-    A GPU that is off stays cut as it was, at first whole: who switches GPUs off does not cut them.
+    A GPU that is off is cut as the plan says that it is parked, else as it was, at first whole: who switches GPUs off
+    does not cut them.
 
     Raises
     ------
@@ -86,9 +87,14 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     frame = check(plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     _check_ranges(frame)
     board = as_board(board)
-    canonical = {text: _proved(board, text) for text in frame["layout"].unique().sort()}
+    texts = pl.concat([frame["layout"], frame["parked"].drop_nulls()])
+    canonical = {text: _proved(board, text) for text in texts.unique().sort()}
     _check_nodes(frame["node"].unique().sort().to_list())
-    layout = pl.col("layout").replace_strict(canonical, return_dtype=pl.String)
+    layout, parked = (
+        pl.col(name).replace_strict(canonical, default=None, return_dtype=pl.String)
+        for name in ("layout", "parked")
+    )
+    layout = pl.coalesce(parked, layout)
     held = pl.when(layout != OFF).then(layout).forward_fill().over("node", "gpu")
     return frame.with_columns(layout=held.fill_null(WHOLE_GPU))
 

@@ -169,11 +169,12 @@ def to_world(
     elif isinstance(calendar, AutoscaledPools):
         gpus.layout = first_pools(calendar, fleet, terms.layouts)
         power = to_pools(calendar, fleet, terms.layouts, terms.instances, terms.substitutes)
-    operations, numbered, drain = table(OPERATION, 0), np.zeros((0, 0), np.int64), rules.drain or Drain()
+    operations, drain = table(OPERATION, 0), rules.drain or Drain()
+    numbered = cut = np.zeros((0, 0), np.int64)
     if isinstance(calendar, Calendar) and rules.drain is not None:
-        numbered = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)
-        operations = to_operations(drain, calendar.slot_starts_s, numbered, fleet.gpus_per_node)
-        gpus.layout = numbered[0]
+        numbered, cut = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)
+        operations = to_operations(drain, calendar.slot_starts_s, cut, fleet.gpus_per_node)
+        gpus.layout, gpus.held = numbered[0], cut[0]
     gpus.operation = NONE
     nodes = table(NODE, fleet.nodes)
     nodes.lowest = fleet.gpus
@@ -216,6 +217,7 @@ def to_world(
         power=power,
         operations=operations,
         numbered=numbered,
+        cut=cut,
         evict=drain.evict,
         before_change=drain.before_change and bool(len(operations)),
         checkpoint_s=float(drain.checkpoint_s),

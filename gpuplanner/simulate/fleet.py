@@ -92,6 +92,9 @@ class Calendar:
     parked : array of int, shape (n_slots, n_layouts), optional
         GPUs that are off and keep the layout; those that are neither counted here nor on are not cut. None: a GPU that
         is off has lost its layout.
+    held : array of int, shape (n_slots, n_gpus), optional
+        Place in ``layouts`` of how every GPU is cut, on or off, beside ``numbered``; None: one that is off stays as it
+        was, at first whole.
 
     Raises
     ------
@@ -110,6 +113,7 @@ class Calendar:
     counts: NDArray[np.int64]
     numbered: NDArray[np.int64] | None = None
     parked: NDArray[np.int64] | None = None
+    held: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Take read-only copies of the arrays, and check them against each other."""
@@ -133,6 +137,16 @@ class Calendar:
             tally = [[(row == layout).sum() for layout in range(len(self.layouts))] for row in numbered]
             if not np.array_equal(tally, counts):
                 faults.append(("numbered GPUs as many as counts has", numbered.tolist()))
+        if self.held is not None:
+            held = np.array(self.held, dtype=np.int64)
+            held.setflags(write=False)
+            object.__setattr__(self, "held", held)
+            on = None if self.numbered is None else np.array(self.numbered)
+            fits = on is not None and held.shape == on.shape and np.array_equal(held[on >= 0], on[on >= 0])
+            if not fits or not ((held >= 0) & (held < len(self.layouts))).all():
+                faults.append(
+                    ("held layouts of all numbered GPUs, those on as numbered has them", held.tolist())
+                )
         if self.parked is not None:
             kept = np.array(self.parked, dtype=np.int64)
             kept.setflags(write=False)

@@ -160,7 +160,7 @@ def simulate(
         outcomes=outcomes_of(rows.filter(phase=0).sort("row"), spells, policy, replication),
         states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
         spells=spells.drop("row"),
-        changes=changes_of(world.operations, world.numbered, terms.layouts, fleet, rules.drain),
+        changes=changes_of(world.operations, world.cut, terms.layouts, fleet, rules.drain),
     )
 
 

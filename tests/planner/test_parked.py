@@ -158,7 +158,7 @@ def least_cost(problem: PlanProblem) -> float | None:
 
 @pytest.mark.parametrize("tens", range(10))
 def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
-    """Two hundred small cases, exactly and in rounds, each plan numbered and checked again."""
+    """Two hundred small cases, exactly and every fourth in rounds, each plan numbered and checked again."""
     seeds = itertools.count(1000 * tens)
     compared = 0
     while compared < 20:
@@ -167,7 +167,7 @@ def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
         if best is None:
             continue
         compared += 1
-        for method in ("dp", "milp"):
+        for method in ("dp", "milp") if compared % 4 == 0 else ("dp",):
             found = plan(problem, gap_target=0, method=method)
             assert found.objective == pytest.approx(best, abs=1e-6), (method, problem.to_dict())
             assert found.status == "optimal"

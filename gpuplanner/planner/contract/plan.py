@@ -62,6 +62,8 @@ class Plan:
     departures : int or None
         GPUs emptied over the horizon: those by which a layout's number on falls. None in a plan from before they
         were counted.
+    reboots : int or None
+        Reboots of nodes for changes of MIG mode, of numbered GPUs. None where GPUs are released.
     certificate : Certificate or None
         Why the bound holds; None where the search leaves no proof, and in files of earlier versions.
     """
@@ -82,6 +84,7 @@ class Plan:
     seconds: float | None = None
     parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     departures: int | None = None
+    reboots: int | None = None
     certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
@@ -118,7 +121,12 @@ class Plan:
     def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
         """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
-        arrays = {"counts": self.counts.tolist(), "unmet": self.unmet.tolist(), "departures": self.departures}
+        arrays = {
+            "counts": self.counts.tolist(),
+            "unmet": self.unmet.tolist(),
+            "departures": self.departures,
+            "reboots": self.reboots,
+        }
         arrays |= {"parked": self.parked.tolist()} if self.parked.any() else {}
         arrays |= {} if self.certificate is None else {"certificate": self.certificate.to_dict()}
         return plain | arrays | ({"seconds": self.seconds} if seconds else {})
@@ -132,7 +140,7 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        optional = {"seconds", "parked", "departures", "certificate"}
+        optional = {"seconds", "parked", "departures", "reboots", "certificate"}
         odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - optional))
         if odd:
             text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
@@ -154,8 +162,8 @@ class Plan:
             and np.array_equal(parked, kept.reshape(parked.shape))
         ):
             _refuse("counts that are not whole numbers")
-        if not isinstance(values.get("departures"), int | None):
-            _refuse("departures that are no whole number")
+        if not all(isinstance(values.get(name), int | None) for name in ("departures", "reboots")):
+            _refuse("departures or reboots that are no whole number")
         if not all(isinstance(layout, str) for layout in layouts):
             _refuse("layouts that are no text")
         proof = values.get("certificate")

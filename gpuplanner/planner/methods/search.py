@@ -13,6 +13,7 @@ from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.stages import METHOD_STAGES, State
 from gpuplanner.planner.methods.switches import calmed, keeps_switches
+from gpuplanner.planner.numbered.assign import node_reboots
 from gpuplanner.planner.program.explain import explain, explain_limits
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.shortage import unmet_by_tenant
@@ -168,6 +169,7 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         unmet=unmet,
         changes=sum(fluid.ways.recuts(before, now) for before, now in pairs),
         departures=sum(fluid.departures(before, now) for before, now in pairs),
+        reboots=node_reboots(problem, fluid.layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",

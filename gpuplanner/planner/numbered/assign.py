@@ -146,6 +146,30 @@ def most_switches(
     return _placed(problem, layouts, counts, parked).most_switches
 
 
+def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int | None:
+    """Reboots of nodes for changes of MIG mode, if GPUs are numbered as :func:`assign` does.
+
+    None where GPUs are released: what has been done to one that comes back is not known.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    layouts : sequence of str
+        Layout texts.
+    counts, parked : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that are on with each layout, and that keep it without being on.
+    """
+    if problem.prices is None or problem.change.reboot_s is None:
+        return None if problem.prices is None else 0
+    placed = _placed(problem, layouts, counts, parked)
+    whole = placed.texts.index(WHOLE_GPU)
+    first = [] if placed.initial is None else [placed.initial]
+    switched = np.diff(placed.held(np.array([*first, *placed.states])) == whole, axis=0)
+    slot, gpu = np.nonzero(switched)
+    return len(set(zip(slot.tolist(), (gpu // problem.gpus_per_node).tolist(), strict=True)))
+
+
 @dataclass(frozen=True, eq=False)
 class _Placed:
     """State of every GPU in every slot, and before the first one if it is known."""

@@ -27,6 +27,8 @@ class Move:
         Layout text on either side; ``"off"`` where the GPU is not needed.
     held : str
         Layout that it has when the change begins: that of before, or the one it was left with.
+    left : str
+        Layout that it has afterwards.
     change : Reconfiguration or None
         How it is cut; None if it is not.
     """
@@ -36,6 +38,7 @@ class Move:
     before: str
     after: str
     held: str
+    left: str
     change: Reconfiguration | None
 
     @property
@@ -46,11 +49,11 @@ class Move:
     @property
     def action(self) -> str:
         """What happens to it, one of :data:`~gpuplanner.planner.numbered.transition.ACTIONS`."""
-        if self.after == OFF:
-            return "release"
-        if self.held == self.after:
+        if self.held == self.left:
+            if self.after == OFF:
+                return "release"
             return "wait" if self.in_use else "return"
-        if WHOLE_GPU in (self.held, self.after):
+        if WHOLE_GPU in (self.held, self.left):
             return "cut" if self.held == WHOLE_GPU else "uncut"
         return "recut"
 

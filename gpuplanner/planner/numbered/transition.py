@@ -17,7 +17,7 @@ from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
 """``return``: comes back cut as it was left. ``cut``: was whole. ``recut``: was cut otherwise. ``uncut``: is
 whole from now on. ``wait``: keeps its layout while its node reboots. ``release``: is not needed any more, and
-left as it is."""
+left as it is. ``"off"`` after another action means that the GPU is cut so while nobody needs it."""
 
 _SCHEMA = {
     "step": pl.Int64,
@@ -140,19 +140,19 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
         text = message("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
         raise SchemaError(text)
     earlier = frame.filter(pl.col("slot_end") <= at, pl.col("layout") != OFF)
-    held = dict(_by_gpu(earlier))
+    held = dict(_by_gpu(earlier)) | dict(_by_gpu(before.filter(pl.col("parked").is_not_null()), "parked"))
+    left = dict(_by_gpu(after.filter(pl.col("parked").is_not_null()), "parked"))
     was = dict(_by_gpu(before))
     for key, wanted in _by_gpu(after):
         layout = was.get(key, OFF)
         physical = held.get(key, WHOLE_GPU) if layout == OFF else layout
-        change = None
-        if wanted not in (OFF, physical):
-            change = _change(cost, physical, wanted)
-        yield Move(*key, before=layout, after=wanted, held=physical, change=change)
+        cut = left.get(key, physical) if wanted == OFF else wanted
+        change = None if cut == physical else _change(cost, physical, cut)
+        yield Move(*key, before=layout, after=wanted, held=physical, left=cut, change=change)
 
 
-def _by_gpu(frame: pl.DataFrame) -> Iterator[tuple[tuple[str, int], str]]:
-    for node, gpu, layout in frame.select("node", "gpu", "layout").iter_rows():
+def _by_gpu(frame: pl.DataFrame, column: str = "layout") -> Iterator[tuple[tuple[str, int], str]]:
+    for node, gpu, layout in frame.select("node", "gpu", column).iter_rows():
         yield (node, gpu), layout
 
 

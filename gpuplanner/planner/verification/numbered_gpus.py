@@ -122,12 +122,21 @@ def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iter
     held = pl.coalesce("parked", "layout")
     earlier = held.shift(1).over("node", "gpu")
     is_cut = ~held.is_in([WHOLE_GPU, OFF]) | (problem.prices is not None)
-    later = rows.with_columns(expected=is_cut & (held != earlier)).filter(earlier.is_not_null())
+    later = rows.with_columns(expected=is_cut & (held != earlier), earlier=earlier).filter(
+        earlier.is_not_null()
+    )
     emptied = rows.filter(
         (pl.col("layout") != OFF) & (pl.col("layout") != pl.col("layout").shift(-1).over("node", "gpu"))
     ).height
     if problem.initial is None and plan.departures not in (None, emptied):
         yield f"layout plan: {emptied} GPUs are emptied, the plan says {plan.departures}"
+    switched = later.filter("changed", (held == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
+    reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
+    at_first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))[
+        "node"
+    ].n_unique()
+    if plan.reboots is not None and not reboots <= plan.reboots <= reboots + at_first:
+        yield f"layout plan: nodes reboot {reboots} times after the first slot, the plan says {plan.reboots}"
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"

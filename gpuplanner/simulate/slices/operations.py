@@ -104,9 +104,11 @@ def cut_if_empty(w: World, number: int) -> None:
         return
     mine.stage = CUTTING
     for gpu in range(mine.first, mine.first + mine.gpus):
-        layout, before = w.numbered[mine.slot, gpu], w.gpus[gpu].layout
-        if layout != NONE and layout != before:
-            seconds = max(seconds, w.change_s[w.gpus[gpu].held if before == NONE else before, layout])
+        layout, before = w.cut[mine.slot, gpu], w.gpus[gpu].layout
+        if before == NONE:
+            before = w.gpus[gpu].held
+        if layout != before:
+            seconds = max(seconds, w.change_s[before, layout])
             w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
             note(w, gpu, RECONFIGURING)
     s.coming = push(w.coming, s.coming, s.now + seconds, len(w.gpus) + number)

@@ -61,8 +61,8 @@ def number_gpus(targets: Ints, first: Ints, per_node: int) -> Ints:
     return np.array(rows)
 
 
-def to_operations(drain: Drain, slot_starts: np.ndarray, numbered: Ints, per_node: int) -> Table:
-    """List the operations by which GPUs come to their planned layouts, by their cordon and the lowest GPU.
+def to_operations(drain: Drain, slot_starts: np.ndarray, cut: Ints, per_node: int) -> Table:
+    """List the operations by which GPUs come to be cut as planned, by their cordon and the lowest GPU.
 
     One that has not been carried out when the next one on the same GPUs is planned is given up. Going off needs no
     operation, and coming back as it went does not either.
@@ -70,8 +70,8 @@ def to_operations(drain: Drain, slot_starts: np.ndarray, numbered: Ints, per_nod
     size = per_node if drain.scope == "node" else 1
     rows: list[tuple[float, int, int, float, float]] = []
     last: dict[int, int] = {}
-    recut = np.diff(as_cut(numbered), axis=0) != 0
-    for slot in range(1, len(numbered)):
+    recut = np.diff(cut, axis=0) != 0
+    for slot in range(1, len(cut)):
         for group in np.flatnonzero(recut[slot - 1].reshape(-1, size).any(axis=1)).tolist():
             at = float(slot_starts[slot])
             # Jobs of the layout before are not kept from GPUs that do not have it yet.
@@ -107,10 +107,9 @@ def as_cut(numbered: Ints) -> Ints:
 
 
 def changes_of(
-    operations: Table, numbered: Ints, layouts: tuple[str, ...], fleet: Fleet, drain: Drain | None
+    operations: Table, cut: Ints, layouts: tuple[str, ...], fleet: Fleet, drain: Drain | None
 ) -> pl.DataFrame:
     """What became of every operation, in the order of their cordons."""
-    cut = as_cut(numbered) if len(numbered) else numbered
     gpus, texts = [], []
     for mine in operations:
         span = range(mine.first, mine.first + mine.gpus)
@@ -148,9 +147,11 @@ def changes_of(
 
 def planned_layouts(
     calendar: Calendar, layouts: tuple[str, ...], targets: Ints, first: Ints, fleet: Fleet
-) -> Ints:
-    """Layout number of every GPU in each slot: as the calendar has it, or such that few nodes change."""
+) -> tuple[Ints, Ints]:
+    """Layout of every GPU in each slot, and how it is cut: as the calendar has it, or so that few nodes change."""
     if calendar.numbered is None:
-        return number_gpus(targets, first, fleet.gpus_per_node)
+        numbered = number_gpus(targets, first, fleet.gpus_per_node)
+        return numbered, as_cut(numbered)
     number = np.array([*(layouts.index(name) for name in calendar.layouts), NONE])
-    return number[calendar.numbered]
+    numbered = number[calendar.numbered]
+    return numbered, as_cut(numbered) if calendar.held is None else number[calendar.held]

@@ -245,6 +245,7 @@ class World(NamedTuple):
     power: Power
     operations: Table  # [operation] by cordon
     numbered: Ints  # [slot, gpu] planned layout; without rows where GPUs change one by one
+    cut: Ints  # [slot, gpu] how it is to be cut then, on or off
     evict: bool  # what a time limit does
     before_change: bool  # whether jobs that end before a change start on cordoned GPUs
     checkpoint_s: float  # work of an evicted job that is kept is a multiple of it

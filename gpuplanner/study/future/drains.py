@@ -10,6 +10,7 @@ from gpuplanner.export import REHEARSED
 from gpuplanner.hardware import EMPTIED
 from gpuplanner.planner import PlanProblem
 from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import LayoutPlan, check
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
@@ -47,14 +48,21 @@ def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calend
     """
     place = {node: number for number, node in enumerate(problem.node_names)}
     slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
-    layouts = layout_plan.filter(pl.col("layout") != "off")["layout"].unique().sort().to_list() or ["gpu"]
+    plan = check(layout_plan, LayoutPlan, where="layout plan")
+    texts = {*plan["layout"], *plan["parked"].drop_nulls()} - {"off"}
+    layouts = sorted(texts if problem.prices is None and texts else {*texts, "gpu"})
     states = np.full((problem.n_slots, len(place) * problem.gpus_per_node), -1)
-    for row in layout_plan.filter(pl.col("layout") != "off").iter_rows(named=True):
+    held = np.full_like(states, layouts.index("gpu") if "gpu" in layouts else -1)
+    for row in plan.iter_rows(named=True):
         gpu = place[row["node"]] * problem.gpus_per_node + row["gpu"]
-        states[slot_of[row["slot_start"]] : slot_of[row["slot_end"]], gpu] = layouts.index(row["layout"])
+        slots = slice(slot_of[row["slot_start"]], slot_of[row["slot_end"]])
+        if row["layout"] != "off":
+            states[slots, gpu] = held[slots, gpu] = layouts.index(row["layout"])
+        elif row["parked"] is not None:
+            held[slots, gpu] = layouts.index(row["parked"])
     counts = np.stack([(states == number).sum(axis=1) for number in range(len(layouts))], axis=1)
     starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * SECONDS_PER_HOUR
-    return Calendar(starts, tuple(layouts), counts, states)
+    return Calendar(starts, tuple(layouts), counts, states, held=None if problem.prices is None else held)
 
 
 def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner.demand import remaining_while_busy
 from gpuplanner.errors import require_sound
+from gpuplanner.hardware.seconds import known_seconds
 from gpuplanner.planner import Limits, Plan, PlanProblem, StatePrices, assign, plan, verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -22,8 +23,9 @@ TIER_ORDER = ("guaranteed", "standard", "best_effort")
 _FEWEST_JOBS = 30
 
 _FIELDS = (
-    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price", "whole_gpus_kept",
-    "whole_nodes_kept", "switches_per_day", "unmet_price", "gap_target", "time_limit_s", "seed",
+    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price",
+    "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "unmet_price",
+    "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
 
@@ -105,8 +107,8 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         known.fleet.node_size,
         parked=scenario.parked_price,
         remaining_h=remaining,
-        limit_h=change.drain_s.high / SECONDS_PER_HOUR,
-        evicted_h=change.restart_s.value / SECONDS_PER_HOUR,
+        limit_h=scenario.drain_limit_minutes / 60,
+        evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,
     )
 
 
