@@ -47,7 +47,8 @@ class Scenario:
         board than the data's is a what-if: every GPU installed counts as one of it.
     nodes, gpus_per_node : int
         Fleet; ``nodes`` 0: the GPUs that the inventory has installed, or the most that were held at once, see
-        :mod:`gpuplanner.study.past.fleet`. Nodes of the inventory keep their own size.
+        :mod:`gpuplanner.study.past.fleet`. Nodes of the inventory keep their own size; of as many as are given here,
+        those that the inventory has stay cut as they are, and further ones are whole.
     history_days : int
         How much of the past forecasts and bootstraps use.
     slot_hours, horizon_slots

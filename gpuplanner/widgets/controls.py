@@ -95,8 +95,8 @@ class Starts:
 def slider(control: Control, starts: Starts, currency: str) -> Any:  # noqa: ANN401 - an ipywidgets control
     """Make the slider of a control, set to where the answer begins.
 
-    ``continuous_update`` is off but for the price, which only multiplies: a drag ends in one change, and the arrow
-    keys step through the range.
+    ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and a start that is
+    no multiple of the step, such as a list price, stays what it is.
     """
     widgets = import_optional("ipywidgets", extra="notebook")
     value = starts.values[control.field]
@@ -112,7 +112,7 @@ def slider(control: Control, starts: Starts, currency: str) -> Any:  # noqa: ANN
         step=control.step,
         description=label,
         tooltip=control.help,
-        continuous_update=control.field == PRICE,
+        continuous_update=False,
         readout_format="d" if count else ".2f",
         style={"description_width": LABELS},
         layout={"width": "100%", "max_width": WIDTH},

@@ -196,6 +196,19 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert held["node"].unique().to_list() == ["a1"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "size", "layouts"),
+    [(1, 4, {"1g.5gb:7": 4}), (2, 4, {"1g.5gb:7": 4, "gpu": 4}), (5, 4, {"1g.5gb:7": 4, "gpu": 16}), (2, 8, {"gpu": 16})],
+)  # fmt: skip
+def test_of_so_many_nodes_those_that_are_there_stay_cut_and_further_ones_are_whole(asked, size, layouts):
+    cut = nodes(("a1", "A100-40GB", 4), ("a2", "A100-40GB", 4)).with_columns(
+        mig_enabled=pl.Series([True, None]), layouts=pl.Series([";".join(["1g.5gb:7"] * 4), None])
+    )
+    found = chosen(made([("A100-40GB", "1g.5gb", 8, 6)] * 3, cut), nodes=asked, gpus_per_node=size)
+    assert (found.gpus, dict(found.layouts)) == (asked * size, layouts)
+    assert found.note == "as given in the scenario"
+
+
 def test_instances_without_known_layouts_are_said():
     found = chosen(made([("A100-40GB", "1g.5gb", 8, 6)] * 3))
     assert (found.gpus, found.cut_gpus) == (1, 0)

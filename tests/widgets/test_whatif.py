@@ -86,6 +86,9 @@ def test_controls_have_label_unit_and_help(panel):
     for control in CONTROLS:
         assert panel.sliders[control.field].tooltip == control.help
         assert panel.sliders[control.field].description
+        assert not panel.sliders[
+            control.field
+        ].continuous_update  # else a browser rounds the start to the step
     assert panel.sliders["nodes"].description == "Nodes of 8 GPUs"
     assert panel.sliders[PRICE].description == "Price (USD per GPU-hour)"
 

@@ -16,6 +16,8 @@ from gpuplanner.units import SECONDS_PER_MINUTE
 
 LOOSER = 1.2
 """A single week may exceed the target by this factor before it counts as missed."""
+AT_ONCE_S = 1.0
+"""Who may not wait at all is measured against a second."""
 TIE = 1e-9
 """Shares that differ by less are equal."""
 
@@ -84,7 +86,7 @@ class ServiceTarget:
     def strain(self, weeks: Sequence[Played]) -> float:
         """Wait of the group that is worst off over what it may be: above 1 the target is missed."""
         return max(
-            wait_quantile(weeks, group, self.quantile) / (minutes * SECONDS_PER_MINUTE)
+            wait_quantile(weeks, group, self.quantile) / max(minutes * SECONDS_PER_MINUTE, AT_ONCE_S)
             for group, minutes in zip(self.groups, self.minutes, strict=True)
         )
 

@@ -313,16 +313,20 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
         note=there.origin,
         layouts={},
     )
-    if scenario.nodes > 0:
-        gpus, size = scenario.nodes * scenario.gpus_per_node, scenario.gpus_per_node
-        note = "as given in the scenario"
-        layouts = {WHOLE_GPU: gpus}
-        return replace(
-            one_pool, gpus=gpus, nodes=scenario.nodes, gpus_per_node=size, note=note, layouts=layouts
-        )
     nodes = in_service(there.inventory, end).sort("node")
     if pool is not None:
         nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
+    if scenario.nodes > 0:
+        gpus, size = scenario.nodes * scenario.gpus_per_node, scenario.gpus_per_node
+        kept = nodes.filter(gpus=size).head(0 if one_pool.chosen else scenario.nodes)
+        return replace(
+            one_pool,
+            gpus=gpus,
+            nodes=scenario.nodes,
+            gpus_per_node=size,
+            note="as given in the scenario",
+            layouts=_with_whole(todays_layouts(kept, board), gpus - int(kept["gpus"].sum())),
+        )
     gpus = max(int(nodes["gpus"].sum()), 1)
     one_pool = replace(one_pool, gpus=gpus, gpus_per_node=gpus, layouts={WHOLE_GPU: gpus})
     if not one_pool.chosen and nodes.height:
@@ -340,6 +344,12 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     )
     size, names = int(sizes[0]), tuple(nodes["node"])
     return replace(one_pool, nodes=len(names), gpus_per_node=size, node_size=size, node_names=names)
+
+
+def _with_whole(layouts: Mapping[str, int], more: int) -> dict[str, int]:
+    """Layouts of the nodes that are there already, and so many further GPUs, which nobody has cut."""
+    whole = layouts.get(WHOLE_GPU, 0) + more
+    return {**layouts, WHOLE_GPU: whole} if whole or not layouts else dict(layouts)
 
 
 def _board(asked: str | None, there: Installed) -> tuple[str | None, str | None]:

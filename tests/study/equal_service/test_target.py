@@ -36,6 +36,12 @@ def test_a_class_that_waits_longer_today_may_go_on_to_and_no_other() -> None:
     assert target.met([today])
 
 
+def test_who_may_not_wait_at_all_is_measured_against_a_second() -> None:
+    target = ServiceTarget(0.5, ((0,),), (0.0,))
+    assert target.strain([week([0.0], [0])]) == 0.0
+    assert target.strain([week([2.0], [0])]) == 120.0
+
+
 def test_small_classes_join_a_neighbour_and_every_class_with_jobs_is_judged_once() -> None:
     rng = np.random.default_rng(3)
     for _ in range(200):
