@@ -114,7 +114,7 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
         "wait_over_target:Q",
         title="wait of the class that is worst off, over its target",
         scale=alt.Scale(type="symlog", constant=0.2, domainMin=0, nice=False),
-        axis=alt.Axis(values=list(_TICKS), format=","),
+        axis=alt.Axis(values=list(_TICKS), format=",.3~g"),
     )
     y = alt.Y("gpu_hours:Q", title="GPUs on [GPU h a week]", scale=alt.Scale(domainMin=0))
     colour = alt.Color(

@@ -101,6 +101,7 @@ def slider(control: Control, starts: Starts, currency: str) -> Any:  # noqa: ANN
     widgets = import_optional("ipywidgets", extra="notebook")
     value = starts.values[control.field]
     count = control.field == "nodes"
+    decimals = 1 if control.field == "wait_minutes" else 2
     label = {
         "nodes": f"Nodes of {starts.node_size} GPUs",
         PRICE: f"Price ({currency} per GPU-hour)",
@@ -113,7 +114,7 @@ def slider(control: Control, starts: Starts, currency: str) -> Any:  # noqa: ANN
         description=label,
         tooltip=control.help,
         continuous_update=False,
-        readout_format="d" if count else ".2f",
+        readout_format="d" if count else f".{decimals}f",
         style={"description_width": LABELS},
         layout={"width": "100%", "max_width": WIDTH},
     )

@@ -198,8 +198,13 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
 
 @pytest.mark.parametrize(
     ("asked", "size", "layouts"),
-    [(1, 4, {"1g.5gb:7": 4}), (2, 4, {"1g.5gb:7": 4, "gpu": 4}), (5, 4, {"1g.5gb:7": 4, "gpu": 16}), (2, 8, {"gpu": 16})],
-)  # fmt: skip
+    [
+        (1, 4, {"1g.5gb:7": 4}),
+        (2, 4, {"1g.5gb:7": 4, "gpu": 4}),
+        (5, 4, {"1g.5gb:7": 4, "gpu": 16}),
+        (2, 8, {"gpu": 16}),
+    ],
+)
 def test_of_so_many_nodes_those_that_are_there_stay_cut_and_further_ones_are_whole(asked, size, layouts):
     cut = nodes(("a1", "A100-40GB", 4), ("a2", "A100-40GB", 4)).with_columns(
         mig_enabled=pl.Series([True, None]), layouts=pl.Series([";".join(["1g.5gb:7"] * 4), None])
