@@ -72,8 +72,14 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def quick() -> Scenario:
-    """The sample with few replications and a short horizon."""
-    return Scenario(month="2026-02", replications=3, horizon_slots=48, gap_target=0.01)
+    """The sample with few replications, a short horizon, and two policies beside today's fleet."""
+    return Scenario(
+        month="2026-02",
+        replications=3,
+        horizon_slots=48,
+        gap_target=0.01,
+        policies="static_mig,autoscaled_pools",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from gpuplanner.cli.show import show, show_frame
 from gpuplanner.cli.walk import load_scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuplanner.study.equal_service.tuning import Trial
 
 SHOWN = ("gpu_hours", "wait_mean_min", "wait_quantile_min", "completion_mean_min", "changes", "never_started")
@@ -34,9 +36,13 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate the right-sized jobs under many static layouts and cut on demand; Ctrl-C keeps what is done."""
+    """Simulate the right-sized jobs under many static layouts and cut on demand, then compare at equal service.
+
+    Ctrl-C keeps what is done of the sweep.
+    """
     import polars as pl
 
+    from gpuplanner.study.equal_service.promise import promise
     from gpuplanner.study.future.layout_sweep import sweep_layouts
 
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
@@ -53,8 +59,11 @@ def sweep(
         )
     finally:
         signal.signal(signal.SIGINT, before)
+    if found.complete and not quiet:
+        say("comparing policies at equal service ...")
+    kept = promise(asked) if found.complete else None
     if as_json:
-        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by}
+        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by, "promise": kept}
         show(told | {"baseline": found.baseline, "table": found.table.to_dicts()}, as_json=True)
     else:
         times = (found.rank_by, "difference", "difference_low", "difference_high")
@@ -72,6 +81,8 @@ def sweep(
         if not quiet:
             say(f"differences in {found.rank_by} are to {found.baseline}; 95 % intervals over drawn weeks")
             say("p_holm below 0.05: the policy surely differs, in this table as a whole")
+        if kept is not None:
+            show_promise(kept, asked.path, quiet=quiet)
     if not found.complete:
         raise typer.Exit(Exit.INTERRUPTED)
 
@@ -135,11 +146,8 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare policies at equal service: each is tuned to the same waits on past weeks, and judged on later ones."""
-    import polars as pl
-
     from gpuplanner.files import require_file
     from gpuplanner.study.equal_service.promise import promise_of
-    from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
@@ -156,7 +164,7 @@ def compare(
         path=path or ("nvml" if release_unit == "gpu" else None),
         policies=policies,
     )
-    told = None if quiet else _Told()
+    told = None if quiet else Told()
     found = promise_of(asked, told)
     if hindsight:
         from gpuplanner.study.equal_service.hindsight import hindsight as tuned_in_hindsight
@@ -174,29 +182,41 @@ def compare(
     if as_json:
         show(found, as_json=True)
         return
-    rows = [_row(one) for one in (found["today"], *found["policies"])]
-    show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
+    show_promise(found, asked.path, quiet=quiet)
+
+
+def show_promise(found: Mapping[str, Any], path: str, *, quiet: bool) -> None:
+    """Print a comparison: the policies as a table, the decision in a sentence, and what to set."""
+    import polars as pl
+
+    from gpuplanner.study.equal_service.tables import rows_of
+    from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
+
+    rows = [_row(one) for one in rows_of(found)]
+    if rows:
+        show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
     put(decision(found))
-    for line in (*what_to_set(found, asked.path), *how_sure(found)):
+    for line in (*what_to_set(found, path), *how_sure(found)):
         put(line)
-    if not quiet:
+    if not quiet and rows:
         say(f"tuned before {found['judged_from'][:10]}, judged from then to {found['judged_to'][:10]}")
         say(found["note"])
 
 
-class _Told:
+class Told:
     """Says which policy is being tuned, once for each."""
 
     def __init__(self) -> None:
         self.policy = ""
 
     def __call__(self, policy: str, trial: Trial) -> None:
+        """Say it where the policy is another one than before."""
         if policy != self.policy:
             self.policy = policy
             say(f"tuning {policy}")
 
 
-def _row(one: dict[str, Any]) -> dict[str, Any]:
+def _row(one: Mapping[str, Any]) -> dict[str, Any]:
     missed = [
         row["size_class"] for row in one["by_class"] if row["wait_quantile_min"] > row["target_min"] + 1e-6
     ]

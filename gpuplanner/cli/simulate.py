@@ -19,15 +19,6 @@ TAKES = {
     "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor", "--idle"),
 }
 """What is simulated, and the options that mean something to it."""
-MEASURES = (
-    "mean_queueing_delay_s",
-    "mean_jct_s",
-    "makespan_s",
-    "provisioned_gpu_hours",
-    "utilisation_provisioned",
-    "utilisation_server",
-)
-"""Measures of a scenario's policies in the text; JSON has all."""
 
 
 @app.command()
@@ -79,7 +70,7 @@ def simulate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the same jobs under today's fleet, static layouts and the planned calendar; or a job list."""
+    """Serve the same jobs under every policy at equal service, on weeks that none was tuned on; or a job list."""
     doors = dict(zip(TAKES, (scenario, jobs), strict=True))
     options = {
         "--gpus": gpus, "--gpus-per-node": per_node, "--order": order, "--queue": queue,
@@ -172,31 +163,13 @@ def _simulate_scenario(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare the policies of a scenario on its drawn weeks, and print means with intervals."""
-    import polars as pl
-
-    from gpuplanner.study.future.detail import policy_detail
+    """Compare the policies of a scenario at equal service, as ``compare`` does with no options."""
+    from gpuplanner.cli.compare import Told, show_promise
+    from gpuplanner.study.equal_service.promise import promise_of
 
     asked = load_scenario(name, assignments, board=board, seed=seed)
-    found = policy_detail(asked)
+    found = promise_of(asked, None if quiet else Told())
     if as_json:
-        show({"replications": asked.replications} | found.to_dict(), as_json=True)
-        return
-    for measure in MEASURES:
-        rows = found.policies.filter(pl.col("measure") == measure).drop("measure", "meaning")
-        show_frame(rows, as_json=False, title=measure)
-    verdicts = found.verdicts.select(
-        "measure", "rank", "policy", "mean", "unit", "difference", "p_holm", "verdict"
-    )
-    show_frame(verdicts, as_json=False, title="Who differs from the first policy")
-    waits = found.waits.filter(measure="queueing_delay_s").drop("measure")
-    show_frame(
-        waits, as_json=False, title="Waits of single jobs [s]: quantiles, mean of the longest 5 %, longest"
-    )
-    show_frame(
-        found.hours, as_json=False, title="GPU-hours by what GPUs did, and instances idle while jobs waited"
-    )
-    if not quiet:
-        say(
-            f"means and 95 % intervals over {asked.replications} bootstrapped horizons; a verdict holds for all at once"
-        )
+        show(found, as_json=True)
+    else:
+        show_promise(found, asked.path, quiet=quiet)

@@ -71,9 +71,11 @@ def plan(
     latency_share: LatencyShare = None,
 ) -> None:
     """Plan MIG layouts over time, with a proven bound; with --services, size services for the fewest GPUs."""
+    from gpuplanner.cli.compare import show_promise
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, plan_to_json
+    from gpuplanner.study.equal_service.promise import promise
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
 
@@ -107,7 +109,13 @@ def plan(
     if out is not None:
         text = plan_to_json(found, planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
-    show(plan_figures(found, planned.problem, as_json=as_json), as_json=as_json)
+    if not quiet:
+        say("comparing policies at equal service ...")
+    kept = promise(asked)
+    figures = plan_figures(found, planned.problem, as_json=as_json)
+    show(figures | {"promise": dict(kept)} if as_json else figures, as_json=as_json)
+    if not as_json:
+        show_promise(kept, asked.path, quiet=quiet)
     if not quiet:
         for remark in fleet.remarks():
             say(remark)

@@ -10,12 +10,9 @@ from gpuplanner.cost.energy import (
     power_model,
 )
 from gpuplanner.cost.prices import Price, gpu_hour_price
-from gpuplanner.cost.savings import STEPS, WHOLE_STEPS, savings_table
 from gpuplanner.cost.showback import showback
 
 __all__ = [
-    "STEPS",
-    "WHOLE_STEPS",
     "CarbonFactor",
     "PowerModel",
     "Price",
@@ -25,6 +22,5 @@ __all__ = [
     "gpu_hour_price",
     "gpu_kwh",
     "power_model",
-    "savings_table",
     "showback",
 ]

@@ -13,7 +13,7 @@ from gpuplanner._version import __version__
 from gpuplanner.report import page, tables
 from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.report.section import Section
-from gpuplanner.study.equal_service.contenders import MEANINGS
+from gpuplanner.study.equal_service.tables import class_table, policy_table
 from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 from gpuplanner.study.equal_service.words import (
     decision,
@@ -64,7 +64,6 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
     """
     if not found["today"]:
         return Section(page.section("What to do", *map(page.paragraph, (decision(found), found["note"]))))
-    rows = [found["today"], *found["policies"]]
     body = page.section(
         "What to do",
         page.paragraph(decision(found)),
@@ -79,7 +78,7 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
             table=frontier_frame(found),
         ),
         tables.table(
-            _policy_table(rows),
+            policy_table(found),
             caption="Policies, tuned to the target on earlier weeks, on weeks that were kept back",
             formats={
                 "gpu_hours": _HOURS,
@@ -90,7 +89,7 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
             | dict.fromkeys(("wait_mean_min", "wait_quantile_min", "completion_mean_min"), _MINUTES),
         ),
         tables.table(
-            _class_table(rows),
+            class_table(found),
             caption="Waits by how much a job asks for",
             formats=dict.fromkeys(
                 ("wait_mean_min", "wait_quantile_min", "wait_p99_min", "target_min"), _MINUTES
@@ -98,7 +97,7 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
         ),
         page.paragraph(found["note"]),
     )
-    return Section(body + _sureness(found))
+    return Section(body + sureness(found))
 
 
 def _page(found: Mapping[str, Any], title: str, who: str) -> str:
@@ -107,10 +106,10 @@ def _page(found: Mapping[str, Any], title: str, who: str) -> str:
     return page.render_page(answer(found, who).html, title=title, subtitle=told, provenance=origin)
 
 
-def _sureness(found: Mapping[str, Any]) -> str:
+def sureness(found: Mapping[str, Any]) -> str:
     """What each lever saves, what was promised and came of it, and what growth asks for."""
     body = ""
-    if any(row["saved"] for row in found["levers"]):
+    if found["reason"] is None and any(row["saved"] for row in found["levers"]):
         first = ("today", found["today"]["gpu_hours"], None, None)
         steps = [first, *((row["lever"], row["gpu_hours"], None, None) for row in found["levers"])]
         frame = pl.DataFrame(steps, schema=["step", "gpu_hours", "low", "high"], orient="row")
@@ -153,26 +152,3 @@ def growth_frame(found: Mapping[str, Any]) -> pl.DataFrame:
 
 def _chart(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of Altair's chart types
     return plot.plot_frontier(frontier_frame(found))
-
-
-def _policy_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    names = ("gpu_hours", "gpu_hours_low", "gpu_hours_high", "gpu_kwh", "wait_mean_min", "wait_quantile_min",
-             "completion_mean_min", "changes", "never_started", "meets_target")  # fmt: skip
-    return pl.DataFrame(
-        [
-            {"policy": row["policy"], "meaning": MEANINGS[row["policy"]]}
-            | {name: row[name] for name in names}
-            for row in rows
-        ]
-    )
-
-
-def _class_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    names = ("size_class", "jobs", "wait_mean_min", "wait_quantile_min", "wait_p99_min", "target_min")
-    return pl.DataFrame(
-        [
-            {"policy": row["policy"]} | {name: part[name] for name in names}
-            for row in rows
-            for part in row["by_class"]
-        ]
-    )

@@ -113,6 +113,18 @@ def cards(values: Sequence[Card]) -> str:
     return '<dl class="cards">\n' + "\n".join(items) + "\n</dl>"
 
 
+def facts(values: Sequence[tuple[str, str]]) -> str:
+    """Short answers side by side with what they answer.
+
+    Examples
+    --------
+    >>> facts([("From", "Monday")])
+    '<dl class="facts"><dt>From</dt><dd>Monday</dd></dl>'
+    """
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in values)
+    return f'<dl class="facts">{items}</dl>'
+
+
 def figure(
     chart: ChartType,
     *,
@@ -155,7 +167,9 @@ def figure(
     )
 
 
-def render_page(body_html: str, *, title: str, subtitle: str, provenance: Mapping[str, str]) -> str:
+def render_page(
+    body_html: str, *, title: str, subtitle: str, provenance: Mapping[str, str], decision: str | None = None
+) -> str:
     """Wrap fragments into one page that needs nothing else.
 
     Style, scripts and data are inline. The page's policy forbids every request and every script but the two
@@ -167,6 +181,8 @@ def render_page(body_html: str, *, title: str, subtitle: str, provenance: Mappin
         Fragments made by the functions of this module, joined.
     title, subtitle : str
         Plain text.
+    decision : str, optional
+        What the page says to do, in one sentence: it then is the heading, and the title stands small above it.
     provenance : mapping of str to str
         Where the numbers come from: inputs with hashes, versions, parameters, seed.
 
@@ -191,13 +207,19 @@ def render_page(body_html: str, *, title: str, subtitle: str, provenance: Mappin
     return Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
         title=escape(title),
-        subtitle=escape(subtitle),
+        header=_header(title, subtitle, decision),
         style=(_HERE / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
         provenance="\n".join(facts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _header(title: str, subtitle: str, decision: str | None) -> str:
+    if decision is None:
+        return f"<h1>{escape(title)}</h1>\n<p>{escape(subtitle)}</p>"
+    return f'<p class="kicker">{escape(title)} · {escape(subtitle)}</p>\n<h1>{escape(decision)}</h1>'
 
 
 def _json(spec: Mapping[str, object]) -> str:

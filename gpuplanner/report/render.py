@@ -16,6 +16,7 @@ from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
+from gpuplanner.report.tearsheet.headline import one_sentence
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
@@ -80,7 +81,11 @@ def write_report(
         )
         body = page_body(executed)
         page = render_page(
-            body, title=f"GPU report: {scenario.name}", subtitle=_subtitle(study), provenance=notes(study)
+            body,
+            title=f"GPU report: {scenario.name}",
+            subtitle=_subtitle(study),
+            decision=one_sentence(study),
+            provenance=notes(study),
         )
         _strip(executed)
         (folder / "index.html").write_text(page, encoding="utf-8")
@@ -205,13 +210,9 @@ def _absolute(scenario: Scenario) -> Scenario:
 def _subtitle(study: Study) -> str:
     figures = study.headline
     first, after = figures["observed_from"][:10], figures["observed_to"][:10]
-    if study.plan is None:
-        return f"{first} to {after} (UTC), without a plan"
-    return (
-        f"{first} to {after} (UTC), plan from {figures['plan_from'][:16].replace('T', ' ')} UTC for "
-        f"{study.scenario.horizon_slots * study.scenario.slot_hours:g} hours on {figures['fleet_gpus']:,} "
-        f"{'GPUs' if figures['board'] is None else '× ' + figures['board']}"
-    )
+    installed = f"{figures['installed_gpus']:,} GPUs"
+    fleet = f"{figures['fleet_gpus']:,} × {figures['board']}" if figures["board"] else installed
+    return f"{first} to {after} (UTC) · {fleet}" + ("" if study.plan else " · without a plan")
 
 
 def _keep(target: Path, keep: Path | None) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
-    from gpuplanner.study.comparison import policy_frame, savings_steps
     from gpuplanner.study.handover import export_plan, verify_any
     from gpuplanner.study.past.description import describe
     from gpuplanner.study.past.history import load_trace
@@ -22,8 +21,6 @@ _HOME = {
     "export_plan": "handover",
     "load_trace": "past.history",
     "open_study": "study",
-    "policy_frame": "comparison",
-    "savings_steps": "comparison",
     "verify_any": "handover",
 }
 
@@ -34,8 +31,6 @@ __all__ = [
     "export_plan",
     "load_trace",
     "open_study",
-    "policy_frame",
-    "savings_steps",
     "verify_any",
 ]
 

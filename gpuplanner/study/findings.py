@@ -1,4 +1,4 @@
-"""Three findings in words: what is dark, what people ask for, what the plan changes and how sure that is."""
+"""Three findings in words: what is dark, what people ask for, what a change would save at the same service."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.study.future.saving import HEADLINED, NO_PLAN, SIMULATED_ONLY
+from gpuplanner.study.equal_service.words import decision
 
 TOLD = 0.0005
 """Shares that would be printed as 0.0 % are not worth a sentence."""
 
 
-def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def findings(
+    headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], promise: Mapping[str, Any]
+) -> list[str]:
     """Say the three findings that a planner should take away; each states its own uncertainty.
 
     Parameters
@@ -22,6 +24,8 @@ def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) ->
         Headline figures of the study.
     tables : mapping
         Tables of the study.
+    promise : mapping
+        Its comparison at equal service.
 
     Returns
     -------
@@ -31,7 +35,7 @@ def findings(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) ->
     return [
         _where_time_went(headline, tables),
         _who_asks_too_much(headline),
-        _what_the_plan_does(headline, tables),
+        decision(promise),
     ]
 
 
@@ -81,36 +85,4 @@ def _who_asks_too_much(headline: Mapping[str, Any]) -> str:
         f"need, judged by measurements of {evidence:,} of them or of their class. Right-sized, they need "
         f"{headline['small_gpus_rightsized']:.0f} GPUs on average instead of {headline['small_gpus_whole']:.0f} "
         "whole ones."
-    )
-
-
-def _baseline(headline: Mapping[str, Any]) -> str:
-    how = "GPUs as they are cut" if headline["cut_gpus"] else "whole GPUs"
-    return f"today's fleet of {headline['fleet_gpus']:,} {how}, all switched on"
-
-
-def _what_the_plan_does(headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
-    if headline["saving_status"] == NO_PLAN:
-        return f"No saving is claimed and no plan was made: {headline['saving_note']}."
-    last = tables["savings"].row(-1, named=True)
-    if headline["saving_status"] not in HEADLINED:
-        return (
-            f"No saving is claimed against {_baseline(headline)}; {headline['saving_note']}. In "
-            f"simulation the planned calendar runs {last['saved_total_gpu_hours']:,.0f} GPU-hours a week less; the "
-            "table of policies has all figures."
-        ).replace("..", ".")
-    only = "In simulation only, " if headline["saving_status"] == SIMULATED_ONLY else ""
-    wait = headline["wait_minutes"]
-    before, after = wait["installed"]["mean"], wait["dynamic_rightsized"]["mean"]
-    waits = (
-        "no job arrives in the horizon, so no wait is measured"
-        if before is None or after is None
-        else f"they then wait {after:,.1f} minutes on average instead of {before:,.1f}"
-    )
-    return (
-        f"{only}{'the' if only else 'The'} planned calendar serves the same jobs with "
-        f"{last['saved_total_gpu_hours']:,.0f} GPU-hours a week less than {_baseline(headline)} "
-        f"(95 % interval {last['saved_total_gpu_hours_low']:,.0f} to {last['saved_total_gpu_hours_high']:,.0f}, "
-        f"{last['saved_total_fraction']:.0%}); {waits}. It is money only if the GPU-hours set free are lent, sold or "
-        "not rented."
     )

@@ -27,8 +27,8 @@ from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verif
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
+from gpuplanner.study.equal_service.words import decision, target_in_words
 from gpuplanner.study.future.drains import drain_of, rehearse
-from gpuplanner.study.future.saving import STATUSES
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -41,8 +41,8 @@ SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
     "ledger_tenants": ("Tenants", ["held_gpu_hours"]),
     "costs": ("Costs", ["PricingQuantity", "EffectiveCost", "x_EnergyKwh", "x_CarbonKg"]),
-    "savings": ("Savings", []),
     "policies": ("Policies", []),
+    "waits": ("Waits", []),
     "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
     "weeks": ("Weeks", []),
     "layout_plan": ("Layout plan", []),
@@ -254,10 +254,11 @@ def notes(study: Study) -> Mapping[str, str]:
         "Period": f"{study.headline['observed_from']} to {study.headline['observed_to']}",
         "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
         "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
-        "Baseline": study.provenance["policies"]["installed"],
+        "Baseline": study.provenance["policies"]["today"],
+        "Service": target_in_words(study.promise),
         "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or study.headline['boards']}, "
         f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
-        "Saving": f"{study.headline['saving_status']}: {STATUSES[study.headline['saving_status']]}",
+        "Saving": decision(study.promise),
         "Waits": study.headline["waits_note"],
         "Price": "none"
         if price is None

@@ -18,8 +18,8 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
 
 JSON_TABLES = (
-    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "policies",
-    "savings", "costs", "weeks", "quality",
+    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "weeks",
+    "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
 OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
@@ -42,7 +42,10 @@ class Study:
         All tables.
     plan, problem : Plan, PlanProblem, or None
         The planned calendar and what it answers; None where the history is too short to plan from, and then the
-        tables of demand, forecast, plan and policies are absent as well.
+        tables of demand, forecast and plan are absent as well.
+    promise : mapping
+        The comparison at equal service, as ``gpuplanner compare --json`` prints it: the one place that says what is
+        saved. See :func:`gpuplanner.study.equal_service.promise.promise`.
     provenance : mapping
         Inputs with hashes, versions, assumptions with sources.
     """
@@ -53,6 +56,7 @@ class Study:
     tables: Mapping[str, pl.DataFrame]
     plan: Plan | None
     problem: PlanProblem | None
+    promise: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
     def to_json(self) -> str:
@@ -63,6 +67,7 @@ class Study:
                 "scenario": json.loads(json.dumps(self.scenario.__dict__)),
                 "headline": dict(self.headline),
                 "findings": list(self.findings),
+                "promise": dict(self.promise),
                 "provenance": dict(self.provenance),
                 "tables": tables,
             }
@@ -95,7 +100,13 @@ def open_study(directory: str | Path) -> Study:
         planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
         scenario = Scenario(**values["scenario"])
         tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        promise = values["promise"]
+    except KeyError as missing:
+        text = message(
+            str(folder), f"a study with {missing}", "one without, of an older version", "Evaluate again."
+        )
+        raise ScenarioError(text) from missing
+    except (OSError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
         text = message(
             str(folder), "a folder written by a study", str(error).splitlines()[0], "Evaluate again."
         )
@@ -107,6 +118,7 @@ def open_study(directory: str | Path) -> Study:
         tables=tables,
         plan=planned[0],
         problem=planned[1],
+        promise=promise,
         provenance=values["provenance"],
     )
 

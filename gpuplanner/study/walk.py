@@ -16,14 +16,18 @@ from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.disk_cache import cache_folder
+from gpuplanner.study.equal_service.contenders import MEANINGS
+from gpuplanner.study.equal_service.promise import promise
+from gpuplanner.study.equal_service.tables import class_table, policy_table
+from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 from gpuplanner.study.findings import findings
-from gpuplanner.study.future.money import Money, money, past_money
+from gpuplanner.study.future.lasting import Lasting, lasting
+from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, Tomorrow, expected_gpu_hours, tomorrow
-from gpuplanner.study.future.plans import PLANS, Planned
-from gpuplanner.study.future.proof import POLICIES, compare, drawn_gpu_hours, policies_of, proof
-from gpuplanner.study.future.saving import NO_PLAN, Saving, WaitsCheck, judged_saving, waits_check
+from gpuplanner.study.future.plans import Planned, planned_calendar
 from gpuplanner.study.future.short import too_short
+from gpuplanner.study.future.waits_check import WaitsCheck, waits_check
 from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.study import Study, content_key, open_study
@@ -70,42 +74,31 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 
 
 def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
+    """What happened, what policies would do at equal service, and, where the past is long enough, a plan."""
+    known, priced, kept = history(scenario), money(scenario), promise(scenario)
     reason = too_short(scenario)
-    if reason is not None:
-        return _past_alone(scenario, inputs, reason)
-    known, runs, priced = history(scenario), proof(scenario), money(scenario)
-    planned = PLANS["dynamic_rightsized"](scenario)
-    tables = _tables(scenario, known, planned, runs, priced)
-    check = waits_check(scenario)
-    saving = judged_saving(check, runs, baseline=POLICIES[0].name, plan=POLICIES[-1].name)
-    headline = _of_the_past(known, priced, tables) | _of_the_plan(planned.plan, tables)
-    headline |= _saved(tables["savings"], saving, check) | _of_tomorrow(tomorrow(scenario))
-    return Study(
-        scenario=scenario,
-        headline=headline,
-        findings=tuple(findings(headline, tables)),
-        tables=tables,
-        plan=planned.plan,
-        problem=planned.problem,
-        provenance=_provenance(known, priced, inputs, _mismatch(scenario, runs)),
+    planned = None if reason else planned_calendar(scenario)
+    tables = _past_tables(scenario, known, priced) | _promised_tables(kept)
+    ahead = None
+    if reason is None and planned is not None:
+        tables |= _planned_tables(scenario, planned)
+        ahead, cautions = tomorrow(scenario), _mismatch(scenario, kept)
+    else:
+        cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
+    headline = _of_the_past(known, priced, tables) | _of_the_plan(
+        None if planned is None else planned.plan, tables
     )
-
-
-def _past_alone(scenario: Scenario, inputs: Mapping[str, str], reason: str) -> Study:
-    """What happened, where there is too little of it to say what comes."""
-    known, priced, check = history(scenario), past_money(scenario), waits_check(scenario)
-    tables = _past_tables(scenario, known, priced)
-    headline = _of_the_past(known, priced, tables) | _of_the_plan(None, tables)
-    headline |= _saved(None, Saving(NO_PLAN, reason), check) | _of_tomorrow(None)
-    caution = f"No forecast and no plan was made: {reason}. What happened stands by itself."
+    headline |= promised_figures(kept, priced) | _of_waits(waits_check(scenario)) | _of_tomorrow(ahead)
+    headline |= _of_lasting(lasting(scenario))
     return Study(
         scenario=scenario,
         headline=headline,
-        findings=tuple(findings(headline, tables)),
+        findings=tuple(findings(headline, tables, kept)),
         tables=tables,
-        plan=None,
-        problem=None,
-        provenance=_provenance(known, priced, inputs, [caution]),
+        plan=None if planned is None else planned.plan,
+        problem=None if planned is None else planned.problem,
+        promise=kept,
+        provenance=_provenance(known, priced, inputs, cautions),
     )
 
 
@@ -122,12 +115,9 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
     }
 
 
-def _tables(
-    scenario: Scenario, known: History, planned: Planned, runs: pl.DataFrame, priced: Money
-) -> dict[str, pl.DataFrame]:
+def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFrame]:
     outlook = OUTLOOKS["rightsized"](scenario)
     return {
-        **_past_tables(scenario, known, priced),
         "demand": pl.concat([pool(outlook.demand), outlook.demand]),
         "forecast": outlook.result.forecast,
         "scores": outlook.result.scores,
@@ -135,10 +125,11 @@ def _tables(
         "layout_plan": planned.layout_plan,
         "layout_counts": _layout_counts(planned),
         "layout_changes": layout_changes(planned.plan, planned.problem),
-        "runs": runs,
-        "policies": compare(runs, policies_of(known)),
-        "savings": priced.savings,
     }
+
+
+def _promised_tables(kept: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+    return {"policies": policy_table(kept), "waits": class_table(kept)} if kept["today"] else {}
 
 
 def _layout_counts(planned: Planned) -> pl.DataFrame:
@@ -153,22 +144,42 @@ def _layout_counts(planned: Planned) -> pl.DataFrame:
     )
 
 
-def _saved(savings: pl.DataFrame | None, saving: Saving, check: WaitsCheck) -> dict[str, Any]:
-    """The saving of the plan, where it may be a headline; why not, where it may not."""
-    figures = dict.fromkeys(("saved_gpu_hours_per_week", "saved_fraction", "saved_cost_per_week"))
-    if savings is not None and saving.headlined:
-        last = savings.row(-1, named=True)
-        figures = {
-            "saved_gpu_hours_per_week": _rounded(last["saved_total_gpu_hours"]),
-            "saved_fraction": _rounded(last["saved_total_fraction"]),
-            "saved_cost_per_week": None if last["saved_cost"] is None else str(to_cents(last["saved_cost"])),
-        }
+def promised_figures(kept: Mapping[str, Any], priced: Money) -> dict[str, Any]:
+    """The saving of the promise, and what it is worth where a price is known."""
+    saved, today, price = kept["saving_gpu_hours_per_week"], kept["today"], priced.price
+    worth = {
+        name: None if price is None or kept[source] is None else str(to_cents(kept[source] * price.value))
+        for name, source in (
+            ("saved_cost_per_week", "saving_gpu_hours_per_week"),
+            ("saved_cost_low", "saving_low"),
+            ("saved_cost_high", "saving_high"),
+        )
+    }
     return {
-        **figures,
-        "saving_status": saving.status,
-        "saving_note": saving.note,
+        "winner": kept["winner"],
+        "baseline": kept["baseline"],
+        "saved_gpu_hours_per_week": saved,
+        "saved_fraction": None if saved is None else _rounded(saved / today["gpu_hours"]),
+        **worth,
+    }
+
+
+def _of_waits(check: WaitsCheck) -> dict[str, Any]:
+    return {
         "waits_outcome": check.outcome,
         "waits_note": check.sentence,
+        "observed_wait_mean_min": _rounded(check.observed_mean_min),
+        "simulated_wait_mean_min": _rounded(check.simulated_mean_min),
+    }
+
+
+def _of_lasting(found: Lasting | None) -> dict[str, Any]:
+    """When weekly peaks have passed the fleet; None: not within a year, or not known."""
+    early, even = (None, None) if found is None else found
+    return {
+        "lasting_known": found is not None,
+        "runs_out_early": early and early.isoformat(),
+        "runs_out_even": even and even.isoformat(),
     }
 
 
@@ -210,7 +221,6 @@ def _of_the_plan(plan: Plan | None, tables: Mapping[str, pl.DataFrame]) -> dict[
         "plan_changes": plan and plan.changes,
         "plan_unmet_gpu_hours": plan and plan.unmet_gpu_hours,
         "plan_gpu_hours_on": plan and plan.gpu_hours_on,
-        "wait_minutes": _waits(tables["policies"]) if plan else {},
         "forecast_coverage_90": _mean_coverage(tables["choice"]) if plan else None,
     }
     return {name: _rounded(value) for name, value in figures.items()}
@@ -247,17 +257,6 @@ def _small_jobs(known: History) -> dict[str, Any]:
     }
 
 
-def _waits(policies: pl.DataFrame) -> dict[str, dict[str, float | None]]:
-    rows = policies.filter(measure="mean_queueing_delay_s")
-    return {
-        row["policy"]: {
-            side: None if row[side] is None else round(row[side] / 60.0, DECIMALS)
-            for side in ("mean", "low", "high")
-        }
-        for row in rows.iter_rows(named=True)
-    }
-
-
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
     """Of the pool's series: the bands that the report draws."""
     pool = choice.filter(pl.col("unique_id").str.starts_with("all/"))
@@ -282,15 +281,18 @@ def _cautions(known: History, priced: Money) -> list[str]:
     return texts
 
 
-def _mismatch(scenario: Scenario, runs: pl.DataFrame) -> list[str]:
-    """Whether what the forecast expects and what is drawn from the past are far apart."""
-    expected, drawn = expected_gpu_hours(scenario), drawn_gpu_hours(runs)
-    if 1 / MISMATCH <= (drawn + 1) / (expected + 1) <= MISMATCH:
+def _mismatch(scenario: Scenario, kept: Mapping[str, Any]) -> list[str]:
+    """Whether what the forecast expects and what policies were judged on are far apart."""
+    if kept["today"] is None:
+        return []
+    span = scenario.horizon_slots * scenario.slot_hours / WEEK_HOURS
+    expected, judged = expected_gpu_hours(scenario) / span, kept["today"]["busy_gpu_hours"]
+    if 1 / MISMATCH <= (judged + 1) / (expected + 1) <= MISMATCH:
         return []
     return [
-        f"The forecast expects {expected:,.0f} GPU-hours of work over the horizon, the weeks drawn from the "
-        f"past hold {drawn:,.0f} on average: demand is not steady, and waits and savings of the plan mix "
-        "the two. Plan from a month whose demand resembles what comes."
+        f"The forecast expects {expected:,.0f} GPU-hours of work a week, the weeks that policies were judged on hold "
+        f"{judged:,.0f}: demand is not steady, and what was promised on the past need not hold for what comes. Plan "
+        "from a month whose demand resembles what comes."
     ]
 
 
@@ -316,5 +318,5 @@ def _provenance(
             for name in ASSUMPTIONS
             for found in [parameter(name)]
         },
-        "policies": {policy.name: policy.meaning for policy in policies_of(known)},
+        "policies": dict(MEANINGS),
     }  # fmt: skip

@@ -82,35 +82,6 @@ def test_what_stops_jobs_has_spells_to_count_idle_gpus_by(command, jobs):
     assert 0 <= found["stranded_for_head_gpu_hours"] <= found["idle_gpu_hours"]
 
 
-@pytest.mark.long
-def test_policies_are_told_apart_by_all_jobs_of_all_weeks(command):
-    """Verdicts, waits and hours beside a count over the runs themselves."""
-    from gpuplanner.scenario import Scenario
-    from gpuplanner.study.future.proof import each_run
-
-    few = ("--set", "replications=3", "--set", "horizon_slots=24")
-    told = json.loads(command("simulate", "sample", *few, "--json")[1])
-    longest = {}
-    for one in each_run(Scenario(replications=3, horizon_slots=24)):
-        jobs = one.run.outcomes.filter(pl.col("submit").is_between(*one.window, closed="left"))
-        waits = (jobs["first_start"] - jobs["submit"]).drop_nulls()
-        longest[one.policy.name] = max(longest.get(one.policy.name, 0.0), waits.max())
-    rows = {row["policy"]: row for row in told["waits"] if row["measure"] == "queueing_delay_s"}
-    assert {name: row["longest"] for name, row in rows.items()} == longest
-    for row in told["hours"]:
-        parts = sum(row[name] for name in ("busy", "idle", "reconfiguring", "off"))
-        assert parts == pytest.approx(64 * 24)
-        assert 0 <= row["stranded_gpu_hours"] <= row["idle_while_waiting_gpu_hours"]
-        assert row["energy_kwh"] > 0
-    for row in told["verdicts"]:
-        surely = row["p_holm"] is not None and row["p_holm"] < 0.05
-        side = "better" if row["difference"] < 0 else "worse"
-        expected = side if surely else "baseline" if row["policy"] == "installed" else "not told apart"
-        assert row["verdict"] == expected
-    on = [row for row in told["verdicts"] if row["measure"] == "GPU time on"]
-    assert {row["policy"]: row["mean"] for row in on}["installed"] == 64 * 24
-
-
 def test_looser_limits_let_a_job_pass_that_delays_the_first(command, jobs):
     def waits(factor: str) -> float:
         arguments = ("--jobs", jobs, "--gpus", "8", "--queue", "easy", "--limit-factor", factor, "--json")

@@ -8,7 +8,16 @@ import signal
 
 from gpuplanner.cli.app import Exit
 
-SMALL = ["--set", "replications=2", "--set", "horizon_slots=24", "--layouts", "3"]
+SMALL = [
+    "--set",
+    "replications=2",
+    "--set",
+    "horizon_slots=24",
+    "--layouts",
+    "3",
+    "--set",
+    "policies=static_whole",
+]
 
 
 def test_policies_are_ranked_with_cutting_on_demand_among_them(command):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import pairwise
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import STEPS, Price, gpu_hour_price, savings_table, showback
-from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.metrics import mean_interval
+from gpuplanner.cost import Price, gpu_hour_price, showback
+from gpuplanner.errors import ScenarioError
 
 DAY = datetime(2026, 2, 1, tzinfo=UTC)
 PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
@@ -62,53 +60,3 @@ def test_no_currency_is_converted_without_a_rate():
 def test_board_without_prices_asks_for_one():
     with pytest.raises(ScenarioError, match="price_usd_per_gpu_hour"):
         gpu_hour_price("H20-96GB")
-
-
-def interval(values):
-    found = mean_interval(values)
-    return found.mean, found.low, found.high
-
-
-def runs(hours: dict[str, list[float]]) -> pl.DataFrame:
-    rows = [
-        {"policy": policy, "replication": k, "gpu_hours": h, "energy_kwh": 2 * h, "carbon_kg": h / 10}
-        for policy, values in hours.items()
-        for k, h in enumerate(values)
-    ]
-    return pl.DataFrame(rows)
-
-
-def test_steps_add_up_to_the_total():
-    policies = [policy for policy, _, _ in STEPS]
-    hours = {policy: [100.0 - 7 * n, 104.0 - 9 * n] for n, policy in enumerate(policies)}
-    table = savings_table(runs(hours), PRICE, interval=interval, weeks=2.0)
-    assert table["policy"].to_list() == policies
-    assert table["saved_gpu_hours"].sum() == pytest.approx(table["saved_total_gpu_hours"][-1])
-    assert table["saved_total_gpu_hours"][-1] == pytest.approx((28 + 36) / 2 / 2)
-    assert table["saved_cost"][-1] == pytest.approx(16 * 2.5)
-    assert table["saved_energy_kwh"][-1] == pytest.approx(32)
-    assert table["saved_carbon_kg"][-1] == pytest.approx(1.6)
-    assert table["saved_total_gpu_hours_low"][-1] < 16 < table["saved_total_gpu_hours_high"][-1]
-    for row, (before, after) in zip(table.rows(named=True)[1:], pairwise(policies), strict=True):
-        weekly = [(old - new) / 2 for old, new in zip(hours[before], hours[after], strict=True)]
-        told = [row["saved_gpu_hours"], row["saved_gpu_hours_low"], row["saved_gpu_hours_high"]]
-        assert told == pytest.approx(interval(weekly))
-
-
-def test_paired_differences_are_tighter_than_the_weeks_themselves():
-    # Busy and quiet weeks differ a lot, the saving is the same in each: pairing must see that.
-    hours = {policy: [50.0 - n, 150.0 - n, 250.0 - n] for n, (policy, _, _) in enumerate(STEPS)}
-    table = savings_table(runs(hours), PRICE, interval=interval, weeks=1.0)
-    assert table["saved_total_gpu_hours_low"][-1] == pytest.approx(table["saved_total_gpu_hours_high"][-1])
-
-
-def test_nothing_installed_saves_nothing():
-    table = savings_table(
-        runs({policy: [0.0] for policy, _, _ in STEPS}), PRICE, interval=lambda v: (v[0],) * 3, weeks=1
-    )
-    assert table["saved_total_fraction"].to_list() == [0.0] * 5
-
-
-def test_missing_policy_is_named():
-    with pytest.raises(SchemaError, match="static_requested"):
-        savings_table(runs({"installed": [1.0], "whole_sized": [1.0]}), PRICE, interval=interval, weeks=1)

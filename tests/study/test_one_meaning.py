@@ -22,9 +22,8 @@ from gpuplanner.planner import (
     transition,
     verify,
 )
-from gpuplanner.simulate import Drain, Fleet, Rules, simulate
+from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import numbered_calendar
-from gpuplanner.study.future.proof import calendar_of
 
 BOARDS = {
     "A100-80GB": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "gpu"],
@@ -124,12 +123,22 @@ def test_random_plans_are_counted_alike_everywhere(ten: int) -> None:
     assert total[:2].min() > 0
 
 
+def calendar_of(problem: Any, plan: Any) -> Calendar:
+    """The counts of a plan as the simulator's calendar, from its first slot on."""
+    starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
+    none = np.zeros((len(starts), 1), int)
+    counts, parked = (plan.counts, plan.parked) if plan.layouts else (none, none)
+    return Calendar(
+        starts, plan.layouts or ("gpu",), counts, parked=None if problem.prices is None else parked
+    )
+
+
 def engine_reconfigurations(planned: Any) -> int:
     """Changes that the engine makes when it follows counts, without jobs."""
     problem = planned.problem
     fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
     run = simulate(
-        NO_JOBS, fleet, calendar_of(planned), Rules(change=problem.change), policy="counts",
+        NO_JOBS, fleet, calendar_of(problem, planned.plan), Rules(change=problem.change), policy="counts",
         until_s=problem.n_slots * 3600.0, leave_unservable=True,
     )  # fmt: skip
     return run.layouts.filter(pl.col("state") == "reconfiguring").height

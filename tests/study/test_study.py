@@ -10,15 +10,14 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.cost import STEPS
 from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate, load_trace, open_study
+from gpuplanner.study.equal_service.promise import promise
 from gpuplanner.study.future.money import money
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
-from gpuplanner.study.future.plans import PLANS
-from gpuplanner.study.future.proof import POLICIES, proof
+from gpuplanner.study.future.plans import planned_calendar
 from gpuplanner.study.past.history import history
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
@@ -48,33 +47,13 @@ def test_bill_is_the_price_of_every_installed_hour(study: Study):
     )
 
 
-def test_savings_steps_add_up(study: Study):
-    table = study.tables["savings"]
-    assert table["policy"].to_list() == [policy for policy, _, _ in STEPS]
-    assert table["saved_gpu_hours"].sum() == pytest.approx(table["saved_total_gpu_hours"][-1])
-    assert table["gpu_hours"][0] == 64 * 168
-
-
-def test_every_policy_serves_the_same_jobs(study: Study):
-    jobs = study.tables["runs"].group_by("replication").agg(pl.col("jobs").n_unique())
-    assert jobs["jobs"].to_list() == [1] * study.scenario.replications
-    assert study.tables["runs"]["policy"].n_unique() == len(POLICIES)
-
-
-def test_utilisations_are_consistent(study: Study):
-    for row in study.tables["runs"].iter_rows(named=True):
-        assert 0 <= row["utilisation_server"] <= row["utilisation_provisioned"] <= 1
-        assert row["active_gpu_hours"] <= row["resident_gpu_hours"] <= row["provisioned_gpu_hours"] + 1e-6
-        assert row["provisioned_gpu_hours"] <= row["installed_gpu_hours"] + 1e-6
-
-
 def test_plan_is_proven_and_verified(study: Study):
     assert study.headline["plan_gap_fraction"] <= study.scenario.gap_target
     assert verify(study.plan, study.problem, study.tables["layout_plan"]) == []
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
-    for stage in (history, pooled, proof, money, *OUTLOOKS.values(), *PLANS.values()):
+    for stage in (history, pooled, promise, money, *OUTLOOKS.values(), planned_calendar):
         stage._remembered.cache_clear()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
@@ -89,6 +68,16 @@ def test_study_survives_its_folder(study: Study, tmp_path):
         open_study(tmp_path)
 
 
+def test_a_study_of_an_older_version_is_refused_in_words(study: Study, tmp_path):
+    study.save(tmp_path / "study")
+    place = tmp_path / "study" / "study.json"
+    values = json.loads(place.read_text())
+    del values["promise"]
+    place.write_text(json.dumps(values))
+    with pytest.raises(ScenarioError, match=r"a study with 'promise'; got one without, of an older version"):
+        open_study(tmp_path / "study")
+
+
 def test_json_holds_what_the_tables_hold(study: Study):
     values = json.loads(study.to_json())
     assert [Decimal(row["EffectiveCost"]) for row in values["tables"]["costs"]] == (
@@ -99,7 +88,7 @@ def test_json_holds_what_the_tables_hold(study: Study):
 
 def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     evaluate(quick, cache=False)
-    stages = [history, pooled, proof, *PLANS.values()]
+    stages = [history, pooled, promise, planned_calendar]
     computed = [stage.computed for stage in stages]
     dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed
@@ -109,7 +98,7 @@ def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
 
 def test_findings_are_three_and_name_their_baseline(study: Study):
     assert len(study.findings) == 3
-    assert "today's fleet of 64 whole GPUs" in study.findings[2]
+    assert f"instead of {study.promise['today']['gpu_hours']:,.0f}" in study.findings[2]
 
 
 def test_the_past_is_seen_as_it_was_known():

@@ -13,7 +13,7 @@ from html import unescape
 import pytest
 
 from gpuplanner.study.equal_service.promise import promise_of
-from gpuplanner.study.future.money import past_money
+from gpuplanner.study.future.money import money
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets import WhatIf, background, whatif
 from gpuplanner.widgets.controls import CONTROLS, PRICE
@@ -58,7 +58,7 @@ def cells(panel, name: str) -> list[str]:
 
 
 def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
-    fleet, price = history(few).fleet, past_money(few).price
+    fleet, price = history(few).fleet, money(few).price
     starts = {name: slider.value for name, slider in panel.sliders.items()}
     assert starts["nodes"] * fleet.node_size == fleet.gpus == panel.newest.found["today"]["knobs"]["gpus"]
     assert starts[PRICE] == price.value

@@ -3,7 +3,7 @@
 from gpuplanner.report.tearsheet.headline import summary
 from gpuplanner.report.tearsheet.money import costs, method
 from gpuplanner.report.tearsheet.past import demand, ledger, quality, rightsizing, weeks
-from gpuplanner.report.tearsheet.plan import comparison, layouts, savings
+from gpuplanner.report.tearsheet.plan import comparison, layouts
 
 __all__ = [
     "comparison",
@@ -14,7 +14,6 @@ __all__ = [
     "method",
     "quality",
     "rightsizing",
-    "savings",
     "summary",
     "weeks",
 ]

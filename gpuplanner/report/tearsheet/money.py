@@ -12,7 +12,7 @@ from gpuplanner import plot
 from gpuplanner.report import page, tables
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
-from gpuplanner.study.comparison import policy_names
+from gpuplanner.study.equal_service.tables import rows_of
 
 
 def costs(study: Study) -> Section:
@@ -70,16 +70,14 @@ def method(study: Study) -> Section:
     assumptions = pl.DataFrame(
         [{"assumption": name, **values} for name, values in study.provenance["assumptions"].items()]
     )
+    shown = [row["policy"] for row in rows_of(study.promise)]
     policies = pl.DataFrame(
-        [
-            {"policy": policy_names(study)[name], "meaning": text}
-            for name, text in study.provenance["policies"].items()
-        ]
+        [{"policy": name, "meaning": study.provenance["policies"][name]} for name in shown]
     )
     return Section(
         page.section(
             "What this rests on",
-            *([] if study.plan is None else [tables.table(policies, caption="Policies compared")]),
+            *([] if not shown else [tables.table(policies, caption="Policies compared")]),
             tables.table(assumptions, caption="Assumed figures with range, source and date"),
         )
     )

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from decimal import Decimal
-from typing import Any
 
 import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.report import page, tables
+from gpuplanner.report.equal_service import sureness
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
-from gpuplanner.study.comparison import policy_frame, policy_names, savings_steps
-from gpuplanner.study.future.saving import HEADLINED
+from gpuplanner.study.equal_service.tables import policy_frame
+from gpuplanner.study.equal_service.words import target_in_words, what_to_set
 
-TOLD_STEPS = (
-    "right-sizing requests",
-    "changing layouts over time",
-    "sizing the fleet",
-    "switching GPUs on and off",
-)
-"""Steps that the words beside the chart name."""
-WEIGHED = ("mean_queueing_delay_s", "provisioned_gpu_hours")
-"""Measures that a plan weighs against each other."""
+WAITS = (
+    "wait_mean_min", "wait_p50_min", "wait_quantile_min", "wait_p99_min", "wait_longest_min", "target_min",
+    "completion_mean_min",
+)  # fmt: skip
 QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
 
 
@@ -70,7 +63,22 @@ def layouts(study: Study) -> Section:
             )
         )
     title = "The planned layouts" if figures["board_has_mig"] else "GPUs on, as planned"
-    return Section(page.section(title, *shown, page.paragraph(study.plan.explanation)))
+    return Section(page.section(title, _bound(study), *shown))
+
+
+def _bound(study: Study) -> str:
+    """What the planner answers for, in three rows."""
+    figures = study.headline
+    rows = [
+        ("proof", f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} GPU-hours, "
+                  f"{figures['plan_gap_fraction']:.2%} below this one ({figures['plan_status']})"),
+        ("asked of it", f"the {study.scenario.quantile:.0%} quantile of forecast demand; "
+                        f"{figures['plan_unmet_gpu_hours']:,.1f} GPU-hours of it are not met"),
+        ("not asked", "waits: what a calendar is worth at equal service stands above, among the policies"),
+    ]  # fmt: skip
+    return tables.table(
+        pl.DataFrame(rows, schema=["what", "answer"], orient="row"), caption="The planned calendar"
+    )
 
 
 def _day(text: str) -> str:
@@ -91,90 +99,45 @@ def _layout_hours(study: Study) -> pl.DataFrame:
 
 
 def comparison(study: Study) -> Section:
-    """Static against dynamic on the same jobs; nothing where none was planned."""
-    if study.plan is None:
+    """Every policy at equal service, in full; nothing where none could be compared."""
+    found = study.promise
+    if not found["today"]:
         return Section("")
     scenario = study.scenario
-    frame = policy_frame(study)
-    unservable = study.tables["policies"].filter((pl.col("measure") == "unservable") & (pl.col("mean") > 0))
-    change = f"{study.problem.change.words()}; " if study.problem and study.headline["board_has_mig"] else ""
-    meaning = (
-        "Right-sized jobs hold fewer slices for the same work, so slices held fall while the SM activity of the "
-        "GPUs that are on rises."
-        if study.headline["board_has_mig"]
-        else "Every job holds whole GPUs under every policy; they differ in how many GPUs are on, and when."
-    )
-    names = policy_names(study)
+    judged = f"{found['judged_from'][:10]} to {found['judged_to'][:10]}"
     text = (
-        f"The same jobs under every policy: {scenario.replications} times {scenario.horizon_slots} slots drawn from "
-        f"past days (seed {scenario.seed}), jobs that run or wait at the start included. Bars are 95 % intervals of "
-        f"the mean. Queue of whole GPUs: {QUEUES[scenario.queue]}; {change}nothing that runs is ever stopped."
+        f"Each policy is tuned on weeks drawn from {found['tuned_from'][:10]} to {found['judged_from'][:10]} until it "
+        f"holds the target, and judged on {scenario.replications} weeks drawn from {judged} (seed {scenario.seed}). "
+        f"{target_in_words(found)} Queue of whole GPUs: {QUEUES[scenario.queue]}; nothing that runs is ever stopped."
     )
-    left = [
-        page.note(f"{names[row['policy']]}: on average {row['mean']:.1f} jobs never find room.")
-        for row in unservable.iter_rows(named=True)
+    frame = policy_frame(found)
+    shown = [
+        page.figure(
+            plot.plot_policies(frame),
+            title="Policies on the same jobs",
+            alt=f"{plot.policies_text(frame)} Lower is better.",
+            table=frame,
+        )
     ]
+    settings = [page.note(line) for line in what_to_set(found, scenario.path)]
     return Section(
         page.section(
-            "Static against dynamic",
+            "Policies at equal service",
             page.paragraph(text),
-            page.paragraph(meaning),
-            *left,
-            page.figure(
-                plot.plot_policies(frame),
-                title="Policies on the same jobs",
-                alt=f"{plot.policies_text(policy_frame(study, WEIGHED))} Lower is better for both.",
-                table=frame,
+            *shown,
+            tables.table(
+                study.tables["policies"],
+                caption="Policies on weeks that none was tuned on",
+                formats=dict.fromkeys(("gpu_hours", "gpu_hours_low", "gpu_hours_high"), ",.0f")
+                | dict.fromkeys(WAITS, ",.1f"),
             ),
-        )
-    )
-
-
-def savings(study: Study) -> Section:
-    """What each step saves against the named baseline; nothing where none was planned."""
-    if study.plan is None:
-        return Section("")
-    table = study.tables["savings"]
-    base = float(table["gpu_hours"][0])
-    last = table.row(-1, named=True)
-    cut = "as they are cut" if study.headline["cut_gpus"] else "as whole GPUs"
-    text = f"Baseline, frozen: today's {study.headline['fleet_gpus']:,} GPUs {cut}, all switched on. "
-    text += _worth(study, last)
-    steps = [
-        f"{row['lever']} saves {row['saved_gpu_hours']:,.0f}"
-        for row in table.iter_rows(named=True)
-        if row["lever"] in TOLD_STEPS
-    ]
-    return Section(
-        page.section(
-            "What it saves",
-            page.paragraph(text),
-            page.figure(
-                plot.plot_savings(savings_steps(study)),
-                title="GPU-hours a week, step by step",
-                alt=(
-                    f"From {base:,.0f} to {last['gpu_hours']:,.0f} GPU-hours a week. Of this, {', '.join(steps)}."
-                ),
-                table=table.select(col for col in table.columns if table[col].null_count() < table.height),
+            tables.table(
+                study.tables["waits"],
+                caption="Waits by how much a job asks for",
+                formats=dict.fromkeys(WAITS, ",.1f"),
             ),
+            *settings,
+            page.paragraph(found["note"]),
         )
-    )
-
-
-def _worth(study: Study, last: Mapping[str, Any]) -> str:
-    """What the GPU-hours set free are worth, if they may be claimed and a price is known."""
-    if study.headline["saving_status"] not in HEADLINED:
-        return (
-            "No saving is claimed, and none is priced: what follows is the simulation alone "
-            f"({study.headline['saving_note'].rstrip('.')})."
-        )
-    price, currency = study.provenance["price"], study.headline["currency"]
-    if price is None:
-        return "What the GPU-hours set free are worth is not stated: no price is known."
-    return (
-        f"At {price['value']:.2f} {currency} a GPU-hour ({price['source']}; {price['date']}) the plan sets free "
-        f"{Decimal(study.headline['saved_cost_per_week']):,.2f} {currency} a week; at the lowest and highest price "
-        f"seen, {last['saved_total_gpu_hours_low'] * price['low']:,.0f} to "
-        f"{last['saved_total_gpu_hours_high'] * price['high']:,.0f}. It becomes money only where the GPU-hours are "
-        "lent, sold or not rented."
+        + sureness(found)
     )

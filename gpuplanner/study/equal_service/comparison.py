@@ -27,7 +27,7 @@ from gpuplanner.study.equal_service.tuning import Arena, Trial
 from gpuplanner.study.equal_service.weeks import Weeks, weeks
 from gpuplanner.study.equal_service.winner import winner_of
 from gpuplanner.study.future.calibration import CONTRADICTED, EXPLAINED
-from gpuplanner.study.future.saving import waits_check
+from gpuplanner.study.future.waits_check import waits_check
 from gpuplanner.study.past.history import history
 
 DECIMALS = 6

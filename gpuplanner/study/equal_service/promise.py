@@ -15,7 +15,7 @@ from gpuplanner.study.disk_cache import cache_folder
 from gpuplanner.study.equal_service.comparison import equal_service
 from gpuplanner.study.equal_service.tuning import Trial
 from gpuplanner.study.equal_service.weeks import weeks
-from gpuplanner.study.future.saving import waits_check
+from gpuplanner.study.future.waits_check import waits_check
 from gpuplanner.study.stages import stage
 from gpuplanner.study.study import content_key
 

@@ -1,16 +1,13 @@
-"""Energy, carbon and cost of the past month and of every policy, and what each step saves."""
+"""Energy, carbon and cost of the past month, as far as price and power of its board are known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
 from gpuplanner.catalog import has_price, parameter
 from gpuplanner.cost import (
-    STEPS,
-    WHOLE_STEPS,
     CarbonFactor,
     PowerModel,
     Price,
@@ -20,19 +17,15 @@ from gpuplanner.cost import (
     gpu_hour_price,
     gpu_kwh,
     power_model,
-    savings_table,
     showback,
 )
 from gpuplanner.errors import GeometryError, ScenarioError
-from gpuplanner.metrics import mean_interval
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Costs, empty
-from gpuplanner.study.future.proof import proof
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
-from gpuplanner.units import HOURS_PER_WEEK
 
 WORKED = ("used", "unobserved", "held_idle")
 """Buckets in which a job was on the GPU."""
@@ -40,7 +33,7 @@ WORKED = ("used", "unobserved", "held_idle")
 
 @dataclass(frozen=True, eq=False)
 class Money:
-    """Costs of the past and savings of the future, with what they rest on; None where nothing is known.
+    """Costs of the past, with what they rest on; None where nothing is known.
 
     ``missing`` says in sentences what is not stated, and why.
     """
@@ -52,13 +45,12 @@ class Money:
     costs: pl.DataFrame
     energy_kwh: float | None
     carbon_kg: float | None
-    savings: pl.DataFrame
     missing: tuple[str, ...] = ()
 
 
 @stage("price_usd_per_gpu_hour", "carbon_region", "pue", "currency", after=(history, ledger))
-def past_money(scenario: Scenario) -> Money:
-    """Price the month behind, as far as price and power of the board are known; without savings."""
+def money(scenario: Scenario) -> Money:
+    """Price the month behind, as far as price and power of the board are known."""
     known = history(scenario)
     price = price_of(scenario, known.fleet)
     power = power_of(known.fleet)
@@ -78,27 +70,12 @@ def past_money(scenario: Scenario) -> Money:
         else showback(booked, price, **period, energy_kwh=month_kwh, carbon_kg=month_kg),
         energy_kwh=month_kwh,
         carbon_kg=month_kg,
-        savings=pl.DataFrame(),
         missing=_missing(known.fleet, price, power),
     )
 
 
-@stage(after=(past_money, proof))
-def money(scenario: Scenario) -> Money:
-    """Price the month behind and the plan ahead, as far as price and power of the board are known."""
-    behind = past_money(scenario)
-    savings = savings_table(
-        _priced(proof(scenario), behind.power, behind.carbon, behind.pue),
-        behind.price,
-        interval=_interval,
-        weeks=scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK,
-        steps=STEPS if history(scenario).fleet.can_be_cut else WHOLE_STEPS,
-    )
-    return replace(behind, savings=savings)
-
-
 def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
-    """The scenario's own price, else the list price of its board; None where no board is known or none is listed."""
+    """The scenario's own price, else the list price of the board, if it has one."""
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
         return gpu_hour_price(fleet.board.name, own=own, currency=scenario.currency)
@@ -148,40 +125,3 @@ def _month_kwh(booked: pl.DataFrame, jobs: pl.DataFrame, power: PowerModel, pue:
         power, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=activity * resident
     )
     return facility_kwh(gpu_energy, host_factor=parameter("host_factor").value, pue=pue)
-
-
-def _priced(runs: pl.DataFrame, power: PowerModel | None, factor: CarbonFactor, pue: float) -> pl.DataFrame:
-    """GPU-hours, energy and carbon of every run; the last two null without a law of power."""
-    hours = runs.select("policy", "replication", gpu_hours="provisioned_gpu_hours")
-    if power is None:
-        nothing = pl.lit(None, pl.Float64)
-        return hours.with_columns(energy_kwh=nothing, carbon_kg=nothing)
-    energy = energy_of_runs(runs, power, pue)
-    carbon = [carbon_kg(kwh, factor)["operational_kg"] for kwh in energy]
-    return hours.with_columns(
-        energy_kwh=energy,
-        carbon_kg=pl.Series(carbon, dtype=pl.Float64),
-    )
-
-
-def energy_of_runs(runs: pl.DataFrame, power: PowerModel, pue: float) -> pl.Series:
-    """Energy at the building's meter of every run of :func:`~gpuplanner.study.future.proof.proof` [kWh]."""
-    host = parameter("host_factor").value
-    energy = [
-        facility_kwh(
-            gpu_kwh(power, powered_gpu_hours=on, resident_gpu_hours=resident, active_gpu_hours=active),
-            host_factor=host,
-            pue=pue,
-        )
-        for on, resident, active in runs.select(
-            "provisioned_gpu_hours", "resident_gpu_hours", "active_gpu_hours"
-        ).iter_rows()
-    ]
-    return pl.Series("energy_kwh", energy, dtype=pl.Float64)
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float, float]:
-    found = mean_interval(values)
-    low = found.mean if found.low is None else found.low
-    high = found.mean if found.high is None else found.high
-    return found.mean, low, high

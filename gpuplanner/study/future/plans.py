@@ -1,4 +1,4 @@
-"""The plans of a study: one static layout per view, and the calendar that follows demand."""
+"""The plan of a study: layouts over time that follow the forecast of demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import Stage
+from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR
 
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
@@ -132,18 +132,10 @@ def plan_view(
     return planned
 
 
-def _plan_stage(view: str, method: str) -> Stage[Planned]:
-    fields = (*OUTLOOKS[view].fields, *largest_gang.fields, *_FIELDS)
-    return Stage(lambda scenario: plan_view(scenario, view, method), fields)
-
-
-PLANS = {
-    "whole_sized": _plan_stage("whole", "static"),
-    "static_requested": _plan_stage("requested", "static"),
-    "static_rightsized": _plan_stage("rightsized", "static"),
-    "dynamic_rightsized": _plan_stage("rightsized", "milp"),
-}
-"""The plan behind each policy that has one, by policy name."""
+@stage(*OUTLOOKS["rightsized"].fields, *largest_gang.fields, *_FIELDS)
+def planned_calendar(scenario: Scenario) -> Planned:
+    """Layouts over time for the right-sized demand of the forecast."""
+    return plan_view(scenario, "rightsized", "milp")
 
 
 def _with_room_for_gangs(demand: np.ndarray, profiles: list[str], gang: int) -> np.ndarray:
