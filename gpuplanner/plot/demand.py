@@ -194,9 +194,8 @@ def plot_fan(frame: pl.DataFrame) -> ChartType:
         for name, dash in (("q05", [2, 3]), ("q50", [1, 0]), ("q95", [2, 3]))
     ]
     chart = alt.layer(areas, *lines).properties(width="container", height=240)
-    return theme.described(
-        theme.finish(chart, title=title, legend=110), "Lines: the 5 %, 50 % and 95 % quantile of the sum."
-    )
+    finding = "Lines: the 5 %, 50 % and 95 % quantile of the sum."
+    return theme.finish(chart, title=title, finding=finding, legend=110)
 
 
 def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
@@ -234,7 +233,7 @@ def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
         least.mark_point(color=theme.PALETTE[5], size=110, filled=True),
     ).properties(width="container", height=200)
     cheapest = frame.sort("cost").row(0, named=True)
-    return theme.described(theme.finish(chart, title=title), f"Cheapest at {cheapest['quantile']:.0%}.")
+    return theme.finish(chart, title=title, finding=f"Cheapest at {cheapest['quantile']:.0%}.")
 
 
 def plot_run_out(frame: pl.DataFrame) -> ChartType:
@@ -277,9 +276,8 @@ def plot_run_out(frame: pl.DataFrame) -> ChartType:
         .properties(width="container", height=200)
     )
     last = frame.row(-1, named=True)
-    return theme.described(
-        theme.finish(chart, title=title, legend=110), f"{last['run_out_by']:.0%} within {last['week']} weeks."
-    )
+    finding = f"{last['run_out_by']:.0%} within {last['week']} weeks."
+    return theme.finish(chart, title=title, finding=finding, legend=110)
 
 
 def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int, unit: str) -> ChartType:

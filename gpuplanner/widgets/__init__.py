@@ -2,7 +2,7 @@
 
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html, what_limits_cost
-from gpuplanner.widgets.sweep import SweepPanel, sweep_panel
+from gpuplanner.widgets.sweep import SweepPanel, sweep_html, sweep_panel
 from gpuplanner.widgets.whatif import WhatIf, whatif
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "WhatIf",
     "explore_inbox",
     "price_html",
+    "sweep_html",
     "sweep_panel",
     "what_limits_cost",
     "whatif",

@@ -80,7 +80,7 @@ def answer_html(answer: Answer, pinned: Answer) -> str:
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(decision(answer.found))}</b></p>"
         f"<p>{escape(target_in_words(answer.found))}</p>{answer.picture}"
         f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>{to_set}"
-        f"<p>{escape(answer.found['note'])}</p></div>"
+        f"<p>{'' if answer.found['reason'] else escape(answer.found['note'])}</p></div>"
     )
 
 
