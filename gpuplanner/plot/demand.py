@@ -257,7 +257,7 @@ def plot_run_out(frame: pl.DataFrame) -> ChartType:
     rows = frame.unpivot(list(names), index=["week", "q50"], variable_name="when", value_name="share")
     rows = rows.with_columns(pl.col("when").replace(names))
     colours = {"by then": theme.PALETTE[5], "in that week": theme.MUTED}
-    chart = (
+    chart: ChartType = (
         alt.Chart(prepare.to_data(rows, where="plot_run_out"))
         .mark_line(point=True, strokeWidth=1.6)
         .encode(
