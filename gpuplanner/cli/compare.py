@@ -190,13 +190,19 @@ def show_promise(found: Mapping[str, Any], path: str, *, quiet: bool) -> None:
     import polars as pl
 
     from gpuplanner.study.equal_service.tables import rows_of
-    from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words, what_to_set
+    from gpuplanner.study.equal_service.words import (
+        decision,
+        how_sure,
+        out_of_reach,
+        target_in_words,
+        what_to_set,
+    )
 
     rows = [_row(one) for one in rows_of(found)]
     if rows:
         show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
     put(decision(found))
-    for line in (*what_to_set(found, path), *how_sure(found)):
+    for line in (*what_to_set(found, path), *out_of_reach(found), *how_sure(found)):
         put(line)
     if not quiet and rows:
         say(f"tuned before {found['judged_from'][:10]}, judged from then to {found['judged_to'][:10]}")

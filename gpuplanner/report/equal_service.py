@@ -19,6 +19,7 @@ from gpuplanner.study.equal_service.words import (
     decision,
     frontier_frame,
     how_sure,
+    out_of_reach,
     target_in_words,
     what_to_set,
 )
@@ -71,6 +72,7 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
     ) + page.section(
         "GPU-hours against wait",
         page.paragraph(target_in_words(found)),
+        *(page.note(line) for line in out_of_reach(found)),
         page.figure(
             roomy(_chart(found)),
             title="GPU-hours a week against wait",

@@ -64,6 +64,8 @@ class EqualService:
         What the past promised of the winner, and what came of it.
     able : tuple of str
         Policies that the path can perform.
+    by : str
+        What classes of jobs differ in.
     """
 
     target: ServiceTarget
@@ -80,6 +82,7 @@ class EqualService:
     release_unit: str
     error: PlanError
     able: tuple[str, ...]
+    by: str = "size"
 
     def judged(self, policy: str) -> JudgedPolicy:
         """A policy by its name, or ``"today"``."""
@@ -99,7 +102,7 @@ class EqualService:
         """The object that report, notebook and ``compare --json`` show."""
         saving = self.saving_over(TODAY) if self.reason is None else (None, None, None)
         shown: dict[str, Any] = _rounded({
-            "target": {"minutes": self.asked_minutes, "quantile": self.target.quantile, "by_class": [
+            "target": {"minutes": self.asked_minutes, "quantile": self.target.quantile, "by": self.by, "by_class": [
                 {"size_class": name, "minutes": minutes,
                  "todays_wait_min": wait_minutes(self.today, group, self.target.quantile)}
                 for name, minutes, group in zip(
@@ -161,7 +164,7 @@ def equal_service(
 
     today = judge(contest.as_it_is)
     to_judge = ServiceTarget.against_today(
-        today.weeks, contest.target.groups, scenario.wait_quantile, scenario.wait_minutes
+        today.weeks, contest.target.groups, scenario.wait_quantile, scenario.wait_minutes, drawn.classes
     )
     arenas: dict[str, Arena] = {}
     found = []
@@ -190,6 +193,7 @@ def equal_service(
         release_unit=scenario.release_unit,
         error=plan_error(contest, today, won),
         able=PERFORMED_BY[scenario.path],
+        by=scenario.wait_by,
     )
 
 
@@ -214,7 +218,9 @@ def _at_todays_wait(
         return 0.0
     usual = contest.played(contest.as_it_is, contest.weeks.usual)
     strict, judged = (
-        ServiceTarget.against_today(side, contest.target.groups, contest.target.quantile, 0.0)
+        ServiceTarget.against_today(
+            side, contest.target.groups, contest.target.quantile, 0.0, contest.target.classes
+        )
         for side in (usual, today.weeks)
     )
     best = Contest(contest.scenario, contest.weeks, strict).tuned(winner)[1]

@@ -135,7 +135,7 @@ class Contest:
         asked = scenario.wait_quantile, scenario.wait_minutes
         unset = cls(scenario, drawn, ServiceTarget(asked[0], (), ()), tell)
         usual = unset.played(unset.as_it_is, drawn.usual)
-        return replace(unset, target=ServiceTarget.against_today(usual, groups, *asked))
+        return replace(unset, target=ServiceTarget.against_today(usual, groups, *asked, drawn.classes))
 
     def played(self, setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
         """A setting on some weeks, with its energy."""

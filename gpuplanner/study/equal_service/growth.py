@@ -48,15 +48,16 @@ def growth(
     -------
     list of dict
         For today's way and the winner's: ``policy``, ``board``, ``todays_fleet_until`` (the last growth at which
-        today's GPUs hold the target; None below half of today's arrivals) and ``gpus`` with a row for each of
-        :data:`FACTORS`: ``factor``, ``gpus_low``, ``gpus``, ``gpus_high`` (fewest, middle and most over the weeks;
-        None where four times today's fleet is too small).
+        today's GPUs hold the target; None below half of today's arrivals), ``gpus_for_stated_wait`` (in the hardest
+        week at today's arrivals, every class within the stated minutes, however long it waits today) and ``gpus``
+        with a row for each of :data:`FACTORS`: ``factor``, ``gpus_low``, ``gpus``, ``gpus_high`` (fewest, middle
+        and most over the weeks; None where four times today's fleet is too small).
     """
     drawn = weeks(scenario)
     contest = Contest.opened(scenario, drawn, tell)
     judged = contest.played(contest.as_it_is, drawn.judged[:GROWN_WEEKS])
     target = ServiceTarget.against_today(
-        judged, contest.target.groups, scenario.wait_quantile, scenario.wait_minutes
+        judged, contest.target.groups, scenario.wait_quantile, scenario.wait_minutes, drawn.classes
     )
     settings = [contest.as_it_is]
     if found["winner"] != TODAY:
@@ -71,8 +72,12 @@ def growth(
             for factor in FACTORS
         ]
         last = fleets.last(lambda factor: grown_weeks(scenario, contest.known, drawn, factor, GROWN_WEEKS))
-        board = contest.fleet.model.name
-        rows.append({"policy": setting.policy, "board": board, "todays_fleet_until": last, "gpus": sizes})
+        stated = replace(target, minutes=(scenario.wait_minutes,) * len(target.minutes))
+        strict = _Fleets(contest.fleet, contest.rules, stated, setting).range_of(drawn.judged[:GROWN_WEEKS])
+        rows.append({
+            "policy": setting.policy, "board": contest.fleet.model.name, "todays_fleet_until": last,
+            "gpus_for_stated_wait": strict["gpus_high"], "gpus": sizes,
+        })  # fmt: skip
     return rows
 
 

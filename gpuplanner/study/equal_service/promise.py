@@ -91,7 +91,12 @@ def promise(scenario: Scenario) -> Mapping[str, Any]:
     try:
         weeks(scenario)
     except ScenarioError as refused:
-        service = {"minutes": scenario.wait_minutes, "quantile": scenario.wait_quantile, "by_class": []}
+        service = {
+            "minutes": scenario.wait_minutes,
+            "quantile": scenario.wait_quantile,
+            "by": scenario.wait_by,
+            "by_class": [],
+        }
         return {
             "target": service, "policies": [], "frontier": [], "levers": [], "realised": [],
             "release_unit": scenario.release_unit,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,6 +14,9 @@ SIZE_CLASSES = ("slices", "1", "2-4", "5-8", "more")
 """What a job asks for: MIG instances or a share of a GPU, or so many GPUs."""
 LARGEST = (1, 4, 8)
 """Most GPUs of each class of whole GPUs but the last."""
+MOST_NAMED = 3
+"""A group of more classes is named by its first."""
+NOT_STATED = "(not stated)"
 FEWEST_JOBS = 100
 """A class with fewer judged jobs is pooled with its neighbour: its quantile would be a matter of luck."""
 
@@ -63,12 +68,40 @@ def pooled_classes(jobs: NDArray[np.int64], fewest: int = FEWEST_JOBS) -> list[t
     return [tuple(group) for group in groups]
 
 
-def class_name(group: tuple[int, ...]) -> str:
-    """Name of a group of classes.
+def class_name(group: tuple[int, ...], classes: Sequence[str] = SIZE_CLASSES) -> str:
+    """Name of a group of classes; of many the first alone.
 
     Examples
     --------
     >>> class_name((2, 3, 4))
     '2-4, 5-8, more'
+    >>> class_name((0, 1, 2, 3, 4), ("a", "b", "c", "d", "e"))
+    'a and 4 smaller'
     """
-    return ", ".join(SIZE_CLASSES[number] for number in group)
+    names = [classes[number] for number in group]
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{names[0]} and {len(names) - 1} smaller"
+
+
+def classed(jobs: pl.DataFrame, by: str) -> tuple[pl.Series, tuple[str, ...]]:
+    """Number of the class of each job, and the names of the classes.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``profile_requested, instances_requested``, or the column that `by` names.
+    by : str
+        ``"size"``, or a column of names; the one with most jobs comes first.
+
+    Examples
+    --------
+    >>> number, names = classed(pl.DataFrame({"tenant": ["b", "a", "a", None]}), "tenant")
+    >>> number.to_list(), names
+    ([1, 0, 0, 2], ('a', 'b', '(not stated)'))
+    """
+    if by == "size":
+        return jobs.select(size_class("profile_requested", "instances_requested")).to_series(), SIZE_CLASSES
+    named = jobs.select(name=pl.col(by).cast(pl.String).fill_null(NOT_STATED))["name"]
+    order = named.value_counts().sort(["count", named.name], descending=[True, False])
+    names = sorted(order[named.name].to_list(), key=lambda name: name == NOT_STATED)
+    numbers = {name: number for number, name in enumerate(names)}
+    return named.replace_strict(numbers, return_dtype=pl.Int64), tuple(names)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.study.equal_service.play import Played
-from gpuplanner.study.equal_service.size_classes import class_name, pooled_classes
+from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, class_name, pooled_classes
 from gpuplanner.study.equal_service.weeks import Weeks
 from gpuplanner.units import SECONDS_PER_MINUTE
 
@@ -34,11 +34,14 @@ class ServiceTarget:
         Size classes that are judged together.
     minutes : tuple of float
         For each group, how long that share may wait at most.
+    classes : tuple of str
+        Names of all classes.
     """
 
     quantile: float
     groups: tuple[tuple[int, ...], ...]
     minutes: tuple[float, ...]
+    classes: tuple[str, ...] = SIZE_CLASSES
 
     @classmethod
     def against_today(
@@ -47,6 +50,7 @@ class ServiceTarget:
         groups: Sequence[tuple[int, ...]],
         quantile: float,
         minutes: float,
+        classes: tuple[str, ...] = SIZE_CLASSES,
     ) -> ServiceTarget:
         """The stated minutes, or for a group today's own wait where that is longer.
 
@@ -58,9 +62,11 @@ class ServiceTarget:
             Groups of size classes.
         quantile, minutes : float
             Share of the jobs, and how long it may wait.
+        classes : tuple of str
+            Names of all classes.
         """
         waits = [wait_quantile(today, group, quantile) / SECONDS_PER_MINUTE for group in groups]
-        return cls(quantile, tuple(groups), tuple(max(minutes, wait) for wait in waits))
+        return cls(quantile, tuple(groups), tuple(max(minutes, wait) for wait in waits), classes)
 
     def excess(self, weeks: Sequence[Played]) -> float:
         """How far the group that is worst off is from its target: above 0, more jobs are late than may be.
@@ -102,14 +108,16 @@ class ServiceTarget:
 
     def names(self) -> list[str]:
         """Names of the groups."""
-        return [class_name(group) for group in self.groups]
+        return [class_name(group, self.classes) for group in self.groups]
 
 
 def target_of(found: Mapping[str, Any], drawn: Weeks) -> ServiceTarget:
     """The target of a comparison that was kept as plain values, see ``EqualService.to_dict``."""
     target = found["target"]
     minutes = tuple(float(row["minutes"]) for row in target["by_class"])
-    return ServiceTarget(target["quantile"], tuple(pooled_classes(drawn.jobs_by_class())), minutes)
+    return ServiceTarget(
+        target["quantile"], tuple(pooled_classes(drawn.jobs_by_class())), minutes, drawn.classes
+    )
 
 
 def wait_quantile(weeks: Sequence[Played], group: tuple[int, ...] | None, quantile: float) -> float:

@@ -15,7 +15,7 @@ from gpuplanner.demand.hazards import fit_hazards, width_class
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import bootstrap_days
-from gpuplanner.study.equal_service.size_classes import FEWEST_JOBS, SIZE_CLASSES, size_class
+from gpuplanner.study.equal_service.size_classes import FEWEST_JOBS, SIZE_CLASSES, classed
 from gpuplanner.study.equal_service.spread import daily_gpu_hours, heavy_week, seconds_from
 from gpuplanner.study.future.workload import past_jobs, scaled_arrivals, workload
 from gpuplanner.study.past.history import VIEWS, History, history
@@ -31,6 +31,8 @@ WEEK_HOURS = WEEK_DAYS * 24
 TUNING_WEEKS = 8
 """Weeks drawn for tuning: enough that a setting is not chosen for the luck of one."""
 MOST_HELD_BACK_DAYS = 14
+COLUMNS = {"class": "job_class"}
+"""Columns of jobs whose name is not what a scenario calls them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Week:
     submit_s : array of float, shape (n_jobs,)
         When the jobs come [s from the start of the run].
     size : array of int, shape (n_jobs,)
-        Number of their class in :data:`~gpuplanner.study.equal_service.size_classes.SIZE_CLASSES`.
+        Number of their class in :attr:`Weeks.classes`.
     begin_s, end_s : float
         What is measured; days before it warm the fleet up.
     active : mapping of str to array of float
@@ -92,6 +94,8 @@ class Weeks:
         The past that is drawn from, and the instant that parts it.
     heavier : float
         Factor on the jobs of the tuning weeks, see :func:`heavy_week`.
+    classes : tuple of str
+        Names of the classes of jobs.
     """
 
     tuning: tuple[Week, ...]
@@ -102,16 +106,17 @@ class Weeks:
     split: datetime
     end: datetime
     heavier: float
+    classes: tuple[str, ...] = SIZE_CLASSES
 
     def jobs_by_class(self) -> NDArray[np.int64]:
         """Judged jobs of each class, over all drawn weeks."""
         return sum(
-            (np.bincount(week.size[week.judged], minlength=len(SIZE_CLASSES)) for week in self.judged),
-            np.zeros(len(SIZE_CLASSES), np.int64),
+            (np.bincount(week.size[week.judged], minlength=len(self.classes)) for week in self.judged),
+            np.zeros(len(self.classes), np.int64),
         )
 
 
-@stage("arrival_scale", "replications", "seed", after=(history,))
+@stage("arrival_scale", "replications", "seed", "wait_by", after=(history,))
 def weeks(scenario: Scenario) -> Weeks:
     """Part the recent past in an earlier part to tune on and a later one to judge on, and draw weeks from both.
 
@@ -124,7 +129,7 @@ def weeks(scenario: Scenario) -> Weeks:
         If either part would be shorter than a week.
     """
     known = history(scenario)
-    past = drawn_past(known)
+    past = drawn_past(known, scenario.wait_by)
     come = past.filter(pl.col("submit_time") >= known.recent)["submit_time"].to_list()
     first = min(come, default=known.plan_start).replace(hour=0, minute=0, second=0, microsecond=0)
     begin = max(_midnight_from(known.recent), first)
@@ -160,12 +165,13 @@ def weeks(scenario: Scenario) -> Weeks:
         split=split,
         end=end,
         heavier=heavier,
+        classes=_classes(known, scenario.wait_by)[1],
     )
 
 
 def usual_weeks(scenario: Scenario, known: History, begin: datetime, split: datetime) -> tuple[Week, ...]:
     """Weeks drawn day by day from a part of the past, with its jobs as `known` reads them."""
-    past = as_known(drawn_past(known), split, scenario.seed)
+    past = as_known(drawn_past(known, scenario.wait_by), split, scenario.seed)
     return tuple(_drawn(past, (begin, split), scenario, known, number, 0) for number in range(TUNING_WEEKS))
 
 
@@ -174,13 +180,21 @@ def grown_weeks(
 ) -> tuple[Week, ...]:
     """Weeks drawn from the days that are judged, with so many times the jobs."""
     grown = replace(scenario, arrival_scale=scenario.arrival_scale * factor)
-    past = drawn_past(known)
+    past = drawn_past(known, scenario.wait_by)
     return tuple(_drawn(past, (drawn.split, drawn.end), grown, known, number, 1) for number in range(count))
 
 
-def drawn_past(known: History) -> pl.DataFrame:
-    """Jobs of the past with the number of their size class."""
-    return past_jobs(known).with_columns(size=size_class("profile_requested", "instances_requested"))
+def drawn_past(known: History, by: str = "size") -> pl.DataFrame:
+    """Jobs of the past with the number of their class in column ``size``."""
+    return past_jobs(known).with_columns(size=_classes(known, by)[0])
+
+
+def _classes(known: History, by: str) -> tuple[pl.Series, tuple[str, ...]]:
+    kept = known.views["requested"].filter(pl.col("run_s").is_not_null())
+    asked = kept.select(
+        "tenant", "tier", "job_class", profile_requested="profile", instances_requested="instances"
+    )
+    return classed(asked, COLUMNS.get(by, by))
 
 
 def as_known(past: pl.DataFrame, at: datetime, seed: int) -> pl.DataFrame:

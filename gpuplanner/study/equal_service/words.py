@@ -115,6 +115,45 @@ def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"Run as {row['policy']}, today's GPUs hold the target {until}."
 
 
+def out_of_reach(found: Mapping[str, Any]) -> Iterator[str]:
+    """For classes that today's fleet does not start within the stated minutes: the least wait that any policy reaches.
+
+    Yields
+    ------
+    str
+        A sentence a class; what fleet would do follows where growth was asked for.
+
+    Examples
+    --------
+    >>> classes = [{"size_class": "5-8", "minutes": 508.0}]
+    >>> rows = [{"policy": name, "by_class": [{"size_class": "5-8", "wait_quantile_min": wait}]}
+    ...         for name, wait in (("today", 508.0), ("reactive", 31.0))]
+    >>> target = {"quantile": 0.95, "minutes": 10.0, "by_class": classes}
+    >>> for line in out_of_reach({"target": target, "today": rows[0], "policies": rows[1:]}): print(line)
+    5-8: no policy on this fleet starts 95% within 10 min; the least is 31 min, by reactive.
+    """
+    target = found["target"]
+    rows = [one for one in (found["today"], *found["policies"]) if one]
+    for place, part in enumerate(target["by_class"]):
+        if part["minutes"] <= target["minutes"]:
+            continue
+        wait, policy = min((row["by_class"][place]["wait_quantile_min"], row["policy"]) for row in rows)
+        said = f"{part['size_class']}: "
+        if wait > target["minutes"]:
+            said += (
+                f"no policy on this fleet starts {target['quantile']:.0%} within {target['minutes']:g} min;"
+            )
+            yield f"{said} the least is {wait:,.0f} min, by {policy}."
+        else:
+            said += f"today's fleet does not start {target['quantile']:.0%} within {target['minutes']:g} min;"
+            yield f"{said} {policy} does."
+    for row in found.get("growth", ()):
+        needed = row["gpus_for_stated_wait"]
+        if row["policy"] == "today":
+            more = "none of up to four times its size does" if needed is None else f"{needed:,} GPUs would"
+            yield f"Run as today, every class within {target['minutes']:g} min: {more}."
+
+
 def target_in_words(found: Mapping[str, Any]) -> str:
     """The service, with the classes that wait longer today than was asked for.
 
@@ -125,12 +164,13 @@ def target_in_words(found: Mapping[str, Any]) -> str:
     '95% of the jobs of each size start within 10 min; those of size 5-8 within 508 min, as they do today.'
     """
     target = found["target"]
+    by = target.get("by", "size")
     longer = [
-        f"those of size {row['size_class']} within {row['minutes']:,.0f} min"
+        f"those of {by} {row['size_class']} within {row['minutes']:,.0f} min"
         for row in target["by_class"]
         if row["minutes"] > target["minutes"]
     ]
-    text = f"{target['quantile']:.0%} of the jobs of each size start within {target['minutes']:g} min"
+    text = f"{target['quantile']:.0%} of the jobs of each {by} start within {target['minutes']:g} min"
     return f"{text}; {', '.join(longer)}, as they do today." if longer else f"{text}."
 
 

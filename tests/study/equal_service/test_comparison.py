@@ -19,7 +19,7 @@ from gpuplanner.study.equal_service.levers import levers
 from gpuplanner.study.equal_service.play import PolicySetting, play
 from gpuplanner.study.equal_service.target import wait_quantile
 from gpuplanner.study.equal_service.weeks import weeks
-from gpuplanner.study.equal_service.words import decision
+from gpuplanner.study.equal_service.words import decision, target_in_words
 from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.past.history import history
 
@@ -155,6 +155,20 @@ def test_in_hindsight_the_winner_needs_no_more_and_growth_needs_no_less(shown: d
         assert sizes == sorted(sizes)
         assert all(size["gpus_low"] <= size["gpus"] <= size["gpus_high"] for size in row["gpus"])
         assert row["todays_fleet_until"] >= (1.0 if row["policy"] == "today" else 0.9)
+
+
+def test_the_target_may_hold_for_every_tenant_alone() -> None:
+    asked = replace(SAMPLE, wait_by="tenant", replications=2)
+    found = equal_service(asked, ["static_whole"]).to_dict()
+    tenants = set(history(asked).jobs["tenant"].unique())
+    named = {name for row in found["target"]["by_class"] for name in row["size_class"].split(", ")}
+    assert named <= tenants
+    assert len(found["target"]["by_class"]) > 1
+    assert "of each tenant" in target_in_words(found)
+    counted = sum(row["jobs"] for row in found["today"]["by_class"])
+    assert counted == sum(week.judged.sum() for week in weeks(asked).judged)
+    with pytest.raises(ScenarioError, match="wait_by 'size'"):
+        replace(SAMPLE, wait_by="user")
 
 
 def test_too_short_a_history_and_an_unknown_policy_are_refused() -> None:

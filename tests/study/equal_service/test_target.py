@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
 from gpuplanner.study.equal_service.play import Played
-from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, pooled_classes
+from gpuplanner.study.equal_service.size_classes import SIZE_CLASSES, classed, pooled_classes
 from gpuplanner.study.equal_service.spread import heavy_week, past_misses, week_spread
 from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
 
@@ -49,6 +50,18 @@ def test_small_classes_join_a_neighbour_and_every_class_with_jobs_is_judged_once
         groups = pooled_classes(jobs)
         assert [number for group in groups for number in group] == np.flatnonzero(jobs).tolist()
         assert len(groups) < 2 or all(jobs[list(group)].sum() >= 100 for group in groups)
+
+
+def test_jobs_of_a_tenant_are_a_class_and_few_of_them_join_the_next() -> None:
+    names = ["vision"] * 400 + ["speech"] * 150 + ["robots"] * 30 + ["maps"] * 20
+    shuffled = pl.DataFrame({"tenant": np.random.default_rng(1).permutation(names)})
+    number, classes = classed(shuffled, "tenant")
+    assert classes == ("vision", "speech", "robots", "maps")
+    assert all(classes[place] == name for place, name in zip(number, shuffled["tenant"], strict=True))
+    groups = pooled_classes(np.bincount(number.to_numpy()))
+    assert groups == [(0,), (1, 2, 3)]
+    target = ServiceTarget(0.95, tuple(groups), (10.0, 10.0), classes)
+    assert target.names() == ["vision", "speech, robots, maps"]
 
 
 def test_nine_of_ten_weeks_to_come_ask_for_no_more_than_a_heavy_week() -> None:
