@@ -15,14 +15,14 @@ from gpuplanner.metrics.intervals import student_t
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.equal_service.contenders import Contest
 from gpuplanner.study.equal_service.judging import JudgedPolicy
-from gpuplanner.study.equal_service.play import PolicySetting
+from gpuplanner.study.equal_service.levers import RIGHT_SIZE, used
 from gpuplanner.study.equal_service.spread import (
     WEEK_DAYS,
     daily_gpu_hours,
     past_misses,
     week_spread,
 )
-from gpuplanner.study.equal_service.weeks import Weeks, as_known, drawn_past, usual_weeks
+from gpuplanner.study.equal_service.weeks import TUNING_WEEKS, Weeks, as_known, drawn_past, usual_weeks
 from gpuplanner.study.past.history import History, begin_of, history
 
 PROMISED_LEVEL = 0.9
@@ -31,7 +31,6 @@ HEADROOMS = (0.0, 0.25)
 """Other headrooms at which the same setting is played."""
 OWN = ("telemetry", "job statistics")
 """Evidence of a job's own use; else its right size is that of jobs like it."""
-MANY = 1000
 MOST_PAST_DAYS = 182
 """How far back forecasts are replayed."""
 
@@ -56,6 +55,8 @@ class PlanError:
     by_draw, by_misses, by_week : float
         Half widths of 90 % intervals for a single week to come: of which days it is made; what the weeks after past
         days missed the mean of the days before them by; and what the policy needs in weeks of equal demand.
+    most : float
+        What today's fleet needs: no less than nothing can be saved, and no more than this [GPU h a week].
     days, replayed : int
         Days behind ``by_draw``, past forecasts behind ``by_misses``: one for every day, so a week of them overlaps.
     assumed : tuple of Assumed
@@ -68,6 +69,7 @@ class PlanError:
     by_draw: float
     by_misses: float
     by_week: float
+    most: float
     days: int
     replayed: int
     assumed: tuple[Assumed, ...]
@@ -75,22 +77,30 @@ class PlanError:
 
     @property
     def half(self) -> float:
-        """Half width of the whole: both variances by the days, and the separate weeks, that they were seen on."""
+        """Half width of the whole: both variances by the days, and the separate weeks, that they were seen on.
+
+        What was promised is itself the mean of a few draws.
+        """
         weeks = self.replayed / WEEK_DAYS
         demand = (self.days * self.by_draw**2 + weeks * self.by_misses**2) / (self.days + weeks)
-        return float(np.sqrt(demand + self.by_week**2))
+        return float(np.sqrt((demand + self.by_week**2) * (1 + 1 / TUNING_WEEKS)))
+
+    def bounds(self, half: float) -> list[float]:
+        """An interval of that half width around what was promised."""
+        return [max(self.promised - half, 0.0), min(self.promised + half, self.most)]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys ``promised``, ``realised`` and ``coverage`` of a comparison."""
-        inside = [abs(saved - self.promised) <= self.half + 1e-6 for saved in self.realised]
+        low, high = self.bounds(self.half)
+        inside = [low - 1e-6 <= saved <= high + 1e-6 for saved in self.realised]
         return {
             "promised": {
                 "saving": self.promised,
-                "low": self.promised - self.half,
-                "high": self.promised + self.half,
+                "low": low,
+                "high": high,
                 "level": PROMISED_LEVEL,
-                "draw_of_days": [self.promised - self.by_draw, self.promised + self.by_draw],
-                "forecast_errors": [self.promised - self.by_misses, self.promised + self.by_misses],
+                "draw_of_days": self.bounds(self.by_draw),
+                "forecast_errors": self.bounds(self.by_misses),
                 "forecasts_replayed": self.replayed,
                 "assumptions": [row._asdict() for row in self.assumed],
             },
@@ -127,16 +137,16 @@ def plan_error(contest: Contest, today: JudgedPolicy, winner: JudgedPolicy) -> P
     days = (drawn.split - drawn.begin).days
     misses = past_misses(daily, days)
     per_share = slope * float(asked[: len(usual)].mean())
-    # For many degrees of freedom Student's t is the normal law.
-    missed = student_t((1 + PROMISED_LEVEL) / 2, MANY) * np.sqrt(np.mean(misses**2)) if len(misses) else 0.0
+    missed = np.quantile(np.abs(misses), PROMISED_LEVEL) if len(misses) else 0.0
     return PlanError(
         promised=before - float(np.mean([week.gpu_hours for week in usual])),
         by_draw=abs(per_share) * week_spread(daily[-days:], level=PROMISED_LEVEL),
         by_misses=abs(per_share) * float(missed),
         by_week=times * float(np.sqrt(rest @ rest / (len(rest) - 2))),
+        most=before,
         days=days,
         replayed=len(misses),
-        assumed=tuple(_assumed(contest, winner.setting, before)),
+        assumed=tuple(_assumed(contest, winner, before)),
         realised=tuple(
             one.gpu_hours - other.gpu_hours
             for one, other in zip(today.held_back, winner.held_back, strict=True)
@@ -160,10 +170,10 @@ def _shares(board: GpuModel, profiles: Sequence[str]) -> dict[str, float]:
     return {name: 1.0 if name == WHOLE_GPU else board.share(name) for name in profiles}
 
 
-def _assumed(contest: Contest, setting: PolicySetting, before: float) -> Iterator[Assumed]:
+def _assumed(contest: Contest, winner: JudgedPolicy, before: float) -> Iterator[Assumed]:
     """The setting on the same weeks where jobs are right-sized otherwise; no row where none is."""
     scenario, known, drawn = contest.scenario, contest.known, contest.weeks
-    if setting.view != "rightsized" or not known.fleet.can_be_cut:
+    if RIGHT_SIZE not in used(winner):
         return
     others = [
         ("headroom", value, history(replace(scenario, headroom=value)))
@@ -172,7 +182,7 @@ def _assumed(contest: Contest, setting: PolicySetting, before: float) -> Iterato
     ]
     others.append(("evidence_share", *_by_own_evidence(known)))
     for name, value, other in others:
-        weeks = contest.played(setting, usual_weeks(scenario, other, drawn.begin, drawn.split))
+        weeks = contest.played(winner.setting, usual_weeks(scenario, other, drawn.begin, drawn.split))
         saving = before - float(np.mean([week.gpu_hours for week in weeks]))
         yield Assumed(name, value, saving, contest.target.met(weeks))
 
