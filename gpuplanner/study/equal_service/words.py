@@ -86,9 +86,11 @@ def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
 
     Examples
     --------
-    >>> promised = {"saving": 6400.0, "low": 5400.0, "high": 7400.0, "level": 0.9, "assumptions": []}
+    >>> promised = {"saving": 6400.0, "low": 5400.0, "high": 7400.0, "level": 0.9, "assumptions": [],
+    ...             "draw_of_days": [5500.0, 7300.0], "forecasts_replayed": 0, "forecast_errors": [6400.0, 6400.0]}
     >>> for line in how_sure({"promised": promised, "realised": [6300.0, 4900.0]}): print(line)
     Promised from the weeks before: 6,400 GPU-hours saved in a week, 5,400 to 7,400 in 9 of 10; realised: 6,300; 4,900.
+    The draw of days alone gives 5,500 to 7,300.
     """
     promised = found.get("promised")
     if promised:
@@ -97,6 +99,14 @@ def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
             f"Promised from the weeks before: {promised['saving']:,.0f} GPU-hours saved in a week, "
             f"{promised['low']:,.0f} to {promised['high']:,.0f} in 9 of 10; realised: {realised}."
         )
+        if promised["draw_of_days"] != [promised["saving"]] * 2:
+            draw, errors = (
+                f"{low:,.0f} to {high:,.0f}"
+                for low, high in (promised["draw_of_days"], promised["forecast_errors"])
+            )
+            replayed = promised["forecasts_replayed"]
+            more = f"; the errors of {replayed} past forecasts alone {errors}" if replayed else ""
+            yield f"The draw of days alone gives {draw}{more}."
         for row in promised["assumptions"]:
             held = "" if row["holds_target"] else ", and the target is missed"
             yield f"With {row['assumption']} {row['value']:.2g} it would be {row['saving']:,.0f}{held}."
