@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ import pytest
 from gpuplanner.export.changes import layout_changes_of
 from gpuplanner.export.index import change_index
 from gpuplanner.export.states import checked_plan
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.planner import (
     Plan,
     PlanProblem,
@@ -22,8 +24,10 @@ from gpuplanner.planner import (
     transition,
     verify,
 )
-from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import numbered_calendar
+from gpuplanner.study.future.plans import plan_problem
 
 BOARDS = {
     "A100-80GB": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "gpu"],
@@ -123,22 +127,33 @@ def test_random_plans_are_counted_alike_everywhere(ten: int) -> None:
     assert total[:2].min() > 0
 
 
-def calendar_of(problem: Any, plan: Any) -> Calendar:
-    """The counts of a plan as the simulator's calendar, from its first slot on."""
-    starts = np.arange(problem.n_slots, dtype=np.float64) * problem.slot_hours * 3600.0
-    none = np.zeros((len(starts), 1), int)
-    counts, parked = (plan.counts, plan.parked) if plan.layouts else (none, none)
-    return Calendar(
-        starts, plan.layouts or ("gpu",), counts, parked=None if problem.prices is None else parked
+def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
+    """A week from a fleet that may begin as it likes, so that all that is counted lies within the week."""
+    problem = replace(plan_problem(scenario, "rightsized"), initial=None)
+    return plan(problem, time_limit_s=120.0, work_limit=3000), problem
+
+
+@pytest.mark.long
+def test_a_week_of_the_sample_is_counted_alike_everywhere() -> None:
+    numbers = counted(*planned_without_a_past(Scenario(parked_price=0.0)))
+    assert all(len(set(values)) == 1 for values in numbers.values()), numbers
+    assert numbers["departures"][0] > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_plan_of_openb_is_counted_alike_everywhere(public_data: Path, tmp_path: Path, board: str) -> None:
+    folder = public_data / "alibaba_gpu_v2023"
+    pods, nodes = folder / "openb_pod_list_default.csv.gz", folder / "openb_node_list_gpu_node.csv"
+    write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
+    scenario = Scenario(
+        data=str(tmp_path / "openb"),
+        workload="fractional",
+        board=board,
+        nodes=12,
+        horizon_slots=72,
+        parked_price=0.1,
     )
-
-
-def engine_reconfigurations(planned: Any) -> int:
-    """Changes that the engine makes when it follows counts, without jobs."""
-    problem = planned.problem
-    fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
-    run = simulate(
-        NO_JOBS, fleet, calendar_of(problem, planned.plan), Rules(change=problem.change), policy="counts",
-        until_s=problem.n_slots * 3600.0, leave_unservable=True,
-    )  # fmt: skip
-    return run.layouts.filter(pl.col("state") == "reconfiguring").height
+    numbers = counted(*planned_without_a_past(scenario))
+    assert all(len(set(values)) == 1 for values in numbers.values()), numbers
+    assert numbers["departures"][0] > 0
