@@ -130,6 +130,7 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
             f"layout is placed, and cost, changes and unmet demand are as recomputed; {problem.change.words()}"
         )
+        findings.append(f"{where}GPUs that are not needed are {problem.idle_words}")
         findings.append(where + proof)
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
 

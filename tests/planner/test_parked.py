@@ -238,6 +238,8 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     for name in ("prices", "parked"):
         before.pop(name)
     assert PlanProblem.from_dict(before).prices is None
+    assert "released; one that comes back is cut anew for 0.05" in PlanProblem.from_dict(before).idle_words
+    assert "parked at 0 of an hour; emptied by run times of 7g.40gb, else for 0.1" in same.idle_words
 
 
 @pytest.mark.parametrize(

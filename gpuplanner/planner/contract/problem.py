@@ -271,6 +271,17 @@ class PlanProblem:
         """Share of a GPU that one instance of each profile counts for, shape (n_profiles,)."""
         return _read_only([self.board.share(profile) for profile in self.profiles])
 
+    @property
+    def idle_words(self) -> str:
+        """What becomes of GPUs that are not needed, and at which prices."""
+        if self.prices is None:
+            return f"released; one that comes back is cut anew for {self.change_gpu_hours:.4g} GPU-hours"
+        known = ", ".join(self.prices.remaining_h) or "none"
+        return (
+            f"parked at {self.prices.parked:g} of an hour; emptied by run times of {known}, else for "
+            f"{self.prices.drain:.3g} GPU-hours; a layout is taken up for {self.prices.dress:.3g}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         plain = {name: getattr(self, name) for name in _PLAIN}
