@@ -18,7 +18,8 @@ from gpuplanner.inbox.public.job_lists import read_itp
 from gpuplanner.inbox.public.occupancy import read_helios_sequence
 from gpuplanner.inbox.public.openb import read_openb
 from gpuplanner.inbox.public.philly import read_philly
-from gpuplanner.study.future.rolling import Wanted, laid_out, occupied, rolling
+from gpuplanner.study.future.gpus_wanted import Wanted, laid_out, occupied
+from gpuplanner.study.future.rolling import rolling
 from gpuplanner.study.past.history import end_of, load_trace
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 0.5
 """Of ``--backtest``: slots forecast, slots before them, origins, CPU seconds a series."""
+LONG_S = 60.0
+"""CPU seconds from which on all processors take part, if nothing else is asked for."""
 
 
 @app.command()
@@ -40,6 +44,10 @@ def forecast(
         float, typer.Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
     ] = BUDGET_S,
     models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes of --backtest; the figures are the same with any number."),
+    ] = None,
     known: Annotated[
         bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
     ] = True,
@@ -60,6 +68,22 @@ def forecast(
     growth: Annotated[
         float | None, typer.Option(help="Growth a year that is assumed, 0.5 for half as much again.")
     ] = None,
+    announced: Annotated[
+        Path | None,
+        typer.Option(
+            "--announced", help="Jobs known to come: tenant, start_time, end_time, gpus (CSV, Parquet)."
+        ),
+    ] = None,
+    calendar: Annotated[
+        Path | None,
+        typer.Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV, Parquet)."),
+    ] = None,
+    sums: Annotated[
+        str | None,
+        typer.Option(
+            help="Make series add up to the fleet: top shares its forecast out, mint moves all by their errors."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
     ] = None,
@@ -71,30 +95,18 @@ def forecast(
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
     instant = _instant(at, asked.tz)
     if back:
-        _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds,
-                  budget, models, known, paths, most, out, as_json, quiet)  # fmt: skip
+        _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds, budget,
+                  models, workers, known, calendar, paths, most, out, as_json, quiet)  # fmt: skip
         return
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
         raise typer.BadParameter(text)
-    given = (instant, paths, horizon, gap, capacity)
+    given = (instant, paths, horizon, gap, capacity, announced, calendar, sums)
     if all(one is None for one in given) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
         return
-    _ahead(
-        asked,
-        instant,
-        by,
-        horizon or asked.horizon_slots,
-        gap or 0,
-        known,
-        paths,
-        most,
-        capacity,
-        growth,
-        as_json,
-        quiet,
-    )
+    _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
+           paths, most, capacity, growth, as_json, quiet)  # fmt: skip
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
@@ -118,14 +130,25 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
 
 def _backtest(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
-    models: str | None, known: bool, paths: Path | None, most: int | None, out: Path | None, as_json: bool, quiet: bool,
+    models: str | None, workers: int | None, known: bool, calendar: Path | None, paths: Path | None,
+    most: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Scores of every candidate and of what was chosen, from many origins."""
-    from gpuplanner.forecast import CANDIDATES, affordable, fold_scores, fold_table, mean_scores
+    from gpuplanner.forecast import (
+        CANDIDATES,
+        affordable,
+        expected_cpu_s,
+        fold_scores,
+        fold_table,
+        mean_scores,
+    )
     from gpuplanner.names import resolve
-    from gpuplanner.study.future.rolling import rolling, wanted
+    from gpuplanner.study.future.announced import read_calendar
+    from gpuplanner.study.future.gpus_wanted import wanted
+    from gpuplanner.study.future.rolling import rolling
 
-    source = wanted(asked, at=at, by=resolve(by, ("tenant", "profile"), what="--by"))
+    days = None if calendar is None else read_calendar(calendar)
+    source = wanted(asked, at=at, by=resolve(by, ("tenant", "profile"), what="--by"), calendar=days)
     kept, left = affordable(budget, folds)
     if models is not None:
         kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
@@ -136,9 +159,11 @@ def _backtest(
         if left:
             say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}")
         say(f"forecasting {len(source.ids)} series from {folds} origins ...")
+    long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
     judged = rolling(
         source, horizon=horizon, gap=gap, folds=folds, models=kept, price=asked.unmet_price,
-        with_known=known, seed=asked.seed,
+        with_known=known, seed=asked.seed, workers=workers or (os.cpu_count() or 1 if long else 1),
+        progress=_tenths if long and not quiet else None,
     )  # fmt: skip
     scores = fold_scores(judged)
     mean = mean_scores(scores)
@@ -174,17 +199,30 @@ def _backtest(
     show_frame(future, as_json=False, title="choice for the future")
 
 
+def _tenths(done: int, total: int) -> None:
+    if 10 * done // total > 10 * (done - 1) // total:
+        say(f"{done:,} of {total:,}")
+
+
 def _ahead(
-    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool, paths: Path | None,
-    most: int | None, capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool,
+    told: tuple[Path | None, Path | None, str | None], paths: Path | None, most: int | None,
+    capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
-    from gpuplanner.study.future.rolling import ahead_of, wanted
+    from gpuplanner.names import resolve
+    from gpuplanner.study.future.announced import read_announced, read_calendar
+    from gpuplanner.study.future.gpus_wanted import wanted
+    from gpuplanner.study.future.rolling import ahead_of
 
-    source = wanted(asked, at=at, by=by)
+    announced, calendar, sums = told
+    source = wanted(asked, at=at, by=by, calendar=None if calendar is None else read_calendar(calendar))
+    if announced is not None:
+        source = replace(source, announced=read_announced(announced))
     choice, table = ahead_of(
-        source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed
-    )
+        source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed,
+        sums=None if sums is None else resolve(sums, ("top", "mint"), what="--sums"),
+    )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     ends = None if capacity is None else source.run_out(capacity, growth=growth, seed=asked.seed)
     if as_json:

@@ -5,6 +5,7 @@ from gpuplanner.demand.record import complete_until
 from gpuplanner.demand.run_times import impute_run_times
 from gpuplanner.demand.runoff import RunOff, run_off
 from gpuplanner.demand.series import CLOCKS, demand_series, excluded
+from gpuplanner.demand.spans import occupancy
 from gpuplanner.demand.summary import POOL, pool, weekly
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "excluded",
     "fit_hazards",
     "impute_run_times",
+    "occupancy",
     "pool",
     "remaining_run_time",
     "remaining_while_busy",

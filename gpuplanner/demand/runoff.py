@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.hazards import Hazards, decay, fit_hazards, group_numbers, width_class
+from gpuplanner.demand.spans import DAY_H, day_shares, occupancy
 from gpuplanner.intervals import require_zone, untimed
 from gpuplanner.schemas import Jobs, conform
 from gpuplanner.units import SECONDS_PER_HOUR
 
 PATHS = 200
-DAY_H = 24.0
 LOOK_BACK_H = 8 * 7 * DAY_H
 """Blocks that begin earlier say nothing of the next one."""
 SHIFTS_H = np.arange(-3.0, 4.0)
@@ -30,6 +30,9 @@ FEWEST_BLOCKS = 3
 HALF_LIFE_H = 14 * DAY_H
 SAME_DAY = 6.0
 """How much likelier a block is whose days are weekends where those ahead are."""
+SAME_EVENT = 10.0
+"""How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
+or has none where that day has one."""
 LIKENESS = 2.0
 """Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
 RECENT_H = (6.0, 24.0)
@@ -59,6 +62,8 @@ class RunOff:
         Number of each job's series.
     groups : tuple of numpy.ndarray of int
         Classes of run times, from large to small (see :func:`gpuplanner.demand.hazards.fit_hazards`).
+    events : tuple of numpy.ndarray, each of shape (n, 2)
+        Spans [h] of each kind of event that is known beforehand: releases, holidays, maintenance.
     """
 
     names: tuple[str, ...]
@@ -72,6 +77,7 @@ class RunOff:
     limit: np.ndarray
     series: np.ndarray
     groups: tuple[np.ndarray, ...]
+    events: tuple[np.ndarray, ...] = ()
 
     def known(self, origin: int) -> RunOff:
         """The jobs as they stood at a slot: submissions before it, and no start or end after it."""
@@ -260,7 +266,12 @@ class RunOff:
         days = np.arange(max(int(-(-length_h // DAY_H)), 1)) * DAY_H
         piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
         alike = (self._weekend(blocks[..., None] + days) == self._weekend(piece)).mean(axis=-1)
-        return np.asarray(0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS))
+        other = sum(
+            (np.abs(day_shares(spans, blocks[..., None] + days) - day_shares(spans, piece)).sum(axis=-1))
+            for spans in self.events
+        )
+        likely = 0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS)
+        return np.asarray(likely * SAME_EVENT ** -np.asarray(other, dtype=np.float64))
 
     def _weekend(self, hours: np.ndarray) -> np.ndarray:
         day = (self.start.weekday() * DAY_H + self.start.hour + hours) // DAY_H % 7
@@ -285,42 +296,6 @@ def _blocks(origin: int, steps: int, slot_h: float) -> np.ndarray:
     return np.tile(single, (int(-(-steps * slot_h // stride)), 1))
 
 
-def occupancy(
-    begin: np.ndarray, end: np.ndarray, size: np.ndarray, row: np.ndarray, rows: int, slots: int
-) -> np.ndarray:
-    """Mean size that is held in every slot, by row.
-
-    Parameters
-    ----------
-    begin, end : numpy.ndarray, shape (n,)
-        In slots; what lies outside of the grid is cut off, and an end before its begin counts nothing.
-    size : numpy.ndarray, shape (n,)
-    row : numpy.ndarray of int, shape (n,)
-    rows, slots : int
-
-    Returns
-    -------
-    numpy.ndarray, shape (rows, slots)
-
-    Examples
-    --------
-    >>> occupancy(np.array([0.5]), np.array([2.25]), np.array([4.0]), np.array([0]), 1, 3).tolist()
-    [[2.0, 4.0, 1.0]]
-    """
-    width = slots + 2
-    first = np.clip(begin, 0.0, slots)
-    last = np.maximum(np.clip(end, 0.0, slots), first)
-    cells, total = row * width, rows * width
-    change = np.zeros(total)
-    inside = np.zeros(total)
-    for edge, sign in ((first, 1.0), (last, -1.0)):
-        slot = edge.astype(np.int64)
-        change += np.bincount(cells + slot, weights=sign * size, minlength=total)
-        inside += np.bincount(cells + slot, weights=-sign * size * (edge - slot), minlength=total)
-    held = (change.reshape(rows, width).cumsum(axis=1) + inside.reshape(rows, width))[:, :slots]
-    return np.where(held > 1e-9, held, 0.0)
-
-
 def run_off(
     jobs: pl.DataFrame,
     *,
@@ -330,6 +305,7 @@ def run_off(
     size: str = "gpus",
     suffix: str = "",
     total: str | None = None,
+    events: tuple[np.ndarray, ...] = (),
 ) -> RunOff:
     """Lay jobs out for sample paths.
 
@@ -347,6 +323,8 @@ def run_off(
         Added to the names of the series.
     total : str, optional
         Name of the sum of all series.
+    events : tuple of numpy.ndarray, each of shape (n, 2)
+        Spans [h] since `start` of each kind of event that is known beforehand.
 
     Returns
     -------
@@ -396,4 +374,5 @@ def run_off(
         limit=(table["time_limit_s"] / SECONDS_PER_HOUR).fill_null(np.inf).to_numpy(),
         series=number.to_numpy(),
         groups=tuple(group_numbers(classes)),
+        events=events,
     )

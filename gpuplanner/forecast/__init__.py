@@ -1,14 +1,15 @@
 """Forecasts of demand with their past error, quantiles with measured coverage."""
 
+from gpuplanner.forecast.answers import Progress
 from gpuplanner.forecast.backtest import Backtest, backtest
-from gpuplanner.forecast.candidates import CANDIDATES, affordable
+from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
 from gpuplanner.forecast.choose import choose
 from gpuplanner.forecast.decide import cost_curve, representatives, run_out
 from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores, score
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import MODELS, RULES
-from gpuplanner.forecast.reconcile import reconcile_to_pool
+from gpuplanner.forecast.reconcile import reconcile_mint, reconcile_to_pool
 from gpuplanner.forecast.result import ForecastResult, forecast_demand
 from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
@@ -21,12 +22,14 @@ __all__ = [
     "Backtest",
     "ForecastResult",
     "Judged",
+    "Progress",
     "affordable",
     "ahead_table",
     "backtest",
     "choose",
     "cost_curve",
     "coverage",
+    "expected_cpu_s",
     "fold_scores",
     "fold_table",
     "forecast_demand",
@@ -35,6 +38,7 @@ __all__ = [
     "mean_scores",
     "pinball",
     "realised",
+    "reconcile_mint",
     "reconcile_to_pool",
     "representatives",
     "run_out",

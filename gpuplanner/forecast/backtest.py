@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
-from time import process_time
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
+from gpuplanner.forecast.answers import Progress, between, in_turn, origin_answers, series_answers
 from gpuplanner.forecast.candidates import (
     CANDIDATES,
-    HOUR_OF_DAY,
     NEED_JOBS,
     RUN_OFF,
     RUN_OFF_MEDIAN,
     WITH_QUANTILES,
     Known,
-    hour_quantiles,
     usable_candidates,
 )
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
 from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, predict, rule_of
+from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
-
-CHUNK = 64
-"""Series whose paths are held at once."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +146,8 @@ def backtest(
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
     seed: int = 1,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> Backtest:
     """Forecast every series from several origins in its past.
 
@@ -178,6 +175,11 @@ def backtest(
         Spread the origins over the last half of the history, at hours that walk through the day.
     seed : int
         Of the sample paths.
+    workers : int
+        Processes that forecast. They change nothing of what is said; a program that asks for several must be one that
+        can be imported (``if __name__ == "__main__"``).
+    progress : callable, optional
+        Is told how many tasks of how many are done: series first, then origins.
 
     Returns
     -------
@@ -214,6 +216,7 @@ def backtest(
     scale = np.full(shape[:2], np.nan)
     unit, largest = (np.zeros((len(grid.ids), len(ends))) for _ in range(2))
     rules, usable = [], []
+    pasts: list[list[np.ndarray]] = [[] for _ in grid.ids]
     full = np.zeros((len(ends), len(grid.ids)), dtype=bool)
     allowed = np.zeros((len(ends), len(wanted), len(grid.ids)), dtype=bool)
     for row in range(len(grid.ids)):
@@ -236,19 +239,22 @@ def backtest(
                 continue
             actual[row, place] = grid.values[row, end + gap : end + gap + horizon]
             scale[row, place] = seasonal_scale(past, grid.season)
-            for model in (one for one in wanted if one not in NEED_JOBS):
-                clock = process_time()
-                mean, levels = say_alone(past, model, gap, horizon, grid)
-                predicted[model][row, place] = mean
+            pasts[row].append(past)
+    alone = [model for model in wanted if model not in NEED_JOBS]
+    tasks = [(past, alone, gap, horizon, grid.season, grid.week) for past in pasts]
+    for row, (said, took) in in_turn(series_answers, tasks, workers=workers, progress=progress):
+        places = np.flatnonzero(~np.isnan(actual[row, :, 0]))
+        for model in alone:
+            cpu_s[model] += took[model]
+            for at, (mean, levels) in zip(places, said[model], strict=True):
+                predicted[model][row, at] = mean
                 if model in quantiles:
-                    quantiles[model][row, place] = levels
-                cpu_s[model] += process_time() - clock
+                    quantiles[model][row, at] = levels
     if known and RUN_OFF in wanted:
-        for place, origin in enumerate(origins):
-            clock = process_time()
-            said = say_known(known, grid.ids, origin, gap, horizon, seed)
-            predicted[RUN_OFF][:, place], quantiles[RUN_OFF][:, place] = said
-            cpu_s[RUN_OFF] += process_time() - clock
+        asked = [(known, grid.ids, origin, gap, horizon, seed) for origin in origins]
+        for place, (drawn, spent) in in_turn(origin_answers, asked, workers=workers, progress=progress):
+            predicted[RUN_OFF][:, place], quantiles[RUN_OFF][:, place] = drawn
+            cpu_s[RUN_OFF] += spent
         for each in (predicted, quantiles):
             each[RUN_OFF][np.isnan(actual)] = np.nan
         if RUN_OFF_MEDIAN in wanted:
@@ -262,36 +268,6 @@ def backtest(
         grid, horizon, step, origins, tuple(usable), tuple(rules), actual, predicted, scale, spread, unit, largest,
         cap, allowed, full, gap, quantiles, seen, cpu_s,
     )  # fmt: skip
-
-
-def say_alone(
-    past: np.ndarray, model: str, gap: int, horizon: int, grid: SeriesGrid
-) -> tuple[np.ndarray, np.ndarray]:
-    """What a candidate says of one series that it sees alone: mean (horizon,), quantiles (horizon, n_levels)."""
-    if model == HOUR_OF_DAY:
-        if len(past) < grid.season:
-            return say_alone(past, NAIVE, gap, horizon, grid)
-        levels = hour_quantiles(past, gap + horizon, season=grid.season, week=grid.week)[gap:]
-        return levels[:, len(LEVELS) // 2], levels
-    mean = predict(past, model, gap + horizon, season=grid.season, week=grid.week)[gap:]
-    return mean, np.broadcast_to(mean[:, None], (horizon, len(LEVELS)))
-
-
-def say_known(
-    known: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """What sample paths say: mean (n_series, horizon), quantiles (n_series, horizon, n_levels)."""
-    means, levels = [], []
-    for first in range(0, len(ids), CHUNK):
-        paths = known.draws(ids[first : first + CHUNK], origin, gap + horizon, seed)[..., gap:]
-        means.append(paths.mean(axis=1))
-        levels.append(np.moveaxis(np.quantile(paths, LEVELS, axis=1), 0, -1))
-    return np.concatenate(means), np.concatenate(levels)
-
-
-def between(paths: tuple[np.ndarray, np.ndarray], median: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of what paths say and of the model Median."""
-    return (paths[0] + median) / 2, (paths[1] + median[..., None]) / 2
 
 
 def _as_seen(grid: SeriesGrid, known: Known, end: int) -> np.ndarray:

@@ -78,6 +78,17 @@ def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...],
     return tuple(kept), tuple(left)
 
 
+def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
+    """CPU seconds that so many forecasts with each of these candidates take, about.
+
+    Examples
+    --------
+    >>> expected_cpu_s(["Median", "AutoETS"], 100)
+    6.0
+    """
+    return round(sum(COST_S[model] for model in models) * forecasts, 6)
+
+
 def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> np.ndarray:
     """Quantiles of the same slot of the day over the last four weeks.
 

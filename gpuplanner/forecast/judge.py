@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpuplanner.forecast.backtest import Backtest, between, say_alone, say_known
+from gpuplanner.forecast.answers import between, say_alone, say_known
+from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.candidates import CANDIDATES, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
 from gpuplanner.forecast.choose import pick, relative, shrunk
 from gpuplanner.forecast.intervals import LEVELS
@@ -115,7 +116,14 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
         said = None
         if alone != RUN_OFF:
             each = [
-                say_alone(history[row][~np.isnan(history[row])], alone, test.gap, test.horizon, grid)
+                say_alone(
+                    history[row][~np.isnan(history[row])],
+                    alone,
+                    test.gap,
+                    test.horizon,
+                    grid.season,
+                    grid.week,
+                )
                 for row in rows
             ]
             said = np.array([one[0] for one in each]), np.array([one[1] for one in each])

@@ -8,7 +8,7 @@ from gpuplanner import plot
 from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
-from gpuplanner.study.future.rolling import Wanted
+from gpuplanner.study.future.gpus_wanted import Wanted
 
 
 def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:

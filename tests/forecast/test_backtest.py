@@ -66,3 +66,15 @@ def test_frame_lists_every_forecast(make_demand):
 def test_what_cannot_be_tested_is_refused(make_demand, options):
     with pytest.raises(SchemaError, match="horizon"):
         backtest(make_demand({"a/gpu": np.arange(100.0)}), **options)
+
+
+def test_processes_change_nothing(make_demand, daily_wave):
+    demand = make_demand({f"t{number}/gpu": daily_wave(number, 300) for number in range(5)})
+    told = []
+    options = {"horizon": 24, "windows": 3, "models": ("Naive", "WeeklyMean", "Median", "HourOfDay")}
+    one = backtest(demand, **options)
+    two = backtest(demand, **options, workers=2, progress=lambda done, total: told.append((done, total)))
+    for model, said in one.predicted.items():
+        assert said.tobytes() == two.predicted[model].tobytes()
+        assert one.said(model).tobytes() == two.said(model).tobytes()
+    assert told == [(done, 5) for done in range(1, 6)]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.forecast import reconcile_to_pool
-from gpuplanner.forecast.reconcile import VALUES
+from gpuplanner.forecast import reconcile_mint, reconcile_to_pool
+from gpuplanner.forecast.reconcile import VALUES, _shrunk_covariance
 from gpuplanner.schemas import Forecast, check
 
 NOW = pl.Series([0]).cast(pl.Datetime("us", "UTC"))[0]
@@ -61,3 +61,44 @@ def test_tenants_of_which_nothing_is_expected_share_equally():
 def test_different_profiles_are_refused(tenant, pool):
     with pytest.raises(SchemaError, match="same profiles and slots"):
         reconcile_to_pool(make_forecast({tenant: [1] * 8}), make_forecast({pool: [1] * 8}))
+
+
+def minimum_trace(base, covariance, whole):
+    """MinT by its other closed form: the constraint that the pool is the sum, and what breaks it given back."""
+    rule = np.array([-1.0 if number == whole else 1.0 for number in range(len(base))])[None]
+    gain = covariance @ rule.T @ np.linalg.inv(rule @ covariance @ rule.T)
+    return base - gain @ (rule @ base)
+
+
+@pytest.mark.parametrize("series", [2, 3, 7])
+def test_least_trace_agrees_with_its_other_closed_form(series):
+    rng = np.random.default_rng(series)
+    ids = [f"t{number}/gpu" for number in range(series - 1)] + ["all/gpu"]
+    said = rng.uniform(50, 90, series - 1)
+    means = {uid: [value] * 8 for uid, value in zip(ids, [*said, said.sum() + 9], strict=True)}
+    noise = np.linalg.cholesky(np.eye(series) + 0.5) @ rng.normal(size=(series, 200))
+    errors = dict(zip(ids, noise * rng.uniform(1, 5, (series, 1)), strict=True))
+    table = reconcile_mint(make_forecast(means), "all/gpu", errors)
+    ordered = table["unique_id"].to_list()
+    covariance = _shrunk_covariance(np.array([errors[uid] for uid in ordered]))
+    base = np.array([means[uid][0] for uid in ordered])
+    expected = minimum_trace(base, covariance, ordered.index("all/gpu"))
+    np.testing.assert_allclose(table["mean"].to_numpy(), expected)
+    assert table.filter(unique_id="all/gpu")["mean"].item() == pytest.approx(
+        table.filter(pl.col("unique_id") != "all/gpu")["mean"].sum()
+    )
+    again = reconcile_mint(table, "all/gpu", errors)
+    np.testing.assert_allclose(again.select(VALUES).to_numpy(), table.select(VALUES).to_numpy())
+
+
+def test_correlations_of_few_errors_are_drawn_towards_none_and_variances_kept():
+    rng = np.random.default_rng(3)
+    noise = np.linalg.cholesky([[4.0, 1.8], [1.8, 1.0]]) @ rng.normal(size=(2, 4000))
+    few, many = _shrunk_covariance(noise[:, :12]), _shrunk_covariance(noise)
+    assert abs(few[0, 1]) < abs(np.cov(noise[:, :12])[0, 1])
+    np.testing.assert_allclose(many, np.cov(noise), rtol=0.01)
+
+
+def test_a_pool_without_members_is_refused():
+    with pytest.raises(SchemaError, match="past errors of each"):
+        reconcile_mint(make_forecast({"all/gpu": [1.0] * 8}), "all/gpu", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from gpuplanner.demand import complete_until
 from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.rolling import ahead_of, laid_out, wanted
+from gpuplanner.study.future.announced import read_announced
+from gpuplanner.study.future.gpus_wanted import laid_out, wanted
+from gpuplanner.study.future.rolling import ahead_of
 from gpuplanner.study.past.history import load_trace
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
@@ -113,3 +116,104 @@ def test_what_runs_is_counted_and_what_is_left_of_it_estimated():
     assert told["gpus"].sum() == pytest.approx(runs["gpus"].sum())
     assert told["jobs"].sum() == runs.height
     assert (told["remaining_q50_h"] < told["remaining_q90_h"]).all()
+
+
+def released(seed, *, effect):
+    """Jobs of eight weeks with 14 release days at random, on which so many times the jobs come."""
+    rng = np.random.default_rng(seed)
+    days = sorted(rng.choice(np.arange(10, 55), 14, replace=False).tolist())
+    rate = np.full(56 * 24, 4.0)
+    for day in days:
+        rate[24 * day : 24 * day + 24] *= effect
+    submit = np.repeat(np.arange(len(rate)), rng.poisson(rate)) + 0.0
+    run = rng.exponential(2.0, len(submit))
+    begin = datetime(2026, 1, 5, tzinfo=UTC)
+    hours = [begin + timedelta(hours=hour) for hour in submit]
+    jobs = pl.DataFrame(
+        {
+            "job_id": np.arange(len(submit)).astype(str),
+            "attempt": 1,
+            "tenant": "a",
+            "submit_time": hours,
+            "start_time": hours,
+            "end_time": [start + timedelta(hours=hour) for start, hour in zip(hours, run, strict=True)],
+            "state": "COMPLETED",
+            "gpus": 1.0,
+        }
+    )
+    first = [begin + timedelta(days=day) for day in days]
+    calendar = pl.DataFrame(
+        {"kind": "release", "start_time": first, "end_time": [day + timedelta(days=1) for day in first]}
+    )
+    return jobs, calendar, begin, [day for day in days if day > 34]
+
+
+@pytest.mark.parametrize(("effect", "most"), [(3.0, 0.75), (1.0, 1.05)])
+def test_a_calendar_helps_where_it_says_something_and_harms_nowhere(effect, most):
+    error = {True: [], False: []}
+    for seed in range(3):
+        jobs, calendar, begin, days = released(seed, effect=effect)
+        wide = laid_out(jobs, trace_end=begin + timedelta(days=56), at=begin + timedelta(days=56))
+        for day in days:
+            at = begin + timedelta(days=day)
+            for told in error:
+                known = laid_out(jobs, trace_end=at, at=at, calendar=calendar if told else None).known
+                drawn = np.median(known.draws(["a/gpu"], 24 * day, 24, seed=1)[0], axis=0)
+                actual = wide.values[0, 24 * day : 24 * day + 24]
+                error[told].append(np.abs(actual - drawn).mean())
+    assert np.mean(error[True]) <= most * np.mean(error[False])
+
+
+def test_announced_jobs_come_on_top_of_every_forecast_and_path():
+    at = datetime(2026, 2, 25, tzinfo=UTC)
+    source = wanted(Scenario(), at=at)
+    known = next(uid for uid in source.ids if uid != source.whole)
+    start, end = at + timedelta(hours=2), at + timedelta(hours=5)
+    jobs = pl.DataFrame(
+        {
+            "tenant": [known.rpartition("/")[0], "newcomers"],
+            "start_time": [start, start],
+            "end_time": [end, end],
+            "gpus": [8.0, 4.0],
+        }
+    )
+    more = replace(source, announced=jobs)
+    options = {"horizon": 8, "gap": 0, "price": 5.0, "models": FAST}
+    before, after = ahead_of(source, **options)[1], ahead_of(more, **options)[1]
+    for name in ("mean", "q05", "q95"):
+        gained = after.with_columns(gained=after[name] - before[name]).filter(pl.col("gained") > 1e-9)
+        told = {uid: part["gained"].round(6).to_list() for (uid,), part in gained.group_by("unique_id")}
+        assert told == {known: [8.0] * 3, source.whole: [12.0] * 3}
+    paths = more.paths(8, 0, 1)["y"] - source.paths(8, 0, 1)["y"]
+    assert paths.sum() == pytest.approx(200 * (3 * 8 + 3 * 12))
+
+
+def test_least_trace_makes_forecasts_of_tenants_add_up():
+    source = wanted(Scenario(), at=datetime(2026, 2, 25, tzinfo=UTC))
+    options = {"horizon": 6, "gap": 0, "price": 5.0, "models": FAST, "with_known": False}
+    for sums in ("mint", "top"):
+        table = ahead_of(source, **options, sums=sums)[1]
+        parts = (
+            table.filter(pl.col("unique_id") != source.whole)
+            .group_by("ds")
+            .agg(pl.col("mean").sum())
+            .sort("ds")
+        )
+        whole = table.filter(unique_id=source.whole)["mean"].to_numpy()
+        np.testing.assert_allclose(parts["mean"].to_numpy(), whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("tenant,start_time,end_time\na,2026-02-01T00:00Z,2026-02-02T00:00Z", "gpus"),
+        ("tenant,start_time,end_time,gpus\na,2026-02-01T00:00:00,2026-02-02T00:00:00,1", "zone"),
+        ("tenant,start_time,end_time,gpus\na,2026-02-03T00:00:00Z,2026-02-02T00:00:00Z,1", "after its start"),
+        ("tenant,start_time,end_time,gpus\na,2026-02-01T00:00:00Z,2026-02-02T00:00:00Z,-1", "above 0"),
+    ],
+)
+def test_what_is_announced_badly_is_refused(tmp_path, text, fault):
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=fault):
+        read_announced(path)

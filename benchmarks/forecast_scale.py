@@ -1,0 +1,81 @@
+"""CPU, time and memory of the backtest on many series: ``python benchmarks/forecast_scale.py 100 --workers 2``.
+
+Tenants of made-up jobs, 90 days by the hour, eight origins, the default candidates of ``forecast --backtest``;
+``--fast`` leaves out those that smooth, which cost most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.forecast import affordable, fold_scores, mean_scores
+from gpuplanner.study.future.gpus_wanted import laid_out
+from gpuplanner.study.future.rolling import rolling
+
+START = datetime(2026, 1, 5, tzinfo=UTC)
+DAYS, FOLDS, HORIZON, GAP = 90, 8, 24, 6
+JOBS_A_DAY = 12
+FAST = ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "HourOfDay")
+
+
+def made_up(tenants: int, seed: int = 1) -> pl.DataFrame:
+    """Jobs that come with the day and last from minutes to days."""
+    rng = np.random.default_rng(seed)
+    count = tenants * DAYS * JOBS_A_DAY
+    day, hour = rng.integers(0, DAYS, count), rng.normal(14, 4, count) % 24
+    submit = [START + timedelta(hours=float(one)) for one in 24 * day + hour]
+    run = np.exp(rng.normal(np.log(1.5), 1.3, count))
+    end = [begin + timedelta(hours=float(one)) for begin, one in zip(submit, run, strict=True)]
+    over = np.array(end) <= START + timedelta(days=DAYS)
+    return pl.DataFrame(
+        {
+            "job_id": np.arange(count).astype(str),
+            "attempt": 1,
+            "tenant": np.char.add("t", np.char.zfill(rng.integers(0, tenants, count).astype(str), 4)),
+            "submit_time": submit,
+            "start_time": submit,
+            "end_time": [one if done else None for one, done in zip(end, over, strict=True)],
+            "state": np.where(over, "COMPLETED", "RUNNING"),
+            "gpus": rng.choice([1.0, 2.0, 4.0, 8.0], count, p=[0.6, 0.2, 0.1, 0.1]),
+        }
+    )
+
+
+def used() -> float:
+    """CPU seconds of this process and of those that it began."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("series", type=int, nargs="?", default=100)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--fast", action="store_true")
+    asked = parser.parse_args()
+    source = laid_out(made_up(asked.series), trace_end=START + timedelta(days=DAYS))
+    models = FAST if asked.fast else affordable(0.5, FOLDS)[0]
+    began, cpu = time.perf_counter(), used()
+    judged = rolling(
+        source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=models, price=10.0, with_known=not asked.fast,
+        workers=asked.workers,
+    )  # fmt: skip
+    scores = fold_scores(judged)
+    peak = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(mean_scores(scores).select("model", "mase", "coverage_90", "cpu_s"))
+    print({name: round(value, 1) for name, value in judged.test.cpu_s.items()})
+    print(
+        f"{len(source.ids)} series, {source.slots} hours, {asked.workers} processes: {used() - cpu:.0f} CPU s, "
+        f"{time.perf_counter() - began:.0f} s, at most {peak / 2**20:.2f} GiB (largest child counted once)"
+    )
+
+
+if __name__ == "__main__":
+    main()
