@@ -143,6 +143,10 @@ def report(
     time_limit: TimeLimit = None,
     tz: Tz = None,
     currency: Currency = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Parquet of past forecasts: the page says how they did, and this one is added."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -159,7 +163,7 @@ def report(
     )
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
-    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data])
+    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)
 
 
 @app.command()
@@ -203,14 +207,21 @@ def notebook(
     os.execv(sys.executable, arguments)
 
 
-def _report(asked: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequence[str] = ()) -> None:
+def _report(
+    asked: Scenario,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    inputs: Sequence[str] = (),
+    ledger: Path | None = None,
+) -> None:
     from gpuplanner.report.render import write_report
 
     if not quiet:
         say(
             f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
         )
-    study = write_report(asked, out, inputs=inputs)
+    study = write_report(asked, out, inputs=inputs, ledger=ledger)
     if as_json:
         put(study.to_json())
     else:

@@ -1,5 +1,6 @@
 """Demand: jobs to series of concurrent instances by tenant and profile, and to sample paths of what will be wanted."""
 
+from gpuplanner.demand.changes import change_points
 from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time, remaining_while_busy
 from gpuplanner.demand.record import complete_until
 from gpuplanner.demand.run_times import impute_run_times
@@ -13,6 +14,7 @@ __all__ = [
     "POOL",
     "Hazards",
     "RunOff",
+    "change_points",
     "complete_until",
     "demand_series",
     "excluded",

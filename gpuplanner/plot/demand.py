@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
+from gpuplanner.demand import change_points
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.plot import prepare, theme
 
 OBSERVED, FORECAST = "observed", "forecast"
 RUNNING, COMING = "still running", "to come"
+SIDES = ("before", "after")
 INTERVAL = "5 % to 95 % quantile"
 
 # Coarser and coarser means, until the rows of all panels fit into one chart.
@@ -35,7 +37,8 @@ def plot_demand(
 
     Series that share a panel are added up. Quantiles are added too: the band is then that of series which
     rise and fall together, which is wider than the band of their sum. History is shown as means over as many
-    hours as keep the chart small; the axis says how many.
+    hours as keep the chart small; the axis says how many. Upright lines mark days on which the level of a panel changed
+    (:func:`gpuplanner.demand.change_points`, over the whole history).
 
     Parameters
     ----------
@@ -81,7 +84,8 @@ def plot_demand(
     step_h = _slot_hours(history)
     hours = next((h for h in _BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _BIN_HOURS[-1])
     binned = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
-    rows = pl.concat([binned, future], how="diagonal").sort(
+    changed = _changed(demand, by, panels, begin)  # type: ignore[arg-type]
+    rows = pl.concat([binned, future, changed], how="diagonal").sort(
         "panel", "kind", "ds", descending=[False, True, False]
     )
     chart = _panels(rows, panels, title=title, hours=hours, unit=unit)
@@ -296,12 +300,16 @@ def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int, un
         alt.Tooltip("kind:N", title="kind"),
         alt.Tooltip("y:Q", title=unit, format=",.2f"),
     ]
-    lines = data.mark_line(strokeWidth=1.6).encode(
-        x=x,
-        y=y,
-        color=alt.Color("kind:N", title=None, legend=legend, scale=theme.scale(colours, kinds)),
-        strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend, scale=dashes),
-        tooltip=hover,
+    lines = (
+        data.transform_filter("isValid(datum.y)")
+        .mark_line(strokeWidth=1.6)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("kind:N", title=None, legend=legend, scale=theme.scale(colours, kinds)),
+            strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend, scale=dashes),
+            tooltip=hover,
+        )
     )
     layers: list[alt.Chart] = [lines]
     if "low" in rows.columns:
@@ -310,6 +318,10 @@ def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int, un
         band = data.mark_area(opacity=0.3).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", fill=fill)
         known = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL}'")
         layers.insert(0, known)
+    if "change" in rows.columns:
+        marks = data.transform_filter("isValid(datum.change)").mark_rule(color=theme.INK, strokeDash=[2, 2])
+        said = [alt.Tooltip("at:N", title="UTC"), alt.Tooltip("change:N", title="new level")]
+        layers.append(marks.encode(x=x, tooltip=said))
     layered = alt.layer(*layers, data=prepare.to_data(rows, where="plot_demand")).properties(height=150)
     facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
     chart: ChartType = facets.resolve_scale(y="independent")
@@ -339,6 +351,24 @@ def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels
         .agg(y=pl.col("mean").sum(), low=pl.col("q05").sum(), high=pl.col("q95").sum())
         .with_columns(kind=pl.lit(FORECAST))
     )
+
+
+def _changed(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) -> pl.DataFrame:
+    """Rows ``panel, ds, change`` for every change of level that the chart shows."""
+    found = []
+    for panel in panels:
+        total = demand.filter(pl.col(by) == panel).group_by("ds").agg(pl.col("y").sum())
+        found.append(
+            change_points(total)
+            .filter(pl.col("ds") > begin)
+            .select(
+                panel=pl.lit(panel),
+                ds="ds",
+                change=pl.format("{} to {}", *(pl.col(one).round(1) for one in SIDES)),
+            )
+        )
+    table = pl.concat(found)
+    return table if table.height else pl.DataFrame()
 
 
 def _largest(demand: pl.DataFrame, by: str, top: int) -> list[str]:

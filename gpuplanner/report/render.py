@@ -11,15 +11,17 @@ from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examples, message
-from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json
+from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
+from gpuplanner.report.forecast_record import forecast_record
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.tearsheet.headline import one_sentence
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
+from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.handover import export_files, notes, write_study_workbook
 
@@ -35,7 +37,12 @@ MARK = Mark(
 
 
 def write_report(
-    scenario: Scenario, out: str | Path, *, notebook: Path | None = None, inputs: Iterable[str | Path] = ()
+    scenario: Scenario,
+    out: str | Path,
+    *,
+    notebook: Path | None = None,
+    inputs: Iterable[str | Path] = (),
+    ledger: Path | None = None,
 ) -> Study:
     """Evaluate a scenario and write its report folder in one step.
 
@@ -53,6 +60,9 @@ def write_report(
         Another report notebook with the parameter ``scenario_path``.
     inputs : iterable of str or Path
         Files that the scenario came from: none of them may be among those that are replaced.
+    ledger : Path, optional
+        Parquet file of what reports forecast and what came (:mod:`gpuplanner.study.forecast_ledger`): the page
+        says how earlier forecasts did, and this one is written down once the report stands.
 
     Returns
     -------
@@ -66,6 +76,7 @@ def write_report(
     """
     out = Path(out)
     check_options(scenario)
+    told = None if ledger is None else read_ledger(ledger)
     for name, extra in NEEDED.items():
         import_optional(name, extra=extra)
     with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
@@ -79,7 +90,8 @@ def write_report(
             {"scenario_path": str(folder / "scenario.yaml")},
             keep=out.with_suffix(".failed.ipynb"),
         )
-        body = page_body(executed)
+        told = None if told is None else remember(told, study)
+        body = page_body(executed) + ("" if told is None else forecast_record(told).html)
         page = render_page(
             body,
             title=f"GPU report: {scenario.name}",
@@ -101,6 +113,8 @@ def write_report(
             (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "export" / name).write_text(text, encoding="utf-8")
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+    if ledger is not None and told is not None:
+        write_atomically(ledger, told.write_parquet)
     return study
 
 

@@ -1,0 +1,119 @@
+"""What each report forecast and what came of it: a small Parquet file that grows by a month a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.demand import POOL
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.study.future.outlook import at_quantile
+from gpuplanner.study.study import Study
+
+KEY = ["unique_id", "cutoff", "ds"]
+SCHEMA: dict[str, Any] = {
+    "unique_id": pl.String,
+    "cutoff": pl.Datetime("us", "UTC"),
+    "ds": pl.Datetime("us", "UTC"),
+    "model": pl.String,
+    **dict.fromkeys(("q05", "q50", "q95", "planned", "last_value", "price", "y"), pl.Float64),
+}
+"""``planned`` is the demand at the scenario's quantile, ``last_value`` what the naive forecast says, ``price`` that of
+a unit short in units planned, and ``y`` what came: null until a later report has seen the slot."""
+
+
+def read_ledger(path: str | Path) -> pl.DataFrame:
+    """Open a ledger of forecasts; one that does not exist is empty.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is not one.
+    """
+    place = Path(path)
+    if not place.exists():
+        return pl.DataFrame(schema=SCHEMA)
+    try:
+        return pl.read_parquet(place).select(list(SCHEMA)).cast(SCHEMA)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        expected = f"a ledger of forecasts with {', '.join(SCHEMA)}"
+        text = message(str(place), expected, str(error).splitlines()[0], "Name another file.")
+        raise ScenarioError(text) from None
+
+
+def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """Write down what a study forecasts for the pool, and what came of what was forecast before.
+
+    What was once said of a slot stands: a study of the same month changes nothing of it.
+
+    Parameters
+    ----------
+    ledger : polars.DataFrame
+        From :func:`read_ledger`.
+    study : Study
+
+    Returns
+    -------
+    polars.DataFrame
+        The same with more rows, sorted by series, cutoff and slot.
+    """
+    if study.plan is None:
+        return ledger
+    of_pool = pl.col("unique_id").str.starts_with(f"{POOL}/")
+    past = study.tables["demand"].filter(of_pool)
+    last = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
+    forecast = study.tables["forecast"].filter(of_pool)
+    planned = at_quantile(forecast, study.scenario.quantile).rename({"y": "planned"})
+    new = (
+        forecast.join(planned, on=["unique_id", "ds"])
+        .join(last, on="unique_id")
+        .with_columns(price=pl.lit(study.scenario.unmet_price), y=pl.lit(None))
+        .select(list(SCHEMA))
+        .cast(SCHEMA)
+    )
+    came = past.select("unique_id", "ds", came="y")
+    return (
+        pl.concat([ledger, new])
+        .unique(KEY, keep="first", maintain_order=True)
+        .join(came, on=["unique_id", "ds"], how="left")
+        .with_columns(y=pl.coalesce("y", "came"))
+        .select(list(SCHEMA))
+        .sort(KEY)
+    )
+
+
+def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
+    """How good each past forecast was, by its cutoff, over the slots that have come since.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``cutoff``, ``slots``, ``mae`` of the median and ``naive_mae`` of the last value [instances], ``coverage_90``;
+        ``cost`` of what was planned and ``naive_cost`` of planning for the last value, in prices of a unit planned,
+        per unit needed.
+
+    Examples
+    --------
+    >>> record_of(pl.DataFrame(schema=SCHEMA)).height
+    0
+    """
+    known = ledger.filter(pl.col("y").is_not_null())
+
+    def cost(plan: str) -> pl.Expr:
+        short = (pl.col("y") - pl.col(plan)).clip(lower_bound=0.0)
+        return (pl.col(plan) + pl.col("price") * short).sum() / pl.col("y").sum()
+
+    return (
+        known.group_by("cutoff")
+        .agg(
+            slots=pl.col("ds").n_unique(),
+            mae=(pl.col("y") - pl.col("q50")).abs().mean(),
+            naive_mae=(pl.col("y") - pl.col("last_value")).abs().mean(),
+            coverage_90=pl.col("y").is_between("q05", "q95").mean(),
+            cost=cost("planned"),
+            naive_cost=cost("last_value"),
+        )
+        .sort("cutoff")
+    )

@@ -1,0 +1,61 @@
+"""Changes of level: found where they are, none in noise, as a search over all partitions finds them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import combinations, pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.demand import change_points
+from gpuplanner.demand.changes import PENALTY, SHORTEST_DAYS, _pelt
+
+
+def days_of(values):
+    begin = datetime(2026, 1, 5, tzinfo=UTC)
+    ds = [begin + timedelta(hours=hour) for hour in range(len(values))]
+    return pl.DataFrame({"ds": ds, "y": values})
+
+
+def partition_cost(values, cuts, noise):
+    edges = [0, *cuts, len(values)]
+    parts = [values[low:high] / noise for low, high in pairwise(edges)]
+    return sum(((part - part.mean()) ** 2).sum() for part in parts) + PENALTY * np.log(len(values)) * len(
+        cuts
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_other_partition_costs_less(seed):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(0, 1, 18) + np.repeat(rng.normal(0, 4, 3), 6)
+    noise = np.median(np.abs(np.diff(values))) / (0.6745 * np.sqrt(2))
+    brute = min(
+        partition_cost(values, cuts, noise)
+        for count in range(5)
+        for cuts in combinations(range(SHORTEST_DAYS, 18 - SHORTEST_DAYS + 1), count)
+        if all(high - low >= SHORTEST_DAYS for low, high in pairwise(cuts))
+    )
+    assert partition_cost(values, _pelt(values), noise) == pytest.approx(brute)
+
+
+def test_a_new_level_is_dated_and_weekends_are_none():
+    rng = np.random.default_rng(1)
+    hour = np.arange(56 * 24)
+    weekend = np.where(hour // 24 % 7 >= 5, 0.5, 1.0)
+    wave = 20 * weekend * (1 + 0.5 * np.sin(hour * 2 * np.pi / 24)) + rng.normal(0, 1, len(hour))
+    assert change_points(days_of(wave)).is_empty()
+    moved = wave + np.where(hour >= 30 * 24, 25.0, 0.0)
+    found = change_points(days_of(moved))
+    assert found["ds"].to_list() == [datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=30)]
+    assert (found["after"] - found["before"]).item() == pytest.approx(25, abs=2)
+
+
+def test_noise_has_hardly_any_levels_and_little_or_nothing_none():
+    rng = np.random.default_rng(2)
+    found = [change_points(days_of(rng.normal(50, 5, 60 * 24))).height for _ in range(20)]
+    assert sum(found) <= 1
+    for values in (np.zeros(500), np.full(500, 3.0), np.ones(30)):
+        assert change_points(days_of(values)).is_empty()

@@ -1,0 +1,61 @@
+"""The ledger of forecasts: what was said stands, what came is filled in, and errors are those of a count by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.report.forecast_record import forecast_record
+from gpuplanner.study.forecast_ledger import SCHEMA, read_ledger, record_of, remember
+
+EMPTY = pl.DataFrame(schema=SCHEMA)
+
+
+def a_week_later(study):
+    """A study whose demand goes on for a week as twice what was forecast, and whose forecast follows that."""
+    tables = dict(study.tables)
+    told = tables["forecast"].filter(pl.col("unique_id").str.starts_with("all/"))
+    kinds = tables["demand"].select("unique_id", "tenant", "profile").unique()
+    came = told.select("unique_id", "ds", y=2 * pl.col("q50")).join(kinds, on="unique_id")
+    tables["demand"] = pl.concat([tables["demand"], came], how="diagonal_relaxed").sort("unique_id", "ds")
+    week = timedelta(days=7)
+    tables["forecast"] = tables["forecast"].with_columns(pl.col("ds", "cutoff") + week)
+    return replace(study, tables=tables)
+
+
+def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_path):
+    first = remember(EMPTY, study)
+    assert first.height > 0
+    assert first["y"].null_count() == first.height
+    assert record_of(first).is_empty()
+    assert "a later report says" in forecast_record(first).html
+    assert remember(first, study).equals(first)  # the same month again
+
+    path = tmp_path / "forecasts.parquet"
+    first.write_parquet(path)
+    both = remember(read_ledger(path), a_week_later(study))
+    assert (
+        both.select(*SCHEMA).filter(pl.col("cutoff") == first["cutoff"][0]).drop("y").equals(first.drop("y"))
+    )
+    row = record_of(both).row(0, named=True)
+    assert record_of(both).height == 1  # of the second forecast nothing has come
+    y, median = 2 * first["q50"].to_numpy(), first["q50"].to_numpy()
+    planned, last = first["planned"].to_numpy(), first["last_value"].to_numpy()
+    price = study.scenario.unmet_price
+    assert row["mae"] == pytest.approx(np.abs(y - median).mean())
+    assert row["naive_mae"] == pytest.approx(np.abs(y - last).mean())
+    assert row["cost"] == pytest.approx((planned + price * np.maximum(y - planned, 0)).sum() / y.sum())
+    assert row["naive_cost"] == pytest.approx((last + price * np.maximum(y - last, 0)).sum() / y.sum())
+    assert f"{row['cost']:.2f} per instance" in forecast_record(both).html
+
+
+def test_what_is_no_ledger_is_refused(tmp_path):
+    path = tmp_path / "other.parquet"
+    pl.DataFrame({"a": [1]}).write_parquet(path)
+    with pytest.raises(ScenarioError, match="a ledger of forecasts"):
+        read_ledger(path)
