@@ -50,12 +50,10 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
-    "plan: one that holds under several forecasts, one that rolls on, and the order of its drains": (
+    "plan: one that rolls on, and the order of its drains": (
         "planner/numbered/transition: transition",
         "planner/online: roll",
         "planner/online: stretch",
-        "planner/robust: RobustPlans",
-        "planner/robust: robust",
     ),
     "size: how fast a job is on a slice": (
         "plot/speed: plot_speed_accuracy",

@@ -22,7 +22,7 @@ from gpuplanner.cli.services import (
     service_files,
     size_services,
 )
-from gpuplanner.cli.show import show
+from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +60,12 @@ def plan(
     work_limit: Annotated[
         int | None, typer.Option("--work-limit", min=1, help="Most models solved: the same on any machine.")
     ] = None,
+    paths: Annotated[
+        int | None,
+        typer.Option(
+            "--robust", min=1, max=50, help="Plan for so many sample paths; the least expected cost wins."
+        ),
+    ] = None,
     seed: Seed = None,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -76,7 +82,7 @@ def plan(
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, plan_to_json
     from gpuplanner.study.equal_service.promise import promise
-    from gpuplanner.study.future.plans import plan_view
+    from gpuplanner.study.future.plans import Planned, plan_view, robust_view
     from gpuplanner.study.past.history import history
 
     files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
@@ -104,7 +110,18 @@ def plan(
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
     fleet = history(asked).fleet
     fleet.require_board("plan")
-    planned = plan_view(asked, "rightsized", **how)
+    if paths is None:
+        planned = plan_view(asked, "rightsized", **how)
+    else:
+        weighed = robust_view(asked, most=paths, method=how["method"])
+        best = weighed.least_expected_cost
+        planned = Planned(weighed.problems[best], weighed.plans[best])
+        if not as_json:
+            show_frame(
+                weighed.summary.sort("expected_cost"),
+                as_json=False,
+                title=f"plans under {paths} paths; {best} costs least",
+            )
     found = planned.plan
     if out is not None:
         text = plan_to_json(found, planned.problem)

@@ -4,13 +4,14 @@ from gpuplanner.demand.changes import change_points
 from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time, remaining_while_busy
 from gpuplanner.demand.record import complete_until
 from gpuplanner.demand.run_times import impute_run_times
-from gpuplanner.demand.runoff import RunOff, run_off
+from gpuplanner.demand.runoff import PATHS, RunOff, run_off
 from gpuplanner.demand.series import CLOCKS, demand_series, excluded
 from gpuplanner.demand.spans import occupancy
 from gpuplanner.demand.summary import POOL, pool, weekly
 
 __all__ = [
     "CLOCKS",
+    "PATHS",
     "POOL",
     "Hazards",
     "RunOff",

@@ -32,11 +32,14 @@ class RobustPlans:
         ``regret``, cost above the best known, and ``regret_fraction``, the same as a share of it.
     summary : polars.DataFrame
         One row for each plan: ``plan``, ``expected_cost``, ``worst_cost``, ``worst_regret``.
+    problems : dict of str to PlanProblem
+        What each plan was made for.
     """
 
     plans: dict[str, Plan]
     table: pl.DataFrame
     summary: pl.DataFrame
+    problems: dict[str, PlanProblem]
 
     @property
     def least_expected_cost(self) -> str:
@@ -143,7 +146,7 @@ def robust(
             worst_regret=pl.col("regret").max(),
         )
     )
-    return RobustPlans(plans, table, summary)
+    return RobustPlans(plans, table, summary, problems)
 
 
 def _table(plans: Mapping[str, Plan], problems: Mapping[str, PlanProblem]) -> pl.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -13,13 +12,21 @@ from gpuplanner.study.future.outlook import at_quantile
 from gpuplanner.study.study import Study
 
 KEY = ["unique_id", "cutoff", "ds"]
-SCHEMA: dict[str, Any] = {
-    "unique_id": pl.String,
-    "cutoff": pl.Datetime("us", "UTC"),
-    "ds": pl.Datetime("us", "UTC"),
-    "model": pl.String,
-    **dict.fromkeys(("q05", "q50", "q95", "planned", "last_value", "price", "y"), pl.Float64),
-}
+SCHEMA = pl.Schema(
+    {
+        "unique_id": pl.String(),
+        "cutoff": pl.Datetime("us", "UTC"),
+        "ds": pl.Datetime("us", "UTC"),
+        "model": pl.String(),
+        "q05": pl.Float64(),
+        "q50": pl.Float64(),
+        "q95": pl.Float64(),
+        "planned": pl.Float64(),
+        "last_value": pl.Float64(),
+        "price": pl.Float64(),
+        "y": pl.Float64(),
+    }
+)
 """``planned`` is the demand at the scenario's quantile, ``last_value`` what the naive forecast says, ``price`` that of
 a unit short in units planned, and ``y`` what came: null until a later report has seen the slot."""
 

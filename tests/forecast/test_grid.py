@@ -50,3 +50,27 @@ def test_faults_are_named(make_demand):
     )
     with pytest.raises(SchemaError, match="off the grid"):
         as_grid(uneven)
+
+
+def test_a_coarser_series_beside_a_finer_one_is_filled_and_counted(make_demand):
+    fine, coarse = (
+        make_demand({"a/gpu": [1, 2, 3, 4, 5]}),
+        make_demand({"b/gpu": [6, 7, 8]}, timedelta(hours=2)),
+    )
+    grid = as_grid(pl.concat([fine, coarse]))
+    np.testing.assert_array_equal(grid.values[1], [6, 6, 7, 7, 8])
+    assert (grid.slot, grid.filled) == (timedelta(hours=1), (0, 2))
+
+
+def test_a_change_to_summer_time_is_no_gap_and_no_double_hour(make_demand):
+    night = make_demand({"a/gpu": np.arange(48.0)}).with_columns(
+        pl.col("ds").dt.offset_by("243d")
+    )  # to 2026-10-03
+    for days in (-190, 22):  # around the last Sundays of March and October
+        utc = night.with_columns(pl.col("ds").dt.offset_by(f"{days}d"))
+        local = utc.with_columns(pl.col("ds").dt.convert_time_zone("Europe/Berlin"))
+        assert local["ds"].dt.hour().to_list() != utc["ds"].dt.hour().to_list()
+        one, other = as_grid(local), as_grid(utc)
+        assert one.filled == (0,)
+        assert one.start == other.start
+        np.testing.assert_array_equal(one.values, other.values)

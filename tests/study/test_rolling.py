@@ -217,3 +217,28 @@ def test_what_is_announced_badly_is_refused(tmp_path, text, fault):
     path.write_text(text)
     with pytest.raises(ScenarioError, match=fault):
         read_announced(path)
+
+
+def test_a_clock_that_jumped_does_not_stretch_the_series():
+    jobs = load_trace("sample").jobs
+    early = jobs.head(2).with_columns(
+        pl.col("submit_time", "start_time", "end_time").dt.offset_by("-40y"),
+        job_id=pl.format("old{}", "job_id"),
+    )
+    late = jobs.head(1).with_columns(
+        submit_time=pl.lit(datetime(2088, 1, 1, tzinfo=UTC)), job_id=pl.lit("new")
+    )
+    right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([early, jobs, late])))
+    assert wrong.start == right.start
+    np.testing.assert_array_equal(wrong.values, right.values)
+    assert "2 submission(s) lie more than 56 days before the next" in wrong.remarks[0]
+
+
+def test_jobs_that_end_before_they_start_count_nothing():
+    jobs = load_trace("sample").jobs
+    odd = jobs.head(50).with_columns(
+        end_time=pl.col("start_time") - pl.duration(hours=5), job_id=pl.format("x{}", "job_id")
+    )
+    right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([jobs, odd])))
+    np.testing.assert_allclose(wrong.values, right.values, atol=1e-9)
+    assert np.isfinite(wrong.known.draws(wrong.ids, wrong.slots, 24, 1)).all()

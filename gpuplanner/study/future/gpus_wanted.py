@@ -21,6 +21,9 @@ from gpuplanner.study.future.announced import gpus_announced, hours_of
 from gpuplanner.study.past.history import end_of, grouped, history, load_trace
 from gpuplanner.units import HOURS_PER_WEEK
 
+SILENCE = timedelta(days=56)
+"""Nothing that came before so long a silence says what comes next."""
+
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
@@ -270,7 +273,13 @@ def laid_out(
             )
     jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
     slot = timedelta(hours=slot_hours)
-    start = end if jobs.is_empty() else _floor(jobs.select(pl.col("submit_time").min()).item(), slot)
+    start, before = _begin(jobs, end)
+    start = _floor(start, slot)
+    if before:
+        remarks += (
+            f"{before:,} submission(s) lie more than {SILENCE.days} days before the next: series begin behind them, "
+            f"at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
+        )
     slots = (end - start) // slot
     if slots < 2:
         text = message(
@@ -287,6 +296,16 @@ def laid_out(
     )  # fmt: skip
     ids = (*known.names, *known.totals)
     return Wanted(start, slots, slot_hours, ids, known, known.seen(ids, slots), {}, remarks)
+
+
+def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
+    """First submission behind the last long silence, and how many lie before it, by a wrong clock or in another age."""
+    times = jobs["submit_time"].sort()
+    if times.is_empty():
+        return end, 0
+    silent = (times.diff() > SILENCE).arg_true()
+    before = int(silent[-1]) if len(silent) else 0
+    return times[before], before
 
 
 def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -9,7 +10,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, RunOff, demand_series, excluded, pool, run_off
+from gpuplanner.demand import PATHS, POOL, RunOff, demand_series, excluded, pool, run_off
 from gpuplanner.forecast import ForecastResult, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -168,6 +169,27 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     running, coming = known.parts([POOL], origin, steps, scenario.seed)
     still = float(running[0, :, -1].mean())
     return Tomorrow(noon, still + float(coming[0, :, -1].mean()), still)
+
+
+def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
+    """Sample paths of right-sized demand over the horizon, from what runs and what will come.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n_paths, n_tenants, n_profiles, n_slots)
+        Instances; all series of a path come from the same blocks of the past.
+    """
+    past = history(scenario)
+    jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
+    known = _known(jobs, past, scenario.slot_hours)
+    origin = (past.plan_start - past.recent) // timedelta(hours=scenario.slot_hours)
+    ids = [f"{tenant}/{profile}" for tenant in tenants for profile in profiles]
+    asked = [uid for uid in ids if uid in known.names]
+    steps = scenario.horizon_slots
+    drawn = dict(zip(asked, known.draws(asked, origin, steps, scenario.seed), strict=True))
+    none = np.zeros((PATHS, steps))
+    every = np.stack([drawn.get(uid, none) for uid in ids])
+    return np.moveaxis(every.reshape(len(tenants), len(profiles), PATHS, steps), 2, 0)
 
 
 @stage(*_PAST, *_GRID)

@@ -9,11 +9,22 @@ import polars as pl
 
 from gpuplanner.demand import remaining_while_busy
 from gpuplanner.errors import require_sound
+from gpuplanner.forecast import representatives
 from gpuplanner.hardware.seconds import known_seconds
-from gpuplanner.planner import Limits, Plan, PlanProblem, StatePrices, assign, plan, verify
+from gpuplanner.planner import (
+    Limits,
+    Plan,
+    PlanProblem,
+    RobustPlans,
+    StatePrices,
+    assign,
+    plan,
+    robust,
+    verify,
+)
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
+from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang, paths_of
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -136,6 +147,44 @@ def plan_view(
 def planned_calendar(scenario: Scenario) -> Planned:
     """Layouts over time for the right-sized demand of the forecast."""
     return plan_view(scenario, "rightsized", "milp")
+
+
+def robust_view(scenario: Scenario, *, most: int = 20, method: str = "auto") -> RobustPlans:
+    """Plan right-sized demand for a few sample paths that stand for all, and weigh every plan under each of them.
+
+    The plans for the scenario's quantile of the forecast (``forecast q90`` or the like) and of all paths (``all paths
+    q90``) stand beside them, without a weight.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    most : int
+        Paths, at most 20 or so: each costs a plan.
+    method : str
+        Of each plan.
+    """
+    problem = plan_problem(scenario, "rightsized")
+    paths = paths_of(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
+    numbers, weights = representatives(paths, most)
+    gang = largest_gang(scenario)
+    names = [f"path {number}" for number in numbers.tolist()]
+    demands = {
+        name: _with_room_for_gangs(paths[number], list(problem.profiles), gang)
+        for name, number in zip(names, numbers.tolist(), strict=True)
+    }
+    level = f"q{100 * scenario.quantile:g}"
+    every = _with_room_for_gangs(np.quantile(paths, scenario.quantile, axis=0), list(problem.profiles), gang)
+    beside = {f"forecast {level}": problem.demand, f"all paths {level}": every}
+    return robust(
+        problem,
+        demands | beside,
+        weights=dict(zip(names, weights.tolist(), strict=True)) | dict.fromkeys(beside, 0.0),
+        quantiles=(0.5, scenario.quantile) if scenario.quantile != 0.5 else (0.5,),
+        method=method,
+        time_limit_s=scenario.time_limit_s,
+        gap_target=scenario.gap_target,
+        seed=scenario.seed,
+    )
 
 
 def _with_room_for_gangs(demand: np.ndarray, profiles: list[str], gang: int) -> np.ndarray:
