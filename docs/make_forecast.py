@@ -42,7 +42,7 @@ costs {price:g}, one planned 1), per GPU-hour needed; share of slots in the 90 %
 
 What can be tuned (weights of past blocks, pseudo-events of hazards, what is believed of a candidate before it was
 tried) was set on these traces; with origins 17 or 40 hours earlier the three
-ratios of all sources together are 0.85, 0.84, 0.86 and 0.87, 0.78, 0.86.
+ratios of all sources together are 0.85, 0.84, 0.86 and 0.86, 0.78, 0.87.
 """
 
 
