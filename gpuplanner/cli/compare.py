@@ -172,8 +172,10 @@ def compare(
         found["hindsight"] = tuned_in_hindsight(asked, found, told)
     if growth:
         from gpuplanner.study.equal_service.growth import growth as grown
+        from gpuplanner.study.future.weeks_ahead import weeks_ahead
 
         found["growth"] = grown(asked, found, told)
+        found["weeks_ahead"] = weeks_ahead(asked, found["growth"])
     if chart is not None:
         from gpuplanner.report.equal_service import write_equal_service
 
@@ -183,6 +185,11 @@ def compare(
         show(found, as_json=True)
         return
     show_promise(found, asked.path, quiet=quiet)
+    if found.get("weeks_ahead"):
+        import polars as pl
+
+        ahead = pl.DataFrame(found["weeks_ahead"], infer_schema_length=None)
+        show_frame(ahead, as_json=False, title="GPUs that hold the target weeks ahead, over paths of demand")
 
 
 def show_promise(found: Mapping[str, Any], path: str, *, quiet: bool) -> None:

@@ -62,6 +62,45 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     )
 
 
+def peak_walks(
+    peaks: np.ndarray, *, weeks: int = 52, growth: float | None = None, paths: int = 4000, seed: int = 1
+) -> np.ndarray:
+    """Random walks of the weekly peak, see :func:`run_out`.
+
+    Returns
+    -------
+    numpy.ndarray, shape (paths, weeks)
+
+    Raises
+    ------
+    SchemaError
+        If there are fewer than three weeks with demand.
+
+    Examples
+    --------
+    >>> peak_walks(np.array([50.0, 60.0, 55.0]), weeks=8, paths=10).shape
+    (10, 8)
+    """
+    last, drift, spread = _law_of_steps(peaks, growth)
+    draws = np.random.default_rng(seed).normal(drift, spread, (paths, weeks))
+    return np.asarray(np.exp(last + draws.cumsum(axis=1)))
+
+
+def _law_of_steps(peaks: np.ndarray, growth: float | None) -> tuple[float, float, float]:
+    """Logarithm of the last peak, and mean and standard deviation of its weekly steps."""
+    logs = np.log(peaks[peaks > 0])
+    if len(logs) < 3:
+        text = message(
+            "run-out", "three weeks with demand", f"{len(logs)} with demand", "Give a longer history."
+        )
+        raise SchemaError(text)
+    steps = np.diff(logs)
+    drift = steps.mean() * len(steps) / (len(steps) + OWN_WEEKS)
+    if growth is not None:
+        drift = float(np.log1p(growth)) / WEEKS_IN_YEAR
+    return float(logs[-1]), float(drift), float(steps.std(ddof=1))
+
+
 def run_out(
     peaks: np.ndarray,
     capacity: float,
@@ -110,23 +149,15 @@ def run_out(
     >>> table["run_out_by"].is_sorted(), table.height
     (True, 8)
     """
-    logs = np.log(peaks[peaks > 0])
-    if len(logs) < 3 or not capacity > 0:
-        got = f"{len(logs)} weeks with demand, capacity {capacity}"
-        text = message(
-            "run-out", "three weeks with demand, a capacity above 0", got, "Give a longer history."
-        )
+    last, drift, step = _law_of_steps(peaks, growth)
+    if not capacity > 0:
+        text = message("run-out", "a capacity above 0", f"{capacity}", "Say how many GPUs there are.")
         raise SchemaError(text)
-    steps = np.diff(logs)
-    drift = steps.mean() * len(steps) / (len(steps) + OWN_WEEKS)
-    if growth is not None:
-        drift = float(np.log1p(growth)) / WEEKS_IN_YEAR
-    draws = np.random.default_rng(seed).normal(drift, steps.std(ddof=1), (paths, weeks))
-    walks = np.exp(logs[-1] + draws.cumsum(axis=1))
+    walks = peak_walks(peaks, weeks=weeks, growth=growth, paths=paths, seed=seed)
     low, middle, high = np.quantile(walks, (0.05, 0.5, 0.95), axis=0)
     week = np.arange(1, weeks + 1)
-    spread = np.maximum(steps.std(ddof=1) * np.sqrt(week), 1e-12)
-    far = (np.log(capacity) - logs[-1] - drift * week) / spread
+    spread = np.maximum(step * np.sqrt(week), 1e-12)
+    far = (np.log(capacity) - last - drift * week) / spread
     return pl.DataFrame(
         {
             "week": week,

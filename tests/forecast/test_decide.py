@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.forecast.decide import cost_curve, representatives, run_out
+from gpuplanner.forecast.decide import cost_curve, peak_walks, representatives, run_out
 
 
 @pytest.mark.parametrize("price", [2.5, 5.0, 10.0])
@@ -57,3 +57,11 @@ def test_few_paths_stand_for_all_and_keep_their_mean():
     assert weights.sum() == pytest.approx(1)
     assert weights[numbers >= 150].sum() == pytest.approx(0.25)
     assert np.tensordot(weights, paths[numbers], axes=1).mean() == pytest.approx(paths.mean(), rel=0.02)
+
+
+def test_walks_of_the_peak_are_those_that_the_run_out_counts():
+    peaks = 100 * np.exp(np.cumsum(np.random.default_rng(4).normal(0.01, 0.05, 60)))
+    walks = peak_walks(peaks, weeks=26, paths=3000, seed=2)
+    table = run_out(peaks, 2 * peaks[-1], weeks=26, paths=3000, seed=2)
+    assert table["q95"].to_list() == pytest.approx(np.quantile(walks, 0.95, axis=0).tolist())
+    assert table["run_out_by"][-1] == pytest.approx((walks.max(axis=1) > 2 * peaks[-1]).mean())

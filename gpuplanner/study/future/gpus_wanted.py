@@ -114,16 +114,21 @@ class Wanted:
         drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
         return cost_curve(drawn + self.on_top(horizon, gap)[self.ids.index(self.whole)], price)
 
+    def weekly_peaks(self) -> np.ndarray:
+        """The 95 % slot of the whole in each past week, counted back from the origin, the last one last."""
+        values = self.values[self.ids.index(self.whole)]
+        week = round(HOURS_PER_WEEK / self.slot_hours)
+        count = len(values) // week
+        return np.asarray(
+            np.quantile(values[len(values) - count * week :].reshape(count, week), 0.95, axis=1)
+        )
+
     def run_out(self, capacity: float, **assumed: Any) -> pl.DataFrame:  # noqa: ANN401 - of the function named
         """When weekly peaks of the whole pass a capacity, see :func:`gpuplanner.forecast.run_out`.
 
         The peak of a week is its 95 % slot; weeks are counted back from the origin.
         """
-        values = self.values[self.ids.index(self.whole)]
-        week = round(HOURS_PER_WEEK / self.slot_hours)
-        count = len(values) // week
-        weeks = values[len(values) - count * week :].reshape(count, week)
-        return run_out(np.quantile(weeks, 0.95, axis=1), capacity, **assumed)
+        return run_out(self.weekly_peaks(), capacity, **assumed)
 
     def _jobs(self) -> RunOff:
         if self.known is None:

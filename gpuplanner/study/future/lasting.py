@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpuplanner.errors import ScenarioError, SchemaError
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.rolling import wanted
+from gpuplanner.study.future.gpus_wanted import wanted
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 
