@@ -18,7 +18,9 @@ from gpuplanner.forecast import (
     reconcile_mint,
     reconcile_to_pool,
 )
-from gpuplanner.study.future.gpus_wanted import Wanted
+from gpuplanner.study.future.gpus_wanted import Wanted, wanted
+
+__all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
 
 MOSTLY = 0.4
 """Share of the folds that only calibrate: 8 of 20."""
