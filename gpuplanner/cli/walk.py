@@ -45,6 +45,10 @@ def load_scenario(text: str, assignments: list[str] | None = None, **overrides: 
     return replace(scenario.with_text(assignments or []), **given)
 
 
+DEMO = "static_whole,whole_on_off,static_mig,autoscaled_pools"
+"""Policies of the demo: a small frontier, within two minutes."""
+
+
 @app.command()
 def plan(
     scenario: MaybeScenario = None,
@@ -185,10 +189,10 @@ def report(
 
 @app.command()
 def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Walk the whole way on the bundled sample and write its report."""
+    """Walk the whole way on the bundled sample and write its report, with a few of the policies."""
     from gpuplanner.scenario import Scenario
 
-    _report(Scenario(month="2026-02"), out, as_json, quiet)
+    _report(Scenario(month="2026-02", replications=10, policies=DEMO), out, as_json, quiet)
 
 
 @app.command()

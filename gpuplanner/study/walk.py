@@ -16,6 +16,7 @@ from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.disk_cache import cache_folder
+from gpuplanner.study.doubts import doubts
 from gpuplanner.study.equal_service.contenders import MEANINGS
 from gpuplanner.study.equal_service.promise import promise
 from gpuplanner.study.equal_service.tables import class_table, policy_table
@@ -98,7 +99,8 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         plan=None if planned is None else planned.plan,
         problem=None if planned is None else planned.problem,
         promise=kept,
-        provenance=_provenance(known, priced, inputs, cautions),
+        provenance=_provenance(known, priced, inputs, cautions)
+        | {"doubts": doubts(known, tables["ledger_buckets"], kept)},
     )
 
 

@@ -13,7 +13,16 @@ from gpuplanner.study import evaluate
 from tests.inbox.kubernetes.test_made_up_cluster import Cluster
 from tests.inbox.slurm.made_up_cluster import made_up_cluster
 
-SHORT = ("--set", "replications=2", "--set", "horizon_slots=24", "--set", "gap_target=0.05")
+SHORT = (
+    "--set",
+    "replications=2",
+    "--set",
+    "horizon_slots=24",
+    "--set",
+    "gap_target=0.05",
+    "--set",
+    'policies="static_whole"',
+)
 
 
 @pytest.fixture

@@ -186,7 +186,10 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
     write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
     found = evaluate(
-        Scenario(data=str(tmp_path / "openb"), workload="fractional", replications=2), cache=False
+        Scenario(
+            data=str(tmp_path / "openb"), workload="fractional", replications=2, policies="static_whole"
+        ),
+        cache=False,
     )
     raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
     small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") < 1))
@@ -219,7 +222,14 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
     zone = "America/Los_Angeles"
     found = evaluate(
-        Scenario(data=str(tmp_path / "philly"), month="2017-10", tz=zone, replications=2, horizon_slots=24),
+        Scenario(
+            data=str(tmp_path / "philly"),
+            month="2017-10",
+            tz=zone,
+            replications=2,
+            horizon_slots=24,
+            policies="static_whole",
+        ),
         cache=False,
     )
     raw = pl.read_csv(path, columns=["timestamp", "duration", "num_gpus", "cluster"]).drop_nulls()

@@ -60,6 +60,7 @@ def summary(study: Study) -> Section:
     """The decision with its figures, the frontier, who holds what, and the findings."""
     found = study.promise
     lead = page.paragraph(" ".join(_lead(study)))
+    lead += "".join(page.note(text) for text in study.provenance["doubts"])
     hero = page.cards([*_cards(study)])
     left = _frontier(found) if found["today"] else ""
     right = page.facts([*_answers(study)]) + _layouts(study)

@@ -1,0 +1,73 @@
+"""What cannot be is said before a page is written; what can be is not doubted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import polars as pl
+import pytest
+
+from gpuplanner.ledger import by_bucket
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.doubts import doubts
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.history import end_of, history
+from gpuplanner.study.study import Study
+
+FEBRUARY = Scenario(month="2026-02")
+
+
+@pytest.fixture(scope="module")
+def known():
+    return history(FEBRUARY)
+
+
+@pytest.fixture(scope="module")
+def booked():
+    return by_bucket(ledger(FEBRUARY))
+
+
+def told(known, booked, study: Study, **changed) -> str:
+    return " ".join(doubts(known, booked, {**study.promise, **changed}))
+
+
+def test_the_sample_is_not_doubted(known, booked, study):
+    assert told(known, booked, study) == ""
+
+
+def test_more_held_than_installed_and_gangs_larger_than_the_fleet(known, booked, study):
+    small = booked.with_columns(pl.col("gpu_hours") / 3)
+    assert f"of {small['gpu_hours'].sum():,.0f} installed" in told(known, small, study)
+    few = replace(known, fleet=replace(known.fleet, gpus=4))
+    largest = known.jobs["gpus"].max()
+    assert f"asks for {largest:,.0f} GPUs of a fleet of 4" in told(few, booked, study)
+
+
+def test_a_record_of_ended_jobs_alone_thins_out(known, booked, study):
+    """Jobs of four days each: in the last days of the record those that had not ended are missing."""
+    end = end_of(known.trace)
+    starts = [end - timedelta(hours=6 * n) for n in range(1, 120)]
+    jobs = pl.DataFrame({"start_time": starts, "submit_time": starts, "gpus": 1.0}).with_columns(
+        end_time=pl.col("start_time") + pl.duration(hours=96)
+    )
+    ended = jobs.filter(pl.col("end_time") <= end)
+    shape = known.trace.jobs.clear()
+    ended = pl.concat(
+        [shape, ended.cast({name: shape.schema[name] for name in ended.columns})], how="diagonal"
+    )
+    thin = replace(known, trace=known.trace.with_tables(jobs=ended))
+    assert "more than a tenth of the demand is missing" in told(thin, booked, study)
+
+
+def test_activity_that_nobody_measured_is_said(known, booked, study):
+    blind = replace(known, jobs=known.jobs.with_columns(sm_activity=pl.lit(None, pl.Float64)))
+    assert "Nobody measured the activity" in told(blind, booked, study)
+
+
+def test_waits_that_are_many_times_todays_are_said_with_what_is_saved_at_todays(known, booked, study):
+    today = {**study.promise["today"], "wait_mean_min": 0.01}
+    rows = [{**row, "wait_mean_min": 12.0} for row in study.promise["policies"]]
+    text = told(known, booked, study, today=today, policies=rows, saving_at_todays_wait=321.0)
+    assert "12.0 minutes on average instead of 0.0" in text
+    assert "321 GPU-hours a week are saved" in text
