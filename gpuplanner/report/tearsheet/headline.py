@@ -204,8 +204,7 @@ def _how_sure(found: Mapping[str, Any], best: Mapping[str, Any], replications: i
     ]
     text = f"set before {_day(found['judged_from'])}, judged after it on {replications} drawn weeks"
     if held and weeks:
-        whole = f"all {weeks}" if min(held) == 1 else f"{min(held) * weeks:.0f} of {weeks}"
-        text += f"; target held in {whole} weeks as they were"
+        text += f"; target held in {min(held) * weeks:.0f} of {weeks} weeks as they were"
     before, realised = found["promised"], found["realised"]
     if before is None or not realised or found["reason"]:
         return text
