@@ -24,6 +24,7 @@ from gpuplanner.packing.problem import Integers
 from gpuplanner.solving.columns import fewest_columns
 
 _MOST_PATTERNS = 30_000
+_MOST_LABELS = 300_000  # few of the labels that are made on the way end as patterns
 _LEAST_VALUE = SCALE // 10**6  # an item worth nothing would be in no pattern
 
 
@@ -78,7 +79,7 @@ def settle(program: PatternBound, most: int, *, time_limit_s: float, seed: int) 
     top = price(program.knapsack, values, prices, floor=0, most_labels=_MOST_PATTERNS)
     least = max(int(values.sum()) - (most - 1) * top.ceiling, 1)
     listed = price(
-        program.knapsack, values, prices, floor=least - 1, most_labels=_MOST_PATTERNS, merge=False,
+        program.knapsack, values, prices, floor=least - 1, most_labels=_MOST_LABELS, merge=False,
         most_patterns=_MOST_PATTERNS,
     )  # fmt: skip
     work += top.work + listed.work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.packing import Packing, verify_packing
+from gpuplanner.packing import Packing, PackingProblem, pack, verify_packing
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.grid import as_grid
 from gpuplanner.packing.windows import program_of
@@ -35,3 +35,13 @@ def test_a_solver_without_time_decides_nothing():
     patterns = rng.random((400, 60)) < 0.06
     chosen, decided = fewest_columns(patterns, 12, time_limit_s=1e-9, seed=0)
     assert (chosen, decided) == (None, False)
+
+
+def test_an_instance_that_long_stayed_one_bin_apart():
+    """Drawn as the class of long small items is: thousands of labels lie on the way to few patterns."""
+    rng = np.random.default_rng(152)
+    starts = rng.integers(1, 51, 50)
+    problem = PackingProblem(starts, starts + rng.integers(20, 60, 50), rng.integers(25, 51, 50), 100)
+    found = pack(problem, time_limit_s=60)
+    assert (found.bins, found.lower_bound, found.stopped_by) == (14, 14, "proof")
+    assert verify_packing(found, problem) == []
