@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ def plan_file(
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner import (
         assign,
+        certified,
         fleet_to_json,
         plan_fleet,
         plan_to_json,
@@ -50,6 +52,8 @@ def plan_file(
             faults = verify(found, pools[name], assign(found, pools[name]))
     require_sound(path, faults)
     if out is not None:
+        plans = {name: certified(found, pools[name]) for name, found in fleet.plans.items()}
+        fleet = replace(fleet, plans=plans)
         alone = next(iter(pools)) if len(pools) == 1 else None
         text = (
             fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])

@@ -84,7 +84,7 @@ def plan(
     from gpuplanner.cli.compare import show_promise
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
-    from gpuplanner.planner import METHODS, plan_to_json
+    from gpuplanner.planner import METHODS, certified, plan_to_json
     from gpuplanner.study.equal_service.promise import promise
     from gpuplanner.study.future.plans import Planned, plan_view, robust_view
     from gpuplanner.study.past.history import history
@@ -128,7 +128,7 @@ def plan(
             )
     found = planned.plan
     if out is not None:
-        text = plan_to_json(found, planned.problem)
+        text = plan_to_json(certified(found, planned.problem), planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     if not quiet:
         say("comparing policies at equal service ...")

@@ -11,6 +11,7 @@ from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.problem_file import read_problems
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.lazy import lazy
+from gpuplanner.planner.methods.certified import certified
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
 from gpuplanner.planner.numbered.transition import transition
@@ -39,6 +40,7 @@ __all__ = [
     "RobustPlans",
     "StatePrices",
     "assign",
+    "certified",
     "fleet_from_json",
     "fleet_to_json",
     "instance_prices",

@@ -116,7 +116,7 @@ def branch_and_bound(
     effort.work.take()
     search = _OpenTree(model, sums, columns)
     root = search.node({})
-    if root.point is None:
+    if root is None:
         return None
     order = itertools.count()
     heap = [(root.value, next(order), root)]
@@ -127,6 +127,8 @@ def branch_and_bound(
             break
         if tried % 16 == 0 and time.monotonic() > effort.deadline:
             break
+        if node.point is None:
+            break
         heapq.heappop(heap)
         node.split = search.fraction(node)
         if node.split is None:
@@ -136,13 +138,13 @@ def branch_and_bound(
         at, below = node.split
         low, high = node.limits.get(at, search.limits[at])
         for side in ((low, below), (below + 1, high)):
-            child = search.node({**node.limits, at: side})
+            child = search.child(node, at, side)
             tried += 1
             node.children.append(child)
-            if child.point is not None:
+            if child.value < math.inf:
                 heapq.heappush(heap, (child.value, next(order), child))
-                if child.value < best and search.fraction(child) is None:
-                    best, values = child.value, child.point
+            if child.point is not None and child.value < best and search.fraction(child) is None:
+                best, values = child.value, child.point
     bound = min(best, heap[0][0] if heap else math.inf)
     return Branched(values, bound - _BOUND_SLACK * max(1.0, abs(bound)), search.tree(root, bound))
 
@@ -188,8 +190,29 @@ class _OpenTree:
         highs.passModel(program)
         return highs
 
-    def node(self, limits: dict[int, tuple[float, float]]) -> _TreeNode:
-        """Solve the linear program within limits of columns and sums."""
+    def child(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> _TreeNode:
+        """A node within closer limits of one sum or column; without an answer, with prices that prove that."""
+        limits = {**parent.limits, at: side}
+        found = self.node(limits)
+        if found is None:
+            prices = self._conflict(parent, at, side)
+            found = _TreeNode(limits, math.inf, None, prices)
+            if self._worth(found) <= _WHOLE:
+                # Nothing is proven but what holds for the parent.
+                found = _TreeNode(limits, parent.value, None, parent.prices)
+        return found
+
+    def node(self, limits: dict[int, tuple[float, float]]) -> _TreeNode | None:
+        """Solve the linear program within limits of columns and sums; None without an answer."""
+        self._apply(limits)
+        self.highs.run()
+        if self.highs.getModelStatus() != self.highspy.HighsModelStatus.kOptimal:
+            return None
+        answer = self.highs.getSolution()
+        value = float(self.highs.getInfo().objective_function_value)
+        return _TreeNode(limits, value, np.array(answer.col_value), self._prices(answer.row_dual, limits))
+
+    def _apply(self, limits: dict[int, tuple[float, float]]) -> None:
         for at in {*limits, *self.applied}:
             low, high = limits.get(at, self.limits[at])
             if (low, high) == self.applied.get(at, self.limits[at]):
@@ -199,22 +222,34 @@ class _OpenTree:
             else:
                 self.highs.changeRowBounds(self.m + at - self.n, low, high)
         self.applied = limits
-        self.highs.run()
-        state, states = self.highs.getModelStatus(), self.highspy.HighsModelStatus
-        if state == states.kOptimal:
-            answer = self.highs.getSolution()
-            value = float(self.highs.getInfo().objective_function_value)
-            return _TreeNode(limits, value, np.array(answer.col_value), self._prices(answer.row_dual))
-        # Far enough along a ray, prices prove any cost: this node holds no answer.
-        ray = self.highs.getDualRay()[2] if state == states.kInfeasible else []
-        return _TreeNode(limits, math.inf, None, self._prices(np.array(ray) if len(ray) else None))
 
-    def _prices(self, duals: Any) -> dict[str, float]:  # noqa: ANN401 - list or array
+    def _conflict(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> dict[str, float]:
+        """Prices that prove that a sum cannot come to lie within limits: how near it comes to them."""
+        self._apply(parent.limits)
+        sign = 1.0 if side[1] < parent.limits.get(at, self.limits[at])[1] else -1.0
+        aim = np.zeros(self.n)
+        aim[at if at < self.n else self.sums[at - self.n] > 0] = sign
+        every = np.arange(self.n, dtype=np.int32)
+        self.highs.changeColsCost(self.n, every, aim)
+        self.highs.run()
+        optimal = self.highs.getModelStatus() == self.highspy.HighsModelStatus.kOptimal
+        duals = np.array(self.highs.getSolution().row_dual) if optimal else None
+        self.highs.changeColsCost(self.n, every, np.array(self.model.cost))
+        if duals is not None and at >= self.n:
+            duals[self.m + at - self.n] -= sign
+        return self._prices(duals, {**parent.limits, at: side})
+
+    def _prices(self, duals: Any, limits: dict[int, tuple[float, float]]) -> dict[str, float]:  # noqa: ANN401
+        """Prices by name; those of the wrong sign, which prove nothing, are rounding and left out."""
         if duals is None:
             return {}
         prices = np.array(duals, dtype=np.float64)
         own = prices[: self.m]
         own[:] = np.where(self.rising, own.clip(min=0.0), own.clip(max=0.0))
+        for place in np.flatnonzero(prices[self.m :]).tolist():
+            low, high = limits.get(self.n + place, (-math.inf, math.inf))
+            price = prices[self.m + place]
+            prices[self.m + place] = price if math.isfinite(low if price > 0 else high) else 0.0
         return {
             self.row_names[at]: float(f"{prices[at]:.{_DIGITS}g}")
             for at in np.flatnonzero(np.abs(prices) > 1e-13).tolist()
@@ -235,9 +270,7 @@ class _OpenTree:
         if node.split is not None and len(node.children) == 2:
             at, below = node.split
             return [self.names[at], int(below), *(self.tree(child, bound) for child in node.children)]
-        if node.point is not None:
-            return node.prices
-        return self._far(node, bound)
+        return node.prices if node.value < math.inf else self._far(node, bound)
 
     def _far(self, node: _TreeNode, bound: float) -> dict[str, float]:
         """Prices along a ray, so far out that they prove the bound."""

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import Limits, PlanProblem, plan, plan_from_json, plan_to_json, verify, verify_bound
+from gpuplanner.planner import (
+    Limits,
+    PlanProblem,
+    certified,
+    plan,
+    plan_from_json,
+    plan_to_json,
+    verify,
+    verify_bound,
+)
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.program.bound import instant_bound
 from gpuplanner.planner.program.fluid import Fluid
@@ -156,3 +165,18 @@ def test_words_for_what_was_not_checked(problem_of: Any) -> None:
     faults, _ = verify_bound(whole, other)
     assert "proves nothing for this problem" in faults[0]
     assert "plan again" in faults[0]
+
+
+def test_plans_of_small_fleets_get_a_certificate_when_they_are_written(problem_of: Any) -> None:
+    """All states were tried; branching over the horizon closes the proof of most, and the others say how far."""
+    rng = np.random.default_rng(9)
+    closed = 0
+    for _ in range(20):
+        demand = rng.uniform(0, 2, (1, 3, int(rng.integers(2, 13))))
+        problem = problem_of(demand, ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=3, change_gpu_hours=0.3)
+        best = certified(plan(problem), problem)
+        faults, words = verify_bound(best, problem)
+        assert faults == []
+        assert "proven again" in words
+        closed += "status optimal proven again" in words
+    assert closed >= 15

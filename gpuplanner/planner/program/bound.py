@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Floats
 from gpuplanner.planner.program.families import Floor, build
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.solving.branching import ProofTree
 from gpuplanner.solving.effort import TOLERANCE, Effort
 from gpuplanner.solving.solver import solve
 
@@ -29,20 +30,20 @@ class Relaxation:
         GPUs by layout, in fractions, that reach the bound.
     floors : tuple of Floor
         Floors that it had.
-    prices : mapping of str to float
-        Prices of its rows.
+    prices : dict or list or None
+        Prices of its rows; or a tree of branchings with prices at its leaves, which bring the bound higher.
     """
 
     bound: float
     guide: Floats | None = None
     floors: tuple[Floor, ...] = ()
-    prices: Mapping[str, float] | None = None
+    prices: ProofTree | None = None
 
     def certificate(self, fluid: Fluid) -> Certificate | None:
         """Why the bound holds; None where a solver did not say."""
         if self.prices is None:
             return None
-        used, held = set(self.prices), []
+        used, held = _floors_named(self.prices, 0), []
         for floor in reversed(self.floors):
             name = f"floor_{floor.slots.start}_{len(floor.slots)}"
             if name in used:
@@ -57,7 +58,7 @@ class Relaxation:
             layouts=fluid.layouts,
             requests=tuple(tuple(names[p] for p in np.flatnonzero(row)) for row in fluid.demanded),
             floors=tuple(reversed(held)),
-            tree=dict(self.prices),
+            tree=self.prices,
         )
 
 
@@ -66,7 +67,8 @@ def instant_bound(fluid: Fluid) -> Relaxation:
 
     An instance of a set is missing at its price, or takes at least its part of the GPU that holds most of them.
     """
-    total, prices = fluid.idle_cost * fluid.problem.n_slots, {}
+    total = fluid.idle_cost * fluid.problem.n_slots
+    prices: dict[str, float] = {}
     most = fluid.cover.max(axis=1, initial=0)
     part = np.where(most > 0, fluid.on_cost / most.clip(1), np.inf)
     for slot, steps in enumerate(fluid.steps):

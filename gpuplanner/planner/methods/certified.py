@@ -1,0 +1,69 @@
+"""A certificate for plans whose search left none: those of small fleets, found by going through all states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.stages import State
+from gpuplanner.planner.program.bound import Relaxation, lower_bound
+from gpuplanner.planner.program.families import Floor, build, whole_sums
+from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.slot_floors import window_floors
+from gpuplanner.solving.branching import branch_and_bound
+from gpuplanner.solving.effort import Effort
+
+_WIDEST = 2
+_TIME_LIMIT_S = 60.0
+
+# Up to this many numbers of GPUs (slots times columns) branching over the whole horizon may close the proof.
+_SMALL = 600
+_NODES = 1000
+
+
+def certified(found: Plan, problem: PlanProblem) -> Plan:
+    """Give a plan a certificate if it has none: floors, the linear program and, where it is small, branching.
+
+    Parameters
+    ----------
+    found : Plan
+        A plan.
+    problem : PlanProblem
+        Its problem.
+
+    Returns
+    -------
+    Plan
+        The same plan. Its certificate may prove less than its bound; then it says so. None for plans that were not
+        found, and for those whose bound is that of plans without change.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.planner import plan, verify_bound
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4]]]
+    ... )
+    >>> verify_bound(certified(plan(problem), problem), problem)
+    ([], 'bound 4.56666667 and status optimal proven again, without a solver')
+    """
+    if not found.found or found.certificate is not None or found.method == "static":
+        return found
+    assert found.bound is not None
+    fluid = Fluid.of(problem)
+    effort = Effort.begin(gap_target=0.0, time_limit_s=_TIME_LIMIT_S, seed=0, solver="highs")
+    floors: list[Floor] = []
+    for width in range(1, 1 + min(_WIDEST, problem.n_slots)):
+        floors += window_floors(fluid, width, floors, effort).floors
+    best = lower_bound(fluid, floors, effort)
+    if problem.n_slots * len(fluid.owner) <= _SMALL:
+        model = build(fluid, range(problem.n_slots), before=fluid.initial, floors=floors)
+        columns = np.concatenate(model.on)
+        tree = branch_and_bound(model.linear, whole_sums(model), columns, effort, nodes=_NODES)
+        if tree is not None and tree.bound > best.bound:
+            best = Relaxation(tree.bound, floors=tuple(floors), prices=tree.tree)
+    state = State(bound=found.bound - 1e-6 * max(1.0, abs(found.bound)), relaxation=best)
+    return replace(found, certificate=state.proof(fluid, found.method))
