@@ -84,10 +84,20 @@ class Scenario:
         GPUs that are never cut, and nodes, the first ones, on which none is.
     switches_per_day : int or None
         Most cuts of one GPU within a day; None for any number.
+    calendars : int or None
+        Sets of layouts that a plan may take turns with; 0: any number. None: three where a path empties whole nodes
+        (operator, Slurm, autoscaler), so that people can tell which one is in force, else any number.
+    change_windows : str or None
+        Times of the day in ``tz`` at which layouts may change, such as ``"06:00-08:00, 18:00-20:00"``; a plan changes
+        at the first slot that begins in one. None: at any.
+    node_changes_per_day, most_changes : int or None
+        Most changes of one node within a day, and of all nodes in the whole plan; None for any number.
     reserve_hours : float
-        How long before a planned change the scheduler keeps jobs away that would run past it.
+        How long before a planned change the scheduler keeps jobs away that would run past it, from the last change of
+        the same node on at the earliest.
     drain_limit_minutes : float
-        How long after its time a change waits for jobs to end before it is given up.
+        How long after its time a change waits for jobs to end before it is given up; in windows, no
+        longer than leaves time to cut.
     unmet_price : float
         Price of one GPU-hour of demand not covered, in GPU-hours.
     gap_target, time_limit_s : float
@@ -145,7 +155,11 @@ class Scenario:
     whole_gpus_kept: int = 0
     whole_nodes_kept: int = 0
     switches_per_day: int | None = None
-    reserve_hours: float = 48.0
+    calendars: int | None = None
+    change_windows: str | None = None
+    node_changes_per_day: int | None = None
+    most_changes: int | None = None
+    reserve_hours: float = 168.0
     drain_limit_minutes: float = 60.0
     unmet_price: float = 10.0
     gap_target: float = 0.005
@@ -215,6 +229,12 @@ class Scenario:
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
             (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),
             (self.switches_per_day is None or self.switches_per_day >= 0, "switches_per_day at least 0"),
+            (self.calendars is None or self.calendars >= 0, "calendars at least 0"),
+            (self.change_windows is None or windows_of(self.change_windows) is not None,
+             "change_windows as HH:MM-HH:MM, several joined by commas"),
+            (self.node_changes_per_day is None or self.node_changes_per_day >= 0,
+             "node_changes_per_day at least 0"),
+            (self.most_changes is None or self.most_changes >= 0, "most_changes at least 0"),
             (0 <= self.reserve_hours <= 24 * 28, "reserve_hours between 0 and 672"),
             (0 <= self.drain_limit_minutes <= 7 * 24 * 60, "drain_limit_minutes between 0 and 10080"),
             (0 < self.unmet_price <= 1e6, "unmet_price above 0"),
@@ -353,6 +373,24 @@ class Scenario:
         first = datetime(year, month, 1, tzinfo=zone)
         after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
         return first.astimezone(UTC), after.astimezone(UTC)
+
+
+def windows_of(text: str) -> list[tuple[int, int]] | None:
+    """Minutes of the day at which windows begin and how long they last; None if the text is something else.
+
+    Examples
+    --------
+    >>> windows_of("06:00-08:00, 22:30-01:00"), windows_of("6-8")
+    ([(360, 120), (1350, 150)], None)
+    """
+    found = []
+    for part in text.split(","):
+        hit = re.fullmatch(r"\s*([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\s*", part)
+        if hit is None:
+            return None
+        begin, end = (60 * int(hit[side]) + int(hit[side + 1]) for side in (1, 3))
+        found.append((begin, (end - begin) % (24 * 60)))
+    return found
 
 
 @functools.cache

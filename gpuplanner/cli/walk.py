@@ -56,7 +56,11 @@ def plan(
     board: Board = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="auto, milp, dp (small fleets), greedy, calendar or static.")
+        str | None,
+        typer.Option(
+            help="auto, milp, dp (small fleets), greedy, calendar or static; without, few sets of layouts where "
+            "the path empties whole nodes, else milp.",
+        ),
     ] = None,
     calendars: Annotated[
         int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
@@ -100,14 +104,15 @@ def plan(
         raise typer.Exit(outcome)
     assert scenario is not None
     how: dict[str, Any] = {
-        "method": resolve(method or "auto", METHODS, what="method"),
-        "calendars": calendars or 2,
+        "method": None if method is None else resolve(method, METHODS, what="method"),
+        "calendars": calendars,
         "work_limit": work_limit,
     }
     if scenario.endswith(".json"):
         if assignments or board:
             text = "a problem file takes no --set or --board"
             raise typer.BadParameter(text)
+        how = {**how, "method": how["method"] or "auto", "calendars": calendars or 2}
         raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
     if out is not None:
         require_file(out, inputs=[scenario])

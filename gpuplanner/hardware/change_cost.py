@@ -269,6 +269,11 @@ class ChangeCost:
         out_s = self._times(max(most, 1), mode_change=reboots)[0] * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 
+    @property
+    def longest_s(self) -> float:
+        """The longest that a node is out of service for a change, once it is empty [s]; instances take no time here."""
+        return max(self.change_s.value, 0.0 if self.reboot_s is None else self.reboot_s.value)
+
     def words(self) -> str:
         """Say how long a change takes, in minutes.
 

@@ -232,7 +232,7 @@ def export_files(
             layouts,
             board,
             change=problem.change,
-            drain=drain_of(as_made),
+            drain=drain_of(as_made, board),
             expected=None if scenario is None else rehearse(scenario, layouts, problem),
         )
         files["changes.csv"] = index.write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.planner import Limits, PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
-from gpuplanner.planner.numbered.assign import most_switches
+from gpuplanner.planner.numbered.assign import changes_when_numbered
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 CUTS = (
@@ -122,7 +122,7 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
         sum(now not in (was, "off", "gpu") for was, now in itertools.pairwise(gpu))
         for gpu in zip(*slots, strict=True)
     ]
-    assert most_switches(problem, layouts, np.array(counts)) == max(cuts)
+    assert changes_when_numbered(problem, layouts, np.array(counts))[0] == max(cuts)
 
 
 def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, ScenarioError
 from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner.contract.limits import limits_from_dict
 from gpuplanner.planner.contract.quotas import admitted_demand
 from gpuplanner.planner.verification.limits import within_quotas
 
@@ -249,3 +251,43 @@ def test_limits_survive_json(problem_of: Any) -> None:
     text = plan_to_json(found, problem).replace('"switches_per_day"', '"switchs_per_day"')
     with pytest.raises(ScenarioError, match="unknown 'switchs_per_day'"):
         plan_from_json(text)
+
+
+@pytest.mark.parametrize("method", ["calendar", "milp"])
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (Limits(change_slots=(6, 18, 30, 42)), "counts change, though nothing may change then"),
+        (Limits(node_changes_per_day=1), "is cut anew 4 times on day"),
+        (Limits(most_changes=2), "nodes are cut anew"),
+    ],
+)
+def test_limits_of_changes_are_kept_and_checked(problem_of, method, limits, told):
+    """Slices and whole GPUs take turns on one node, four times a day: with a limit on changes they do not."""
+    turn = np.arange(48) // 5 % 2
+    demand = np.stack([14.0 * turn, 2.0 - 2.0 * turn])[None]
+    free = problem_of(demand, ["1g.5gb", "gpu"], gpus=2, gpus_per_node=2, change_gpu_hours=0.01)
+    found = plan(free, method=method, gap_target=0.0)
+    problem = replace(free, limits=limits)
+    assert any(told in fault for fault in verify(found, problem, assign(found, problem)))
+    kept = plan(problem, method=method, gap_target=0.0)
+    assert verify(kept, problem, assign(kept, problem)) == []
+    assert kept.objective >= found.objective - 1e-9
+    if method == "calendar":
+        assert len(np.unique(kept.counts, axis=0)) <= 2
+    if limits.change_slots is not None:
+        assert (kept.counts[1:] != kept.counts[:-1]).any()
+
+
+def test_with_every_slot_open_windows_limit_nothing(problem_of):
+    rng = np.random.default_rng(3)
+    problem = problem_of(rng.uniform(0, 6, (1, 2, 24)), ["1g.5gb", "3g.20gb"])
+    windows = replace(problem, limits=Limits(change_slots=tuple(range(24))))
+    assert plan(problem, method="calendar").objective == plan(windows, method="calendar").objective
+
+
+def test_limits_of_changes_survive_a_file(problem_of):
+    limits = Limits(change_slots=(3, 9), node_changes_per_day=2, most_changes=5)
+    assert limits_from_dict(json.loads(json.dumps(limits.to_dict()))) == limits
+    with pytest.raises(ScenarioError, match="change_slots must be numbers of slots"):
+        problem_of(np.ones((1, 1, 2)), ["1g.5gb"], limits=Limits(change_slots=(-1,)))

@@ -45,6 +45,13 @@ class Limits:
         Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU.
     switches_per_day : int, optional
         Most cuts of one GPU within 24 hours, counted from the first slot.
+    change_slots : tuple of int, optional
+        Slots at whose beginning counts may change; in all others they are those of the slot before. Windows for
+        maintenance, for example.
+    node_changes_per_day : int, optional
+        Most times that GPUs of one node are cut anew within 24 hours, counted from the first slot.
+    most_changes : int, optional
+        Most of these times in the whole plan, over all nodes. What is cut before the first slot does not count.
     quotas : mapping of str to Quota
         By tenant. What a tenant asks beyond its quota and what it can borrow is refused before planning, and
         has no price. Tenants without one are not limited.
@@ -61,7 +68,22 @@ class Limits:
     nodes_per_rack: int = 1
     gpus_on_per_rack: int | None = None
     switches_per_day: int | None = None
+    change_slots: tuple[int, ...] | None = None
+    node_changes_per_day: int | None = None
+    most_changes: int | None = None
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take slots as a tuple."""
+        if isinstance(self.change_slots, list):
+            object.__setattr__(self, "change_slots", tuple(self.change_slots))
+
+    @property
+    def of_changes(self) -> bool:
+        """Whether changes are limited in a way that counts of GPUs alone do not show."""
+        return (self.switches_per_day, self.change_slots, self.node_changes_per_day, self.most_changes) != (
+            None,
+        ) * 4
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -95,12 +117,15 @@ def limits_from_dict(values: Mapping[str, Any]) -> Limits:
 
 def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
     """Yield, in words, each limit that makes no sense by itself."""
-    counts = {"whole_nodes_kept": 0, "nodes_per_rack": 1, "gpus_on_per_rack": 0, "switches_per_day": 0}
-    optional = ("gpus_on_per_rack", "switches_per_day")
+    optional = ("gpus_on_per_rack", "switches_per_day", "node_changes_per_day", "most_changes")
+    counts = {"whole_nodes_kept": 0, "nodes_per_rack": 1} | dict.fromkeys(optional, 0)
     for name, low in counts.items():
         value = getattr(limits, name)
         if not (_is_count(value, low) or (value is None and name in optional)):
             yield f"{name} must be a whole number of at least {low}, not {value!r}"
+    slots = limits.change_slots
+    if slots is not None and not (isinstance(slots, tuple) and all(_is_count(slot, 0) for slot in slots)):
+        yield f"change_slots must be numbers of slots, not {slots!r}"
     bad = [gpus for gpus in limits.pinned.values() if not _is_count(gpus, 0)]
     if bad or "off" in limits.pinned:
         yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"

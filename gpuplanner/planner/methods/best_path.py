@@ -25,7 +25,6 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
         The arrays.
     plans : sequence of ndarray of int, shape (n_slots, n_layouts)
         Plans that keep every limit.
-
     states : sequence of ndarray of int, shape (n, n_layouts)
         Further states.
 
@@ -43,6 +42,8 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
         now, costs = _candidates(fluid, slot, pool, own)
         if slot:
             total = value[:, None] + fluid.ways.costs(taking[-1], now)
+            if not fluid.may_change[slot]:
+                total[(taking[-1][:, None] != now[None]).any(axis=2)] = np.inf
         elif fluid.initial is not None:
             total = fluid.ways.costs(fluid.initial[None], now)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuplanner.planner.contract.problem import Counts, Floats
 from gpuplanner.planner.program.fluid import Fluid
@@ -27,12 +28,15 @@ class VectorPool:
         Cost of coming to each vector before the first slot.
     changes : ndarray of float, shape (n, n)
         Cost of coming from each vector to each other.
+    may_change : ndarray of bool, shape (n_slots,)
+        Whether one vector may follow on another as a slot begins.
     """
 
     vectors: Counts
     costs: Floats
     entering: Floats
     changes: Floats
+    may_change: NDArray[np.bool_]
 
     @classmethod
     def of(cls, fluid: Fluid, vectors: Counts) -> VectorPool:
@@ -45,7 +49,7 @@ class VectorPool:
         entering = np.zeros(len(vectors))
         if fluid.initial is not None:
             entering = fluid.ways.costs(fluid.initial[None], vectors)[0]
-        return cls(vectors, costs, entering, fluid.ways.costs(vectors, vectors))
+        return cls(vectors, costs, entering, fluid.ways.costs(vectors, vectors), fluid.may_change)
 
     def places(self, counts: Counts) -> Counts:
         """Positions of the vectors of a plan, shape (n_slots,)."""
@@ -62,10 +66,11 @@ class VectorPool:
         changes = self.changes[np.ix_(subset, subset)]
         value = (self.entering + self.costs[0])[subset]
         origins = []
-        for costs in self.costs[1:, subset]:
+        stay = np.arange(len(subset))
+        for costs, may_change in zip(self.costs[1:, subset], self.may_change[1:], strict=True):
             total = value[:, None] + changes
-            origins.append(total.argmin(axis=0))
-            value = total.min(axis=0) + costs
+            origins.append(total.argmin(axis=0) if may_change else stay)
+            value = (total.min(axis=0) if may_change else value) + costs
         chosen = [int(value.argmin())]
         for origin in reversed(origins):
             chosen.append(int(origin[chosen[-1]]))
@@ -75,8 +80,9 @@ class VectorPool:
         """Cost of the cheapest plan with each of several subsets, shape (n_subsets, size)."""
         changes = self.changes[subsets[:, :, None], subsets[:, None, :]]
         value = (self.entering + self.costs[0])[subsets]
-        for costs in self.costs[1:]:
-            value = (value[:, :, None] + changes).min(axis=1) + costs[subsets]
+        for costs, may_change in zip(self.costs[1:], self.may_change[1:], strict=True):
+            moved = (value[:, :, None] + changes).min(axis=1) if may_change else value
+            value = moved + costs[subsets]
         least: Floats = value.min(axis=1)
         return least
 

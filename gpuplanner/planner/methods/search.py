@@ -12,7 +12,7 @@ from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.stages import METHOD_STAGES, State
-from gpuplanner.planner.methods.switches import calmed, keeps_switches
+from gpuplanner.planner.methods.switches import calmed, keeps_changes
 from gpuplanner.planner.numbered.assign import node_reboots
 from gpuplanner.planner.program.explain import explain, explain_limits
 from gpuplanner.planner.program.fluid import Fluid
@@ -111,8 +111,8 @@ def plan(
     state, stopped_by = _search(fluid, method, calendars, effort)
     if state.counts is None:
         text = "The time was up, or the solver failed, before any plan was found. Allow more time."
-        if problem.limits.switches_per_day is not None:
-            text += " The limit on switches may be the reason: allow more of them."
+        if problem.limits.of_changes:
+            text += " The limits on changes may be the reason: allow more of them."
         found = _no_plan(problem, method, "unknown", stopped_by, text)
     else:
         found = _plan_of(fluid, state, method, stopped_by)
@@ -121,7 +121,7 @@ def plan(
 
 
 def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[State, str]:
-    limited = fluid.problem.limits.switches_per_day is not None
+    limited = fluid.problem.limits.of_changes
     known, state = Learned(calendars), State()
     stopped_by = None
     try:
@@ -129,22 +129,22 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
             if state.gap <= effort.gap_target and not state.preliminary:
                 stopped_by = "proof"
                 break
-            # The second half of the time is for finding out what the limit on switches costs.
-            if limited and state.bound > 0 and effort.past_half() and not keeps_switches(fluid, state.plan):
+            # The second half of the time is for finding out what limits on changes cost.
+            if limited and state.bound > 0 and effort.past_half() and not keeps_changes(fluid, state.plan):
                 break
-        if limited and state.counts is not None and not keeps_switches(fluid, state.counts):
-            state = _calm(fluid, state, known, effort)
+        if limited and state.counts is not None and not keeps_changes(fluid, state.counts):
+            state = _calm(fluid, state, known, effort, few=method == "calendar")
             stopped_by = "proof" if state.gap <= effort.gap_target else None
     except KeyboardInterrupt:
-        if state.counts is None or not keeps_switches(fluid, state.counts):
+        if state.counts is None or not keeps_changes(fluid, state.counts):
             raise
         return state, "user"
     return state, stopped_by or effort.why_spent() or "passes"
 
 
-def _calm(fluid: Fluid, state: State, known: Learned, effort: Effort) -> State:
-    """The state with a plan that keeps the limit on switches, or without a plan."""
-    counts = calmed(fluid, state.plan, known, state.bound, effort)
+def _calm(fluid: Fluid, state: State, known: Learned, effort: Effort, *, few: bool) -> State:
+    """The state with a plan that keeps the limits on changes, or without a plan."""
+    counts = calmed(fluid, state.plan, known, state.bound, effort, few=few)
     return replace(state, counts=None, cost=float("inf")).better(fluid, counts)
 
 

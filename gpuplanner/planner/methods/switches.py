@@ -1,6 +1,6 @@
-"""Keep a plan within the switches that one GPU may make in a day.
+"""Keep a plan within the changes that GPUs, nodes and operators may make.
 
-Counts do not say which GPU is cut, so the limit is checked on numbered GPUs. A plan that breaks it is made
+Counts do not say which GPU is cut, so limits are checked on numbered GPUs. A plan that breaks one is made
 calmer: changes are priced higher until the cheapest path through the states known keeps the limit, and what
 the path costs is counted at the true price. The bound of the plan without the limit stays a bound.
 """
@@ -17,7 +17,7 @@ from gpuplanner.planner.methods.best_path import cheapest_path
 from gpuplanner.planner.methods.learned import Learned
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.windows import improved
-from gpuplanner.planner.numbered.assign import most_switches
+from gpuplanner.planner.numbered.assign import changes_when_numbered
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -25,13 +25,28 @@ _STEEPEST = 2.0**12
 _HALVINGS = 5
 
 
-def keeps_switches(fluid: Fluid, counts: Counts) -> bool:
-    """Whether numbered GPUs can follow the counts within the limit."""
-    limit = fluid.problem.limits.switches_per_day
-    return limit is None or most_switches(fluid.problem, fluid.layouts, *fluid.split(counts)) <= limit
+def keeps_changes(fluid: Fluid, counts: Counts) -> bool:
+    """Whether numbered GPUs can follow the counts within the limits of changes."""
+    problem, limits = fluid.problem, fluid.problem.limits
+    moved = 1 + np.flatnonzero((counts[1:] != counts[:-1]).any(axis=1))
+    if limits.change_slots is not None and not np.isin(moved, limits.change_slots).all():
+        return False
+    if (limits.switches_per_day, limits.node_changes_per_day, limits.most_changes) == (None,) * 3:
+        return True
+    switches, nodes = changes_when_numbered(problem, fluid.layouts, *fluid.split(counts))
+    days = np.array([problem.day_of(slot) for slot in range(len(counts))])
+    per_day = max(int(nodes[days == day].sum(axis=0).max()) for day in np.unique(days))
+    figures = (
+        (switches, limits.switches_per_day),
+        (per_day, limits.node_changes_per_day),
+        (int(nodes.sum()), limits.most_changes),
+    )
+    return all(most is None or figure <= most for figure, most in figures)
 
 
-def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort) -> Counts | None:
+def calmed(
+    fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort, *, few: bool = False
+) -> Counts | None:
     """A plan within the limit, as cheap as can be found.
 
     Parameters
@@ -46,6 +61,8 @@ def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: E
         Cost that no plan undercuts.
     effort : Effort
         Limits of the search.
+    few : bool
+        Whether the plan has few different vectors of counts: no others are used then.
 
     Returns
     -------
@@ -55,29 +72,36 @@ def calmed(fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: E
     constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
     still = [_as_it_is(fluid), np.tile(fluid.pinned, (len(counts), 1))]
     still += [] if constant is None else [constant]
-    plans = [counts, *still]
+    states = known.states
+    if few:
+        states = [np.unique(counts, axis=0)]
+        own = [np.tile(one, (len(counts), 1)) for one in states[0]]
+        still = [one for one in own if all(fluid.allowed(t, one[:1])[0] for t in range(len(one)))] or still
+    plans = still if few or fluid.problem.limits.change_slots is not None else [counts, *still]
     price = max(float(fluid.ways.taking_up.max(initial=0)), 0.01 * fluid.on_cost)
     low, high = 1.0, 2.0
     found = None
     while high <= _STEEPEST and found is None:
-        found = _calm_path(fluid, price * high, plans, known.states)
+        found = _calm_path(fluid, price * high, plans, states)
         low, high = (low, high) if found is not None else (high, 2 * high)
     if found is None:
-        kept = [one for one in still if keeps_switches(fluid, one)]
+        kept = [one for one in still if keeps_changes(fluid, one)]
         return min(kept, key=lambda one: fluid.cost(one, before=fluid.initial)) if kept else None
     best = found
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
-        found = _calm_path(fluid, price * middle, [*plans, best], known.states)
+        found = _calm_path(fluid, price * middle, [*plans, best], states)
         if found is None:
             low = middle
         else:
             high = middle
             best = min(best, found, key=lambda one: fluid.cost(one, before=fluid.initial))
     dear = replace(fluid, ways=fluid.ways.dearer(price * high))
+    if few:
+        return best
     for better in improved(dear, best, known.floors, bound, effort):
         cheaper = fluid.cost(better, before=fluid.initial) < fluid.cost(best, before=fluid.initial)
-        if cheaper and keeps_switches(fluid, better):
+        if cheaper and keeps_changes(fluid, better):
             best = better
     return best
 
@@ -95,4 +119,4 @@ def _calm_path(
     """The cheapest path if changes had another price; None if it still breaks the limit."""
     dear = replace(fluid, ways=fluid.ways.dearer(price))
     path = cheapest_path(dear, plans, [*states, *map(np.asarray, plans)])
-    return path if keeps_switches(fluid, path) else None
+    return path if keeps_changes(fluid, path) else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from gpuplanner.hardware import OFF
 from gpuplanner.planner.contract.plan import Plan
@@ -127,10 +128,10 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_CHANGES, orient="row")
 
 
-def most_switches(
+def changes_when_numbered(
     problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
-) -> int:
-    """Most cuts of one GPU in one day, if GPUs are numbered as :func:`assign` does.
+) -> tuple[int, NDArray[np.bool_]]:
+    """Most cuts of one GPU in one day, and which nodes are cut anew when, numbered as :func:`assign` does.
 
     Parameters
     ----------
@@ -142,8 +143,24 @@ def most_switches(
         GPUs that are on with each layout.
     parked : ndarray of int, optional, shape (n_slots, n_layouts)
         GPUs that keep each layout, and are not on.
+
+    Returns
+    -------
+    most : int
+    nodes : ndarray of bool, shape (n_slots, n_nodes)
+        A GPU that is off stays cut as it was, at first whole. The first slot has none: what it has is there by then.
     """
-    return _placed(problem, layouts, counts, parked).most_switches
+    placed = _placed(problem, layouts, counts, parked)
+    cut = placed.held(placed.states)
+    whole = placed.texts.index(WHOLE_GPU) if WHOLE_GPU in placed.texts else _OFF
+    held = np.where(cut[0] == _OFF, whole, cut[0])
+    node = np.arange(problem.gpus) // problem.gpus_per_node
+    nodes = np.zeros((len(counts), len(problem.node_names)), dtype=bool)
+    for slot, now in enumerate(cut):
+        after = np.where(now == _OFF, held, now)
+        nodes[slot, node[after != held]] = True
+        held = after
+    return placed.most_switches, nodes
 
 
 def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int | None:

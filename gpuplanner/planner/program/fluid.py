@@ -132,6 +132,14 @@ class Fluid:
         return on
 
     @property
+    def may_change(self) -> NDArray[np.bool_]:
+        """Whether counts may change as a slot begins, shape (n_slots,)."""
+        slots = self.problem.limits.change_slots
+        number = np.arange(self.problem.n_slots)
+        may: NDArray[np.bool_] = np.ones(len(number), bool) if slots is None else np.isin(number, slots)
+        return may
+
+    @property
     def parks(self) -> bool:
         """Whether GPUs that are not needed are parked."""
         return self.problem.prices is not None

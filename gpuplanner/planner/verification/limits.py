@@ -82,6 +82,11 @@ def count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """Faults that counts alone show."""
     limits = problem.limits
     position = {text: place for place, text in enumerate(plan.layouts)}
+    for slot in range(1, problem.n_slots):
+        still = limits.change_slots is not None and slot not in limits.change_slots
+        if still and (plan.counts[slot] != plan.counts[slot - 1]).any():
+            yield f"slot {slot}: counts change, though nothing may change then"
+            break
     for text, gpus in limits.pinned.items():
         held = plan.counts[:, position[text]] if text in position else np.zeros(problem.n_slots, dtype=int)
         for slot in np.flatnonzero(held < gpus)[:1].tolist():
@@ -113,6 +118,7 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
                 most = limits.switches_per_day
                 yield f"layout plan: GPU {gpu} on {node} is cut {cuts} times on day {day}, at most {most} allowed"
                 break
+    yield from _node_change_faults(rows, problem)
     if limits.gpus_on_per_rack is not None:
         steps: Counter[tuple[int, datetime]] = Counter()
         running = rows.filter(pl.col("layout") != OFF).select("node", "slot_start", "slot_end")
@@ -128,3 +134,27 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
                     f"{limits.gpus_on_per_rack} allowed"
                 )
                 break
+
+
+def _node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
+    """Nodes that are cut anew too often, in a day or in all."""
+    limits, begin = problem.limits, problem.slot_times[0]
+    if limits.node_changes_per_day is None and limits.most_changes is None:
+        return
+    is_cut: dict[tuple[str, int], str] = {}
+    times: set[tuple[str, datetime]] = set()
+    for row in rows.sort("slot_start").iter_rows(named=True):
+        layout = row["parked"] if row["layout"] == OFF else row["layout"]
+        place = (row["node"], row["gpu"])
+        if layout is not None and layout != is_cut.get(place, WHOLE_GPU) and row["slot_start"] > begin:
+            times.add((row["node"], row["slot_start"]))
+        if layout is not None:
+            is_cut[place] = layout
+    if limits.most_changes is not None and len(times) > limits.most_changes:
+        yield f"layout plan: nodes are cut anew {len(times)} times, at most {limits.most_changes} allowed"
+    per_day = Counter((node, (time - begin).days) for node, time in times)
+    for (node, day), changes in sorted(per_day.items()):
+        if limits.node_changes_per_day is not None and changes > limits.node_changes_per_day:
+            most = limits.node_changes_per_day
+            yield f"layout plan: {node} is cut anew {changes} times on day {day}, at most {most} allowed"
+            break

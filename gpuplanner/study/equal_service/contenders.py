@@ -84,7 +84,7 @@ def fleet_in_units(scenario: Scenario, known: History) -> tuple[Fleet, Rules, di
     fill no node are left out for every policy alike.
     """
     fleet, rules = fleet_and_rules(scenario, known)
-    rules = replace(rules, drain=drain_of(scenario))
+    rules = replace(rules, drain=drain_of(scenario, fleet.board))
     size, layouts = known.fleet.node_size, dict(known.fleet.layouts)
     if scenario.release_unit == "gpu" or fleet.nodes > 1 or fleet.gpus <= size:
         return fleet, rules, layouts

@@ -7,9 +7,9 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export import REHEARSED
-from gpuplanner.hardware import EMPTIED
+from gpuplanner.hardware import EMPTIED, GpuModel, as_board
 from gpuplanner.planner import PlanProblem
-from gpuplanner.scenario import Scenario
+from gpuplanner.scenario import Scenario, windows_of
 from gpuplanner.schemas import LayoutPlan, check
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
@@ -20,18 +20,48 @@ REHEARSALS = 8
 """Weeks that changes are rehearsed on."""
 
 
-def drain_of(scenario: Scenario) -> Drain:
+def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] | None:
+    """Windows for changes as minutes of the day and minutes that they last; None without any.
+
+    Raises
+    ------
+    ScenarioError
+        If one is too short for any drain: no longer than a change alone.
+    """
+    if scenario.change_windows is None:
+        return None
+    windows, most = windows_of(scenario.change_windows) or [], scenario.change(board).longest_s
+    short = [minutes for _, minutes in windows if minutes * SECONDS_PER_MINUTE <= most]
+    if short:
+        text = message(
+            "scenario: change_windows",
+            f"windows of more than {most / SECONDS_PER_MINUTE:g} min, which a change takes once a node is empty",
+            f"windows too short for any drain: {scenario.change_windows}",
+            "Choose longer windows, or a path that changes layouts faster.",
+        )
+        raise ScenarioError(text)
+    return windows
+
+
+def drain_of(scenario: Scenario, board: GpuModel | str | None = None) -> Drain:
     """How a planned change is made: what is emptied, how long ahead the scheduler reserves it, and when it is given up.
+
+    On a board, a change in a window is given up when there is just time left in it to cut.
 
     Examples
     --------
     >>> drain_of(Scenario()).scope, drain_of(Scenario(path="nvml")).scope
     ('node', 'gpu')
     """
+    limit_s = scenario.drain_limit_minutes * SECONDS_PER_MINUTE
+    if board is not None:
+        longest_s = scenario.change(board).longest_s
+        for _, minutes in open_windows(scenario, as_board(board)) or ():
+            limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - longest_s)
     return Drain(
         scope=EMPTIED.get(scenario.path, "gpu"),
         ahead_s=scenario.reserve_hours * SECONDS_PER_HOUR,
-        limit_s=scenario.drain_limit_minutes * SECONDS_PER_MINUTE,
+        limit_s=limit_s,
         before_change=True,
     )
 
@@ -79,7 +109,7 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
     ScenarioError
         If the plan is not one of the scenario's fleet.
     """
-    known, drain = history(scenario), drain_of(scenario)
+    known, drain = history(scenario), drain_of(scenario, problem.board)
     if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
         problem.board.name,
         problem.gpus,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.demand import remaining_while_busy
-from gpuplanner.errors import require_sound
+from gpuplanner.errors import ScenarioError, message, require_sound
 from gpuplanner.forecast import representatives
+from gpuplanner.hardware import EMPTIED, GpuModel
 from gpuplanner.hardware.seconds import known_seconds
 from gpuplanner.planner import (
     Limits,
@@ -24,19 +27,22 @@ from gpuplanner.planner import (
 )
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.future.drains import open_windows
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang, paths_of
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR
 
+SETS_OF_LAYOUTS = 3
+"""Sets of layouts that take turns where whole nodes are emptied for a change, so that people know which is in force."""
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
 # Profiles with fewer jobs are emptied at the stated price.
 _FEWEST_JOBS = 30
 
 _FIELDS = (
     "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price",
-    "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "unmet_price",
-    "gap_target", "time_limit_s", "seed",
+    "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "calendars", "change_windows",
+    "node_changes_per_day", "most_changes", "tz", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
 
@@ -92,6 +98,9 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         limits=Limits(
             whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
             switches_per_day=scenario.switches_per_day,
+            change_slots=change_slots(scenario, fleet.board, known.plan_start),
+            node_changes_per_day=scenario.node_changes_per_day,
+            most_changes=scenario.most_changes,
         ),
     )
 
@@ -124,10 +133,21 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
 
 
 def plan_view(
-    scenario: Scenario, view: str, method: str, *, calendars: int = 2, work_limit: int | None = None
+    scenario: Scenario,
+    view: str,
+    method: str | None = None,
+    *,
+    calendars: int | None = None,
+    work_limit: int | None = None,
 ) -> Planned:
-    """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.contract.plan`."""
+    """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.contract.plan`.
+
+    Without a method the scenario says whether few sets of layouts take turns, or any number.
+    """
     problem = plan_problem(scenario, view)
+    most = sets_of_layouts(scenario, problem.board)
+    method = method or ("calendar" if most else "milp")
+    calendars = calendars or most or 2
     found = plan(
         problem,
         method=method,
@@ -143,10 +163,50 @@ def plan_view(
     return planned
 
 
+def sets_of_layouts(scenario: Scenario, board: GpuModel) -> int:
+    """Most sets of layouts that take turns; 0 for any number, as on boards that have no layouts."""
+    if not board.profiles:
+        return 0
+    few = SETS_OF_LAYOUTS if EMPTIED.get(scenario.path) == "node" else 0
+    return few if scenario.calendars is None else scenario.calendars
+
+
+def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[int, ...] | None:
+    """The first slot that begins in each of the scenario's windows; None without windows.
+
+    Raises
+    ------
+    ScenarioError
+        If a window is too short for any drain: no longer than the change alone; or no slot begins in one.
+    """
+    windows = open_windows(scenario, board)
+    if windows is None:
+        return None
+    zone, day = ZoneInfo(scenario.tz), 24 * 60
+    found = []
+    for slot in range(scenario.horizon_slots):
+        now = (start + timedelta(hours=slot * scenario.slot_hours)).astimezone(zone)
+        minute = now.hour * 60 + now.minute
+        for begin, minutes in windows:
+            since = (minute - begin) % day
+            # The slot before began ahead of the window, so that this one is the first in it.
+            if since < minutes and since < scenario.slot_hours * 60:
+                found.append(slot)
+    if not found:
+        text = message(
+            "scenario: change_windows",
+            f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins",
+            f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on",
+            "Move the windows, or choose shorter slots.",
+        )
+        raise ScenarioError(text)
+    return tuple(sorted(set(found)))
+
+
 @stage(*OUTLOOKS["rightsized"].fields, *largest_gang.fields, *_FIELDS)
 def planned_calendar(scenario: Scenario) -> Planned:
     """Layouts over time for the right-sized demand of the forecast."""
-    return plan_view(scenario, "rightsized", "milp")
+    return plan_view(scenario, "rightsized")
 
 
 def robust_view(scenario: Scenario, *, most: int = 20, method: str = "auto") -> RobustPlans:

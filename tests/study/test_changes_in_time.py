@@ -1,0 +1,79 @@
+"""On the path of the GPU operator planned changes are made in time, and the pack of a week is small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.planner import plan_to_json
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import export_plan
+from gpuplanner.study.future.drains import drain_of, rehearse
+from gpuplanner.study.future.plans import change_slots, plan_problem, plan_view, sets_of_layouts
+
+WORK = 300
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return plan_view(Scenario(time_limit_s=600.0), "rightsized", work_limit=WORK)
+
+
+@pytest.mark.parametrize(("path", "sets"), [("operator", 3), ("slurm", 3), ("nvml", 0), ("dra", 0)])
+def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(path, sets):
+    scenario = Scenario(path=path)
+    board = plan_problem(scenario, "rightsized").board
+    assert sets_of_layouts(scenario, board) == sets
+    assert sets_of_layouts(Scenario(path=path, calendars=4), board) == 4
+
+
+def test_changes_of_the_default_are_made_in_time(planned):
+    """Also those of a plan that pays nothing for changes, and makes many; without a reservation they are not."""
+    found = rehearse(Scenario(), planned.layout_plan, planned.problem)
+    assert found.height
+    assert found["in_time"].mean() >= 0.95
+    often = Scenario(change_gpu_hours=0.0, time_limit_s=600.0)
+    plan = plan_view(often, "rightsized", work_limit=WORK)
+    made = rehearse(often, plan.layout_plan, plan.problem)
+    assert made.height >= 8
+    assert made["in_time"].mean() >= 0.95
+    hasty = rehearse(replace(often, reserve_hours=1.0), plan.layout_plan, plan.problem)
+    assert hasty["in_time"].mean() < 0.5
+
+
+def test_a_week_is_at_most_forty_files(planned, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(plan_to_json(planned.plan, planned.problem))
+    files = export_plan(path, tmp_path / "out", scenario=Scenario())
+    assert len(files) <= 40
+    index = pl.read_csv(tmp_path / "out" / "changes.csv")
+    assert {f"{name}.sh" for name in index["change"]} == {
+        one.name for one in files if one.name.startswith("change-") and one.suffix == ".sh"
+    }
+    assert index.filter(pl.col("before") != "")["drain_p95_minutes"].null_count() == 0
+
+
+def test_windows_are_slots_in_their_zone():
+    scenario = Scenario(tz="America/New_York", change_windows="06:00-08:00")
+    problem = plan_problem(scenario, "rightsized")
+    slots = change_slots(scenario, problem.board, problem.slot_start)
+    # New York is five hours behind until 8 March at seven; the plan ends before.
+    assert [problem.slot_times[slot].hour for slot in slots] == [11] * 7
+    assert drain_of(scenario, problem.board).limit_s == 3600.0
+    assert drain_of(Scenario(change_windows="06:00-06:31"), problem.board).limit_s == 1800.0
+
+
+@pytest.mark.parametrize(
+    ("windows", "told"),
+    [
+        ("06:00-06:01", "windows too short for any drain: 06:00-06:01"),
+        ("06:10-06:50", "windows in which one of the plan's slots of 1 h begins"),
+        ("6-8", "change_windows as HH:MM-HH:MM"),
+    ],
+)
+def test_windows_that_no_change_fits_in_are_refused(windows, told):
+    with pytest.raises(ScenarioError, match=told):
+        plan_problem(Scenario(change_windows=windows), "rightsized")
