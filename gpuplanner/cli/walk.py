@@ -122,7 +122,7 @@ def plan(
     if paths is None:
         planned = plan_view(asked, "rightsized", **how)
     else:
-        weighed = robust_view(asked, most=paths, method=how["method"])
+        weighed = robust_view(asked, most=paths, method=how["method"] or "auto")
         best = weighed.least_expected_cost
         planned = Planned(weighed.problems[best], weighed.plans[best])
         if not as_json:
