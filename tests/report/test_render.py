@@ -76,7 +76,7 @@ def test_page_shows_every_part(report):
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     assert page.count("<li>") >= 2
-    for question in ("GPUs that hold the target", "Set free a week", "jobs wait at most", "lasts until", "Switched",
+    for question in ("GPUs on, on average", "Set free a week", "jobs wait at most", "lasts until", "Switched",
                      "For whom", "From", "How sure", "If it is wrong", 'class="board"'):  # fmt: skip
         assert question in page
 

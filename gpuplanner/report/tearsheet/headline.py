@@ -51,9 +51,9 @@ def one_sentence(study: Study) -> str:
         return f"Change nothing on these figures: the simulator does not wait as people did on these {fleet}."
     if found["winner"] == TODAY:
         return f"Keep all {fleet} on as they are: nothing holds the target for less."
-    needs = _winner(found)["gpu_hours"] / HOURS_PER_WEEK
-    average = "" if found["winner"] in STATIC else " on average"
-    return f"Run {needs:,.0f} of {fleet}{average}: {SHORT[found['winner']]}."
+    best = _winner(found)
+    average = "" if found["winner"] in STATIC else f" on average, {best['most_gpus']:,} at most"
+    return f"Run {best['gpu_hours'] / HOURS_PER_WEEK:,.0f} of {fleet}{average}: {SHORT[found['winner']]}."
 
 
 def summary(study: Study) -> Section:
@@ -116,8 +116,8 @@ def _cards(study: Study) -> Iterator[page.Card]:
         low, mean, high = (best[name] and best[name] / HOURS_PER_WEEK for name in _HOURS)
         spread = "" if low is None or low == high else f"95 %: {low:,.0f} to {high:,.0f} · "
         base = next(row for row in rows_of(found) if row["policy"] == found["baseline"])
-        plain = f"best fixed fleet: {base['gpu_hours'] / HOURS_PER_WEEK:,.0f}"
-        yield page.Card("GPUs that hold the target", f"{mean:,.0f} of {figures['fleet_gpus']:,}",
+        plain = f"at most {best['most_gpus']:,} at once · best fixed fleet: {base['gpu_hours'] / HOURS_PER_WEEK:,.0f}"
+        yield page.Card("GPUs on, on average, at the target", f"{mean:,.0f} of {figures['fleet_gpus']:,}",
                         f"{board} · {spread}{plain}")  # fmt: skip
     yield _saving_card(found, figures)
     if best is not None:

@@ -61,6 +61,7 @@ def policy_row(one: JudgedPolicy, target: ServiceTarget) -> dict[str, Any]:
         "gpu_hours": hours.mean,
         "gpu_hours_low": hours.low,
         "gpu_hours_high": hours.high,
+        "most_gpus": max(week.most_gpus for week in one.weeks),
         "gpu_kwh": one.gpu_kwh,
         "wait_mean_min": float(waits.mean()) / SECONDS_PER_MINUTE,
         "wait_quantile_min": wait_quantile(one.weeks, None, target.quantile) / SECONDS_PER_MINUTE,

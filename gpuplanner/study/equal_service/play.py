@@ -64,6 +64,8 @@ class Played:
         Its class.
     never_started, changes, given_up : int
         Jobs that never started; changes of layout begun; planned ones given up, as the GPUs did not empty in time.
+    most_gpus : int
+        GPUs that were on at once, at most.
     gpu_kwh : float or None
         Energy of the GPUs alone [kWh]: those that are on without work at idle power, those with work by the SM
         activity of their jobs; None where no law of power was given.
@@ -77,6 +79,7 @@ class Played:
     never_started: int
     changes: int
     given_up: int
+    most_gpus: int = 0
     gpu_kwh: float | None = None
 
     def waits_of(self, group: tuple[int, ...]) -> NDArray[np.float64]:
@@ -117,12 +120,14 @@ def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:
     waits = np.where(started == np.inf, end_of_run, started) - week.submit_s
     completion = np.where(np.isfinite(ended), ended - week.submit_s, np.nan)
     inside = (pl.min_horizontal("end_s", week.end_s) - pl.max_horizontal("start_s", week.begin_s)).clip(0.0)
-    on_s = run.states.filter(pl.col("state") != "off").select(inside.sum()).item()
+    on = run.states.filter(
+        (pl.col("state") != "off") & (pl.col("start_s") < week.end_s) & (pl.col("end_s") > week.begin_s)
+    )
     changes = run.states.filter(
         pl.col("state").is_in(CHANGES) & pl.col("start_s").is_between(week.begin_s, week.end_s, closed="left")
     ).height
     return Played(
-        gpu_hours=on_s / SECONDS_PER_HOUR,
+        gpu_hours=on.select(inside.sum()).item() / SECONDS_PER_HOUR,
         busy_gpu_hours=_busy_gpu_hours(run, week, fleet),
         waits_s=waits[judged],
         completion_s=completion[judged],
@@ -130,7 +135,15 @@ def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:
         never_started=int(never.sum()),
         changes=changes,
         given_up=run.changes.filter(outcome="given up").height,
+        most_gpus=_at_once(on["start_s"].to_numpy().clip(week.begin_s), on["end_s"].to_numpy()),
     )
+
+
+def _at_once(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> int:
+    """Most of these intervals that overlap; one that ends when another begins does not."""
+    steps = np.concatenate([-np.ones(len(end_s), np.int64), np.ones(len(start_s), np.int64)])
+    order = np.argsort(np.concatenate([end_s, start_s]), kind="stable")
+    return int(np.cumsum(steps[order]).max(initial=0))
 
 
 def _busy_gpu_hours(run: Run, week: Week, fleet: Fleet) -> float:

@@ -37,7 +37,7 @@ def decision(found: Mapping[str, Any]) -> str:
     text = (
         f"{winner}: {MEANINGS[winner]}. It needs {best['gpu_hours']:,.0f} GPU-hours a week instead of "
         f"{found['today']['gpu_hours']:,.0f}, {found['saving_gpu_hours_per_week']:,.0f}{spread} less, at the same "
-        f"service; that is {best['gpu_hours'] / WEEK_HOURS:,.0f} GPUs on average."
+        f"service; that is {best['gpu_hours'] / WEEK_HOURS:,.0f} GPUs on average, {best['most_gpus']:,} at most."
     )
     if winner in STATIC:
         return f"{text} Nothing that changes over time is cheaper: size the fleet and leave it."
@@ -171,17 +171,21 @@ def target_in_words(found: Mapping[str, Any]) -> str:
     --------
     >>> classes = [{"size_class": "1", "minutes": 10.0}, {"size_class": "5-8", "minutes": 508.0}]
     >>> target_in_words({"target": {"quantile": 0.95, "minutes": 10.0, "by_class": classes}})
-    '95% of the jobs of each size start within 10 min; those of size 5-8 within 508 min, as they do today.'
+    '95% of the jobs of each size start within 10 min; those of size 5-8 within 8.47 h, as they do today.'
     """
     target = found["target"]
     by = target.get("by", "size")
     longer = [
-        f"those of {by} {row['size_class']} within {row['minutes']:,.0f} min"
+        f"those of {by} {row['size_class']} within {_time(row['minutes'])}"
         for row in target["by_class"]
         if row["minutes"] > target["minutes"]
     ]
     text = f"{target['quantile']:.0%} of the jobs of each {by} start within {target['minutes']:g} min"
     return f"{text}; {', '.join(longer)}, as they do today." if longer else f"{text}."
+
+
+def _time(minutes: float) -> str:
+    return f"{minutes / 60:.3g} h" if minutes >= 120 else f"{minutes:.3g} min"
 
 
 def frontier_frame(found: Mapping[str, Any], pinned: Mapping[str, Any] | None = None) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.simulate import Calendar, Fleet, OnDemand, Release, Rules, simulate
 from gpuplanner.study.equal_service.play import PolicySetting, measure_week, play
 from gpuplanner.study.equal_service.policies.calendars import hourly_peaks
 from gpuplanner.study.equal_service.policies.static_fleets import tune_static_mig, tune_static_whole
@@ -160,3 +160,28 @@ def test_what_ends_after_the_weeks_to_tune_on_says_nothing_of_its_end() -> None:
     one, other = (as_known(jobs, drawn.split, 1)["run_s"] for jobs in (past, longer))
     assert one.equals(other)
     assert (past.filter(pl.col("submit_time") < drawn.split)["run_s"] != one).any()
+
+
+def test_most_gpus_at_once_are_those_of_the_longest_row_of_overlaps() -> None:
+    week = made_week(poisson_jobs(4.0, 1.0, 7, 5))
+    control = OnDemand(release=Release(unit="gpu", idle_s=600.0, lead_s=300.0), cut=False)
+    setting = PolicySetting("whole_on_off", "whole", control)
+    fleet = Fleet(BOARD, 1, 16)
+    found = play(setting, week, fleet, Rules())
+    run = simulate(
+        week.asked["whole"],
+        fleet,
+        control,
+        Rules(),
+        policy="whole_on_off",
+        until_s=week.end_s,
+        leave_unservable=True,
+    )
+    on = run.states.filter(pl.col("state") != "off")
+    begun = on.filter(pl.col("start_s").is_between(week.begin_s, week.end_s, closed="left"))[
+        "start_s"
+    ].unique()
+    counts = [
+        on.filter((pl.col("start_s") <= at) & (pl.col("end_s") > at)).height for at in [week.begin_s, *begun]
+    ]
+    assert found.most_gpus == max(counts) > found.gpu_hours / 144
