@@ -139,7 +139,8 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
     own, pinned = (base.transform_filter(f"datum.kind {side} 'pinned'") for side in ("!=", "=="))
     parts: list[ChartType] = [
         own.mark_line(size=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="wait_over_target:Q"),
-        pinned.mark_point(filled=False, opacity=1).encode(**mark),
+        # A layer without rows has no extent, and Vega warns of it.
+        *([pinned.mark_point(filled=False, opacity=1).encode(**mark)] if "pinned" in shapes else []),
         own.mark_point(filled=True, opacity=1).encode(**mark),
     ]
     limit = alt.Chart(prepare.to_data(pl.DataFrame({"wait_over_target": [1.0]}), where="plot_frontier"))
