@@ -112,8 +112,8 @@ def sureness(found: Mapping[str, Any]) -> str:
     """What each lever saves, what was promised and came of it, and what growth asks for."""
     body = ""
     if found["reason"] is None and any(row["saved"] for row in found["levers"]):
-        first = ("today", found["today"]["gpu_hours"], None, None)
-        steps = [first, *((row["lever"], row["gpu_hours"], None, None) for row in found["levers"])]
+        first = {"lever": "today", "gpu_hours": found["today"]["gpu_hours"]}
+        steps = [(row["lever"], *[row["gpu_hours"]] * 3) for row in (first, *found["levers"])]
         frame = pl.DataFrame(steps, schema=["step", "gpu_hours", "low", "high"], orient="row")
         body += page.section(
             "What each lever saves",

@@ -54,9 +54,14 @@ def class_table(found: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def policy_frame(found: Mapping[str, Any]) -> pl.DataFrame:
-    """``policy, metric, unit, mean, low, high`` of today's fleet and every policy, for a chart."""
+    """``policy, metric, unit, mean, low, high`` of today's fleet and every policy; no interval: its mean."""
     rows = [
-        (row["policy"], metric, unit, row[name], row.get(f"{name}_low"), row.get(f"{name}_high"))
+        (
+            row["policy"],
+            metric,
+            unit,
+            *(row.get(f"{name}{side}") or row[name] for side in ("", "_low", "_high")),
+        )
         for row in rows_of(found)
         for name, metric, unit in _DRAWN
     ]
