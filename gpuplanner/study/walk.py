@@ -177,11 +177,13 @@ def _of_waits(check: WaitsCheck) -> dict[str, Any]:
 
 def _of_lasting(found: Lasting | None) -> dict[str, Any]:
     """When weekly peaks have passed the fleet; None: not within a year, or not known."""
-    early, even = (None, None) if found is None else found
+    early, even, above, weeks = (None, None, None, None) if found is None else found
     return {
         "lasting_known": found is not None,
         "runs_out_early": early and early.isoformat(),
         "runs_out_even": even and even.isoformat(),
+        "weeks_above_fleet": above,
+        "weeks_of_peaks": weeks,
     }
 
 

@@ -159,12 +159,12 @@ def _lasting_card(figures: Mapping[str, Any]) -> page.Card:
     if not figures["lasting_known"]:
         return page.Card(title, "–", "fewer than three weeks of peaks: no forecast of growth")
     early, even = figures["runs_out_early"], figures["runs_out_even"]
+    above, weeks = figures["weeks_above_fleet"], figures["weeks_of_peaks"]
     if even is None:
         soon = "none in ten by then" if early is None else f"one in ten: {_day(early)}"
         return page.Card(title, "over a year", f"weekly peaks as they went; {soon}")
-    return page.Card(
-        title, _day(even), f"as likely as not; one in ten: {_day(early)}; weekly peaks as they went"
-    )
+    seen = f"{above} of {weeks} weeks had peaks above {figures['installed_gpus']:,} GPUs"
+    return page.Card(title, _day(even), f"as likely as not; one in ten: {_day(early)}; {seen}")
 
 
 def _answers(study: Study) -> Iterator[tuple[str, str]]:

@@ -16,10 +16,15 @@ EARLY, EVEN = 0.1, 0.5
 
 
 class Lasting(NamedTuple):
-    """When peaks have passed the fleet with a probability of :data:`EARLY` and of :data:`EVEN`; None: not in a year."""
+    """When peaks have passed the fleet with a probability of :data:`EARLY` and of :data:`EVEN`; None: not in a year.
+
+    Of the `weeks` behind, `above` had their peak above the fleet already.
+    """
 
     early: datetime | None
     even: datetime | None
+    above: int
+    weeks: int
 
 
 @stage("slot_hours", after=(history,))
@@ -34,7 +39,8 @@ def lasting(scenario: Scenario) -> Lasting | None:
     """
     known = history(scenario)
     try:
-        weeks = wanted(scenario, at=known.plan_start).run_out(known.fleet.installed.gpus, seed=scenario.seed)
+        seen = wanted(scenario, at=known.plan_start)
+        weeks, peaks = seen.run_out(known.fleet.installed.gpus, seed=scenario.seed), seen.weekly_peaks()
     except (ScenarioError, SchemaError):
         return None
 
@@ -42,4 +48,5 @@ def lasting(scenario: Scenario) -> Lasting | None:
         past = weeks.filter(weeks["run_out_by"] >= level)
         return known.plan_start + timedelta(weeks=past["week"][0]) if past.height else None
 
-    return Lasting(first(EARLY), first(EVEN))
+    above = int((peaks > known.fleet.installed.gpus).sum())
+    return Lasting(first(EARLY), first(EVEN), above, len(peaks))
