@@ -180,7 +180,9 @@ class Contest:
 
     def _maker(self) -> CalendarMaker:
         change, gang = self.rules.change_on(self.fleet.model), largest_job(self.weeks.tuning, "rightsized")
-        return CalendarMaker(self.fleet, change, self._peaks(), gang, self.weeks.split)
+        return CalendarMaker(
+            self.fleet, change, self._peaks(), gang, self.weeks.split, self.scenario.reserve_hours
+        )
 
     def _peaks(self) -> HourlyPeaks:
         return hourly_peaks(self.weeks.tuning, "rightsized", self.known.plan_start.isoweekday())

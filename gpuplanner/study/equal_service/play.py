@@ -34,6 +34,8 @@ class PolicySetting:
         What was set, for people.
     nodes : int or None
         Nodes that there are; None: those of the fleet.
+    reserve_hours : float or None
+        How long ahead of a planned change jobs that would still run then are kept away [h]; None: as the rules have it.
     exact : bool
         Whether jobs get the instance that they ask for and never a larger one, whatever the rules allow.
     """
@@ -43,6 +45,7 @@ class PolicySetting:
     control: Calendar | OnDemand | AutoscaledPools
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
     nodes: int | None = None
+    reserve_hours: float | None = None
     exact: bool = False
 
 
@@ -93,6 +96,9 @@ def play(
     """Serve the jobs of a week by a setting; with a law of power, count its energy as well."""
     if setting.exact:
         rules = replace(rules, substitute=False)
+    if setting.reserve_hours is not None and rules.drain is not None:
+        ahead = replace(rules.drain, ahead_s=setting.reserve_hours * SECONDS_PER_HOUR)
+        rules = replace(rules, drain=ahead)
     run = simulate(
         week.asked[setting.view],
         fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),

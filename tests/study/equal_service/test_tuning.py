@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Release, Rules, simulate
+from gpuplanner.simulate import Calendar, Drain, Fleet, OnDemand, Release, Rules, simulate
 from gpuplanner.study.equal_service.play import PolicySetting, measure_week, play
 from gpuplanner.study.equal_service.policies.calendars import hourly_peaks
 from gpuplanner.study.equal_service.policies.static_fleets import tune_static_mig, tune_static_whole
@@ -185,3 +185,20 @@ def test_most_gpus_at_once_are_those_of_the_longest_row_of_overlaps() -> None:
         on.filter((pl.col("start_s") <= at) & (pl.col("end_s") > at)).height for at in [week.begin_s, *begun]
     ]
     assert found.most_gpus == max(counts) > found.gpu_hours / 144
+
+
+def test_a_change_at_short_notice_is_given_up_where_a_longer_one_is_made() -> None:
+    """Jobs of thirty hours keep a node from emptying in an hour; reserved two days ahead it is empty in time."""
+    jobs = poisson_jobs(0.3, 1.0, 7, 3).with_columns(run_s=pl.lit(30 * 3600.0))
+    week = made_week(jobs)
+    layouts = ("gpu", "1g.10gb:7")
+    calendar = Calendar(np.array([0.0, 96.0 * 3600]), layouts, np.array([[16, 0], [8, 8]]))
+    rules = Rules(drain=Drain(scope="node", ahead_s=0.0, limit_s=3600.0, before_change=True))
+    made = {
+        hours: play(
+            PolicySetting("calendar", "whole", calendar, reserve_hours=hours), week, Fleet(BOARD, 2, 8), rules
+        )
+        for hours in (1.0, 48.0)
+    }
+    assert made[1.0].given_up > made[48.0].given_up == 0
+    assert made[48.0].waits_s.mean() >= made[1.0].waits_s.mean()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.hardware import ChangeCost
-from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.planner import Plan, PlanProblem, plan
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet
 from gpuplanner.study.equal_service.play import PolicySetting
@@ -25,6 +25,8 @@ MARGINS = tuple(0.5 * step for step in range(9))
 """Margins that are tried: how many deviations above its mean the peak of an hour may be."""
 RESERVES = (1, 2, 4, 8)
 """Whole GPUs that are tried on top of a calendar of less margin."""
+SHORT_NOTICE = 1.0
+"""Hours ahead that are tried before the scenario's: more changes are given up, and fewer jobs kept away before them."""
 HOURS = 24
 WEEKEND = 6
 WORK_LIMIT = 400
@@ -116,6 +118,8 @@ class CalendarMaker:
         Whole GPUs that the largest job asks for at once; so many are always there.
     begin : datetime
         Start of the week.
+    reserve_hours : float
+        How long ahead the scenario reserves what is to change [h].
     """
 
     fleet: Fleet
@@ -123,9 +127,33 @@ class CalendarMaker:
     peaks: HourlyPeaks
     gang: int
     begin: datetime
+    reserve_hours: float
+    planned: dict[tuple[float, int], Plan] = field(default_factory=dict)
 
-    def make(self, margin: float, reserve: int = 0) -> PolicySetting | None:
+    @property
+    def notices(self) -> list[float]:
+        """Hours ahead that are tried, the shortest first."""
+        return sorted({SHORT_NOTICE, self.reserve_hours})
+
+    def make(self, margin: float, notice: float, reserve: int = 0) -> PolicySetting | None:
         """Plan a week that covers the peaks with a margin, and so many whole GPUs on top; None if none is found."""
+        if (margin, reserve) not in self.planned:
+            self.planned[margin, reserve] = self._plan(margin, reserve)
+        found = self.planned[margin, reserve]
+        if not found.found or not found.layouts:
+            return None
+        name = CALENDAR_RESERVE if reserve else CALENDAR
+        sets = len(np.unique(found.counts, axis=0))
+        knobs = {"margin": margin, "calendars": sets, "reserve_hours": notice}
+        return PolicySetting(
+            name,
+            "rightsized",
+            repeated(found.layouts, found.counts),
+            knobs | ({"reserve": reserve} if reserve else {}),
+            reserve_hours=notice,
+        )
+
+    def _plan(self, margin: float, reserve: int) -> Plan:
         wanted = self.peaks.covered(margin)
         if WHOLE_GPU in self.peaks.profiles:
             whole = self.peaks.profiles.index(WHOLE_GPU)
@@ -134,18 +162,8 @@ class CalendarMaker:
             self.fleet.model, self.fleet.gpus, self.fleet.gpus_per_node, self.begin, 1.0, ["all"],
             self.peaks.profiles, wanted[None], change=self.change,
         )  # fmt: skip
-        found = plan(
+        return plan(
             problem, method="calendar", calendars=CALENDARS, time_limit_s=600.0, work_limit=WORK_LIMIT
-        )
-        if not found.found or not found.layouts:
-            return None
-        name = CALENDAR_RESERVE if reserve else CALENDAR
-        knobs = {"margin": margin, "calendars": len(np.unique(found.counts, axis=0))}
-        return PolicySetting(
-            name,
-            "rightsized",
-            repeated(found.layouts, found.counts),
-            knobs | ({"reserve": reserve} if reserve else {}),
         )
 
 
@@ -158,16 +176,21 @@ def repeated(layouts: tuple[str, ...], counts: NDArray[np.int64]) -> Calendar:
 
 
 def tune_calendar(arena: Arena, maker: CalendarMaker) -> Trial | None:
-    """The least margin that holds the target."""
-    return arena.least(lambda step: maker.make(MARGINS[step]), 0, len(MARGINS) - 1)
+    """The least margin that holds the target, with the scenario's notice only where the short one holds it nowhere."""
+
+    def least_margin(notice: float) -> Trial | None:
+        return arena.least(lambda step: maker.make(MARGINS[step], notice), 0, len(MARGINS) - 1)
+
+    return next((found for notice in maker.notices if (found := least_margin(notice)) is not None), None)
 
 
 def tune_calendar_reserve(arena: Arena, maker: CalendarMaker, calendar: Trial | None) -> Trial | None:
     """Less margin, and whole GPUs on top, where that is cheaper than the calendar alone."""
     most = MARGINS.index(float(calendar.setting.knobs["margin"])) if calendar else len(MARGINS) - 1
+    notice = float(calendar.setting.knobs["reserve_hours"]) if calendar else SHORT_NOTICE
 
     def least_reserve(margin: float) -> Trial | None:
-        return arena.least(lambda place: maker.make(margin, RESERVES[place]), 0, len(RESERVES) - 1)
+        return arena.least(lambda place: maker.make(margin, notice, RESERVES[place]), 0, len(RESERVES) - 1)
 
     return cheaper_of(least_reserve(margin) for margin in MARGINS[max(most - 3, 0) : most])
 
