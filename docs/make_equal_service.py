@@ -35,12 +35,13 @@ INTRO = """# Policies at equal service, measured
 
 Made by `python docs/make_equal_service.py`. Every policy is tuned on the earlier half of a month until the target
 holds on weeks with more jobs than usual, and is judged on {weeks} weeks drawn from the later half; GPU-hours are
-those of GPUs that are on, a week. Changes of layout take as long as the catalogue has it, planned ones are reserved a
-week ahead and given up an hour after their time, and a released unit comes back after five minutes. `over target` is
-the wait of the class that is worst off over what it may be: at most 1 holds. Energy is that of the GPUs alone. What
-was promised is the saving over today's fleet on the weeks tuned on, with an interval for a single week; realised is
-that of each whole week kept back, as it was. In hindsight a policy is tuned on the weeks that it is judged on. Public
-traces name no board that can be cut; they are played as a what-if on {board}.
+those of GPUs that are on, a week. Changes of layout take as long as the catalogue has it, planned ones are reserved
+an hour ahead (a week where that holds the target at no margin) and given up an hour after their time, and a released
+unit comes back after five minutes. `over target` is the wait of the class that is worst off over what it may be: at
+most 1 holds. Energy is that of the GPUs alone. What was promised is the saving over today's fleet on the weeks tuned
+on, with an interval for a single week; realised is that of each whole week kept back, as it was. In hindsight a
+policy is tuned on the weeks that it is judged on. Public traces name no board that can be cut; they are played as a
+what-if on {board}.
 """
 
 

@@ -105,10 +105,12 @@ def comparison(study: Study) -> Section:
         return Section("")
     scenario = study.scenario
     judged = f"{found['judged_from'][:10]} to {found['judged_to'][:10]}"
+    change = f"{study.problem.change.words()}; " if study.problem and study.headline["board_has_mig"] else ""
     text = (
         f"Each policy is tuned on weeks drawn from {found['tuned_from'][:10]} to {found['judged_from'][:10]} until it "
         f"holds the target, and judged on {scenario.replications} weeks drawn from {judged} (seed {scenario.seed}). "
-        f"{target_in_words(found)} Queue of whole GPUs: {QUEUES[scenario.queue]}; nothing that runs is ever stopped."
+        f"{target_in_words(found)} Queue of whole GPUs: {QUEUES[scenario.queue]}; {change}"
+        "nothing that runs is ever stopped."
     )
     frame = policy_frame(found)
     shown = [
