@@ -6,14 +6,13 @@ import itertools
 
 import numpy as np
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
+from gpuplanner.planner.methods.parking import kept_on
 from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.online import Online
 from gpuplanner.planner.program.every_state import all_states
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.realised_cost import counts_of
 from gpuplanner.solving.effort import TOLERANCE, Effort
 from gpuplanner.solving.solver import solve
 
@@ -82,10 +81,6 @@ def lazy(
     >>> lazy(problem).counts.ravel().tolist()  # gives the GPU back when idling has cost as much as a cut
     [1, 1, 1, 0, 0, 1]
     """
-    if problem.prices is not None:
-        got = "a problem with prices of states"
-        text = message("lazy", "GPUs that are released when not needed", got, "Leave the prices out.")
-        raise ScenarioError(text)
     fluid = Fluid.of(problem)
     effort = Effort.begin(gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver)
     states = all_states(fluid, max_states)
@@ -93,13 +88,17 @@ def lazy(
     done: list[Counts] = []
     for slot in range(problem.n_slots):
         if states is None:
-            rule.weigh(_best_state(fluid, slot, effort))
+            best = _best_state(fluid, slot, effort)
+            for state in (best, kept_on(fluid, rule.now, best)):
+                rule.weigh(state)
         done.append(rule.decide(slot))
     changed = sum(bool((now != before).any()) for before, now in itertools.pairwise(done))
-    layouts, counts = counts_of([dict(zip(fluid.layouts, row.tolist(), strict=True)) for row in done])
+    on, parked = fluid.split(np.array(done))
+    used = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
+    layouts = tuple(fluid.layouts[i] for i in used)
     hindsight = plan(problem, time_limit_s=time_limit_s, gap_target=gap_target, seed=seed, solver=solver)
     cost = fluid.cost(np.array(done), before=fluid.initial)
-    return Online(layouts, counts, cost, hindsight.require(), changed)
+    return Online(layouts, on[:, used], parked[:, used], cost, hindsight.require(), changed)
 
 
 class _WorkFunction:
@@ -145,4 +144,4 @@ def _best_state(fluid: Fluid, slot: int, effort: Effort) -> Counts:
     model = build(fluid, range(slot, slot + 1))
     answer = solve(model.linear, effort, gap=effort.gap_target, nodes=_NODES)
     least: Counts = fluid.pinned.astype(np.int64)
-    return least if answer.values is None else model.counts(answer.values)[0]
+    return least if answer.values is None else model.counts(answer.values)[0] * fluid.used

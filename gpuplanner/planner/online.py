@@ -29,6 +29,8 @@ class Online:
         Layouts in use, as text.
     counts : ndarray of int, shape (n_slots, n_layouts)
         GPUs that were on with each layout.
+    parked : ndarray of int, shape (n_slots, n_layouts)
+        GPUs that kept each layout, and were not on.
     cost : float
         What they cost under the true demand.
     hindsight : Plan
@@ -39,6 +41,7 @@ class Online:
 
     layouts: tuple[str, ...]
     counts: Counts
+    parked: Counts
     cost: float
     hindsight: Plan
     replans: int
@@ -126,32 +129,41 @@ def roll(
     """
     _check(problem, commit, horizon)
     search: dict[str, Any] = {"gap_target": gap_target, "seed": seed, "solver": solver}
-    now: Mapping[str, int] | None = problem.initial
+    now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
+    idle: list[Mapping[str, int]] = []
     replans = 0
     while len(done) < problem.n_slots:
         slots = range(len(done), min(len(done) + horizon, problem.n_slots))
         believed = _believed(problem, forecast(slots.start), slots)
-        ahead = plan(stretch(problem, slots, believed, now), time_limit_s=time_limit_s, **search)
+        ahead = plan(stretch(problem, slots, believed, now, kept), time_limit_s=time_limit_s, **search)
         if not ahead.found:
             text = message(f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation)
             raise InfeasiblePlanError(text)
-        done += [dict(zip(ahead.layouts, row, strict=True)) for row in ahead.counts[:commit].tolist()]
-        now = {layout: gpus for layout, gpus in done[-1].items() if gpus}
+        for rows, part in ((done, ahead.counts), (idle, ahead.parked)):
+            rows += [dict(zip(ahead.layouts, row, strict=True)) for row in part[:commit].tolist()]
+        now, kept = ({text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (done, idle))
         replans += 1
-    layouts, counts = counts_of(done)
-    cost = realised_cost(problem, layouts, counts)
+    layouts, counts, parked = counts_of(done, idle)
+    cost = realised_cost(problem, layouts, counts, parked)
     hindsight = plan(problem, time_limit_s=hindsight_time_limit_s, **search).require()
-    return Online(layouts, counts, cost, hindsight, replans)
+    return Online(layouts, counts, parked, cost, hindsight, replans)
 
 
 def stretch(
-    problem: PlanProblem, slots: range, demand: Floats, initial: Mapping[str, int] | None
+    problem: PlanProblem,
+    slots: range,
+    demand: Floats,
+    initial: Mapping[str, int] | None,
+    parked: Mapping[str, int] | None = None,
 ) -> PlanProblem:
-    """The problem of some consecutive slots, with a demand for them and the GPUs on before them."""
+    """The problem of some consecutive slots, with a demand for them and the GPUs on, and parked, before them."""
     available = None if problem.available is None else problem.available[slots.start : slots.stop]
     start = problem.slot_times[slots.start]
-    return replace(problem, slot_start=start, demand=demand, available=available, initial=initial)
+    kept = None if problem.prices is None else parked
+    return replace(
+        problem, slot_start=start, demand=demand, available=available, initial=initial, parked=kept
+    )
 
 
 def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
@@ -169,10 +181,6 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
 
 
 def _check(problem: PlanProblem, commit: int, horizon: int) -> None:
-    if problem.prices is not None:
-        got = "a problem with prices of states"
-        text = message("roll", "GPUs that are released when not needed", got, "Leave the prices out.")
-        raise ScenarioError(text)
     counts = {"commit": commit, "horizon": horizon}
     bad = [f"{name} is {n!r}" for name, n in counts.items() if isinstance(n, bool) or not isinstance(n, int)]
     if bad or not 1 <= commit <= horizon:

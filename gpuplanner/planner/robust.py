@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,9 @@ from gpuplanner.planner.program.realised_cost import realised_cost
 
 _WHERE = "robust plan"
 
+# A plan made slot after slot takes seconds; it is let finish where the time of a search was too short for any plan.
+_LAST_RESORT_S = 600.0
+
 
 @dataclass(frozen=True, eq=False)
 class RobustPlans:
@@ -25,13 +29,15 @@ class RobustPlans:
     Parameters
     ----------
     plans : dict of str to Plan
-        By name: each scenario's own, ``"mean"``, and ``"q90"`` and the like for quantiles.
+        By name: each scenario's own, ``"mean"``, and ``"q90"`` and the like for quantiles. One whose search found
+        nothing within its limits is made slot after slot: its method is ``"greedy"``, and its explanation says so.
     table : polars.DataFrame
         One row for each plan and scenario: ``plan``, ``scenario``, ``cost``; ``best_known``, the least cost
         of any of the plans under the scenario; ``bound``, which no plan at all undercuts under it;
         ``regret``, cost above the best known, and ``regret_fraction``, the same as a share of it.
     summary : polars.DataFrame
-        One row for each plan: ``plan``, ``expected_cost``, ``worst_cost``, ``worst_regret``.
+        One row for each plan: ``plan``, ``expected_cost``, ``worst_cost``, ``worst_regret``, ``method`` by which it
+        was made.
     problems : dict of str to PlanProblem
         What each plan was made for.
     """
@@ -100,7 +106,7 @@ def robust(
     ScenarioError
         If there is no scenario, or a name, weight, level or shape makes no sense.
     InfeasiblePlanError
-        If a plan could not be made.
+        If no plan keeps the limits, or not even one made slot after slot was found.
 
     Examples
     --------
@@ -129,13 +135,13 @@ def robust(
             demands, level, axis=0, weights=shares, method="inverted_cdf"
         )
     problems = {name: replace(problem, demand=demand) for name, demand in wanted.items()}
+    search: dict[str, Any] = {"gap_target": gap_target, "seed": seed, "solver": solver}
     plans = {
-        name: plan(
-            given, method=method, time_limit_s=time_limit_s, gap_target=gap_target, seed=seed, solver=solver
-        ).require()
+        name: _found(given, plan(given, method=method, time_limit_s=time_limit_s, **search), search)
         for name, given in problems.items()
     }
     table = _table(plans, {name: problems[name] for name in names})
+    methods = pl.DataFrame({"plan": list(plans), "method": [made.method for made in plans.values()]})
     odds = pl.DataFrame({"scenario": names, "share": shares})
     summary = (
         table.join(odds, on="scenario", how="left", maintain_order="left")
@@ -145,14 +151,28 @@ def robust(
             worst_cost=pl.col("cost").max(),
             worst_regret=pl.col("regret").max(),
         )
+        .join(methods, on="plan", how="left", maintain_order="left")
     )
     return RobustPlans(plans, table, summary, problems)
+
+
+def _found(problem: PlanProblem, made: Plan, search: Mapping[str, Any]) -> Plan:
+    """A plan, or one made slot after slot where the search found none within its limits."""
+    if made.status != "unknown":
+        return made.require()
+    simple = plan(problem, method="greedy", time_limit_s=_LAST_RESORT_S, **search).require()
+    words = f"Made slot after slot: the search ({made.method}) found no plan within its limits. "
+    return replace(simple, explanation=words + simple.explanation)
 
 
 def _table(plans: Mapping[str, Plan], problems: Mapping[str, PlanProblem]) -> pl.DataFrame:
     """Cost of every plan under every scenario, in the order given."""
     rows = [
-        {"plan": name, "scenario": scenario, "cost": realised_cost(problem, made.layouts, made.counts)}
+        {
+            "plan": name,
+            "scenario": scenario,
+            "cost": realised_cost(problem, made.layouts, made.counts, made.parked),
+        }
         for name, made in plans.items()
         for scenario, problem in problems.items()
     ]

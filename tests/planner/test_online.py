@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.planner import PlanProblem, StatePrices, plan
 from gpuplanner.planner.online import roll, stretch
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 
 EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
+PARKED = StatePrices(parked=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)
 
 
 def wavy(problem_of: Any, seed: int, slots: int = 12, **changes: Any) -> PlanProblem:
@@ -24,9 +25,10 @@ def wavy(problem_of: Any, seed: int, slots: int = 12, **changes: Any) -> PlanPro
     return problem
 
 
+@pytest.mark.parametrize("prices", [None, PARKED])
 @pytest.mark.parametrize("seed", range(5))
-def test_knowing_everything_costs_no_regret(problem_of: Any, seed: int) -> None:
-    problem = wavy(problem_of, seed)
+def test_knowing_everything_costs_no_regret(problem_of: Any, seed: int, prices: StatePrices | None) -> None:
+    problem = wavy(problem_of, seed, prices=prices)
     done = roll(problem, lambda slot: problem.demand[:, :, slot:], commit=5, horizon=12, **EXACT)
     assert done.replans == 3
     assert done.regret == pytest.approx(0, abs=1e-6)
@@ -34,13 +36,17 @@ def test_knowing_everything_costs_no_regret(problem_of: Any, seed: int) -> None:
     assert done.counts.shape == (12, len(done.layouts))
 
 
+@pytest.mark.parametrize("prices", [None, PARKED])
 @pytest.mark.parametrize("seed", range(5))
-def test_naive_forecasts_cost_something_and_keep_every_limit(problem_of: Any, seed: int) -> None:
+def test_naive_forecasts_cost_something_and_keep_every_limit(
+    problem_of: Any, seed: int, prices: StatePrices | None
+) -> None:
     available = [3] * 6 + [1] * 2 + [3] * 4
-    problem = wavy(problem_of, seed, available=available, initial={"4g.20gb:1,3g.20gb:1": 2})
+    values = {"initial": {"4g.20gb:1,3g.20gb:1": 2}, "parked": prices and {"2g.10gb:3": 1}}
+    problem = wavy(problem_of, seed, available=available, prices=prices, **values)
     done = roll(problem, lambda slot: problem.demand[:, :, [slot] * 6], horizon=6, **EXACT)
     fluid = Fluid.of(problem)
-    counts = counts_in(fluid, done.layouts, done.counts)
+    counts = counts_in(fluid, done.layouts, done.counts, done.parked)
     assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
     assert done.cost == pytest.approx(fluid.cost(counts, before=fluid.initial))
     assert done.hindsight.status == "optimal"

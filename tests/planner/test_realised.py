@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in, realised_cost
 
 from .conftest import best_service
+from .test_parked import least_cost, random_problem
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -36,6 +38,35 @@ def test_cost_is_added_up_anew(problem_of: Any, seed: int) -> None:
             expected += 0.4 * sum(max(0, gpus - before.get(layout, 0)) for layout, gpus in now.items())
         before = now
     assert realised_cost(problem, made.layouts, made.counts) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_parked_gpus_cost_what_numbered_ones_cost(problem_of: Any, seed: int) -> None:
+    """Under the demand that a plan was made for, its counts cost what dynamic programming over numbered GPUs says."""
+    while (best := least_cost(problem := random_problem(problem_of, 3000 + seed))) is None:
+        seed += 100
+    made = plan(problem, gap_target=0, method="dp")
+    assert realised_cost(problem, made.layouts, made.counts, made.parked) == pytest.approx(best, abs=1e-6)
+    other = replace(problem, demand=problem.demand[:, :, ::-1])
+    cost = realised_cost(other, made.layouts, made.counts, made.parked)
+    least = least_cost(other)
+    assert least is not None
+    assert cost >= least - 1e-6
+    assert cost - made.objective == pytest.approx(shortage(other, made) - shortage(problem, made), abs=1e-6)
+
+
+def shortage(problem: Any, made: Any) -> float:
+    """Price of what the counts of a plan leave unserved, by trying everything."""
+    total = 0.0
+    for slot, row in enumerate(made.counts.tolist()):
+        held = dict.fromkeys(
+            [*problem.profiles, *(name for text in made.layouts for name in parse_layout(text))], 0
+        )
+        for layout, gpus in zip(made.layouts, row, strict=True):
+            for name, n in parse_layout(layout).items():
+                held[name] += n * gpus
+        total += best_service(problem, slot, held)
+    return total
 
 
 def test_layouts_that_the_true_demand_would_not_use_are_priced(problem_of: Any) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
+from gpuplanner.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.planner import Limits, StatePrices
 from gpuplanner.planner.robust import robust
 
 CALM, RUSH = np.array([[[1.0, 1.0]]]), np.array([[[3.0, 1.0]]])
@@ -56,11 +57,16 @@ def test_two_scenarios_by_hand(problem_of: Any) -> None:
     assert found.least_worst_regret == "rush"
 
 
-def test_what_always_holds(problem_of: Any) -> None:
+@pytest.mark.parametrize("prices", [None, StatePrices(parked=0.1, dress=0.2, drain=0.3)])
+def test_what_always_holds(problem_of: Any, prices: StatePrices | None) -> None:
     rng = np.random.default_rng(2)
     scenarios = {f"s{i}": rng.uniform(0, 2.5, size=(2, 2, 6)) for i in range(3)}
     problem = problem_of(
-        scenarios["s0"], ["1g.5gb", "3g.20gb"], tiers=["guaranteed", "best_effort"], unmet_price=[9.0, 1.0]
+        scenarios["s0"],
+        ["1g.5gb", "3g.20gb"],
+        tiers=["guaranteed", "best_effort"],
+        unmet_price=[9.0, 1.0],
+        prices=prices,
     )
     found = robust(problem, scenarios, gap_target=0, time_limit_s=30)
     table = found.table
@@ -87,6 +93,22 @@ def test_nothing_asked_for_is_no_division_by_zero(problem_of: Any) -> None:
     rows = {(row["plan"], row["scenario"]): row["regret_fraction"] for row in found.table.to_dicts()}
     assert rows["none", "none"] == 0
     assert rows["some", "none"] == float("inf")
+
+
+def test_a_path_for_which_the_search_finds_nothing_is_planned_slot_after_slot(problem_of: Any) -> None:
+    """No search of a week in a microsecond has anything; what stands instead keeps the limits and is named."""
+    demand = np.tile(RUSH, (1, 1, 24))
+    problem = problem_of(demand, ["3g.20gb"], gpus=40, unmet_price=3.0)
+    found = robust(
+        problem, {"a": 9 * demand, "b": 3 * demand}, quantiles=(), method="milp", time_limit_s=1e-6
+    )
+    assert {made.method for made in found.plans.values()} == {"greedy"}
+    assert found.summary["method"].to_list() == ["greedy"] * 3
+    assert all("found no plan within its limits" in made.explanation for made in found.plans.values())
+    assert (found.table["cost"] >= found.table["bound"] - 1e-6).all()
+    assert found.plans["a"].objective < 1.1 * found.plans["a"].bound
+    with pytest.raises(InfeasiblePlanError):
+        robust(problem_of(demand, ["3g.20gb"], limits=Limits(pinned={"7g.40gb:1": 9})), {"a": demand})
 
 
 @pytest.mark.parametrize(

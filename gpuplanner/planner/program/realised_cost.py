@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
 
 
-def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) -> float:
+def realised_cost(
+    problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
+) -> float:
     """Cost of counts under the demand of a problem, whatever demand they were planned for.
 
     Parameters
@@ -23,16 +24,13 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
         Layout texts; also those that no plan for the true demand would use.
     counts : ndarray of int, shape (n_slots, n_layouts)
         GPUs that are on with each layout.
+    parked : ndarray of int, optional, shape (n_slots, n_layouts)
+        GPUs that keep each layout, and are not on, where GPUs are parked; none if None.
 
     Returns
     -------
     float
-        In the units of ``Plan.objective``: price of GPUs on, of demand unmet and of changes.
-
-    Raises
-    ------
-    ScenarioError
-        If GPUs that are not needed are parked: counts of those on do not say what those keep.
+        In the units of ``Plan.objective``: price of GPUs on and parked, of demand unmet and of changes.
 
     Examples
     --------
@@ -49,16 +47,10 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts) 
     >>> round(realised_cost(problem, best.layouts, best.counts[[0, 0, 0]]), 3)  # 2 of 4 missing at the end
     11.571
     """
-    if problem.prices is not None:
-        text = message(
-            "realised cost", "a problem whose GPUs are released when not needed", "one that parks them",
-            "Leave out its prices of states: which layouts parked GPUs keep would have to be decided anew.",
-        )  # fmt: skip
-        raise ScenarioError(text)
     known = dict.fromkeys(layouts, 0) | dict(problem.initial or {})
     fluid = Fluid.of(replace(problem, initial=known))
     before = None if problem.initial is None else fluid.initial
-    return fluid.cost(counts_in(fluid, layouts, counts), before=before)
+    return fluid.cost(counts_in(fluid, layouts, counts, parked), before=before)
 
 
 def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts, parked: Counts | None = None) -> Counts:
@@ -73,15 +65,20 @@ def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts, parked: Coun
     return spread
 
 
-def counts_of(rows: Sequence[Mapping[str, int]]) -> tuple[tuple[str, ...], Counts]:
-    """Layouts in use, and counts of shape (n, n_layouts), from rows by layout text.
+def counts_of(
+    on: Sequence[Mapping[str, int]], parked: Sequence[Mapping[str, int]]
+) -> tuple[tuple[str, ...], Counts, Counts]:
+    """Layouts in use, and counts of GPUs on and parked, shape (n, n_layouts) each, from rows by layout text.
 
     Examples
     --------
-    >>> layouts, counts = counts_of([{"gpu": 1}, {"7g.40gb:1": 2, "gpu": 1}])
-    >>> layouts, counts.tolist()
-    (('gpu', '7g.40gb:1'), [[1, 0], [1, 2]])
+    >>> layouts, counts, parked = counts_of([{"gpu": 1}, {"7g.40gb:1": 2, "gpu": 1}], [{}, {}])
+    >>> layouts, counts.tolist(), parked.any()
+    (('gpu', '7g.40gb:1'), [[1, 0], [1, 2]], np.False_)
     """
-    layouts = tuple(dict.fromkeys(layout for row in rows for layout, gpus in row.items() if gpus))
-    counts = [[row.get(layout, 0) for layout in layouts] for row in rows]
-    return layouts, np.array(counts, dtype=np.int64).reshape(len(rows), len(layouts))
+    layouts = tuple(dict.fromkeys(text for row in (*on, *parked) for text, gpus in row.items() if gpus))
+    counts, kept = (
+        np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
+        for rows in (on, parked)
+    )
+    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(on), len(layouts))
