@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.program.realised_cost import counts_of, realised_cost
+from gpuplanner.planner.program.realised_cost import realised_cost
 
 Forecast = Callable[[int], ArrayLike]
 """Demand believed at a slot for the slots from it on, shape (n_tenants, n_profiles, at least the horizon)."""
@@ -144,7 +144,7 @@ def roll(
             rows += [dict(zip(ahead.layouts, row, strict=True)) for row in part[:commit].tolist()]
         now, kept = ({text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (done, idle))
         replans += 1
-    layouts, counts, parked = counts_of(done, idle)
+    layouts, counts, parked = _counts_of(done, idle)
     cost = realised_cost(problem, layouts, counts, parked)
     hindsight = plan(problem, time_limit_s=hindsight_time_limit_s, **search).require()
     return Online(layouts, counts, parked, cost, hindsight, replans)
@@ -164,6 +164,18 @@ def stretch(
     return replace(
         problem, slot_start=start, demand=demand, available=available, initial=initial, parked=kept
     )
+
+
+def _counts_of(
+    on: Sequence[Mapping[str, int]], parked: Sequence[Mapping[str, int]]
+) -> tuple[tuple[str, ...], Counts, Counts]:
+    """Layouts in use, and counts of GPUs on and parked, shape (n, n_layouts) each, from rows by layout text."""
+    layouts = tuple(dict.fromkeys(text for row in (*on, *parked) for text, gpus in row.items() if gpus))
+    counts, kept = (
+        np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
+        for rows in (on, parked)
+    )
+    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(on), len(layouts))
 
 
 def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -63,22 +63,3 @@ def counts_in(fluid: Fluid, layouts: Sequence[str], counts: Counts, parked: Coun
             if layout in kept:
                 spread[:, kept[layout]] = column
     return spread
-
-
-def counts_of(
-    on: Sequence[Mapping[str, int]], parked: Sequence[Mapping[str, int]]
-) -> tuple[tuple[str, ...], Counts, Counts]:
-    """Layouts in use, and counts of GPUs on and parked, shape (n, n_layouts) each, from rows by layout text.
-
-    Examples
-    --------
-    >>> layouts, counts, parked = counts_of([{"gpu": 1}, {"7g.40gb:1": 2, "gpu": 1}], [{}, {}])
-    >>> layouts, counts.tolist(), parked.any()
-    (('gpu', '7g.40gb:1'), [[1, 0], [1, 2]], np.False_)
-    """
-    layouts = tuple(dict.fromkeys(text for row in (*on, *parked) for text, gpus in row.items() if gpus))
-    counts, kept = (
-        np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
-        for rows in (on, parked)
-    )
-    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(on), len(layouts))
