@@ -39,13 +39,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "study/future/fairness: Fairness",
         "study/future/fairness: fairness",
     ),
-    "compare: which policies are told apart, and what instances nobody held while jobs waited": (
-        "metrics/instances: instance_fragmentation",
-        "metrics/instances: instance_totals",
-        "metrics/power: hours_by_condition",
-        "metrics/ranking: rank_policies",
-        "simulate/jobs: unservable",
-    ),
     "compare: slices cut by phase instead of by job": (
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",

@@ -88,6 +88,7 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
                 "gpu_hours_high": _HOURS,
                 "gpu_kwh": _HOURS,
             }
+            | dict.fromkeys(("idle_gpu_hours", "stranded_gpu_hours", "reconfiguring_gpu_hours"), _HOURS)
             | dict.fromkeys(("wait_mean_min", "wait_quantile_min", "completion_mean_min"), _MINUTES),
         ),
         tables.table(

@@ -18,7 +18,7 @@ from gpuplanner.study.equal_service.contenders import (
     Contest,
 )
 from gpuplanner.study.equal_service.frontier import FrontierPoint, frontier
-from gpuplanner.study.equal_service.judging import LEVEL, JudgedPolicy, policy_row, wait_minutes
+from gpuplanner.study.equal_service.judging import LEVEL, JudgedPolicy, policy_row, told_apart, wait_minutes
 from gpuplanner.study.equal_service.levers import Lever, levers
 from gpuplanner.study.equal_service.plan_error import PlanError, plan_error
 from gpuplanner.study.equal_service.play import PolicySetting
@@ -114,6 +114,7 @@ class EqualService:
             "release_unit": self.release_unit,
             "frontier": [point._asdict() for point in self.frontier],
             "winner": self.winner,
+            "told_apart": told_apart((self.today, *self.policies), self.winner),
             "baseline": self.baseline,
             "saving_gpu_hours_per_week": saving[0],
             "saving_low": saving[1],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpuplanner.catalog import parameter
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Fleet, Rules
-from gpuplanner.study.equal_service.play import Played, PolicySetting, play
+from gpuplanner.study.equal_service.play import Played, PolicySetting, play_in_full
 from gpuplanner.study.equal_service.policies.calendars import (
     CALENDAR,
     CALENDAR_RESERVE,
@@ -138,8 +138,8 @@ class Contest:
         return replace(unset, target=ServiceTarget.against_today(usual, groups, *asked, drawn.classes))
 
     def played(self, setting: PolicySetting, which: Sequence[Week]) -> tuple[Played, ...]:
-        """A setting on some weeks, with its energy."""
-        return tuple(play(setting, week, self.fleet, self.rules, self.law) for week in which)
+        """A setting on some weeks, with its energy and where its hours went."""
+        return tuple(play_in_full(setting, week, self.fleet, self.rules, self.law) for week in which)
 
     def tuned(self, policy: str) -> tuple[Arena, Trial | None]:
         """Tune a policy, once; the arena holds all that was tried."""

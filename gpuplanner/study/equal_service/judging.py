@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from gpuplanner.metrics import mean_interval
+from gpuplanner.metrics import Measure, mean_interval, rank_policies
 from gpuplanner.study.equal_service.play import Played, PolicySetting
 from gpuplanner.study.equal_service.target import ServiceTarget, wait_quantile
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 LEVEL = 0.95
+TOLD_APART_BY = (
+    Measure("gpu_hours", "GPU-hours on, a week", "GPU h", 1.0, "low", "GPU-hours that were not off"),
+    Measure("wait_mean_min", "mean wait", "min", 1.0, "low", "mean of first start - submission"),
+)
+"""What policies are told apart by, week by week."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +76,47 @@ def policy_row(one: JudgedPolicy, target: ServiceTarget) -> dict[str, Any]:
         "wait_longest_min": float(waits.max()) / SECONDS_PER_MINUTE,
         "completion_mean_min": float(np.nanmean(ends)) / SECONDS_PER_MINUTE,
         "busy_gpu_hours": float(np.mean([week.busy_gpu_hours for week in one.weeks])),
+        **{f"{name}_gpu_hours": _mean_hours(one, name) for name in ("idle", "stranded", "reconfiguring")},
         "by_class": [_class_row(one, target, *group) for group in enumerate(target.groups)],
         "wait_over_target": target.strain(one.weeks),
         "never_started": sum(week.never_started for week in one.weeks),
+        "misfits": [
+            {"reason": reason, "jobs": jobs}
+            for reason, jobs in Counter(why for week in one.weeks for why in week.misfits).most_common(3)
+        ],
         "changes": float(np.mean([week.changes for week in one.weeks])),
         "changes_given_up": float(np.mean([week.given_up for week in one.weeks])),
         "meets_target": target.met(one.weeks),
         "knobs": dict(one.setting.knobs),
     }
+
+
+def _mean_hours(one: JudgedPolicy, name: str) -> float:
+    return float(np.mean([week.hours[name] for week in one.weeks]))
+
+
+def told_apart(policies: Sequence[JudgedPolicy], winner: str) -> list[dict[str, Any]]:
+    """Each policy against the winner, on the same drawn weeks: what surely differs, in this table as a whole.
+
+    Returns
+    -------
+    list of dict
+        ``measure, unit, policy, difference, low, high, p_holm, verdict`` of
+        :func:`~gpuplanner.metrics.rank_policies`, without the winner's own rows.
+    """
+    weeks = pl.DataFrame(
+        [
+            {
+                "policy": one.policy, "replication": number, "gpu_hours": week.gpu_hours,
+                "wait_mean_min": float(week.waits_s.mean()) / SECONDS_PER_MINUTE,
+            }
+            for one in policies
+            for number, week in enumerate(one.weeks)
+        ]
+    )  # fmt: skip
+    table = rank_policies(weeks, baseline=winner, measures=TOLD_APART_BY, level=LEVEL)
+    shown = ("measure", "unit", "policy", "difference", "low", "high", "p_holm", "verdict")
+    return table.filter(pl.col("policy") != winner).select(shown).to_dicts()
 
 
 def _class_row(

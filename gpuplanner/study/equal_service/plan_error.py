@@ -20,6 +20,7 @@ from gpuplanner.study.equal_service.spread import (
     WEEK_DAYS,
     daily_gpu_hours,
     past_misses,
+    settled,
     week_spread,
 )
 from gpuplanner.study.equal_service.weeks import TUNING_WEEKS, Weeks, as_known, drawn_past, usual_weeks
@@ -58,7 +59,8 @@ class PlanError:
     most : float
         What today's fleet needs: no less than nothing can be saved, and no more than this [GPU h a week].
     days, replayed : int
-        Days behind ``by_draw``, past forecasts behind ``by_misses``: one for every day, so a week of them overlaps.
+        Days behind ``by_draw``, past forecasts behind ``by_misses``: one for every day, so a week of them overlaps;
+        none from a thin beginning, see :func:`~gpuplanner.study.equal_service.spread.settled`.
     assumed : tuple of Assumed
         The same setting under other assumptions.
     realised : tuple of float
@@ -135,7 +137,7 @@ def plan_error(contest: Contest, today: JudgedPolicy, winner: JudgedPolicy) -> P
     times = student_t((1 + PROMISED_LEVEL) / 2, len(rest) - 2)
     daily = _daily(contest.known, drawn, winner.setting.view, contest.scenario.seed)
     days = (drawn.split - drawn.begin).days
-    misses = past_misses(daily, days)
+    misses = past_misses(settled(daily), days)
     per_share = slope * float(asked[: len(usual)].mean())
     missed = np.quantile(np.abs(misses), PROMISED_LEVEL) if len(misses) else 0.0
     return PlanError(

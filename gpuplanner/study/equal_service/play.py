@@ -10,8 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.cost import PowerModel, gpu_kwh
+from gpuplanner.metrics import hours_by_condition, instance_fragmentation, instance_totals
 from gpuplanner.metrics.power import resident_gpu_hours
-from gpuplanner.simulate import AutoscaledPools, Calendar, Fleet, OnDemand, Rules, Run, simulate
+from gpuplanner.simulate import AutoscaledPools, Calendar, Fleet, OnDemand, Rules, Run, simulate, unservable
 from gpuplanner.study.equal_service.weeks import Week
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -72,6 +73,12 @@ class Played:
     gpu_kwh : float or None
         Energy of the GPUs alone [kWh]: those that are on without work at idle power, those with work by the SM
         activity of their jobs; None where no law of power was given.
+    hours : mapping of str to float
+        Where the installed GPU-hours of the week went: ``busy``, ``idle``, ``reconfiguring`` and ``off`` by
+        :func:`~gpuplanner.metrics.hours_by_condition`, and of all instances that nobody held ``stranded``, those of
+        profiles that none of the waiting jobs asked for; empty where it was not asked.
+    misfits : tuple of str
+        Why jobs could never start, one reason a job.
     """
 
     gpu_hours: float
@@ -84,32 +91,55 @@ class Played:
     given_up: int
     most_gpus: int = 0
     gpu_kwh: float | None = None
+    hours: Mapping[str, float] = field(default_factory=dict)
+    misfits: tuple[str, ...] = ()
 
     def waits_of(self, group: tuple[int, ...]) -> NDArray[np.float64]:
         """Waits of the jobs of some classes [s]."""
         return self.waits_s[np.isin(self.size, group)]
 
 
-def play(
-    setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules, law: PowerModel | None = None
+def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Played:
+    """Serve the jobs of a week by a setting."""
+    served = _served(setting, week, fleet, rules)
+    run = simulate(*served, policy=setting.policy, until_s=week.end_s, leave_unservable=True)
+    return measure_week(run, setting.view, week, fleet)
+
+
+def play_in_full(
+    setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules, law: PowerModel | None
 ) -> Played:
-    """Serve the jobs of a week by a setting; with a law of power, count its energy as well."""
+    """The same, with where every hour went and, where the law of power is known, the energy."""
+    served = _served(setting, week, fleet, rules)
+    run = simulate(*served, policy=setting.policy, until_s=week.end_s, leave_unservable=True)
+    found = measure_week(run, setting.view, week, fleet)
+    misfits = unservable(*served)["reason"].to_list() if found.never_started else []
+    window = (week.begin_s, week.end_s)
+    unheld = instance_totals(instance_fragmentation(run, fleet.board), window=window)
+    hours = hours_by_condition(run, fleet.board, window=window)
+    return replace(
+        found,
+        gpu_kwh=None if law is None else _gpu_kwh(run, setting.view, week, found, law),
+        hours={**hours, "stranded": unheld["stranded_gpu_hours"]},
+        misfits=tuple(misfits),
+    )
+
+
+def _served(
+    setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules
+) -> tuple[pl.DataFrame, Fleet, Calendar | OnDemand | AutoscaledPools, Rules]:
+    """What the simulator plays: jobs, fleet, control and rules."""
     if setting.exact:
         rules = replace(rules, substitute=False)
     if setting.reserve_hours is not None and rules.drain is not None:
         ahead = replace(rules.drain, ahead_s=setting.reserve_hours * SECONDS_PER_HOUR)
         rules = replace(rules, drain=ahead)
-    run = simulate(
+    return (
         week.asked[setting.view],
         fleet if setting.nodes is None else Fleet(fleet.board, setting.nodes, fleet.gpus_per_node),
         setting.control,
         rules if isinstance(setting.control, Calendar) else replace(rules, drain=None),
-        policy=setting.policy,
-        until_s=week.end_s,
-        leave_unservable=True,
     )
-    found = measure_week(run, setting.view, week, fleet)
-    return found if law is None else replace(found, gpu_kwh=_gpu_kwh(run, setting.view, week, found, law))
 
 
 def measure_week(run: Run, view: str, week: Week, fleet: Fleet) -> Played:

@@ -98,7 +98,7 @@ def promise(scenario: Scenario) -> Mapping[str, Any]:
             "by_class": [],
         }
         return {
-            "target": service, "policies": [], "frontier": [], "levers": [], "realised": [],
+            "target": service, "policies": [], "frontier": [], "levers": [], "realised": [], "told_apart": [],
             "release_unit": scenario.release_unit,
             **dict.fromkeys((*UNKNOWN, *SAVINGS)), "reason": str(refused), "note": waits_check(scenario).sentence,
         }  # fmt: skip

@@ -99,6 +99,28 @@ def past_misses(daily: NDArray[np.float64], days: int) -> NDArray[np.float64]:
     return np.array(found)
 
 
+def settled(daily: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The days from the first week on that asks for at least half of what the middle week does.
+
+    A trace that begins thin says how it was filled, not how demand changes: against its first days any later week is
+    many times more.
+
+    Parameters
+    ----------
+    daily : array of float, shape (n_days,)
+        GPU-hours asked for on each day; fewer than a week of them are kept as they are.
+
+    Examples
+    --------
+    >>> settled(np.array([1.0] * 7 + [100.0] * 14)).tolist() == [1.0] * 3 + [100.0] * 14
+    True
+    """
+    if len(daily) < WEEK_DAYS:
+        return daily
+    weeks = np.convolve(daily, np.full(WEEK_DAYS, 1 / WEEK_DAYS), "valid")
+    return daily[int(np.argmax(weeks >= np.median(weeks) / 2)) :]
+
+
 def daily_gpu_hours(past: pl.DataFrame, begin: datetime, end: datetime, gpus: pl.Expr) -> NDArray[np.float64]:
     """GPU-hours that jobs would hold on each day if they started when they came."""
     rows = past.select(come=seconds_from(begin, "submit_time"), run="run_s", gpus=gpus.fill_null(0))

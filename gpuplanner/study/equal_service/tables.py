@@ -11,7 +11,8 @@ from gpuplanner.study.equal_service.contenders import MEANINGS
 
 _OF_POLICIES = (
     "gpu_hours", "gpu_hours_low", "gpu_hours_high", "gpu_kwh", "wait_mean_min", "wait_quantile_min", "wait_longest_min",
-    "completion_mean_min", "changes", "changes_given_up", "never_started", "meets_target",
+    "completion_mean_min", "idle_gpu_hours", "stranded_gpu_hours", "reconfiguring_gpu_hours", "changes",
+    "changes_given_up", "never_started", "meets_target",
 )  # fmt: skip
 _OF_CLASSES = (
     "size_class", "jobs", "wait_mean_min", "wait_p50_min", "wait_quantile_min", "wait_p99_min", "target_min",

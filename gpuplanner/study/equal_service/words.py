@@ -92,6 +92,17 @@ def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
     Promised from the weeks before: 6,400 GPU-hours saved in a week, 5,400 to 7,400 in 9 of 10; realised: 6,300; 4,900.
     The draw of days alone gives 5,500 to 7,300.
     """
+    hold = [TODAY, *(row["policy"] for row in found.get("policies", ()) if row["meets_target"])]
+    alike = [
+        row["policy"]
+        for row in found.get("told_apart", ())
+        if row["unit"] == "GPU h" and row["verdict"] == "not told apart" and row["policy"] in hold
+    ]
+    if alike:
+        yield (
+            f"By GPU-hours {found['winner']} is not told apart from {', '.join(alike)} on these weeks (95 %, Holm): "
+            "of these take the one that is simplest to run."
+        )
     promised = found.get("promised")
     if promised:
         realised = "; ".join(f"{saved:,.0f}" for saved in found["realised"]) or "no whole week was kept back"
@@ -117,6 +128,10 @@ def how_sure(found: Mapping[str, Any]) -> Iterator[str]:
             f"{past['ratio']:.2f} times that. The best fleet that never changes would need "
             f"{past['static_gpu_hours']:,.0f}."
         )
+    for row in found.get("policies", ()):
+        why = "; ".join(f"{part['jobs']:,} {part['reason']}" for part in row["misfits"])
+        if why:
+            yield f"Under {row['policy']} some jobs can never start: {why}."
     for row in found.get("growth", ()):
         last = row["todays_fleet_until"]
         until = (

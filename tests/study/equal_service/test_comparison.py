@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gpuplanner.cost import power_model
 from gpuplanner.errors import ScenarioError
@@ -15,11 +16,12 @@ from gpuplanner.simulate import Calendar
 from gpuplanner.study.equal_service.comparison import EqualService, equal_service
 from gpuplanner.study.equal_service.growth import growth
 from gpuplanner.study.equal_service.hindsight import hindsight
+from gpuplanner.study.equal_service.judging import JudgedPolicy, policy_row, told_apart
 from gpuplanner.study.equal_service.levers import levers
-from gpuplanner.study.equal_service.play import PolicySetting, play
+from gpuplanner.study.equal_service.play import PolicySetting, play, play_in_full
 from gpuplanner.study.equal_service.target import wait_quantile
 from gpuplanner.study.equal_service.weeks import weeks
-from gpuplanner.study.equal_service.words import decision, target_in_words
+from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words
 from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.past.history import history
 
@@ -103,6 +105,48 @@ def test_waits_of_a_row_are_those_of_its_jobs(found: EqualService, shown: dict[s
         weeks_of = found.judged(row["policy"]).weeks
         assert row["wait_quantile_min"] == pytest.approx(wait_quantile(weeks_of, None, 0.95) / 60, abs=1e-6)
         assert sum(part["jobs"] for part in row["by_class"]) == sum(len(week.waits_s) for week in weeks_of)
+
+
+def test_every_hour_that_is_paid_went_somewhere(found: EqualService) -> None:
+    for one in (found.today, *found.policies):
+        for week in one.weeks:
+            told = {name: week.hours[name] for name in ("busy", "idle", "reconfiguring")}
+            assert sum(told.values()) == pytest.approx(week.gpu_hours)
+            assert week.hours["stranded"] >= 0.0
+            assert week.busy_gpu_hours <= told["busy"] + 1e-6
+
+
+def test_policies_are_told_apart_from_the_winner_by_paired_weeks(
+    found: EqualService, shown: dict[str, Any]
+) -> None:
+    best = found.judged(found.winner).gpu_hours
+    rows = {row["policy"]: row for row in shown["told_apart"] if row["unit"] == "GPU h"}
+    assert set(rows) == {"today", *(one.policy for one in found.policies)} - {found.winner}
+    for policy, row in rows.items():
+        difference = found.judged(policy).gpu_hours - best
+        assert row["difference"] == pytest.approx(difference.mean())
+        if difference.std() > 0:
+            assert row["p_holm"] >= stats.ttest_1samp(difference, 0.0).pvalue - 1e-6
+            assert (row["verdict"] != "not told apart") == (row["p_holm"] < 0.05)
+    doubled = replace(
+        found.judged(found.winner), setting=replace(found.judged(found.winner).setting, policy="twin")
+    )
+    twin = told_apart((found.judged(found.winner), doubled), found.winner)[0]
+    assert (twin["difference"], twin["verdict"]) == (0.0, "not told apart")
+    alike = shown | {"told_apart": [row | {"verdict": "not told apart"} for row in shown["told_apart"]]}
+    assert "not told apart from" in next(how_sure(alike))
+
+
+def test_why_jobs_can_never_start_is_said(found: EqualService, shown: dict[str, Any]) -> None:
+    known, drawn = history(SAMPLE), weeks(SAMPLE)
+    fleet, rules = fleet_and_rules(SAMPLE, known)
+    slices = PolicySetting("static_mig", "whole", Calendar.constant({"gpu": 1, "1g.10gb:7": fleet.gpus - 1}))
+    week = play_in_full(slices, drawn.judged[0], fleet, rules, None)
+    assert len(week.misfits) >= week.never_started > 0
+    told = policy_row(JudgedPolicy(slices, (week,), ()), found.target)["misfits"]
+    assert "whole GPU" in told[0]["reason"]
+    text = "\n".join(how_sure(shown | {"policies": [shown["policies"][0] | {"misfits": told}]}))
+    assert f"{told[0]['jobs']:,} {told[0]['reason']}" in text
 
 
 def test_levers_sum_to_the_saving_in_both_orders(found: EqualService, shown: dict[str, Any]) -> None:
