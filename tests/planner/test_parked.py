@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
-from gpuplanner.planner import PlanProblem, assign, plan, verify
+from gpuplanner.planner import Limits, PlanProblem, assign, certified, plan, verify, verify_bound
 from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.program.fluid import Fluid
@@ -123,10 +123,13 @@ def least_cost(problem: PlanProblem) -> float | None:
     states = np.array(list(itertools.product(range(2 * n), repeat=problem.gpus)))
     one = ways_between(problem, layouts)
     cut = np.array([layout != "gpu" for layout in layouts] * 2)
-    assert problem.gpus <= problem.gpus_per_node  # all in one node, which reboots once
+    assert problem.gpus <= problem.gpus_per_node or not problem.prices.reboot  # one node, which reboots once
     mode = (cut[states][:, None, :] != cut[states][None, :, :]).any(axis=2)
     change = one[states[:, None, :], states[None, :, :]].sum(axis=2) + problem.prices.reboot * mode
     on = states < n
+    rack = np.arange(problem.gpus) // problem.gpus_per_rack
+    held_by_rack = (on | cut[states]).astype(int) @ (rack[:, None] == np.unique(rack))
+    powered = (held_by_rack <= (problem.limits.gpus_on_per_rack or problem.gpus)).all(axis=1)
     held = [parse_layout(layout) for layout in layouts]
     supply = [Counter() for _ in states]
     for total, row in zip(supply, states.tolist(), strict=True):
@@ -152,7 +155,8 @@ def least_cost(problem: PlanProblem) -> float | None:
             value[index] += service[key]
         used = on.sum(axis=1)
         price = problem.on_price * used + problem.prices.parked * (problem.gpus - used)
-        value = np.where(used <= problem.gpus_in_service[slot], value + price * problem.slot_hours, np.inf)
+        there = powered & (used <= problem.gpus_in_service[slot])
+        value = np.where(there, value + price * problem.slot_hours, np.inf)
     return float(value.min())
 
 
@@ -172,6 +176,57 @@ def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
             assert found.objective == pytest.approx(best, abs=1e-6), (method, problem.to_dict())
             assert found.status == "optimal"
             assert verify(found, problem, assign(found, problem)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_racks_have_power_for_all_that_keep_a_layout(problem_of: Any, seed: int) -> None:
+    """Racks with power for one GPU: what dynamic programming over numbered GPUs does within each rack."""
+    while True:
+        problem = random_problem(problem_of, 5000 + seed)
+        limits = Limits(nodes_per_rack=2, gpus_on_per_rack=1)
+        prices = replace(problem.prices, reboot=0.0)
+        problem = replace(
+            problem, gpus_per_node=1, prices=prices, limits=limits, initial=None, parked=None, change=None
+        )
+        if (best := least_cost(problem)) is not None:
+            break
+        seed += 100
+    for method in ("dp", "milp"):
+        found = plan(problem, gap_target=0, method=method)
+        assert found.objective == pytest.approx(best, abs=1e-6)
+        assert verify(found, problem, assign(found, problem)) == []
+        assert verify_bound(certified(found, problem), problem)[0] == []
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_numbered_gpus_stay_within_the_power_of_racks(problem_of: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, racks, of_rack = int(rng.integers(1, 4)), int(rng.integers(2, 4)), int(rng.integers(1, 3))
+    power = int(rng.integers(1, size * of_rack + 1))
+    limits = Limits(
+        whole_nodes_kept=of_rack * int(rng.integers(2)), nodes_per_rack=of_rack, gpus_on_per_rack=power
+    )
+    gpus = size * of_rack * racks - int(rng.integers(size))
+    demand = rng.uniform(0, power * racks, size=(1, 3, 6)) * rng.choice([0, 0.3, 1], size=(1, 3, 6))
+    prices = StatePrices(parked=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3])))
+    first = (
+        {"initial": {"gpu": 1}, "parked": {"2g.10gb:3": 1}}
+        if power * racks > 2 and rng.random() < 0.5
+        else {}
+    )
+    problem = problem_of(
+        demand,
+        ["2g.10gb", "3g.20gb", "gpu"],
+        gpus=gpus,
+        gpus_per_node=size,
+        prices=prices,
+        limits=limits,
+        **first,
+    )
+    found = plan(problem, gap_target=0.02)
+    assert verify(found, problem, assign(found, problem)) == []
+    wrong = replace(found, parked=found.parked + 100)
+    assert any("on or parked, there may be" in fault for fault in verify(wrong, problem))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -248,6 +303,10 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
         ({"prices": StatePrices(parked=2.0)}, "a parked GPU must cost no more than one that is on"),
         ({"parked": {"7g.40gb:1": 1}}, "parked needs prices of states"),
         ({"prices": StatePrices(remaining_h={"9g": [1.0]})}, "remaining_h must be of profiles of A100-40GB"),
+        (
+            {"prices": StatePrices(), "initial": {"gpu": 3}, "limits": Limits(gpus_on_per_rack=1)},
+            "initial and parked must name at most 2 GPUs together, 2 of them cut",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(problem_of: Any, fields: Any, expected: str) -> None:

@@ -42,7 +42,8 @@ class Limits:
     nodes_per_rack : int
         Nodes in a rack; racks are filled in the order of nodes.
     gpus_on_per_rack : int, optional
-        Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU.
+        Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU. Where GPUs are
+        parked, those that keep a layout count as well, so that each can be woken where it is.
     switches_per_day : int, optional
         Most cuts of one GPU within 24 hours, counted from the first slot.
     change_slots : tuple of int, optional

@@ -230,6 +230,17 @@ class PlanProblem:
         beyond = self._power_beyond(self.limits.whole_nodes_kept // self.limits.nodes_per_rack)
         return np.minimum(self.gpus_in_service - self.kept_whole, beyond)
 
+    @property
+    def gpus_held(self) -> int:
+        """GPUs that may be on or keep a layout at once: one that is parked wakes where it is, and needs the power."""
+        return self._power_beyond(0)
+
+    @property
+    def gpus_held_cut(self) -> int:
+        """GPUs that may have a layout at once, on or parked."""
+        beyond = self._power_beyond(self.limits.whole_nodes_kept // self.limits.nodes_per_rack)
+        return min(self.gpus - self.kept_whole, beyond)
+
     def _power_beyond(self, racks: int) -> int:
         """GPUs for which there is power in all racks but the first ones."""
         most = self.gpus if self.limits.gpus_on_per_rack is None else self.limits.gpus_on_per_rack

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuplanner.errors import examples
 from gpuplanner.planner.contract.limits import limit_faults
+from gpuplanner.schemas import WHOLE_GPU
 
 if TYPE_CHECKING:
     from gpuplanner.planner.contract.problem import PlanProblem
@@ -47,6 +48,10 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
             yield f"whole_nodes_kept must be whole racks of {racks} nodes where racks have a power limit"
         if p.limits.whole_nodes_kept > most:
             yield f"whole_nodes_kept must be at most {most}, the full nodes there are, not {p.limits.whole_nodes_kept}"
+        elif p.prices is not None and all(
+            map(_is_count, (p.limits.gpus_on_per_rack, racks, p.whole_gpus_kept), (0, 1, 0))
+        ):
+            yield from _power_faults(p)
 
 
 def _node_faults(p: PlanProblem) -> Iterator[str]:
@@ -120,11 +125,22 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
     if p.prices is not None:
         if p.prices.parked > p.on_price:
             yield f"a parked GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked}"
-        if p.limits.gpus_on_per_rack is not None:
-            yield "gpus_on_per_rack cannot be kept where GPUs are parked: leave it out, or release them (no prices)"
         strangers = sorted(set(p.prices.remaining_h) - {"gpu", *(one.name for one in p.board.profiles)})
         if strangers:
             yield f"remaining_h must be of profiles of {p.board.name}; unknown: {examples(strangers)}"
+
+
+def _power_faults(p: PlanProblem) -> Iterator[str]:
+    """Racks must have power for GPUs that keep a layout at first."""
+    first = [
+        (text, n) for kept in (p.initial, p.parked) for text, n in (kept or {}).items() if _is_count(n, 0)
+    ]
+    held, cut = sum(n for _, n in first), sum(n for text, n in first if text != WHOLE_GPU)
+    if held > p.gpus_held or cut > p.gpus_held_cut:
+        yield (
+            f"initial and parked must name at most {p.gpus_held} GPUs together, {p.gpus_held_cut} of them cut, as many "
+            "as racks have power for (gpus_on_per_rack): leave out what is parked, it is then not cut"
+        )
 
 
 def _is_count(value: object, low: int) -> bool:

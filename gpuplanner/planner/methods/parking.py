@@ -80,9 +80,7 @@ def kept_on(fluid: Fluid, near: Counts | None, now: Counts) -> Counts:
     beside = fluid.owner[n_on:]
     kept = (near[beside] + near[n_on:] - now[beside]).clip(0)
     cut = int(now[:n_on][fluid.cut[:n_on]].sum())
-    room = min(
-        fluid.problem.gpus - int(now[:n_on].sum()), fluid.problem.gpus - fluid.problem.kept_whole - cut
-    )
+    room = min(fluid.problem.gpus_held - int(now[:n_on].sum()), fluid.problem.gpus_held_cut - cut)
     while kept.sum() > room:
         kept[kept.argmax()] -= 1
     return np.concatenate([now[:n_on], kept])

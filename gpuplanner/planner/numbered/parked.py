@@ -28,7 +28,7 @@ class ParkedPlacer(Placer):
         assert self.whole is not None
         target = wanted[:n] + wanted[n:]
         target[self.whole] += len(before) - target.sum()
-        held = self._held(held_before, on, target)
+        held = self._held(held_before, on, target, int(wanted[self.whole]))
         now = (held + n).astype(before.dtype)
         node = self.node
         for layout in range(n):
@@ -36,19 +36,23 @@ class ParkedPlacer(Placer):
             beside = self.per_node(held != self.whole)[node[here]] if layout == self.whole else -here
             was_on = on[here] & (held_before[here] == layout)
             fresh = held_before[here] != layout
-            order = np.lexsort((here, beside, ~self.kept[here], fresh, ~was_on))
-            now[here[order[: wanted[layout]]]] = layout
+            order = here[np.lexsort((here, beside, ~self.kept[here], fresh, ~was_on))]
+            if layout == self.whole:
+                order = self._powered_first(order, held != self.whole)
+            now[order[: wanted[layout]]] = layout
         if not free:
             self.cuts_today += held != held_before
         return now
 
-    def _held(self, before: Places, on: NDArray[np.bool_], target: Counts) -> Places:
-        """Layout of every GPU."""
+    def _held(self, before: Places, on: NDArray[np.bool_], target: Counts, whole_on: int) -> Places:
+        """Layout of every GPU; so many of those that are not cut are to be on."""
         n = len(target)
         gpus = np.bincount(before, minlength=n)
         held = before.copy()
         surplus = (gpus - target).tolist()
-        spare = np.concatenate([self._spare(before, on, layout, more) for layout, more in enumerate(surplus)])
+        spare = np.concatenate(
+            [self._spare(before, on, layout, more, whole_on) for layout, more in enumerate(surplus)]
+        )
         growing = [layout for layout in range(n) if target[layout] > gpus[layout]]
         if not growing:
             return held
@@ -63,9 +67,23 @@ class ParkedPlacer(Placer):
                 mine = mine[number:]
         return held
 
-    def _spare(self, before: Places, on: NDArray[np.bool_], layout: int, number: int) -> NDArray[np.intp]:
+    def _spare(
+        self, before: Places, on: NDArray[np.bool_], layout: int, number: int, whole_on: int
+    ) -> NDArray[np.intp]:
         """GPUs that give a layout up: parked ones first, then least worn ones, on nodes with few GPUs in use."""
         here = np.flatnonzero((before == layout) & ~self.kept)
         in_use = self.per_node(on)[self.node[here]]
         order = np.lexsort((-here, in_use, self.worn(here), on[here]))
-        return here[order[: max(0, number)]]
+        here = here[order]
+        if layout == self.whole and self.most_per_rack is not None:
+            # All that is cut stays so then, and of those uncut and on, as many as are to be.
+            used = np.flatnonzero((before == layout) & on)
+            stay = used[np.argsort(~self.kept[used], kind="stable")[:whole_on]]
+            powered = before != layout
+            powered[stay] = True
+            here = self._powered_first(here[~np.isin(here, stay)], powered)
+        return here[: max(0, number)]
+
+    def _powered_first(self, order: NDArray[np.intp], powered: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """An order with GPUs first that have power in their racks, beside those that have it already."""
+        return order[np.argsort(~self.with_power(order, powered), kind="stable")]

@@ -90,17 +90,23 @@ class Placer:
     def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
         """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
         order = order[now[order] == OFF_PLACE]
-        if self.most_per_rack is not None and wanted:
-            room = self.most_per_rack - np.bincount(self.rack[now != OFF_PLACE], minlength=self.rack[-1] + 1)
-            racks = self.rack[order]
-            by_rack = np.argsort(racks, kind="stable")
-            first = np.searchsorted(racks[by_rack], racks[by_rack])
-            rank = np.empty(len(order), dtype=np.int64)
-            rank[by_rack] = np.arange(len(order)) - first
-            order = order[rank < room[racks]]
+        if wanted:
+            order = order[self.with_power(order, now != OFF_PLACE)]
         chosen = order[:wanted]
         now[chosen] = layout
         return len(chosen)
+
+    def with_power(self, order: NDArray[np.intp], powered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which GPUs of an order have power in their racks, beside those that have it already."""
+        if self.most_per_rack is None:
+            return np.ones(len(order), dtype=bool)
+        room = self.most_per_rack - np.bincount(self.rack[powered], minlength=self.rack[-1] + 1)
+        racks = self.rack[order]
+        by_rack = np.argsort(racks, kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[by_rack] = np.arange(len(order)) - np.searchsorted(racks[by_rack], racks[by_rack])
+        fits: NDArray[np.bool_] = rank < room[racks]
+        return fits
 
     def worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which GPUs may not be cut again today."""

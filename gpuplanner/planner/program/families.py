@@ -116,7 +116,7 @@ def add_on_columns(model: SlotModel, *, constant: bool = False) -> None:
             continue
         names = [f"on_{'all' if constant else slot}_{layout}" for layout in range(n)]
         high = np.where(fluid.cut, fluid.cuttable[slot], fluid.gpus[slot])
-        high = np.where(fluid.used, high, fluid.problem.gpus - fluid.problem.kept_whole)
+        high = np.where(fluid.used, high, fluid.problem.gpus_held_cut)
         columns = model.linear.add_columns(names, cost=costs, high=high)
         model.linear.narrow(columns, fluid.pinned, high)
         model.on.append(columns)
@@ -153,7 +153,7 @@ def add_fleet(model: SlotModel) -> None:
     for slot, on in zip(model.slots, model.on, strict=True):
         model.linear.add_row(f"fleet_{slot}", on, fluid.used.astype(float), "<=", fluid.gpus[slot])
         if fluid.parks:
-            model.linear.add_row(f"parked_{slot}", on, np.ones(len(on)), "<=", fluid.problem.gpus)
+            model.linear.add_row(f"parked_{slot}", on, np.ones(len(on)), "<=", fluid.problem.gpus_held)
 
 
 def add_whole_kept(model: SlotModel) -> None:
@@ -165,8 +165,8 @@ def add_whole_kept(model: SlotModel) -> None:
         if fluid.cuttable[slot] < fluid.gpus[slot]:
             cut = (fluid.cut & fluid.used).astype(float)
             model.linear.add_row(f"whole_{slot}", on, cut, "<=", fluid.cuttable[slot])
-        if fluid.parks and fluid.problem.kept_whole:
-            most = fluid.problem.gpus - fluid.problem.kept_whole
+        most = fluid.problem.gpus_held_cut
+        if fluid.parks and most < fluid.problem.gpus_held:
             model.linear.add_row(f"whole_parked_{slot}", on, fluid.cut.astype(float), "<=", most)
 
 

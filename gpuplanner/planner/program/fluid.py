@@ -160,8 +160,8 @@ class Fluid:
             & (states >= self.pinned).all(axis=1)
         )
         if self.parks:
-            within &= states.sum(axis=1) <= self.problem.gpus
-            within &= states[:, self.cut].sum(axis=1) <= self.problem.gpus - self.problem.kept_whole
+            within &= states.sum(axis=1) <= self.problem.gpus_held
+            within &= states[:, self.cut].sum(axis=1) <= self.problem.gpus_held_cut
         return within
 
     def with_instance(self, profile: int) -> Fluid:

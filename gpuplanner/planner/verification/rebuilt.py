@@ -168,7 +168,8 @@ class Rebuilt:
         problem, n_on = self.problem, len(self.layouts)
         idle = 0.0 if problem.prices is None else problem.prices.parked
         price = (problem.on_price - idle) * problem.slot_hours
-        fleet, cuttable, kept = int(self.fleet[slot]), int(self.cuttable[slot]), problem.gpus - self.kept
+        fleet, cuttable = int(self.fleet[slot]), int(self.cuttable[slot])
+        kept = min(problem.gpus - self.kept, power_for(problem, cut=True))
         columns = []
         for place in range(n_on + len(self.parked)):
             on = place < n_on
@@ -182,7 +183,7 @@ class Rebuilt:
         made.row(f"fleet_{at}", dict.fromkeys(columns[:n_on], 1.0), high=fleet)
         made.row(f"whole_{at}", dict.fromkeys(cut, 1.0), high=cuttable)
         if self.problem.prices is not None:
-            made.row(f"parked_{at}", dict.fromkeys(columns, 1.0), high=problem.gpus)
+            made.row(f"parked_{at}", dict.fromkeys(columns, 1.0), high=power_for(problem))
             made.row(f"whole_parked_{at}", dict.fromkeys([*cut, *columns[n_on:]], 1.0), high=kept)
         return columns
 

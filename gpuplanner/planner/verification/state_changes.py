@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.verification.limits import power_for
 from gpuplanner.schemas import WHOLE_GPU
 
 
@@ -79,8 +80,8 @@ def parked_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     cut = held[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
     kept = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
     for what, gpus, most in (
-        ("on or parked", held.sum(axis=1), problem.gpus),
-        ("cut", cut, problem.gpus - kept),
+        ("on or parked", held.sum(axis=1), power_for(problem)),
+        ("cut", cut, min(problem.gpus - kept, power_for(problem, cut=True))),
     ):
         for slot in np.flatnonzero(gpus > most)[:1].tolist():
             yield f"slot {slot}: {gpus[slot]} GPUs are {what}, there may be {most}"
