@@ -71,7 +71,11 @@ def plan(
     paths: Annotated[
         int | None,
         typer.Option(
-            "--robust", min=1, max=50, help="Plan for so many sample paths; the least expected cost wins."
+            "--robust",
+            min=1,
+            max=20,
+            help="Also plan for so many sample paths and in other ways; the plan that costs "
+            "least over all paths wins.",
         ),
     ] = None,
     seed: Seed = None,
@@ -90,7 +94,8 @@ def plan(
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, certified, plan_to_json
     from gpuplanner.study.equal_service.promise import promise
-    from gpuplanner.study.future.plans import Planned, plan_view, robust_view
+    from gpuplanner.study.future.path_plans import path_plans
+    from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
 
     files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
@@ -119,18 +124,14 @@ def plan(
     asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
     fleet = history(asked).fleet
     fleet.require_board("plan")
-    if paths is None:
+    weighed = None if paths is None else path_plans(asked, most=paths, method=how["method"])
+    if weighed is None:
         planned = plan_view(asked, "rightsized", **how)
     else:
-        weighed = robust_view(asked, most=paths, method=how["method"] or "auto")
-        best = weighed.least_expected_cost
-        planned = Planned(weighed.problems[best], weighed.plans[best])
+        planned = weighed.candidates[weighed.best]
         if not as_json:
-            show_frame(
-                weighed.summary.sort("expected_cost"),
-                as_json=False,
-                title=f"plans under {paths} paths; {best} costs least",
-            )
+            show_frame(weighed.table, as_json=False, title=f"plans over {weighed.paths} paths of demand")
+            put(weighed.sentence)
     found = planned.plan
     if out is not None:
         text = plan_to_json(certified(found, planned.problem), planned.problem)
@@ -139,7 +140,11 @@ def plan(
         say("comparing policies at equal service ...")
     kept = promise(asked)
     figures = plan_figures(found, planned.problem, as_json=as_json)
-    show(figures | {"promise": dict(kept)} if as_json else figures, as_json=as_json)
+    if as_json:
+        beside = {} if weighed is None else {"paths": weighed.to_dict()}
+        show(figures | beside | {"promise": dict(kept)}, as_json=True)
+    else:
+        show(figures, as_json=False)
     if not as_json:
         show_promise(kept, asked.path, quiet=quiet)
     if not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -11,24 +12,21 @@ import polars as pl
 
 from gpuplanner.demand import remaining_while_busy
 from gpuplanner.errors import ScenarioError, message, require_sound
-from gpuplanner.forecast import representatives
 from gpuplanner.hardware import EMPTIED, GpuModel
 from gpuplanner.hardware.seconds import known_seconds
 from gpuplanner.planner import (
     Limits,
     Plan,
     PlanProblem,
-    RobustPlans,
     StatePrices,
     assign,
     plan,
-    robust,
     verify,
 )
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.drains import open_windows
-from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang, paths_of
+from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -76,7 +74,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         .join(wanted, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
     )
     demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
-    demand = _with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    demand = with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
     fleet = known.fleet
     return PlanProblem(
         fleet.board,
@@ -144,14 +142,26 @@ def plan_view(
 
     Without a method the scenario says whether few sets of layouts take turns, or any number.
     """
-    problem = plan_problem(scenario, view)
+    return planned_for(
+        plan_problem(scenario, view), scenario, method, calendars=calendars, work_limit=work_limit
+    )
+
+
+def planned_for(
+    problem: PlanProblem,
+    scenario: Scenario,
+    method: str | None = None,
+    *,
+    calendars: int | None = None,
+    work_limit: int | None = None,
+) -> Planned:
+    """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
     most = sets_of_layouts(scenario, problem.board)
     method = method or ("calendar" if most else "milp")
-    calendars = calendars or most or 2
     found = plan(
         problem,
         method=method,
-        calendars=calendars,
+        calendars=calendars or most or 2,
         time_limit_s=scenario.time_limit_s,
         gap_target=scenario.gap_target,
         seed=scenario.seed,
@@ -159,7 +169,7 @@ def plan_view(
     )
     planned = Planned(problem, found)
     faults = verify(found, problem, planned.layout_plan) if found.found else []
-    require_sound(f"plan ({view}, {method})", faults)
+    require_sound(f"plan ({method})", faults)
     return planned
 
 
@@ -209,52 +219,27 @@ def planned_calendar(scenario: Scenario) -> Planned:
     return plan_view(scenario, "rightsized")
 
 
-def robust_view(scenario: Scenario, *, most: int = 20, method: str = "auto") -> RobustPlans:
-    """Plan right-sized demand for a few sample paths that stand for all, and weigh every plan under each of them.
-
-    The plans for the scenario's quantile of the forecast (``forecast q90`` or the like) and of all paths (``all paths
-    q90``) stand beside them, without a weight.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    most : int
-        Paths, at most 20 or so: each costs a plan.
-    method : str
-        Of each plan.
-    """
-    problem = plan_problem(scenario, "rightsized")
-    paths = paths_of(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
-    numbers, weights = representatives(paths, most)
-    gang = largest_gang(scenario)
-    names = [f"path {number}" for number in numbers.tolist()]
-    demands = {
-        name: _with_room_for_gangs(paths[number], list(problem.profiles), gang)
-        for name, number in zip(names, numbers.tolist(), strict=True)
-    }
-    level = f"q{100 * scenario.quantile:g}"
-    every = _with_room_for_gangs(np.quantile(paths, scenario.quantile, axis=0), list(problem.profiles), gang)
-    beside = {f"forecast {level}": problem.demand, f"all paths {level}": every}
-    return robust(
-        problem,
-        demands | beside,
-        weights=dict(zip(names, weights.tolist(), strict=True)) | dict.fromkeys(beside, 0.0),
-        quantiles=(0.5, scenario.quantile) if scenario.quantile != 0.5 else (0.5,),
-        method=method,
-        time_limit_s=scenario.time_limit_s,
-        gap_target=scenario.gap_target,
-        seed=scenario.seed,
-    )
-
-
-def _with_room_for_gangs(demand: np.ndarray, profiles: list[str], gang: int) -> np.ndarray:
+def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) -> np.ndarray:
     """Raise the demand for whole GPUs, where it is lower, to what the largest job asks for at once.
 
     A mean of a few GPUs per hour would never let a job of sixteen start.
+
+    Parameters
+    ----------
+    demand : numpy.ndarray, shape (n_tenants, n_profiles, n_slots)
+    profiles : sequence of str
+    gang : int
+        Whole GPUs of the largest job.
+
+    Examples
+    --------
+    >>> with_room_for_gangs(np.array([[[1.0, 9.0]]]), ["gpu"], 4).tolist()
+    [[[4.0, 9.0]]]
     """
     if gang == 0 or WHOLE_GPU not in profiles:
         return demand
-    whole = demand[:, profiles.index(WHOLE_GPU), :]
+    demand = demand.copy()
+    whole = demand[:, list(profiles).index(WHOLE_GPU), :]
     total = whole.sum(axis=0)
     share = np.divide(whole, total, out=np.full_like(whole, 1 / len(whole)), where=total > 0)
     whole += share * np.maximum(gang - total, 0.0)
