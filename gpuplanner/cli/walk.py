@@ -78,6 +78,13 @@ def plan(
             "least over all paths wins.",
         ),
     ] = None,
+    compared: Annotated[
+        bool,
+        typer.Option(
+            "--compare/--no-compare",
+            help="Also hold today's fleet against policies at equal service: half a minute the first time.",
+        ),
+    ] = True,
     seed: Seed = None,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -136,23 +143,23 @@ def plan(
     if out is not None:
         text = plan_to_json(certified(found, planned.problem), planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
-    if not quiet:
-        say("comparing policies at equal service ...")
-    kept = promise(asked)
     figures = plan_figures(found, planned.problem, as_json=as_json)
-    if as_json:
-        beside = {} if weighed is None else {"paths": weighed.to_dict()}
-        show(figures | beside | {"promise": dict(kept)}, as_json=True)
-    else:
-        show(figures, as_json=False)
     if not as_json:
-        show_promise(kept, asked.path, quiet=quiet)
+        show(figures, as_json=False)
     if not quiet:
         for remark in fleet.remarks():
             say(remark)
         say(found.explanation)
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+        if compared:
+            say("comparing policies at equal service ...")
+    kept = promise(asked) if compared else None
+    if as_json:
+        beside = {} if weighed is None else {"paths": weighed.to_dict()}
+        show(figures | beside | {"promise": kept and dict(kept)}, as_json=True)
+    elif kept is not None:
+        show_promise(kept, asked.path, quiet=quiet)
     raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
 
 

@@ -11,7 +11,7 @@ FEW = ["--set", "month=2026-02", "--replications", "2", "--policies", "static_wh
 
 def test_text_json_and_page_show_one_object(command, tmp_path):
     page = tmp_path / "page.html"
-    code, out, told = command("compare", "sample", *FEW, "--json", "--growth", "--hindsight", "--chart", page)
+    code, out, told = command("compare", "sample", *FEW, "--json", "--hindsight", "--chart", page)
     assert code == 0
     found = json.loads(out)
     assert found["target"]["minutes"] == 10.0
@@ -26,7 +26,16 @@ def test_text_json_and_page_show_one_object(command, tmp_path):
     assert f"{found['promised']['saving']:,.0f}" in out
     assert found["hindsight"]["ratio"] > 0
     assert "What each lever saves" in text or not found["saving_gpu_hours_per_week"]
-    assert "If there were more jobs" in text
+
+
+def test_growth_is_told_as_a_table_and_on_the_page(command, tmp_path):
+    page, whole = tmp_path / "page.html", [*FEW[:4], "--policies", "static_whole"]
+    code, out, _ = command("compare", "sample", *whole, "--json", "--growth", "--chart", page)
+    assert code == 0
+    found = json.loads(out)
+    assert found["growth"][0]["policy"] == "today"
+    assert found["weeks_ahead"]
+    assert "If there were more jobs" in page.read_text("utf-8")
 
 
 @pytest.mark.long
