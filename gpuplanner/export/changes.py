@@ -22,7 +22,7 @@ class LayoutChange:
     times : tuple of datetime
         When; the fleet looks the same before, and the same afterwards, each time.
     nodes : mapping of str to (NodeState or None, NodeState)
-        State before (None if the plan says nothing) and after, by node.
+        State before (None if the plan says nothing) and after, by node. GPUs that are released then are whole in both.
     """
 
     times: tuple[datetime, ...]
@@ -46,8 +46,11 @@ def layout_changes_of(plan: pl.DataFrame) -> list[LayoutChange]:
     for node, states in node_states(plan).items():
         before: NodeState | None = None
         for time, state in states.items():
+            # Nothing is done to a GPU that goes.
+            before = before and before.without_layout(state.released)
             # At first the plan only says what is cut anew; what stays is as it is.
-            if before != state and (before is not None or (node, time) in anew):
+            differs = before is None or before.gpus != state.gpus
+            if differs and (before is not None or (node, time) in anew):
                 at.setdefault(time, {})[node] = (before, state)
             before = state
     alike: dict[tuple[object, ...], tuple[list[datetime], dict[str, tuple[NodeState | None, NodeState]]]] = {}

@@ -106,8 +106,9 @@ def named_configs(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, t
     for node, states in node_states(plan, at).items():
         for state in dict.fromkeys(states.values()):
             same, nodes = found.setdefault(state.config_name, (state, []))
-            assert same == state, "two states share a digest"
-            nodes.append(node)
+            assert same.gpus == state.gpus, "two states share a digest"
+            if node not in nodes:
+                nodes.append(node)
     return dict(sorted(found.items()))
 
 

@@ -17,7 +17,7 @@ from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.export.changes import LayoutChange, change_note, layout_changes_of
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
-from gpuplanner.hardware import ChangeCost, GpuModel, as_board
+from gpuplanner.hardware import OFF, ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
 GRES_CONF = """\
@@ -96,8 +96,8 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     str
         ``GresTypes`` and one ``NodeName`` line per node. ``AccountingStorageTRES`` with the types of the whole plan
         is a comment, since slurmctld stops at it where there is no slurmdbd. Comments state the layout of each GPU,
-        so that the file can be proved again. GPUs that are not needed count as they are cut: which nodes go while they
-        are idle is up to Slurm's power saving.
+        so that the file can be proved again. Parked GPUs count as they are cut, released ones do not count: which nodes
+        go while they are idle is up to Slurm's power saving.
 
     Raises
     ------
@@ -150,7 +150,9 @@ def _resource(name: str) -> str:
 
 
 def _counts(state: NodeState, whole: str) -> list[str]:
-    return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in state.totals.items()]
+    """What a node has without the GPUs that are released: Slurm drains nodes that have fewer than stated, not more."""
+    there = NodeState(tuple(one for one in state.gpus if one[0] not in state.released))
+    return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in there.totals.items()]
 
 
 def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
@@ -170,7 +172,9 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
         f"# AccountingStorageTRES={','.join(['gres/gpu', *types])}",
     ]
     for node, state in states.items():
-        lines += [f"# {node} gpu {gpu}: {layout}" for gpu, layout in state.gpus]
+        lines += [
+            f"# {node} gpu {gpu}: {OFF if gpu in state.released else layout}" for gpu, layout in state.gpus
+        ]
         counts = _counts(state, whole)
         lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
     return "\n".join(lines) + "\n"

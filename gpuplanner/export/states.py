@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -32,9 +32,16 @@ class NodeState:
     ----------
     gpus : tuple of (int, str)
         Index on the node and canonical layout text, ascending by index.
+    released : frozenset of int
+        Those that are handed back or powered down; they come back whole.
     """
 
     gpus: tuple[tuple[int, str], ...]
+    released: frozenset[int] = frozenset()
+
+    def without_layout(self, gpus: Collection[int]) -> NodeState:
+        """The same with some GPUs whole."""
+        return NodeState(tuple((gpu, WHOLE_GPU if gpu in gpus else layout) for gpu, layout in self.gpus))
 
     @property
     def totals(self) -> dict[str, int]:
@@ -73,8 +80,8 @@ class NodeState:
 def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
 
-    A GPU that is off is cut as the plan says that it is parked, else as it was, at first whole: who switches GPUs off
-    does not cut them.
+    A GPU that is off has the layout that it is parked with. Else it is released, as the column ``released`` says: it
+    comes back whole.
 
     Raises
     ------
@@ -94,9 +101,8 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
         pl.col(name).replace_strict(canonical, default=None, return_dtype=pl.String)
         for name in ("layout", "parked")
     )
-    layout = pl.coalesce(parked, layout)
-    held = pl.when(layout != OFF).then(layout).forward_fill().over("node", "gpu")
-    return frame.with_columns(layout=held.fill_null(WHOLE_GPU))
+    held = pl.coalesce(parked, layout)
+    return frame.with_columns(layout=held.replace(OFF, WHOLE_GPU), released=held == OFF)
 
 
 def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
@@ -179,7 +185,10 @@ def _by_node(frame: pl.DataFrame) -> Iterable[tuple[tuple[object, ...], pl.DataF
 
 
 def _state(rows: Iterable[Mapping[str, Any]]) -> NodeState:
-    return NodeState(tuple(sorted((row["gpu"], row["layout"]) for row in rows)))
+    there = sorted((row["gpu"], row["layout"], row["released"]) for row in rows)
+    return NodeState(
+        tuple((gpu, layout) for gpu, layout, _ in there), frozenset(gpu for gpu, _, away in there if away)
+    )
 
 
 def _proved(board: GpuModel, text: str) -> str:

@@ -174,7 +174,7 @@ def to_world(
     if isinstance(calendar, Calendar) and rules.drain is not None:
         numbered, cut = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)
         operations = to_operations(drain, calendar.slot_starts_s, cut, fleet.gpus_per_node)
-        gpus.layout, gpus.held = numbered[0], cut[0]
+        gpus.layout, gpus.held = numbered[0], np.where(cut[0] == NONE, WHOLE, cut[0])
     gpus.operation = NONE
     nodes = table(NODE, fleet.nodes)
     nodes.lowest = fleet.gpus

@@ -93,8 +93,8 @@ class Calendar:
         GPUs that are off and keep the layout; those that are neither counted here nor on are not cut. None: a GPU that
         is off has lost its layout.
     held : array of int, shape (n_slots, n_gpus), optional
-        Place in ``layouts`` of how every GPU is cut, on or off, beside ``numbered``; None: one that is off stays as it
-        was, at first whole.
+        Place in ``layouts`` of how every GPU is cut, on or off, beside ``numbered``; None: one that is off is released,
+        and comes back whole.
 
     Raises
     ------

@@ -34,8 +34,8 @@ def make_plan() -> Callable[[list[Row]], pl.DataFrame]:
 
 @pytest.fixture
 def plan() -> pl.DataFrame:
-    """Two nodes of two GPUs over a day; at eight o'clock one GPU of n2 is cut anew, and one is not needed."""
-    return _make_plan(
+    """Two nodes of two GPUs over a day; at eight o'clock one GPU of n2 is cut anew, and one is parked."""
+    rows = _make_plan(
         [
             ("n1", 0, 0, 24, "gpu", False),
             ("n1", 1, 0, 24, "3g.40gb:1,2g.20gb:1,1g.10gb:2", True),
@@ -45,3 +45,4 @@ def plan() -> pl.DataFrame:
             ("n2", 1, 8, 24, "off", False),
         ]
     )
+    return rows.with_columns(parked=pl.when(pl.col("layout") == "off").then(pl.lit("gpu")))

@@ -117,13 +117,19 @@ def test_types_that_slurm_could_mistake(plan: pl.DataFrame, gres_type: str) -> N
         to_slurm(plan, BOARD, DAY, gres_type=gres_type)
 
 
-def test_what_is_not_needed_counts_as_it_is_cut(make_plan: Callable[..., pl.DataFrame]) -> None:
-    rows = [("n1", 0, 0, 9, "off", False), ("n1", 1, 0, 8, "1g.10gb:7", True), ("n1", 1, 8, 9, "off", False)]
-    for time in (NIGHT, DAY):
-        assert to_slurm(make_plan(rows), BOARD, time, gres_type="t").endswith(
-            "# n1 gpu 0: gpu\n# n1 gpu 1: 1g.10gb:7\nNodeName=n1 Gres=gpu:t:1,gpu:t_1g.10gb:7\n"
+@pytest.mark.parametrize(("parked", "left"), [("1g.10gb:7", "1g.10gb:7"), (None, "off")])
+def test_what_is_parked_counts_as_it_is_cut_and_what_is_released_does_not(
+    make_plan: Callable[..., pl.DataFrame], parked: str | None, left: str
+) -> None:
+    rows = [("n1", 0, 0, 9, "gpu", False), ("n1", 1, 0, 8, "1g.10gb:7", True), ("n1", 1, 8, 9, "off", False)]
+    keeps = pl.when(pl.col("layout") == "off").then(pl.lit(parked, pl.String))
+    plan = make_plan(rows).with_columns(parked=keeps)
+    sevenths = {NIGHT: ",gpu:t_1g.10gb:7", DAY: ",gpu:t_1g.10gb:7" if parked else ""}
+    for time, layout in {NIGHT: "1g.10gb:7", DAY: left}.items():
+        assert to_slurm(plan, BOARD, time, gres_type="t").endswith(
+            f"# n1 gpu 0: gpu\n# n1 gpu 1: {layout}\nNodeName=n1 Gres=gpu:t:1{sevenths[time]}\n"
         )
-    assert [name for name in to_slurm_files(make_plan(rows), BOARD) if "change" in name] == [
+    assert [name for name in to_slurm_files(plan, BOARD) if "change" in name] == [
         "change-20261102T000000Z.sh"
     ]
 

@@ -41,8 +41,8 @@ def actions(frame: pl.DataFrame) -> dict[tuple[str, int], tuple[int, str]]:
 def test_every_action_in_its_place() -> None:
     gpus = {
         ("n", 0): ("3g.40gb:2", "3g.40gb:2", "3g.40gb:2"),
-        ("n", 1): ("3g.40gb:2", "off", "3g.40gb:2"),
-        ("n", 2): ("off", "off", "7g.80gb:1"),
+        ("n", 1): ("3g.40gb:2", "off", "gpu"),
+        ("n", 2): ("7g.80gb:1", "off", "7g.80gb:1"),
         ("n", 3): ("7g.80gb:1", "7g.80gb:1", "1g.10gb:7"),
         ("n", 4): ("7g.80gb:1", "7g.80gb:1", "gpu"),
         ("n", 5): ("3g.40gb:2", "3g.40gb:2", "off"),
@@ -59,9 +59,10 @@ def test_every_action_in_its_place() -> None:
     assert {action for _, action in found.values()} < set(ACTIONS)
 
 
-def test_times_add_up_and_a_gpu_that_comes_back_is_not_cut() -> None:
+def test_times_add_up_and_a_gpu_that_was_parked_is_not_cut() -> None:
     gpus = {("n", 0): ("3g.40gb:2", "off", "3g.40gb:2"), ("n", 1): ("7g.80gb:1", "7g.80gb:1", "3g.40gb:2")}
-    found = transition(table(gpus), at=NOON, board=HOPPER, drain_s=300).to_dicts()
+    parked = pl.when(pl.col("layout") == "off").then(pl.lit("3g.40gb:2"))
+    found = transition(table(gpus).with_columns(parked=parked), at=NOON, board=HOPPER, drain_s=300).to_dicts()
     cost = ChangeCost.of(HOPPER).change("7g.80gb:1", "3g.40gb:2")
     assert [row["minutes"] for row in found] == [0, pytest.approx((300 + cost.seconds) / 60)]
     assert [row["start_min"] for row in found] == [0, 0]

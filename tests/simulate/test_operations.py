@@ -18,10 +18,10 @@ COST = ChangeCost.of(BOARD, "operator", change_s=60.0, restart_s=30.0)
 SERVING = ("on", "draining")
 
 
-def play(jobs, numbered, drain, starts=(0.0, 50.0), per_node=2, queue="strict", **options):
+def play(jobs, numbered, drain, starts=(0.0, 50.0), per_node=2, queue="strict", held=None, **options):
     numbered = np.array(numbered)
     counts = np.array([[(row == layout).sum() for layout in range(3)] for row in numbered])
-    calendar = Calendar(np.array(starts), LAYOUTS, counts, numbered)
+    calendar = Calendar(np.array(starts), LAYOUTS, counts, numbered, held=held)
     fleet = Fleet(BOARD, numbered.shape[1] // per_node, per_node)
     rules = Rules(queue, change=COST, drain=drain)
     return simulate(jobs, fleet, calendar, rules, policy="p", leave_unservable=True, **options)
@@ -114,9 +114,15 @@ def test_one_that_is_late_goes_on_until_its_limit_and_the_next_one_follows(jobs_
     ]
 
 
-def test_what_was_off_comes_back_as_it_is_cut(jobs_of, starts):
+def test_what_was_released_comes_back_whole_and_what_was_parked_as_it_is_cut(jobs_of, starts):
     jobs = jobs_of(("slice", 210, 10, 1, "1g.10gb"))
-    run = play(jobs, [[1, 0], [-1, 0], [1, 0], [-1, 0], [0, 0]], Drain(), starts=(0, 100, 200, 300, 400))
+    numbered = np.array([[1, 0], [-1, 0], [1, 0], [-1, 0], [0, 0]])
+    at = (0, 100, 200, 300, 400)
+    run = play(jobs, numbered, Drain(), starts=at)
+    assert starts(run) == {"slice": 260}
+    assert run.changes.select("wanted_s", "before", "after").rows() == [(200, "0=gpu", "0=1g.10gb:7")]
+    parked = np.array([[1, 0], [1, 0], [1, 0], [1, 0], [0, 0]])
+    run = play(jobs, numbered, Drain(), starts=at, held=parked)
     assert starts(run) == {"slice": 210}
     assert run.changes.select("wanted_s", "before", "after").rows() == [(400, "0=1g.10gb:7", "0=gpu")]
 
@@ -181,16 +187,13 @@ def test_operations_are_those_of_the_plan_and_touch_no_running_job(case):
     starts = [150.0 * slot for slot in range(len(numbered))]
     run = play(jobs, numbered, drain, starts, per_node, queue, until_s=2000.0)
     size = per_node if drain.scope == "node" else 1
-    held = [[max(layout, 0) for layout in numbered[0]]]  # what is off stays as it is cut
-    for row in numbered[1:]:
-        held.append([old if new == -1 else new for old, new in zip(held[-1], row, strict=True)])
     planned = sorted(
         (at, gpu // size)
-        for at, old, new in zip(starts[1:], held, held[1:], strict=False)
+        for at, old, new in zip(starts[1:], numbered, numbered[1:], strict=False)
         for gpu in {
             gpu // size * size
             for gpu, (before, after) in enumerate(zip(old, new, strict=True))
-            if after != before
+            if after not in (-1, max(before, 0))  # what is off comes back whole
         }
     )
     made = run.changes.with_columns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from gpuplanner.export.changes import layout_changes_of
 from gpuplanner.export.index import change_index
+from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.planner import (
@@ -88,18 +91,35 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         for scope in ("node", "gpu")
     }
     table = layout_changes(found, problem)
+    options = {"change": problem.change}
+    scripts = [
+        to_change_scripts(frame, problem.board, **options),
+        {k: v for k, v in to_slurm_files(frame, problem.board, **options).items() if k.startswith("change")},
+    ]
     return {
         "departures": (found.departures, left),
         "changes": (
             found.changes, cut, table["changes"].sum(), sum(map(len, pairs)),
             *(game["gpus"].sum() for game in games.values()),
             *(one["gpus"].sum() for one in index.values()),
+            *(sum(in_script(text, r"^#   GPU \d+: .* -> ") for text in made.values()) for made in scripts),
         ),
-        "reboots": (found.reboots, reboots, sum(any(change.reboot for change in node) for node in pairs)),
+        "reboots": (
+            found.reboots, reboots, sum(any(change.reboot for change in node) for node in pairs),
+            *(sum(in_script(text, "needs a reboot") for text in made.values()) for made in scripts),
+        ),
     }  # fmt: skip
 
 
-def random_plan(seed: int) -> tuple[Plan, PlanProblem]:
+def in_script(text: str, line: str) -> int:
+    """How often a script is planned to do what such lines in it say."""
+    times = re.findall(
+        r"\d{4}-\d\d-\d\dT[\d:]+Z", next(one for one in text.splitlines() if "planned for" in one)
+    )
+    return len(times) * len(re.findall(line, text, re.MULTILINE))
+
+
+def random_plan(seed: int, *, released: bool) -> tuple[Plan, PlanProblem]:
     rng = np.random.default_rng(seed)
     board = list(BOARDS)[seed % 2]
     profiles = rng.choice(BOARDS[board], size=3, replace=False).tolist()
@@ -111,20 +131,22 @@ def random_plan(seed: int) -> tuple[Plan, PlanProblem]:
     )
     demand = rng.choice([0, 1, 3.5, 8], size=(1, 3, 5))
     problem = PlanProblem(
-        board, 12, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["t"], profiles, demand, prices=prices
-    )
+        board, 12, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["t"], profiles, demand,
+        prices=None if released else prices, change_gpu_hours=prices.dress,
+    )  # fmt: skip
     return plan(problem, gap_target=0.02), problem
 
 
+@pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("ten", [0, *(pytest.param(ten, marks=pytest.mark.long) for ten in range(1, 10))])
-def test_random_plans_are_counted_alike_everywhere(ten: int) -> None:
+def test_random_plans_are_counted_alike_everywhere(ten: int, released: bool) -> None:
     total = np.zeros(3, dtype=int)
     for seed in range(10 * ten, 10 * ten + 10):
-        found, problem = random_plan(seed)
+        found, problem = random_plan(seed, released=released)
         numbers = counted(found, problem)
         assert all(len(set(values)) == 1 for values in numbers.values()), (seed, numbers)
         total += [values[0] for values in numbers.values()]
-    assert total[:2].min() > 0
+    assert total.min() > 0
 
 
 def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:

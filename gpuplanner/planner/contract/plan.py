@@ -49,7 +49,9 @@ class Plan:
     unmet : ndarray of float, shape (n_tenants, n_profiles, n_slots)
         Mean concurrent instances that are not served.
     changes : int
-        GPUs cut over the horizon: those that take up a layout. Where GPUs are parked, ``"gpu"`` is one as well.
+        GPUs that take up a layout over the horizon, ``"gpu"`` too where they had another. One that was released had
+        none, and comes back whole; plans from before that was so do not count what is whole again (``reboots`` is
+        None).
     gpu_hours_on, unmet_gpu_hours : float
         GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
     explanation : str
@@ -63,7 +65,7 @@ class Plan:
         GPUs emptied over the horizon: those by which a layout's number on falls. None in a plan from before they
         were counted.
     reboots : int or None
-        Reboots of nodes for changes of MIG mode, of numbered GPUs. None where GPUs are released.
+        Reboots of nodes for changes of MIG mode, of numbered GPUs. None in a plan from before they were counted.
     certificate : Certificate or None
         Why the bound holds; None where the search leaves no proof, and in files of earlier versions.
     """

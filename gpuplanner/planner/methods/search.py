@@ -167,7 +167,7 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         counts=on[:, used],
         parked=parked[:, used],
         unmet=unmet,
-        changes=sum(fluid.ways.recuts(before, now) for before, now in pairs),
+        changes=sum(fluid.changes(before, now) for before, now in pairs),
         departures=sum(fluid.departures(before, now) for before, now in pairs),
         reboots=node_reboots(problem, fluid.layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.slot_hours,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     polars.DataFrame, shape (n_ranges, 6)
         Table :class:`~gpuplanner.schemas.LayoutPlan`: one row for each GPU and range of slots with one
         layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``, and ``parked`` says with
-        which layout where they keep one. ``changed`` marks cuts; in the first slot, GPUs are taken to have been
+        which layout where they keep one. ``changed`` marks changes; in the first slot, GPUs are taken to have been
         cut already unless the problem has initial layouts.
 
     Raises
@@ -94,7 +95,7 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     polars.DataFrame
         ``before, after`` (layout text), ``changes``, ``minutes``, ``minutes_low``, ``minutes_high`` for which the
         GPU, or with ``reboot`` its node, is out of service; most frequent first. Counted as the plan does: whenever
-        a GPU takes up a layout.
+        a GPU takes up a layout, or gives one up and stays on. One that was released had none.
 
     Raises
     ------
@@ -114,11 +115,9 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """
     plan.require()
     placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
-    texts = np.array([*placed.texts, OFF])
-    states = placed.held(placed.states)
-    first = states[:1] if placed.initial is None else placed.held(placed.initial[None])
-    before, after = np.concatenate([first, states[:-1]]), states
-    taken_up = (before != after) & (after != _OFF) & (placed.parks | (texts[after] != WHOLE_GPU))
+    texts = np.array([*placed.texts, WHOLE_GPU])
+    before, after = placed.cut_before_and_after
+    taken_up = before != after
     pairs = Counter(zip(texts[before[taken_up]].tolist(), texts[after[taken_up]].tolist(), strict=True))
     rows = []
     for (old, new), times in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -148,25 +147,17 @@ def changes_when_numbered(
     -------
     most : int
     nodes : ndarray of bool, shape (n_slots, n_nodes)
-        A GPU that is off stays cut as it was, at first whole. The first slot has none: what it has is there by then.
+        The first slot has none: what it has is there by then.
     """
     placed = _placed(problem, layouts, counts, parked)
-    cut = placed.held(placed.states)
-    whole = placed.texts.index(WHOLE_GPU) if WHOLE_GPU in placed.texts else _OFF
-    held = np.where(cut[0] == _OFF, whole, cut[0])
-    node = np.arange(problem.gpus) // problem.gpus_per_node
-    nodes = np.zeros((len(counts), len(problem.node_names)), dtype=bool)
-    for slot, now in enumerate(cut):
-        after = np.where(now == _OFF, held, now)
-        nodes[slot, node[after != held]] = True
-        held = after
+    before, after = placed.cut_before_and_after
+    nodes = _per_node(problem, before != after)
+    nodes[0] = False
     return placed.most_switches, nodes
 
 
-def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int | None:
+def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int:
     """Reboots of nodes for changes of MIG mode, if GPUs are numbered as :func:`assign` does.
-
-    None where GPUs are released: what has been done to one that comes back is not known.
 
     Parameters
     ----------
@@ -177,14 +168,11 @@ def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, p
     counts, parked : ndarray of int, shape (n_slots, n_layouts)
         GPUs that are on with each layout, and that keep it without being on.
     """
-    if problem.prices is None or problem.change.reboot_s is None:
-        return None if problem.prices is None else 0
+    if problem.change.reboot_s is None:
+        return 0
     placed = _placed(problem, layouts, counts, parked)
-    whole = placed.texts.index(WHOLE_GPU)
-    first = [] if placed.initial is None else [placed.initial]
-    switched = np.diff(placed.held(np.array([*first, *placed.states])) == whole, axis=0)
-    slot, gpu = np.nonzero(switched)
-    return len(set(zip(slot.tolist(), (gpu // problem.gpus_per_node).tolist(), strict=True)))
+    before, after = placed.cut_before_and_after
+    return int(_per_node(problem, (before == placed.whole) != (after == placed.whole)).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +188,30 @@ class _Placed:
     def held(self, states: Places) -> Places:
         """Layouts that GPUs have, on or parked."""
         return np.where(states >= len(self.texts), states - len(self.texts), states)
+
+    @property
+    def whole(self) -> int:
+        """Position of the layout of GPUs that are not cut; that of none where nobody uses such."""
+        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else _OFF
+
+    @functools.cached_property
+    def cut_before_and_after(self) -> tuple[Places, Places]:
+        """How GPUs are cut, and what is made of that as each slot begins, each of shape (n_slots, n_gpus).
+
+        One that was released comes back uncut; to one that is released nothing is done. The first slot is as it was
+        if nothing is known of the time before.
+        """
+        states = self.held(self.states)
+        first = states[:1] if self.initial is None else self.held(self.initial[None])
+        before = np.concatenate([first, states[:-1]])
+        before = np.where(before == _OFF, self.whole, before)
+        return before, np.where(states == _OFF, before, states)
+
+
+def _per_node(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Nodes with a GPU that is marked, shape (n_slots, n_nodes)."""
+    starts = np.arange(0, problem.gpus, problem.gpus_per_node)
+    return np.logical_or.reduceat(gpus, starts, axis=1)
 
 
 def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None) -> _Placed:
@@ -232,7 +244,7 @@ def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked
 
 def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
     """Runs of slots with one layout, as table rows."""
-    by_gpu, initial, texts, n = placed.states.T, placed.initial, placed.texts, len(placed.texts)
+    by_gpu, texts, n = placed.states.T, placed.texts, len(placed.texts)
     fresh = np.ones_like(by_gpu, dtype=bool)
     fresh[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
     gpu, start = np.nonzero(fresh)
@@ -240,13 +252,8 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
     end = np.where(last, problem.n_slots, np.append(start[1:], 0))
     state = by_gpu[gpu, start]
     layout = placed.held(state)
-    arrived = start > 0
-    if placed.parks:
-        arrived &= layout != placed.held(by_gpu[gpu, start - 1])
-    if initial is not None:
-        first = start == 0
-        arrived[first] = layout[first] != placed.held(initial)[gpu[first]]
-    is_cut = np.array([placed.parks or text != WHOLE_GPU for text in texts] + [False])
+    before, after = placed.cut_before_and_after
+    changed = (before != after).T[gpu, start]
     times = pl.Series(problem.slot_times, dtype=pl.Datetime("us", "UTC"))
     labels = pl.Series([*texts, OFF], dtype=pl.String)
     frame = pl.DataFrame(
@@ -256,7 +263,7 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
             "slot_start": times[start],
             "slot_end": times[end],
             "layout": labels[np.where(state < n, state, _OFF) % len(labels)],
-            "changed": arrived & is_cut[layout],
+            "changed": changed,
             "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, _OFF, layout) % (n + 1)],
         }
     )

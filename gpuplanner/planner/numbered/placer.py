@@ -56,15 +56,22 @@ class Placer:
         stayed = now.copy()
         self._place_cuts(before, now, wanted)
         if not free:
-            self.cuts_today += (now != stayed) & (now != OFF_PLACE)
+            self.cuts_today += (now != stayed) | self._uncut(before, now)
         return now
 
     def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
-        """Nodes kept for it come first, then GPUs that were whole before, then nodes with fewest cuts."""
+        """Nodes kept for it come first, then GPUs that were whole before, then any uncut, on nodes with fewest cuts."""
         free = np.flatnonzero(now == OFF_PLACE)
         node = self.node[free]
-        keys = (free, self.per_node(now != OFF_PLACE)[node], before[free] != self.whole, ~self.kept[free])
-        self._take(now, free[np.lexsort(keys)], int(self.whole or 0), wanted)
+        cut = self._uncut(before, self.whole)[free]
+        worn = self.worn(free) if self.most_cuts is not None else cut
+        keys = (free, self.per_node(now != OFF_PLACE)[node], worn, cut, before[free] != self.whole)
+        self._take(now, free[np.lexsort((*keys, ~self.kept[free]))], int(self.whole or 0), wanted)
+
+    def _uncut(self, before: Places, now: Places | int | None) -> NDArray[np.bool_]:
+        """GPUs that are on and cut in one slot, and on and whole in the next: those that were off come back whole."""
+        uncut: NDArray[np.bool_] = (now == self.whole) & (before != OFF_PLACE) & (before != self.whole)
+        return uncut
 
     def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
         """New cuts go where they harm least what is there; among equals, beside other cuts."""

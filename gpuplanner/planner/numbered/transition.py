@@ -15,9 +15,10 @@ from gpuplanner.planner.numbered.drain_order import DrainUnit, Move, Supply, ord
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
-"""``return``: comes back cut as it was left. ``cut``: was whole. ``recut``: was cut otherwise. ``uncut``: is
-whole from now on. ``wait``: keeps its layout while its node reboots. ``release``: is not needed any more, and
-left as it is. ``"off"`` after another action means that the GPU is cut so while nobody needs it."""
+"""``return``: comes back as it is: with the layout that it was parked with, or whole if it was released. ``cut``: was
+whole. ``recut``: was cut otherwise. ``uncut``: is whole from now on. ``wait``: keeps its layout while its node reboots.
+``release``: is not needed any more; nothing is done to it. ``"off"`` after another action means that the GPU is cut so
+while nobody needs it."""
 
 _SCHEMA = {
     "step": pl.Int64,
@@ -51,15 +52,15 @@ def transition(
     GPUs that nobody uses come first: they take nothing away, and give others somewhere to go. GPUs in use
     follow in steps of at most `at_once`; in each, those whose absence leaves the fewest requests without an
     instance, and of these, the ones whose new layout the plan waits for most. A step holds fewer if one more
-    would leave requests short. GPUs that are no longer needed are given back last and left as they are, so
-    that one that returns with its old layout is not cut. Where MIG mode changes and that takes a reboot, the
+    would leave requests short. GPUs that are no longer needed are given back last and left as they are:
+    parked, or released; one that was released comes back whole. Where MIG mode changes and that takes a reboot, the
     whole node is out for it, once, and all its changes are made then.
 
     Parameters
     ----------
     layout_plan : polars.DataFrame
         Table :class:`~gpuplanner.schemas.LayoutPlan`, as :func:`~gpuplanner.planner.numbered.assign` gives it. GPUs
-        that were never on before are taken to be whole.
+        that are off and not parked are taken to be whole.
     at : datetime
         The boundary, with its zone.
     board : GpuModel or str
@@ -139,8 +140,7 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
         times = "a time with rows of the plan just before and after it"
         text = message("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
         raise SchemaError(text)
-    earlier = frame.filter(pl.col("slot_end") <= at, pl.col("layout") != OFF)
-    held = dict(_by_gpu(earlier)) | dict(_by_gpu(before.filter(pl.col("parked").is_not_null()), "parked"))
+    held = dict(_by_gpu(before.filter(pl.col("parked").is_not_null()), "parked"))
     left = dict(_by_gpu(after.filter(pl.col("parked").is_not_null()), "parked"))
     was = dict(_by_gpu(before))
     for key, wanted in _by_gpu(after):

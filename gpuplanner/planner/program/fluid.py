@@ -225,6 +225,17 @@ class Fluid:
         """GPUs emptied between two slots; none if nothing is known of the first."""
         return 0 if before is None else int((before - after)[: len(self.layouts)].clip(0).sum())
 
+    def changes(self, before: Counts | None, after: Counts) -> int:
+        """GPUs that take up a layout between two slots, or give one up and stay on; none if the first is not known.
+
+        Where GPUs are released, one comes back uncut. So those that are to be on uncut are taken from what was not
+        cut as long as there is any.
+        """
+        if before is None:
+            return 0
+        uncut = 0 if self.parks else int(after[~self.cut].sum() + before[self.cut].sum()) - self.problem.gpus
+        return self.ways.recuts(before, after) + max(0, uncut)
+
     def cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
         """Cost of consecutive slots with the changes into and between them.
 

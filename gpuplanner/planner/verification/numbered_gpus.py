@@ -20,7 +20,7 @@ def layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) ->
     """Say what is wrong with a table of numbered GPUs.
 
     Every GPU of the fleet has one layout in every slot; the counts of each slot are those of the plan; rows
-    are marked as changed just where a cut GPU has not had its layout before.
+    are marked as changed just where a GPU has not had its layout before; one that was released had none.
 
     Parameters
     ----------
@@ -120,9 +120,8 @@ def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Itera
 
 def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
     held = pl.coalesce("parked", "layout")
-    earlier = held.shift(1).over("node", "gpu")
-    is_cut = ~held.is_in([WHOLE_GPU, OFF]) | (problem.prices is not None)
-    later = rows.with_columns(expected=is_cut & (held != earlier), earlier=earlier).filter(
+    earlier = held.shift(1).over("node", "gpu").replace(OFF, WHOLE_GPU)
+    later = rows.with_columns(expected=(held != OFF) & (held != earlier), earlier=earlier).filter(
         earlier.is_not_null()
     )
     emptied = rows.filter(
@@ -157,14 +156,11 @@ def _first_cuts(plan: Plan, problem: PlanProblem) -> dict[str, int]:
         return {}
     now = dict(zip(plan.layouts, (plan.counts + plan.parked)[0].tolist(), strict=True))
     before = Counter(problem.initial) + Counter(problem.parked or {})
+    # What is released comes back uncut, and what is not cut now may be off.
+    before[WHOLE_GPU] += problem.gpus - before.total()
     if problem.prices is not None:
         now[WHOLE_GPU] = problem.gpus - sum(now.values()) + now.get(WHOLE_GPU, 0)
-        before[WHOLE_GPU] += problem.gpus - before.total()
-    more = {
-        text: gpus - before[text]
-        for text, gpus in now.items()
-        if text != WHOLE_GPU or problem.prices is not None
-    }
+    more = {text: gpus - before[text] for text, gpus in now.items()}
     return {text: number for text, number in more.items() if number > 0}
 
 

@@ -214,8 +214,9 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
 
 def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     found = state_changes(plan, problem)
-    if plan.changes != found.changes:
-        yield f"changes: the plan says {plan.changes}, its counts say {found.changes}"
+    changes = found.changes + (0 if plan.reboots is None else found.uncut)
+    if plan.changes != changes:
+        yield f"changes: the plan says {plan.changes}, its counts say {changes}"
     if plan.departures not in (None, found.departures):
         yield f"departures: the plan says {plan.departures}, its counts say {found.departures}"
     on_hours = float(plan.counts.sum()) * problem.slot_hours

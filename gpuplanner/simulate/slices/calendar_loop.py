@@ -171,15 +171,21 @@ def start_before_changes(w: World) -> None:
 
 
 @compiled
+def open_until_change(w: World, gpu: int) -> bool:
+    """Whether a GPU is cordoned, and not to be released before."""
+    return bool(w.gpus[gpu].leaving and w.gpus[gpu].state == ON and w.cut[w.status[0].slot, gpu] != NONE)
+
+
+@compiled
 def start_cordoned(w: World, job: int, profile: int, first: int, end: int) -> bool:
     """Start a job on cordoned GPUs if they have what it asks for."""
     found, wanted, last = 0, w.jobs[job].gpus, NONE
     for gpu in range(first, end):
-        found += w.free[gpu, profile] > 0 and w.gpus[gpu].leaving and w.gpus[gpu].state == ON
+        found += w.free[gpu, profile] > 0 and open_until_change(w, gpu)
     if found < wanted:
         return False
     for gpu in range(first, end):
-        if wanted and w.free[gpu, profile] and w.gpus[gpu].leaving and w.gpus[gpu].state == ON:
+        if wanted and w.free[gpu, profile] and open_until_change(w, gpu):
             wanted -= 1
             w.free[gpu, profile] -= 1
             w.gpus[gpu].busy += w.profiles[profile].slices

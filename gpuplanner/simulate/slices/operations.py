@@ -22,6 +22,7 @@ from gpuplanner.simulate.slices.world import (
     OFF,
     ON,
     RECONFIGURING,
+    WHOLE,
     World,
 )
 
@@ -107,7 +108,7 @@ def cut_if_empty(w: World, number: int) -> None:
         layout, before = w.cut[mine.slot, gpu], w.gpus[gpu].layout
         if before == NONE:
             before = w.gpus[gpu].held
-        if layout != before:
+        if layout != NONE and layout != before:
             seconds = max(seconds, w.change_s[before, layout])
             w.gpus[gpu].layout, w.gpus[gpu].state = layout, RECONFIGURING
             note(w, gpu, RECONFIGURING)
@@ -123,7 +124,10 @@ def return_node(w: World, number: int) -> None:
         w.gpus[gpu].operation = NONE
         w.gpus[gpu].leaving = 0
         if w.numbered[w.status[0].slot, gpu] == NONE and w.gpus[gpu].layout != NONE:
+            made = w.gpus[gpu].layout
             switch_gpu_off(w, gpu)
+            if w.cut[mine.slot, gpu] != NONE:
+                w.gpus[gpu].held = made  # for the slot that it was made for
         elif w.gpus[gpu].layout != NONE:
             come_up(w, gpu, w.gpus[gpu].layout)
     keep_to_plan(w)
@@ -132,10 +136,11 @@ def return_node(w: World, number: int) -> None:
 
 @compiled
 def switch_gpu_off(w: World, gpu: int) -> None:
-    """Switch off a GPU that nothing runs on and that is not on offer; it stays cut as it is."""
+    """Switch off a GPU that nothing runs on and that is not on offer; it stays cut as it is, or is released."""
     for profile in range(len(w.profiles)):
         w.free[gpu, profile] = 0
-    w.gpus[gpu].held = w.gpus[gpu].layout
+    released = w.cut[w.status[0].slot, gpu] == NONE
+    w.gpus[gpu].held = WHOLE if released else w.gpus[gpu].layout
     w.gpus[gpu].leaving, w.gpus[gpu].layout, w.gpus[gpu].state = 0, NONE, OFF
     note(w, gpu, OFF)
 
@@ -148,6 +153,7 @@ def vacated(w: World, gpu: int) -> None:
         switch_gpu_off(w, gpu)
     elif w.operations[number].stage == CORDONED:
         cut_if_empty(w, number)
+        release_meanwhile(w, gpu)
 
 
 @called
@@ -169,8 +175,8 @@ def keep_to_plan(w: World) -> None:
     for gpu in range(len(w.gpus)):
         mine, layout = w.gpus[gpu], w.numbered[w.status[0].slot, gpu]
         if mine.operation != NONE:
-            continue
-        if layout == NONE and mine.state == ON and not mine.leaving:
+            release_meanwhile(w, gpu)
+        elif layout == NONE and mine.state == ON and not mine.leaving:
             cordon(w, gpu)
             if mine.busy == 0:
                 switch_gpu_off(w, gpu)
@@ -178,6 +184,19 @@ def keep_to_plan(w: World) -> None:
             uncordon(w, gpu)
         elif layout != NONE and mine.state == OFF:
             come_up(w, gpu, mine.held)
+
+
+@compiled
+def release_meanwhile(w: World, gpu: int) -> None:
+    """Release a GPU that waits for an operation, and take it back, as the slot in force has it."""
+    mine, slot = w.gpus[gpu], w.status[0].slot
+    if w.operations[mine.operation].stage != CORDONED:
+        return
+    if w.cut[slot, gpu] == NONE and mine.state == ON and mine.busy == 0:
+        switch_gpu_off(w, gpu)
+    elif w.cut[slot, gpu] == WHOLE and w.numbered[slot, gpu] != NONE and mine.state == OFF:
+        come_up(w, gpu, mine.held)
+        cordon(w, gpu)
 
 
 @compiled

@@ -64,15 +64,15 @@ def number_gpus(targets: Ints, first: Ints, per_node: int) -> Ints:
 def to_operations(drain: Drain, slot_starts: np.ndarray, cut: Ints, per_node: int) -> Table:
     """List the operations by which GPUs come to be cut as planned, by their cordon and the lowest GPU.
 
-    One that has not been carried out when the next one on the same GPUs is planned is given up. Going off needs no
-    operation, and coming back as it went does not either.
+    One that has not been carried out when the next one on the same GPUs is planned is given up. Being released needs no
+    operation, and coming back as it is does not either.
     """
     size = per_node if drain.scope == "node" else 1
     rows: list[tuple[float, int, int, float, float]] = []
     last: dict[int, int] = {}
-    recut = np.diff(cut, axis=0) != 0
+    recut = recut_in(cut)
     for slot in range(1, len(cut)):
-        for group in np.flatnonzero(recut[slot - 1].reshape(-1, size).any(axis=1)).tolist():
+        for group in np.flatnonzero(recut[slot].reshape(-1, size).any(axis=1)).tolist():
             at = float(slot_starts[slot])
             # Jobs of the layout before are not kept from GPUs that do not have it yet.
             cordon = max(at - drain.ahead_s, rows[last[group]][3] if group in last else 0.0)
@@ -106,15 +106,28 @@ def as_cut(numbered: Ints) -> Ints:
     return rows
 
 
+def recut_in(cut: Ints) -> Ints:
+    """Which GPUs are cut anew as each slot begins: one that was released had no layout, nothing is done to one that is.
+
+    Examples
+    --------
+    >>> recut_in(np.array([[WHOLE, 1], [2, NONE], [NONE, 1]])).tolist()
+    [[False, False], [True, False], [False, True]]
+    """
+    before = np.concatenate([cut[:1], cut[:-1]])
+    return np.asarray((cut != NONE) & (cut != np.where(before == NONE, WHOLE, before)))
+
+
 def changes_of(
     operations: Table, cut: Ints, layouts: tuple[str, ...], fleet: Fleet, drain: Drain | None
 ) -> pl.DataFrame:
     """What became of every operation, in the order of their cordons."""
     gpus, texts = [], []
+    recut = recut_in(cut)
     for mine in operations:
-        span = range(mine.first, mine.first + mine.gpus)
-        both = cut[mine.slot - 1], cut[mine.slot]
-        changed = [gpu for gpu in span if both[0][gpu] != both[1][gpu]]
+        before = cut[mine.slot - 1]
+        both = np.where(before == NONE, WHOLE, before), cut[mine.slot]
+        changed = [gpu for gpu in range(mine.first, mine.first + mine.gpus) if recut[mine.slot, gpu]]
         gpus.append(len(changed))
         texts.append([
             " ".join(f"{gpu % fleet.gpus_per_node}={layouts[side[gpu]]}" for gpu in changed) for side in both
@@ -148,10 +161,14 @@ def changes_of(
 def planned_layouts(
     calendar: Calendar, layouts: tuple[str, ...], targets: Ints, first: Ints, fleet: Fleet
 ) -> tuple[Ints, Ints]:
-    """Layout of every GPU in each slot, and how it is cut: as the calendar has it, or so that few nodes change."""
+    """Layout of every GPU in each slot, and how it is cut: as the calendar has it, or so that few nodes change.
+
+    Of GPUs that nobody has numbered, those off stay as they were. Numbered ones are released, ``NONE``, unless the
+    calendar says how they are cut meanwhile.
+    """
     if calendar.numbered is None:
         numbered = number_gpus(targets, first, fleet.gpus_per_node)
         return numbered, as_cut(numbered)
     number = np.array([*(layouts.index(name) for name in calendar.layouts), NONE])
     numbered = number[calendar.numbered]
-    return numbered, as_cut(numbered) if calendar.held is None else number[calendar.held]
+    return numbered, numbered if calendar.held is None else number[calendar.held]
