@@ -93,8 +93,8 @@ def say_alone(
     if model == HOUR_OF_DAY:
         if len(past) < season:
             return say_alone(past, NAIVE, gap, horizon, season, week)
-        levels = hour_quantiles(past, gap + horizon, season=season, week=week)[gap:]
-        return levels[:, len(LEVELS) // 2], levels
+        mean, levels = hour_quantiles(past, gap + horizon, season=season, week=week)
+        return mean[gap:], levels[gap:]
     mean = predict(past, model, gap + horizon, season=season, week=week)[gap:]
     return mean, np.broadcast_to(mean[:, None], (horizon, len(LEVELS)))
 

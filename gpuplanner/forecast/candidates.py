@@ -89,8 +89,10 @@ def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
     return round(sum(COST_S[model] for model in models) * forecasts, 6)
 
 
-def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> np.ndarray:
-    """Quantiles of the same slot of the day over the last four weeks.
+def hour_quantiles(
+    history: np.ndarray, steps: int, *, season: int, week: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and quantiles of the same slot of the day over the last four weeks.
 
     Parameters
     ----------
@@ -101,13 +103,16 @@ def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -
 
     Returns
     -------
-    numpy.ndarray, shape (steps, n_levels)
+    mean : numpy.ndarray, shape (steps,)
+    quantiles : numpy.ndarray, shape (steps, n_levels)
 
     Examples
     --------
-    >>> hour_quantiles(np.tile([1.0, 5.0], 10), 3, season=2, week=14)[:, 3].tolist()
-    [1.0, 5.0, 1.0]
+    >>> mean, quantiles = hour_quantiles(np.tile([1.0, 5.0], 10), 3, season=2, week=14)
+    >>> mean.tolist(), quantiles[:, 3].tolist()
+    ([1.0, 5.0, 1.0], [1.0, 5.0, 1.0])
     """
     days = min(len(history) // season, HISTORY_WEEKS * week // season)
     table = history[len(history) - days * season :].reshape(days, season)
-    return np.asarray(np.quantile(table, LEVELS, axis=0).T[np.arange(steps) % season])
+    slots = np.arange(steps) % season
+    return table.mean(axis=0)[slots], np.quantile(table, LEVELS, axis=0).T[slots]

@@ -6,9 +6,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import Backtest
+from gpuplanner.forecast.calibrate import MIDDLE
 from gpuplanner.forecast.candidates import CANDIDATES, Known
 from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.judge import MIDDLE, Judged, ahead, judge, realised, worse_than
+from gpuplanner.forecast.judge import Judged, ahead, judge, realised, worse_than
 from gpuplanner.forecast.models import NAIVE
 from gpuplanner.forecast.scores import mae, pinball, smape
 from gpuplanner.schemas import Forecast, check
@@ -192,9 +193,8 @@ def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) ->
 
 def _with_chosen(judged: Judged) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Mean and quantiles of every candidate, and of what was chosen."""
-    test = judged.test
-    found = {model: (test.predicted[model], judged.quantiles[model]) for model in judged.quantiles}
-    return found | {CHOSEN: (judged.of_chosen(test.predicted), judged.of_chosen(judged.quantiles))}
+    found = {model: (judged.means[model], judged.quantiles[model]) for model in judged.quantiles}
+    return found | {CHOSEN: (judged.of_chosen(judged.means), judged.of_chosen(judged.quantiles))}
 
 
 def _mean(values: np.ndarray) -> float | None:

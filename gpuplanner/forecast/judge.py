@@ -1,39 +1,21 @@
-"""Quantiles and choice at every origin from earlier origins alone: what somebody would have got.
-
-Errors of a candidate are measured from each of its quantiles, in units of the spread of the series, and pooled by
-lead over the series of a source; the shift that would have put the right share of them below is added to the
-next one. The ends of the interval follow the recent misses of each series. Nothing is used before it had happened.
-"""
+"""Quantiles and choice at every origin from earlier origins alone: what somebody would have got."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from gpuplanner.forecast.answers import between, say_alone, say_known
 from gpuplanner.forecast.backtest import Backtest
+from gpuplanner.forecast.calibrate import mean_at, quantiles_at
 from gpuplanner.forecast.candidates import CANDIDATES, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
 from gpuplanner.forecast.choose import pick, relative, shrunk
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.models import NAIVE
 
-OWN_FOLDS = 64
-"""After so many origins the record of a series itself counts as much as that of all."""
-LOOKS_A_FOLD = 4.0
-"""How many independent errors a fold of all series is taken for, in the correction for a finite sample."""
-ADAPT = 0.5
-"""By how much, in logarithms, half of an interval grows for an origin missed altogether."""
-NARROWEST, WIDEST = np.log(0.8), np.log(2.5)
-UNIT_FLOOR = 0.25
-"""Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
-SEEN_FACTOR = 4.0
-"""No quantile above so many times the largest value seen."""
 NOISE = 2.0
 """A candidate that cost a series more than the naive forecast by so many standard errors is not chosen for it."""
-MIDDLE = LEVELS.index(0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +29,8 @@ class Judged:
         Price of a unit short, in prices of a unit planned; None: judged by pinball loss.
     quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
         What each candidate said at each origin, calibrated by what was known then.
+    means : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
+        Means of the same, which energy and money are counted with; the point forecast is the median.
     chosen : numpy.ndarray of str, shape (n_series, n_origins + 1)
         Candidate chosen for each series at each origin; the last column is the choice for the future.
     first : int
@@ -56,6 +40,7 @@ class Judged:
     test: Backtest
     price: float | None
     quantiles: dict[str, np.ndarray]
+    means: dict[str, np.ndarray]
     chosen: np.ndarray
     first: int
 
@@ -92,7 +77,8 @@ def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judg
             if place < shape[1]:
                 calibrated[:, place] = quantiles_at(test, model, place, known, calibrated)
         chosen[:, place] = _choice(test, quantiles, known, price, place)
-    return Judged(test, price, quantiles, chosen, first)
+    means = {model: mean_at(test.predicted[model], test.said(model), quantiles[model]) for model in quantiles}
+    return Judged(test, price, quantiles, means, chosen, first)
 
 
 def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -132,145 +118,11 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
             paths = say_known(known, ids, grid.values.shape[1], test.gap, test.horizon, seed)
             said = paths if said is None else between(paths, said[0])
         assert said is not None
-        mean[rows] = said[0]
         every = np.zeros((len(grid.ids), test.horizon, len(LEVELS)))
         every[rows] = said[1]
         levels[rows] = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]
+        mean[rows] = mean_at(*said, levels[rows])
     return mean, levels
-
-
-def quantiles_at(
-    test: Backtest,
-    model: str,
-    place: int,
-    known: np.ndarray,
-    before: np.ndarray,
-    said: np.ndarray | None = None,
-) -> np.ndarray:
-    """Quantiles of a candidate at an origin.
-
-    Parameters
-    ----------
-    test : Backtest
-    model : str
-    place : int
-        Number of the origin; the number of all origins for the forecast of what is still to come.
-    known : numpy.ndarray, shape (n_series, n_origins, horizon)
-        What was known then of the outcomes; NaN elsewhere.
-    before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
-        Its quantiles at the origins before.
-    said : numpy.ndarray, shape (n_series, horizon, n_levels), optional
-        What it says there; from the backtest if not given.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n_series, horizon, n_levels)
-        Ordered, not negative, and capped.
-    """
-    base = test.said(model)
-    now = base[:, place] if said is None else said
-    unit = test.unit[:, place]
-    parts = _leads(test.gap, test.horizon, test.grid.season)
-    shift = _shifts(base[:, :place], known[:, :place], test.unit[:, :place], unit, parts, test.full[place])
-    found = now + unit[:, None, None] * shift
-    middle = now[..., MIDDLE : MIDDLE + 1]
-    found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
-    found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
-    # The ends alone: what is planned at costs least where the errors so far put it.
-    for end, inner, factor in zip(
-        (0, -1), (1, -2), _widths(known[:, :place], before[:, :place]), strict=True
-    ):
-        moved = middle[..., 0] + factor[:, None] * (found[..., end] - middle[..., 0])
-        found[..., end] = (np.maximum if end else np.minimum)(moved, found[..., inner])
-    top = np.minimum(SEEN_FACTOR * test.largest[:, place], test.cap)
-    found = np.clip(found, 0.0, top[:, None, None])
-    return np.asarray(np.maximum.accumulate(found, axis=-1))
-
-
-def _leads(gap: int, horizon: int, season: int) -> list[slice]:
-    """Slots of the horizon that are calibrated together: up to a quarter of a season from the origin, then seasons.
-
-    Examples
-    --------
-    >>> _leads(6, 48, 24)
-    [slice(0, 18, None), slice(18, 42, None), slice(42, 48, None)]
-    """
-    edges = {max(season // 4 - gap, 0), *range(season - gap % season, horizon, season), 0, horizon}
-    ordered = sorted(edge for edge in edges if edge <= horizon)
-    return [slice(*pair) for pair in pairwise(ordered)]
-
-
-def _shifts(
-    base: np.ndarray,
-    known: np.ndarray,
-    spread: np.ndarray,
-    unit: np.ndarray,
-    parts: Sequence[slice],
-    full: np.ndarray,
-) -> np.ndarray:
-    """What to add to each quantile, in units of the spread, shape (n_series, horizon, n_levels).
-
-    The errors of series that are mostly zero say nothing of the others.
-    """
-    series, _, horizon, levels = base.shape
-    shift = np.zeros((series, horizon, levels))
-    size = np.maximum(spread, UNIT_FLOOR * unit[:, None])
-    size = np.where(size > 0, size, np.nan)[:, :, None, None]
-    last = np.zeros((series, levels))
-    for part in parts:
-        errors = (known[:, :, part, None] - base[:, :, part]) / size
-        folds = int((~np.isnan(errors[..., 0])).any(axis=(0, 2)).sum()) if errors.size else 0
-        if folds:
-            own_share = folds / (folds + OWN_FOLDS)
-            for at, level in enumerate(LEVELS):
-                if at == MIDDLE:
-                    continue  # the middle is what the candidate says: to mend it makes the point forecast worse
-                wanted = _finite(level, folds)
-                flat = errors[..., at].reshape(series, -1)
-                pool = _level(flat.reshape(1, -1), wanted)
-                if full.any():
-                    pool = np.where(full, _level(flat[full].reshape(1, -1), wanted), pool)
-                own = _level(flat, wanted)
-                last[:, at] = np.where(np.isnan(own), pool, own_share * own + (1 - own_share) * pool)
-            last = np.nan_to_num(last)
-        shift[:, part] = last[:, None]
-    return shift
-
-
-def _finite(level: float, folds: int) -> float:
-    """Level to ask of a sample of so many folds, so that a new value lies below with the level.
-
-    The outermost alone are mended: to widen the inner ones costs more than it saves.
-    """
-    if LEVELS[0] < level < LEVELS[-1]:
-        return level
-    grown = (LOOKS_A_FOLD * folds + 1) / (LOOKS_A_FOLD * folds)
-    return min(level * grown, 1.0) if level > 0.5 else max(1 - (1 - level) * grown, 0.0)
-
-
-def _level(rows: np.ndarray, level: float) -> np.ndarray:
-    """Quantile of each row, NaN left out; NaN for rows without a value."""
-    ordered = np.sort(rows, axis=1)  # NaN go last
-    count = (~np.isnan(rows)).sum(axis=1)
-    place = level * np.maximum(count - 1, 0)
-    low = np.floor(place).astype(np.int64)
-    high = np.minimum(low + 1, np.maximum(count - 1, 0))
-    row, weight = np.arange(len(rows)), place - low
-    return np.asarray(ordered[row, low] * (1 - weight) + ordered[row, high] * weight)
-
-
-def _widths(known: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of both halves of the interval of each series, from the misses of its ends so far."""
-    seen = ~np.isnan(known) & ~np.isnan(before[..., 0])
-    found = []
-    for missed in (known < before[..., 0], known > before[..., -1]):
-        misses = np.where(seen, missed, np.nan)
-        count = seen.sum(axis=2)
-        rate = np.where(count > 0, np.nansum(misses, axis=2) / np.maximum(count, 1), LEVELS[0]) - LEVELS[0]
-        rate *= count / seen.shape[2]
-        moved = ADAPT / 2 * (rate.sum(axis=1) + rate.mean(axis=0).sum())
-        found.append(np.exp(np.clip(moved, NARROWEST, WIDEST)))
-    return found[0], found[1]
 
 
 def plan_at(quantiles: np.ndarray, price: float) -> np.ndarray:

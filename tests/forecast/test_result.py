@@ -79,7 +79,7 @@ def test_a_series_too_young_for_any_backtest_repeats_its_last_value(make_demand,
     result = forecast_demand(demand, horizon=24, windows=2)
     row = result.choice.row(1, named=True)
     assert (row["model"], row["windows"], row["mase"]) == ("Naive", 0, None)
-    assert (result.forecast.filter(unique_id="b/gpu")["mean"] == young["y"][-1]).all()
+    assert (result.forecast.filter(unique_id="b/gpu")["q50"] == young["y"][-1]).all()
 
 
 def test_no_forecast_without_a_past_error(make_demand):

@@ -110,5 +110,5 @@ def _added_up(table: pl.DataFrame, judged: Judged, whole: str, sums: str) -> pl.
         pool = table.filter(of_whole)
         return pl.concat([pool, reconcile_to_pool(table.filter(~of_whole), pool)]).sort("unique_id", "ds")
     test = judged.test
-    errors = (test.actual - judged.of_chosen(test.predicted)).reshape(len(test.grid.ids), -1)
+    errors = (test.actual - judged.of_chosen(judged.means)).reshape(len(test.grid.ids), -1)
     return reconcile_mint(table, whole, dict(zip(test.grid.ids, errors, strict=True)))

@@ -1,0 +1,202 @@
+"""Quantiles of a candidate at an origin, corrected by how it erred at earlier ones.
+
+Errors are measured from each quantile of a candidate, in units of what the series moves by, of how much it errs
+beside the others, and of the lead; pooled over the series of a source and weighted towards the series' own record,
+they say what to add so that the right share lies below. The ends of the interval follow the recent misses of each
+series. Old errors count less. Nothing is used before it had happened.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuplanner.forecast.backtest import Backtest
+from gpuplanner.forecast.intervals import LEVELS
+
+OWN_FOLDS = 64.0
+"""After so many origins the record of a series itself counts as much as that of all."""
+SCALE_FOLDS = 6.0
+"""After so many, how much it errs beside the others is half believed."""
+MOST = 3.0
+"""It errs by no more than so many times the others' errors, and by no less than the inverse."""
+HALF_LIFE = 10.0
+"""Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
+LOOKS = 2.0
+"""How many independent errors a series shows at an origin, in the correction for a finite sample: slots of one origin
+err together. Series that err together too are taken for the root of their number."""
+GROWTH, GROWTH_OF_PATHS = 0.3, 0.15
+"""Power of the lead with which errors grow; that of candidates whose own quantiles grow apart already."""
+ADAPT = 0.25
+"""By how much, in logarithms, half of an interval grows for an origin missed altogether by a series, and again for
+one missed by all."""
+NARROWEST, WIDEST = np.log(0.8), np.log(2.5)
+UNIT_FLOOR = 0.5
+"""Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
+SEEN_FACTOR = 4.0
+"""No quantile above so many times the largest value seen."""
+MIDDLE = LEVELS.index(0.5)
+
+
+def quantiles_at(
+    test: Backtest,
+    model: str,
+    place: int,
+    known: np.ndarray,
+    before: np.ndarray,
+    said: np.ndarray | None = None,
+) -> np.ndarray:
+    """Quantiles of a candidate at an origin.
+
+    Parameters
+    ----------
+    test : Backtest
+    model : str
+    place : int
+        Number of the origin; the number of all origins for the forecast of what is still to come.
+    known : numpy.ndarray, shape (n_series, n_origins, horizon)
+        What was known then of the outcomes; NaN elsewhere.
+    before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
+        Its quantiles at the origins before.
+    said : numpy.ndarray, shape (n_series, horizon, n_levels), optional
+        What it says there; from the backtest if not given.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n_series, horizon, n_levels)
+        Ordered, not negative, and capped.
+    """
+    base = test.said(model)
+    now = base[:, place] if said is None else said
+    unit, known, before = test.unit[:, place], known[:, :place], before[:, :place]
+    power = GROWTH_OF_PATHS if model in test.own_quantiles else GROWTH
+    lead = ((test.gap + np.arange(test.horizon) + 0.5) / test.grid.season) ** power
+    floored = np.maximum(test.unit[:, :place], UNIT_FLOOR * unit[:, None])
+    size = np.where(floored > 0, floored, np.nan)[..., None] * lead
+    weight = 0.5 ** (np.arange(place)[::-1] / HALF_LIFE)
+    full = test.full[place] if test.full[place].any() else np.ones(len(unit), dtype=bool)
+    scale = _scales((known - base[:, :place, :, MIDDLE]) / size, full)
+    errors = (known[..., None] - base[:, :place]) / (size * scale[:, :-1, None])[..., None]
+    found = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _shifts(errors, weight, full)
+    middle = now[..., MIDDLE : MIDDLE + 1]
+    found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
+    found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
+    # The ends alone: what is planned at costs least where the errors so far put it.
+    for end, inner, factor in zip((0, -1), (1, -2), _widths(known, before, weight), strict=True):
+        moved = middle[..., 0] + factor[:, None] * (found[..., end] - middle[..., 0])
+        found[..., end] = (np.maximum if end else np.minimum)(moved, found[..., inner])
+    top = np.minimum(SEEN_FACTOR * test.largest[:, place], test.cap)
+    found = np.clip(found, 0.0, top[:, None, None])
+    return np.asarray(np.maximum.accumulate(found, axis=-1))
+
+
+def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray) -> np.ndarray:
+    """Mean of a forecast whose quantiles were corrected: it moves as far as the mean of the quantiles does.
+
+    Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
+    for coverage, by the largest error there was while origins are few. The mean of a candidate that says one value
+    alone becomes that of its quantiles.
+
+    Parameters
+    ----------
+    mean : numpy.ndarray, shape (...)
+        As the candidate says it.
+    said, calibrated : numpy.ndarray, shape (..., n_levels)
+        Quantiles as the candidate says them, and corrected.
+
+    Examples
+    --------
+    >>> mean_at(np.array(0.0), np.zeros(7), np.array([0, 0, 0, 0, 2.0, 4.0, 60.0])).round(2).item()
+    1.1
+    """
+    inner = np.array(LEVELS[1:-1])
+    outer = np.array([-inner[0], *inner, 2 - inner[-1]])
+    share = (outer[2:] - outer[:-2]) / 2
+    return np.asarray(np.maximum(mean + (calibrated - said)[..., 1:-1] @ share, 0.0))
+
+
+def _scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
+    """How much each series errs beside the others, as it was known before each origin, shape (n_series, n_origins + 1).
+
+    Drawn towards 1 while origins are few, as the mean of exponential errors is by a Gamma law of their rate.
+    """
+    count = (~np.isnan(errors)).sum(axis=2)
+    size = np.nansum(np.abs(errors), axis=2) / np.maximum(count, 1)
+    share = count / errors.shape[2]
+    seen, total = (np.zeros((len(errors), errors.shape[1] + 1)) for _ in range(2))
+    fade = 0.5 ** (1 / HALF_LIFE)
+    for place in range(errors.shape[1]):
+        seen[:, place + 1] = fade * (seen[:, place] + share[:, place])
+        total[:, place + 1] = fade * (total[:, place] + share[:, place] * size[:, place])
+    weight, summed = seen[full].sum(axis=0), total[full].sum(axis=0)
+    pool = np.where(summed > 0, summed / np.maximum(weight, 1e-9), 1.0)
+    return np.asarray(np.clip((SCALE_FOLDS + total / pool) / (SCALE_FOLDS + seen), 1 / MOST, MOST))
+
+
+def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray) -> np.ndarray:
+    """What to add to each quantile, in units of the errors, shape (n_series, 1, n_levels).
+
+    The errors of series that are mostly zero say nothing of the others.
+    """
+    series, _, horizon, levels = errors.shape
+    shift = np.zeros((series, 1, levels))
+    judged = (~np.isnan(errors[..., 0])).any(axis=(0, 2))
+    if not judged.any():
+        return shift
+    looks = LOOKS * np.sqrt(full.sum()) * weight[judged].sum()
+    own_share = judged.sum() / (judged.sum() + OWN_FOLDS)
+    weights = np.repeat(weight, horizon)
+    for at, level in enumerate(LEVELS):
+        if at == MIDDLE:
+            continue  # the middle is what the candidate says: to mend it makes the point forecast worse
+        wanted = _finite(level, looks)
+        flat = errors[..., at].reshape(series, -1)
+        pool, rest = (
+            _level(flat[part].reshape(1, -1), np.tile(weights, part.sum()), wanted)[0]
+            for part in (full, np.ones(series, dtype=bool))
+        )
+        common = np.where(full, pool, rest)
+        own = _level(flat, weights, wanted)
+        shift[:, 0, at] = np.where(np.isnan(own), common, own_share * own + (1 - own_share) * common)
+    return np.nan_to_num(shift)
+
+
+def _finite(level: float, looks: float) -> float:
+    """Level to ask of a sample of so many independent errors, so that a new value lies below with the level.
+
+    The outermost alone are mended: to widen the inner ones costs more than it saves.
+    """
+    if LEVELS[0] < level < LEVELS[-1]:
+        return level
+    grown = (looks + 1) / looks
+    return min(level * grown, 1.0) if level > 0.5 else max(1 - (1 - level) * grown, 0.0)
+
+
+def _level(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
+    """Quantile of each row, NaN left out; NaN for rows without a value.
+
+    Examples
+    --------
+    >>> _level(np.array([[1.0, 2.0, np.nan]]), np.array([1.0, 3.0, 9.0]), 0.5).round(2).tolist()
+    [1.75]
+    """
+    order = np.argsort(rows, axis=1)  # NaN go last
+    ordered = np.take_along_axis(rows, order, axis=1)
+    mass = np.where(np.isnan(ordered), 0.0, weight[order])
+    middle = np.cumsum(mass, axis=1) - mass / 2
+    target = level * mass.sum(axis=1)
+    last = np.maximum((~np.isnan(ordered)).sum(axis=1) - 1, 0)
+    high = np.minimum((middle < target[:, None]).sum(axis=1), last)
+    low, row = np.maximum(high - 1, 0), np.arange(len(rows))
+    gap = middle[row, high] - middle[row, low]
+    share = np.clip((target - middle[row, low]) / np.where(gap > 0, gap, 1.0), 0.0, 1.0)
+    return np.asarray(ordered[row, low] * (1 - share) + ordered[row, high] * share)
+
+
+def _widths(known: np.ndarray, before: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of both halves of the interval of each series, from the misses of its ends so far."""
+    seen = ~np.isnan(known) & ~np.isnan(before[..., 0])
+    found = []
+    for missed in (known < before[..., 0], known > before[..., -1]):
+        more = np.where(seen, missed - LEVELS[0], 0.0).mean(axis=2) @ weight
+        found.append(np.exp(np.clip(ADAPT * (more + more.mean()), NARROWEST, WIDEST)))
+    return found[0], found[1]
