@@ -166,7 +166,7 @@ def forecast_day(harder: Harder) -> ForecastResult:
         )
         for profile, row in zip(PROFILES, y, strict=True)
     )
-    return forecast_demand(demand, horizon=slots, windows=4, step=slots)
+    return forecast_demand(demand, horizon=slots, step=slots, windows=4)
 
 
 def forecast_of_day(harder: Harder) -> np.ndarray:
