@@ -147,6 +147,7 @@ def test_a_policy_that_was_tuned_is_shown_at_once_and_another_is_tuned_first(tol
     assert panel.question.policies == f"{panel.base.policies},calendar"
 
 
+@pytest.mark.long
 def test_fewer_nodes_are_a_smaller_fleet(panel, few):
     panel.sliders["nodes"].value = 7
     found = panel.ask().result(timeout=1800).found

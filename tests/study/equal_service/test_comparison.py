@@ -188,6 +188,7 @@ def test_energy_lies_between_all_idle_and_all_at_the_rating(shown: dict[str, Any
     assert rows["reactive"] < rows["today"]
 
 
+@pytest.mark.long
 def test_in_hindsight_the_winner_needs_no_more_and_growth_needs_no_less(shown: dict[str, Any]) -> None:
     past = hindsight(SAMPLE, shown)
     assert past["ratio"] >= 1 - 1e-9
