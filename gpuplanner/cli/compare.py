@@ -171,11 +171,9 @@ def compare(
 
         found["hindsight"] = tuned_in_hindsight(asked, found, told)
     if growth:
-        from gpuplanner.study.equal_service.growth import growth as grown
-        from gpuplanner.study.future.weeks_ahead import weeks_ahead
+        from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
 
-        found["growth"] = grown(asked, found, told)
-        found["weeks_ahead"] = weeks_ahead(asked, found["growth"])
+        found |= grown_weeks_ahead(asked, found, told)
     if chart is not None:
         from gpuplanner.report.equal_service import write_equal_service
 

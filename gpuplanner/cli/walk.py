@@ -185,6 +185,10 @@ def report(
         Path | None,
         typer.Option(help="Parquet of past forecasts: the page says how they did, and this one is added."),
     ] = None,
+    growth: Annotated[
+        bool,
+        typer.Option("--growth", help="Also: GPUs that hold the target as arrivals grow, and weeks ahead."),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -201,7 +205,7 @@ def report(
     )
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
-    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)
+    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger, growth=growth)
 
 
 @app.command()
@@ -252,6 +256,7 @@ def _report(
     quiet: bool,
     inputs: Sequence[str] = (),
     ledger: Path | None = None,
+    growth: bool = False,
 ) -> None:
     from gpuplanner.report.render import write_report
 
@@ -259,7 +264,7 @@ def _report(
         say(
             f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
         )
-    study = write_report(asked, out, inputs=inputs, ledger=ledger)
+    study = write_report(asked, out, inputs=inputs, ledger=ledger, growth=growth)
     if as_json:
         put(study.to_json())
     else:

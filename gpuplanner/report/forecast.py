@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import polars as pl
 
 from gpuplanner import plot
+from gpuplanner.demand import POOL
+from gpuplanner.errors import ScenarioError
 from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
 from gpuplanner.report import page
+from gpuplanner.report.equal_service import weeks_to_come
 from gpuplanner.report.section import Section
+from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.gpus_wanted import Wanted
+from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
 
 
 def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
@@ -21,7 +28,7 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
             "What runs now, and what will come",
             page.figure(
                 plot.plot_fan(fan),
-                title=f"GPUs expected, {source.whole}",
+                title=f"GPUs expected, {_named(source)}",
                 alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dotted "
                 "lines hold 90 % of the sample paths, before they are corrected by past errors.",
                 table=fan,
@@ -57,8 +64,8 @@ def past_errors(judged: Judged) -> Section:
             page.figure(
                 plot.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
                 title="Error and coverage from past origins",
-                alt=f"What was chosen from earlier origins alone is {CHOSEN!r}: {compared}, and its 90 % interval held "
-                f"{chosen['coverage_90'] or 0:.0%} of the slots.",
+                alt=f"{CHOSEN!r} is what earlier origins had one choose: {compared} (MASE), and its 90 % interval "
+                f"held {chosen['coverage_90'] or 0:.0%} of the slots.",
                 table=mean,
             ),
         )
@@ -80,7 +87,7 @@ def decision(
     best = curve.filter("best").row(0, named=True)
     ends = source.run_out(capacity, growth=growth, seed=seed)
     even = ends.filter(pl.col("run_out_by") >= 0.5)
-    date = f"even odds in week {even['week'][0]}" if even.height else "less likely than not within the year"
+    date = _week(source, even["week"][0]) if even.height else "less likely than not within the year"
     return Section(
         page.section(
             "What to do about it",
@@ -99,3 +106,23 @@ def decision(
             ),
         )
     )
+
+
+def ahead(scenario: Scenario, *, growth: float | None = None) -> Section:
+    """GPUs that hold the service target 4 to 52 weeks ahead, with the fleet run as today."""
+    try:
+        found = grown_weeks_ahead(scenario, growth=growth)["weeks_ahead"]
+    except ScenarioError as error:
+        return Section(page.section("Weeks ahead", page.paragraph(f"Not simulated: {error}")))
+    few = page.paragraph("Fewer than three weeks of demand: nothing is said of weeks ahead.")
+    return Section(page.section("Weeks ahead", *(weeks_to_come(found) or (few,))))
+
+
+def _named(source: Wanted) -> str:
+    """Name of what is summed up, for people."""
+    return "whole fleet" if source.whole.startswith(f"{POOL}/") else source.whole
+
+
+def _week(source: Wanted, week: int) -> str:
+    day = source.start + timedelta(hours=source.slots * source.slot_hours, weeks=week)
+    return f"even odds by {day:%Y-%m-%d}, week {week}"

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examp
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
+from gpuplanner.report.equal_service import if_grown
 from gpuplanner.report.forecast_record import forecast_record
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
@@ -23,6 +25,7 @@ from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
+from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
 from gpuplanner.study.handover import export_files, notes, write_study_workbook
 
 CELL_TIMEOUT_S = 1800
@@ -43,6 +46,7 @@ def write_report(
     notebook: Path | None = None,
     inputs: Iterable[str | Path] = (),
     ledger: Path | None = None,
+    growth: bool = False,
 ) -> Study:
     """Evaluate a scenario and write its report folder in one step.
 
@@ -63,6 +67,8 @@ def write_report(
     ledger : Path, optional
         Parquet file of what reports forecast and what came (:mod:`gpuplanner.study.forecast_ledger`): the page
         says how earlier forecasts did, and this one is written down once the report stands.
+    growth : bool
+        Whether the page also says how many GPUs hold the service target as arrivals grow, and weeks ahead.
 
     Returns
     -------
@@ -81,6 +87,8 @@ def write_report(
         import_optional(name, extra=extra)
     with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
+        if growth and study.promise["today"]:
+            study = replace(study, promise={**study.promise, **grown_weeks_ahead(scenario, study.promise)})
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
         executed = folder / "report.ipynb"
@@ -91,7 +99,8 @@ def write_report(
             keep=out.with_suffix(".failed.ipynb"),
         )
         told = None if told is None else remember(told, study)
-        body = page_body(executed) + ("" if told is None else forecast_record(told).html)
+        body = page_body(executed) + (if_grown(study.promise) if study.promise.get("growth") else "")
+        body += "" if told is None else forecast_record(told).html
         page = render_page(
             body,
             title=f"GPU report: {scenario.name}",

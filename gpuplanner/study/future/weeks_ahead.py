@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpuplanner.forecast import peak_walks
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.equal_service.contenders import TODAY
+from gpuplanner.study.equal_service.growth import growth as fleets_by_growth
+from gpuplanner.study.equal_service.tuning import Trial
 from gpuplanner.study.future.gpus_wanted import wanted
 
 WEEKS = (4, 8, 13, 26, 52)
@@ -45,6 +48,29 @@ def weeks_ahead(
         return []
     factors = peak_walks(peaks, weeks=max(WEEKS), growth=growth, seed=scenario.seed) / peaks[-1]
     return over_paths(grown, factors)
+
+
+def grown_weeks_ahead(
+    scenario: Scenario,
+    found: Mapping[str, Any] | None = None,
+    tell: Callable[[str, Trial], object] | None = None,
+    *,
+    growth: float | None = None,
+) -> dict[str, Any]:
+    """The keys ``growth`` and ``weeks_ahead`` of a comparison; without one, of the fleet run as today.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    found : mapping, optional
+        :meth:`gpuplanner.study.equal_service.comparison.EqualService.to_dict`.
+    tell : callable, optional
+        As for :func:`gpuplanner.study.equal_service.growth.growth`.
+    growth : float, optional
+        As for :func:`weeks_ahead`.
+    """
+    grown = fleets_by_growth(scenario, found or {"winner": TODAY}, tell)
+    return {"growth": grown, "weeks_ahead": weeks_ahead(scenario, grown, growth=growth)}
 
 
 def over_paths(grown: Sequence[Mapping[str, Any]], factors: np.ndarray) -> list[dict[str, Any]]:
