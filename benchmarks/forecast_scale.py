@@ -1,7 +1,8 @@
 """CPU, time and memory of the backtest on many series: ``python benchmarks/forecast_scale.py 100 --workers 2``.
 
 Tenants of made-up jobs, 90 days by the hour, eight origins, the default candidates of ``forecast --backtest``;
-``--fast`` leaves out those that smooth, which cost most.
+``--fast`` leaves out those that smooth, which cost most. ``--open 1000`` measures sample paths of one series instead,
+with so many jobs open at the origin.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
+from gpuplanner.demand.runoff import PATHS, run_off
 from gpuplanner.forecast import affordable, fold_scores, mean_scores
 from gpuplanner.study.future.gpus_wanted import laid_out
 from gpuplanner.study.future.rolling import rolling
@@ -53,13 +55,49 @@ def used() -> float:
     return sum(one.ru_utime + one.ru_stime for one in both)
 
 
+def paths_of(count: int, *, mean_h: float = 60.0, days: int = 60) -> None:
+    """Print CPU seconds of one forecast by sample paths with about so many jobs open."""
+    rng = np.random.default_rng(1)
+    hours = 24 * days
+    submit = np.sort(rng.uniform(0, hours, int(count / mean_h * hours)))
+    end = submit + rng.exponential(mean_h, len(submit))
+    at = [START + timedelta(hours=float(hour)) for hour in submit]
+    jobs = pl.DataFrame(
+        {
+            "job_id": np.arange(len(submit)).astype(str),
+            "attempt": 1,
+            "tenant": "a",
+            "submit_time": at,
+            "start_time": at,
+            "end_time": [None if one > hours else START + timedelta(hours=float(one)) for one in end],
+            "state": np.where(end > hours, "RUNNING", "COMPLETED"),
+            "gpus": rng.choice([1.0, 2.0, 4.0, 8.0], len(submit)),
+        }
+    )
+    known = run_off(jobs, start=START)
+    for steps in (GAP + HORIZON, 168):
+        known.draws(["a"], hours, steps, 1)
+        cpu = time.process_time()
+        for seed in range(10):
+            known.draws(["a"], hours, steps, seed)
+        spent = (time.process_time() - cpu) / 10
+        print(
+            f"{(end > hours).sum()} of {len(submit)} jobs open, {PATHS} paths of {steps} h: "
+            f"{spent:.3f} CPU s a forecast"
+        )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("series", type=int, nargs="?", default=100)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--open", type=int)
     asked = parser.parse_args()
+    if asked.open:
+        paths_of(asked.open)
+        return
     source = laid_out(made_up(asked.series), trace_end=START + timedelta(days=DAYS))
     models = FAST if asked.fast else affordable(0.5, FOLDS)[0]
     began, cpu = time.perf_counter(), used()

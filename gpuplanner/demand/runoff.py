@@ -217,8 +217,10 @@ class RunOff:
         length = -(-steps // len(blocks))
         over = np.isfinite(self.end)
         wanted = self._wanted(now)
-        for piece, starts in enumerate(blocks):
+        for piece, every in enumerate(blocks):
             left, span = steps - piece * length, length * self.slot_h
+            drawn, pick = np.unique(picks[:, piece], return_inverse=True)
+            starts = every[drawn]
             first = np.searchsorted(self.submit, starts)
             counts = np.searchsorted(self.submit, starts + span) - first
             block = np.repeat(np.arange(len(starts)), counts)
@@ -233,18 +235,25 @@ class RunOff:
                 len(starts),
                 left,
             )
-            found[:, piece * length :] += sums[picks[:, piece]]
-            if not known.all():
-                open_jobs, open_at = np.unique(job[~known], return_inverse=True)
+            found[:, piece * length :] += sums[pick]
+            # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
+            open_jobs = np.flatnonzero(~over & self._within(every, span))
+            if len(open_jobs):
                 runs = self._of(open_jobs)._draw(law, now, rng)
-                path, pair = np.nonzero(picks[:, piece][:, None] == block[~known][None])
+                path, pair = np.nonzero(pick[:, None] == block[~known][None])
                 begin = came[~known][pair]
-                end = begin + runs[path, open_at[pair]]
+                end = begin + runs[path, np.searchsorted(open_jobs, job[~known][pair])]
                 size = self.size[job[~known][pair]]
                 found[:, piece * length :] += occupancy(
                     begin / self.slot_h, end / self.slot_h, size, path, PATHS, left
                 )
         return found
+
+    def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
+        """Whether each job came within one of the blocks that begin at `starts`."""
+        edges = [np.searchsorted(self.submit, each) for each in (starts, starts + span)]
+        begun, over = (np.bincount(each, minlength=len(self.submit) + 1).cumsum() for each in edges)
+        return np.asarray((begun > over)[:-1])
 
     def _likely(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
         """How likely each block is to come again, not normalised, shape of `blocks`."""

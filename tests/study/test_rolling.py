@@ -11,6 +11,7 @@ import pytest
 
 from gpuplanner.demand import complete_until
 from gpuplanner.errors import ScenarioError
+from gpuplanner.forecast import CANDIDATES
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.announced import read_announced
 from gpuplanner.study.future.gpus_wanted import laid_out, wanted
@@ -39,9 +40,9 @@ def noised(jobs, at, seed):
     )
 
 
-def said(jobs, at):
+def said(jobs, at, models=FAST):
     source = laid_out(jobs, trace_end=END, at=at)
-    choice, table = ahead_of(source, horizon=24, gap=6, price=5.0, models=FAST)
+    choice, table = ahead_of(source, horizon=24, gap=6, price=5.0, models=models)
     return choice.write_json() + table.write_json()
 
 
@@ -54,13 +55,23 @@ def test_noise_after_the_origin_changes_nothing():
 
 @pytest.mark.long
 @pytest.mark.data
-def test_noise_after_the_origin_changes_nothing_on_a_public_trace(public_data):
+@pytest.mark.parametrize(
+    ("trace", "first"),
+    [("philly", datetime(2017, 11, 2, tzinfo=UTC)), ("itp", datetime(2021, 4, 3, tzinfo=UTC))],
+)
+def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, trace, first):
+    """Every candidate, ten origins at hours that walk through the day."""
+    from gpuplanner.inbox.public.job_lists import read_itp
     from gpuplanner.inbox.public.philly import read_philly
 
-    jobs = read_philly([public_data / "philly" / "philly.csv.gz"]).jobs
-    for day in range(1, 11):
-        at = datetime(2017, 11, 2 * day, 5 * day % 24, tzinfo=UTC)
-        assert said(jobs, at) == said(noised(jobs, at, day), at)
+    if trace == "philly":
+        jobs = read_philly([public_data / "philly" / "philly.csv.gz"]).jobs
+    else:
+        jobs = read_itp(sorted((public_data / "itp").glob("*.csv.gz"))).jobs
+    jobs = jobs.filter(pl.col("gpus") > 0, pl.len().over("tenant") >= 500)
+    for number in range(10):
+        at = first + number * timedelta(hours=53)
+        assert said(jobs, at, CANDIDATES) == said(noised(jobs, at, number), at, CANDIDATES)
 
 
 def test_a_record_of_ended_jobs_is_cut_where_it_thins_out():
