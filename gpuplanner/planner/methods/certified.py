@@ -1,4 +1,4 @@
-"""A certificate for plans whose search left none: those of small fleets, found by going through all states."""
+"""A certificate for plans whose search left none: those of small fleets, from all states, and those without change."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ _TIME_LIMIT_S = 60.0
 _SMALL = 600
 _NODES = 1000
 
+# Beyond, each leaf has prices for some hundred rows, so that a tree of a few dozen is a file of half a megabyte.
+_NODES_OF_MANY_SLOTS = 60
+
 
 def certified(found: Plan, problem: PlanProblem) -> Plan:
     """Give a plan a certificate if it has none: floors, the linear program and, where it is small, branching.
@@ -38,7 +41,7 @@ def certified(found: Plan, problem: PlanProblem) -> Plan:
     -------
     Plan
         The same plan. Its certificate may prove less than its bound; then it says so. None for plans that were not
-        found, and for those whose bound is that of plans without change.
+        found.
 
     Examples
     --------
@@ -50,11 +53,28 @@ def certified(found: Plan, problem: PlanProblem) -> Plan:
     >>> verify_bound(certified(plan(problem), problem), problem)
     ([], 'bound 4.56666667 and status optimal proven again, without a solver')
     """
-    if not found.found or found.certificate is not None or found.method == "static":
+    if not found.found or found.certificate is not None:
         return found
     assert found.bound is not None
     fluid = Fluid.of(problem)
     effort = Effort.begin(gap_target=0.0, time_limit_s=_TIME_LIMIT_S, seed=0, solver="highs")
+    best = _constant(fluid, effort) if found.method == "static" else _free(fluid, effort)
+    state = State(bound=found.bound - 1e-6 * max(1.0, abs(found.bound)), relaxation=best)
+    return replace(found, certificate=state.proof(fluid))
+
+
+def _constant(fluid: Fluid, effort: Effort) -> Relaxation:
+    """Bound of plans without change: a search that branches on the GPUs on, then on those of a layout."""
+    model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial, constant=True)
+    on = model.on[0]
+    nodes = _NODES if fluid.problem.n_slots * len(fluid.owner) <= _SMALL else _NODES_OF_MANY_SLOTS
+    tree = branch_and_bound(model.linear, {"on_0": on[fluid.used]}, on, effort, nodes=nodes)
+    return Relaxation(0.0) if tree is None else Relaxation(tree.bound, prices=tree.tree)
+
+
+def _free(fluid: Fluid, effort: Effort) -> Relaxation:
+    """Bound of all plans."""
+    problem = fluid.problem
     floors: list[Floor] = []
     for width in range(1, 1 + min(_WIDEST, problem.n_slots)):
         floors += window_floors(fluid, width, floors, effort).floors
@@ -65,5 +85,4 @@ def certified(found: Plan, problem: PlanProblem) -> Plan:
         tree = branch_and_bound(model.linear, whole_sums(model), columns, effort, nodes=_NODES)
         if tree is not None and tree.bound > best.bound:
             best = Relaxation(tree.bound, floors=tuple(floors), prices=tree.tree)
-    state = State(bound=found.bound - 1e-6 * max(1.0, abs(found.bound)), relaxation=best)
-    return replace(found, certificate=state.proof(fluid, found.method))
+    return best

@@ -173,7 +173,7 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
-        certificate=state.proof(fluid, method),
+        certificate=state.proof(fluid),
     )
 
 

@@ -65,9 +65,9 @@ class State:
             held = found
         return replace(self.tighter(found.bound), relaxation=held)
 
-    def proof(self, fluid: Fluid, method: str) -> Certificate | None:
-        """Why the bound holds, as far as that can be told; None for plans of another kind than the bound's."""
-        if self.relaxation is None or method == "static":
+    def proof(self, fluid: Fluid) -> Certificate | None:
+        """Why the bound holds, as far as that can be told."""
+        if self.relaxation is None:
             return None
         certificate = self.relaxation.certificate(fluid)
         if certificate is None or self.bound <= certificate.bound:

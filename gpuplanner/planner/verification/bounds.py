@@ -53,13 +53,9 @@ def verify_bound(plan: Plan, problem: PlanProblem) -> tuple[list[str], str]:
     certificate = plan.certificate
     if certificate is None:
         return [], "bound not checked: the plan holds no certificate; plan again to have one"
-    if plan.method == "static":
-        return (
-            [],
-            "bound not checked: it is that of plans without change, for which there are no certificates",
-        )
+    constant = plan.method == "static"
     try:
-        proven = proven_bound(certificate, problem)
+        proven = proven_bound(certificate, problem, constant=constant)
     except (NoProof, GpuPlannerError, RecursionError) as error:
         return [
             f"certificate: it proves nothing for this problem: {error}; plan again, or remove it from the plan: "
@@ -79,14 +75,15 @@ def verify_bound(plan: Plan, problem: PlanProblem) -> tuple[list[str], str]:
             f"bound: the plan says {plan.bound:.9g}, its certificate {certificate.bound:.9g}; plan again"
         ], ""
     part = 1 - proven / plan.objective if plan.objective else 0.0
+    who = "plan without change" if constant else "plan"
     return [], (
-        f"bound not checked above {proven:.9g} (proven again: no plan is cheaper by more than {100 * part:.2f} %); "
+        f"bound not checked above {proven:.9g} (proven again: no {who} is cheaper by more than {100 * part:.2f} %); "
         f"the {plan.bound:.9g} of the plan, status {plan.status}, rest on {certificate.rest}"
     )
 
 
-def proven_bound(certificate: Certificate, problem: PlanProblem) -> float:
-    """Cost that no plan undercuts, as far as a certificate proves it.
+def proven_bound(certificate: Certificate, problem: PlanProblem, *, constant: bool = False) -> float:
+    """Cost that no plan undercuts, or if `constant` none without change, as far as a certificate proves it.
 
     Raises
     ------
@@ -103,5 +100,7 @@ def proven_bound(certificate: Certificate, problem: PlanProblem) -> float:
         program = rebuilt.program(window, floors, named_from=proof.first, entered=False)
         floors[start, width] = max(program.least(proof.tree), floors.get((start, width), 0.0))
     slots = range(problem.n_slots)
-    whole = rebuilt.program(slots, floors, named_from=0, entered=problem.initial is not None)
+    held = {} if constant else floors
+    entered = problem.initial is not None
+    whole = rebuilt.program(slots, held, named_from=0, entered=entered, constant=constant)
     return max(0.0, whole.least(certificate.tree))

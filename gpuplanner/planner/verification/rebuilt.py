@@ -68,6 +68,7 @@ class Rebuilt:
         self.kept = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
         self.fleet = np.minimum(problem.gpus_in_service, power_for(problem))
         self.cuttable = np.minimum(problem.gpus_in_service - self.kept, power_for(problem, cut=True))
+        self.held_cut = min(problem.gpus - self.kept, power_for(problem, cut=True))
         self.steps = _missing_steps(problem)
         self.required = [[sum(w for w, _ in steps) for steps in slot] for slot in self.steps]
         self.cut = [layout for layout, text in enumerate(self.layouts) if text != WHOLE_GPU]
@@ -130,7 +131,13 @@ class Rebuilt:
             yield Edge(f"reboot_off_S_{first}", "reboot_off", prices.reboot, every, -1, node)
 
     def program(
-        self, slots: range, floors: Mapping[tuple[int, int], float], *, named_from: int, entered: bool
+        self,
+        slots: range,
+        floors: Mapping[tuple[int, int], float],
+        *,
+        named_from: int,
+        entered: bool,
+        constant: bool = False,
     ) -> PricedProgram:
         """Rows and columns of consecutive slots.
 
@@ -144,14 +151,20 @@ class Rebuilt:
             Number of the first slot in names.
         entered : bool
             Whether the changes from the GPUs before the first slot count.
+        constant : bool
+            Whether all slots have the same counts; without floors.
         """
         made = PricedProgram()
         own, entry = [], []
         previous: list[int] | None = None
         for at, slot in enumerate(slots, named_from):
-            on = self._add_fleet(made, at, slot)
+            if constant and previous is not None:
+                on = previous
+            else:
+                on = self._add_on(made, "all" if constant else str(at), slot, len(slots) if constant else 1)
+            self._add_fleet(made, at, slot, on)
             own.append([*on, *self._add_missing(made, at, slot, on), *self._add_idle(made, at)])
-            paid = previous is not None or entered
+            paid = entered if previous is None else not constant
             entry.append(self._add_changes(made, at, on, previous) if paid else [])
             previous = on
         for (start, width), cost in floors.items():
@@ -163,29 +176,32 @@ class Rebuilt:
                 made.row(name, {column: made.cost[column] for column in held}, low=cost)
         return made
 
-    def _add_fleet(self, made: PricedProgram, at: int, slot: int) -> list[int]:
-        """GPUs on by layout, then GPUs parked."""
+    def _add_on(self, made: PricedProgram, at: str, slot: int, slots: int) -> list[int]:
+        """GPUs on by layout, then GPUs parked, in so many slots."""
         problem, n_on = self.problem, len(self.layouts)
         idle = 0.0 if problem.prices is None else problem.prices.parked
-        price = (problem.on_price - idle) * problem.slot_hours
+        price = (problem.on_price - idle) * problem.slot_hours * slots
         fleet, cuttable = int(self.fleet[slot]), int(self.cuttable[slot])
-        kept = min(problem.gpus - self.kept, power_for(problem, cut=True))
         columns = []
         for place in range(n_on + len(self.parked)):
             on = place < n_on
             text = self.layouts[place] if on else ""
-            most = (fleet if text == WHOLE_GPU else min(fleet, cuttable)) if on else kept
+            most = (fleet if text == WHOLE_GPU else min(fleet, cuttable)) if on else self.held_cut
             least = problem.limits.pinned.get(text, 0) if on else 0
             columns.append(made.column(f"on_{at}_{place}", price if on else 0.0, least, most))
             made.whole[f"on_{at}_{place}"] = np.array(columns[-1:])
+        return columns
+
+    def _add_fleet(self, made: PricedProgram, at: int, slot: int, columns: Sequence[int]) -> None:
+        """What may be on, and cut."""
+        n_on = len(self.layouts)
         made.whole[f"on_{at}"] = np.array(columns[:n_on], dtype=np.int64)
         cut = [columns[layout] for layout in self.cut]
-        made.row(f"fleet_{at}", dict.fromkeys(columns[:n_on], 1.0), high=fleet)
-        made.row(f"whole_{at}", dict.fromkeys(cut, 1.0), high=cuttable)
+        made.row(f"fleet_{at}", dict.fromkeys(columns[:n_on], 1.0), high=int(self.fleet[slot]))
+        made.row(f"whole_{at}", dict.fromkeys(cut, 1.0), high=int(self.cuttable[slot]))
         if self.problem.prices is not None:
-            made.row(f"parked_{at}", dict.fromkeys(columns, 1.0), high=power_for(problem))
-            made.row(f"whole_parked_{at}", dict.fromkeys([*cut, *columns[n_on:]], 1.0), high=kept)
-        return columns
+            made.row(f"parked_{at}", dict.fromkeys(columns, 1.0), high=power_for(self.problem))
+            made.row(f"whole_parked_{at}", dict.fromkeys([*cut, *columns[n_on:]], 1.0), high=self.held_cut)
 
     def _add_idle(self, made: PricedProgram, at: int) -> list[int]:
         """What a fleet costs of which nothing is on."""
