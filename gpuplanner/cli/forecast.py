@@ -45,8 +45,11 @@ def forecast(
     ] = BUDGET_S,
     models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes of --backtest; the figures are the same with any number."),
+        str | None,
+        typer.Option(
+            metavar="N|ADDRESS",
+            help="Processes of --backtest, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
+        ),
     ] = None,
     known: Annotated[
         bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
@@ -130,7 +133,7 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
 
 def _backtest(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
-    models: str | None, workers: int | None, known: bool, calendar: Path | None, paths: Path | None,
+    models: str | None, workers: str | None, known: bool, calendar: Path | None, paths: Path | None,
     most: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Scores of every candidate and of what was chosen, from many origins."""
@@ -162,7 +165,7 @@ def _backtest(
     long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
     judged = rolling(
         source, horizon=horizon, gap=gap, folds=folds, models=kept, price=asked.unmet_price,
-        with_known=known, seed=asked.seed, workers=workers or (os.cpu_count() or 1 if long else 1),
+        with_known=known, seed=asked.seed, workers=_workers(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
     scores = fold_scores(judged)
@@ -197,6 +200,18 @@ def _backtest(
     )
     future = scores.filter("chosen").select("unique_id", "model", "rule")
     show_frame(future, as_json=False, title="choice for the future")
+
+
+def _workers(text: str | None, otherwise: int) -> int | str:
+    """A number of processes, or the address of a scheduler."""
+    if text is None:
+        return otherwise
+    if "://" in text:
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    reason = f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
+    raise typer.BadParameter(reason)
 
 
 def _tenths(done: int, total: int) -> None:

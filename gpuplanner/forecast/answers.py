@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuplanner._optional import import_optional
 from gpuplanner.forecast.candidates import HOUR_OF_DAY, Known, hour_quantiles
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.models import NAIVE, predict
@@ -28,7 +29,7 @@ def in_turn(
     work: Callable[..., Any],
     tasks: Sequence[tuple[Any, ...]],
     *,
-    workers: int = 1,
+    workers: int | str = 1,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Run a function on every task, and give back the number of the task with what it said, as they end.
@@ -39,8 +40,8 @@ def in_turn(
         Of a module, so that another process finds it.
     tasks : sequence of tuple
         Its arguments.
-    workers : int
-        Processes; 1 for this one.
+    workers : int or str
+        Processes; 1 for this one. Text is the address of a Dask scheduler, whose workers have this package as well.
     progress : callable, optional
         Is told how many tasks of how many are done.
 
@@ -49,6 +50,17 @@ def in_turn(
     >>> list(in_turn(pow, [(2, 3), (3, 2)]))
     [(0, 8), (1, 9)]
     """
+    if isinstance(workers, str):
+        dask = import_optional("distributed", extra="scale")
+        with dask.Client(workers) as client:
+            # Each task is work to be done again where a worker was lost, never an answer from before.
+            futures = [client.submit(work, *task, pure=False) for task in tasks]
+            places = {future.key: number for number, future in enumerate(futures)}
+            for done, future in enumerate(dask.as_completed(futures), 1):
+                yield places[future.key], future.result()
+                if progress:
+                    progress(done, len(tasks))
+        return
     if workers <= 1 or len(tasks) < 2:
         for number, task in enumerate(tasks):
             yield number, work(*task)

@@ -146,7 +146,7 @@ def backtest(
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
     seed: int = 1,
-    workers: int = 1,
+    workers: int | str = 1,
     progress: Progress | None = None,
 ) -> Backtest:
     """Forecast every series from several origins in its past.
@@ -175,8 +175,9 @@ def backtest(
         Spread the origins over the last half of the history, at hours that walk through the day.
     seed : int
         Of the sample paths.
-    workers : int
-        Processes that forecast. They change nothing of what is said; a program that asks for several must be one that
+    workers : int or str
+        Processes that forecast, or the address of a Dask scheduler (extra ``scale``). They change nothing of what is
+        said; a program that asks for several must be one that
         can be imported (``if __name__ == "__main__"``).
     progress : callable, optional
         Is told how many tasks of how many are done: series first, then origins.

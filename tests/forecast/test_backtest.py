@@ -78,3 +78,21 @@ def test_processes_change_nothing(make_demand, daily_wave):
         assert said.tobytes() == two.predicted[model].tobytes()
         assert one.said(model).tobytes() == two.said(model).tobytes()
     assert told == [(done, 5) for done in range(1, 6)]
+
+
+def test_a_dask_scheduler_changes_nothing(make_demand, daily_wave):
+    dask = pytest.importorskip("distributed", reason="the extra 'scale' is not installed")
+    demand = make_demand({f"t{number}/gpu": daily_wave(number, 300) for number in range(3)})
+    told = []
+    options = {"horizon": 24, "windows": 3, "models": ("Naive", "WeeklyMean", "HourOfDay")}
+    one = backtest(demand, **options)
+    with dask.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as local:
+        two = backtest(
+            demand, **options, workers=local.scheduler_address,
+            progress=lambda done, total: told.append((done, total)),
+        )  # fmt: skip
+    for model, said in one.predicted.items():
+        assert said.tobytes() == two.predicted[model].tobytes()
+    assert told == [(done, 3) for done in range(1, 4)]

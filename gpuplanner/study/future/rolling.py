@@ -36,7 +36,7 @@ def rolling(
     price: float | None,
     with_known: bool = True,
     seed: int = 1,
-    workers: int = 1,
+    workers: int | str = 1,
     progress: Progress | None = None,
 ) -> Judged:
     """Forecast from origins in the last half of the data; the first two fifths of them only calibrate."""
