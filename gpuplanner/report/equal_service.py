@@ -14,6 +14,7 @@ from gpuplanner._version import __version__
 from gpuplanner.report import page, tables
 from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.report.section import Section
+from gpuplanner.study.equal_service.contenders import TODAY
 from gpuplanner.study.equal_service.tables import class_table, policy_table
 from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 from gpuplanner.study.equal_service.words import (
@@ -150,10 +151,11 @@ def weeks_to_come(ahead: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     if not ahead:
         return ()
     last = [row for row in ahead if row["policy"] == ahead[-1]["policy"]]
-    told = "; ".join(f"in {row['week']} weeks {_fleet_of(row)}" for row in last)
+    told = "; ".join(f"{_fleet_of(row)} in {row['week']} weeks" for row in last)
+    way = "Run as today" if last[0]["policy"] == TODAY else f"Run by {last[0]['policy']!r}"
     passed = last[-1]["run_out_by"]
     odds = (
-        "" if passed is None else f" Today's GPUs are too few at some time within the year with {passed:.0%}."
+        "" if passed is None else f" With {passed:.0%} today's GPUs are too few at some time within the year."
     )
     columns = {"policy": pl.String, "week": pl.Int64} | dict.fromkeys(
         ("gpus_q05", "gpus_q50", "gpus_q95", "run_out_by"), pl.Float64
@@ -162,7 +164,7 @@ def weeks_to_come(ahead: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     gpus = pl.col("gpus_q05", "gpus_q50", "gpus_q95").ceil().cast(pl.Int64)
     return (
         page.paragraph(
-            f"Run by {last[0]['policy']!r}, the service target takes at the middle of the paths of demand {told}.{odds}"
+            f"{way}, the service target is held by {told}, at the middle of the paths of demand.{odds}"
         ),
         tables.table(
             frame.with_columns(gpus),
@@ -180,7 +182,7 @@ def weeks_to_come(ahead: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _fleet_of(row: Mapping[str, Any]) -> str:
     middle, high = row["gpus_q50"], row["gpus_q95"]
     if middle is None:
-        return "more than twice today's arrivals ask for"
+        return "more than were simulated"
     return f"{math.ceil(middle):,} GPUs" + ("" if high is None else f" (95 %: {math.ceil(high):,})")
 
 

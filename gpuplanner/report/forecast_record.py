@@ -33,11 +33,13 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(
         0, named=True
     )
+    told = "Of the one earlier forecast" if record.height == 1 else f"Over {record.height} earlier forecasts"
     text = (
-        f"Over {record.height} earlier forecast(s) the error was {mean['mae']:.2f} instances, that of the last value "
+        f"{told} the error was {mean['mae']:.2f} instances, that of the last value "
         f"{mean['naive_mae']:.2f}; the 90 % interval held {mean['coverage_90']:.0%} of the slots. What was planned "
         f"cost {mean['cost']:.2f} per instance needed, planning for the last value {mean['naive_cost']:.2f}."
     )
-    shown = record.with_columns(pl.col("cutoff").dt.strftime("%Y-%m-%d"), pl.col(pl.Float64).round(3))
-    table = tables.table(shown.rename(HEADINGS), caption="Forecasts of earlier reports")
+    shown = record.with_columns(pl.col("cutoff").dt.strftime("%Y-%m-%d"))
+    formats = dict.fromkeys(("mae", "naive_mae", "cost", "naive_cost"), ".2f") | {"coverage_90": ".0%"}
+    table = tables.table(shown, caption="Forecasts of earlier reports", formats=formats, headings=HEADINGS)
     return Section(page.section("Past forecasts", page.paragraph(text), table))

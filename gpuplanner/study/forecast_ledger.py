@@ -6,9 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.demand import POOL
+from gpuplanner.demand import POOL, demand_series, pool
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.study.future.outlook import at_quantile
+from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study
 
 KEY = ["unique_id", "cutoff", "ds"]
@@ -80,15 +81,29 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
         .select(list(SCHEMA))
         .cast(SCHEMA)
     )
-    came = past.select("unique_id", "ds", came="y")
+    came = pl.concat([_before(past, ledger, study), past.select("unique_id", "ds", came="y")])
+    times = pl.lit(came["ds"])
+    seen = pl.col("ds").is_between(times.min(), times.max())  # what nobody wanted has no row there
     return (
         pl.concat([ledger, new])
         .unique(KEY, keep="first", maintain_order=True)
         .join(came, on=["unique_id", "ds"], how="left")
-        .with_columns(y=pl.coalesce("y", "came"))
+        .with_columns(y=pl.coalesce("y", "came", pl.when(seen).then(0.0)))
         .select(list(SCHEMA))
         .sort(KEY)
     )
+
+
+def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """What came in slots of the ledger that lie before the recent past of a study: months differ in length."""
+    missing = ledger.filter(pl.col("y").is_null())["ds"].sort()
+    if missing.is_empty() or past.is_empty() or missing[0] >= (begin := past["ds"].sort()[0]):
+        return past.select("unique_id", "ds", came="y").clear()
+    jobs = history(study.scenario).views["rightsized"]
+    earlier = demand_series(
+        jobs, slot_hours=study.scenario.slot_hours, start=missing[0], end=begin, clock="wanted"
+    )
+    return pool(earlier).select("unique_id", "ds", came="y")
 
 
 def record_of(ledger: pl.DataFrame) -> pl.DataFrame:

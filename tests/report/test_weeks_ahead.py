@@ -17,7 +17,7 @@ ROW = {
 def test_gpus_are_whole_and_what_was_not_simulated_is_not_named():
     far = ROW | {"week": 52, "gpus_q50": None, "gpus_q95": None, "run_out_by": 0.96}
     text = "".join(weeks_to_come([ROW, far]))
-    assert "in 4 weeks 75 GPUs (95 %: 109)" in text
-    assert "in 52 weeks more than twice today" in text
-    assert "with 96%" in text
+    assert "Run as today, the service target is held by 75 GPUs (95 %: 109) in 4 weeks" in text
+    assert "more than were simulated in 52 weeks" in text
+    assert "With 96%" in text
     assert weeks_to_come([]) == ()

@@ -59,3 +59,20 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     pl.DataFrame({"a": [1]}).write_parquet(path)
     with pytest.raises(ScenarioError, match="a ledger of forecasts"):
         read_ledger(path)
+
+
+def test_what_came_before_the_recent_past_is_counted_from_the_jobs(study):
+    """A month of 31 days forecasts slots that lie before the 28 days of the next report."""
+    demand = study.tables["demand"].sort("ds")
+    early = demand["ds"].unique().sort()[:24]
+    told = remember(EMPTY, study).sort("ds").group_by("unique_id", maintain_order=True).head(24)
+    told = told.with_columns(
+        ds=pl.Series(early.to_list() * told["unique_id"].n_unique(), dtype=told["ds"].dtype)
+    )
+    later = replace(study, tables={**study.tables, "demand": demand.filter(pl.col("ds") > early[-1])})
+    found = remember(told, later).filter(pl.col("ds").is_in(early.to_list()))
+    came = demand.select("unique_id", "ds", came="y")
+    both = found.join(came, on=["unique_id", "ds"], how="left").with_columns(pl.col("came").fill_null(0.0))
+    assert both.height == 24 * told["unique_id"].n_unique()
+    assert both["y"].to_list() == pytest.approx(both["came"].to_list())
+    assert both["y"].sum() > 0
