@@ -1,7 +1,8 @@
 """What parking GPUs changes on the sample: departures, changes, GPU-hours and waits, beside GPUs that are released.
 
-Run ``python benchmarks/parked.py`` (about a minute). Both plans cover the same demand; the first is also priced as the
-second is, with the best that parked GPUs could keep under it. Each is played on the same drawn weeks.
+Run ``python benchmarks/parked.py`` (about a minute). All plans cover the same demand; the first is also priced as each
+other is, with the best that parked GPUs could keep under it. Each is played on the same drawn weeks. ``None`` is the
+price of idle power on the sample.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replica
 from gpuplanner.study.past.history import history
 
 WEEKS = 12
-PRICES = (None, 0.0, 0.1)
+PRICES = ("released", None, 0.0, 0.1)
 
 
 def priced(released, parked) -> float:
@@ -76,7 +77,7 @@ def main() -> None:
         hours, recut, wait, within = np.mean(rows, axis=0)
         one = planned.plan
         released = released or planned
-        beside = "" if price is None else f"{priced(released, planned):.1f}"
+        beside = "" if planned.problem.prices is None else f"{priced(released, planned):.1f}"
         print(
             f"{price!s:12} {one.objective:9.1f} {100 * one.gap:6.2f} {cpu:6.1f} {one.departures:10} {one.changes:8} "
             f"{hours:9.1f} {recut:6.1f} {wait:7.1f} {within:9.5f}  {beside}",

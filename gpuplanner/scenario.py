@@ -76,10 +76,12 @@ class Scenario:
     reconfigure_minutes, change_gpu_hours : float or None
         Time for which a GPU is out of service for a change of layout, and what a change costs in the plan; None:
         what the catalogue has for the board and the path, see :meth:`change`.
-    parked_price : float or None
-        Price of an hour of a GPU that is not needed and parked: idle, with the layout it has. That of its power where
-        it is owned, 1 where it is rented. A plan then pays for emptying GPUs by how long their work runs on, and for
-        each step of a change. None: GPUs that are not needed are released, and cut anew when they come back.
+    parked_price : float, "released" or None
+        Price of an hour of a GPU that is not needed and parked: idle, with the layout it has. A plan then pays for
+        emptying GPUs by how long their work runs on, and for each step of a change. ``"released"``: GPUs that are not
+        needed are handed back or powered down, and cut anew when they come back. None: that of its power where it is
+        owned; released where the path starts and stops nodes, and where most are rented by the hour, see
+        :mod:`gpuplanner.study.future.idle_gpus`.
     whole_gpus_kept, whole_nodes_kept : int
         GPUs that are never cut, and nodes, the first ones, on which none is.
     switches_per_day : int or None
@@ -151,7 +153,7 @@ class Scenario:
     policies: str | None = None
     reconfigure_minutes: float | None = None
     change_gpu_hours: float | None = None
-    parked_price: float | None = None
+    parked_price: float | str | None = None
     whole_gpus_kept: int = 0
     whole_nodes_kept: int = 0
     switches_per_day: int | None = None
@@ -224,7 +226,9 @@ class Scenario:
              "reconfigure_minutes between 0 and 1440"),
             (self.change_gpu_hours is None or 0 <= self.change_gpu_hours <= 1000,
              "change_gpu_hours between 0 and 1000"),
-            (self.parked_price is None or 0 <= self.parked_price <= 1, "parked_price between 0 and 1"),
+            (self.parked_price in (None, "released")
+             or (isinstance(self.parked_price, float) and 0 <= self.parked_price <= 1),
+             "parked_price between 0 and 1, or 'released'"),
             (self.smallest_group >= 0, "smallest_group at least 0"),
             (self.whole_gpus_kept >= 0, "whole_gpus_kept at least 0"),
             (self.whole_nodes_kept >= 0, "whole_nodes_kept at least 0"),

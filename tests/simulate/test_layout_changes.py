@@ -205,3 +205,14 @@ def test_the_states_last_until_asked_for(jobs_of, history, until_s):
     run = serve(jobs_of(("a", 0, 100, 1, "gpu")), {0: {"gpu": 2}, 1000: {"gpu": 1}}, until_s=until_s)
     assert history(run, 0, 2) == [(0, max(100, until_s), "gpu", "on")]
     assert history(run, 1, 2)[-1] == ((1000, 5000, "off", "off") if until_s else (0, 100, "gpu", "on"))
+
+
+def test_parked_gpus_wake_where_no_other_is_cut(jobs_of, starts):
+    """A cut GPU is left on the first node, so that the two of the second one wake side by side for a job on both."""
+    jobs = jobs_of(("short", 0, 10, 2, "gpu"), ("long", 0, 500, 2, "gpu"), ("pair", 2100, 100, 2, "gpu"))
+    counts = [[4, 0], [3, 1], [0, 0], [2, 0]]
+    parked = [[0, 0], [0, 0], [0, 1], [0, 1]]
+    calendar = Calendar([0, 100, 200, 2000], ("gpu", SEVEN), counts, parked=parked)
+    rules = Rules(queue="strict", change=ChangeCost.flat(60.0))
+    run = simulate(jobs, Fleet(BOARD, 2, 2), calendar, rules, policy="p", until_s=5000.0)
+    assert starts(run)["pair"] == 2100

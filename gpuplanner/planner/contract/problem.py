@@ -288,8 +288,9 @@ class PlanProblem:
         if self.prices is None:
             return f"released; one that comes back is cut anew for {self.change_gpu_hours:.4g} GPU-hours"
         known = ", ".join(self.prices.remaining_h) or "none"
+        why = f" ({self.prices.basis})" if self.prices.basis else ""
         return (
-            f"parked at {self.prices.parked:g} of an hour; emptied by run times of {known}, else for "
+            f"parked at {self.prices.parked:.3g} of an hour{why}; emptied by run times of {known}, else for "
             f"{self.prices.drain:.3g} GPU-hours; a layout is taken up for {self.prices.dress:.3g}"
         )
 

@@ -54,6 +54,8 @@ class StatePrices:
         Longest time that is waited for work to end [h]; then it is evicted. None: it is waited for.
     evicted_h : float
         What an evicted instance has to do again [h]: half of a checkpoint interval, and the restart.
+    basis : str
+        Why a parked GPU costs so much, in words.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class StatePrices:
     remaining_h: Mapping[str, Sequence[float]] = field(default_factory=dict)
     limit_h: float | None = None
     evicted_h: float = 0.0
+    basis: str = ""
 
     def __post_init__(self) -> None:
         """Check the values, and keep them as plain ones."""
@@ -97,6 +100,7 @@ class StatePrices:
             for name, times in known.items()
             if not times or not all(map(_is_amount, times))
         ]
+        wrong += ["a basis that is no text"] * (not isinstance(self.basis, str))
         if wrong:
             _refuse(", ".join(wrong))
 
@@ -107,7 +111,8 @@ class StatePrices:
         Parameters
         ----------
         change : ChangeCost
-            How layouts are changed, and how long that takes.
+            How layouts are changed, and how long that takes. Where it states what a plan pays for a change, that is
+            what taking a layout up costs, with all that has to be made or rebooted for it.
         gpus_per_node : int
             GPUs that are out of service when a node reboots.
         **stated
@@ -127,6 +132,8 @@ class StatePrices:
             else change.reboot_s.value * gpus_per_node / SECONDS_PER_HOUR,
             "drain": change.drain_s.value / SECONDS_PER_HOUR,
         }
+        if change.gpu_hours is not None:
+            known |= {"dress": change.gpu_hours, "instance": 0.0, "reboot": 0.0}
         return cls(**{**known, **stated})
 
     def drain_of(self, board: GpuModel, layout: str) -> float:
@@ -164,7 +171,7 @@ class StatePrices:
         return asdict(self) | {"remaining_h": {name: list(times) for name, times in self.remaining_h.items()}}
 
 
-_NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h"))
+_NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis"))
 
 
 def state_prices_from_dict(values: Mapping[str, Any]) -> StatePrices:

@@ -67,13 +67,14 @@ def layouts(study: Study) -> Section:
 
 
 def _bound(study: Study) -> str:
-    """What the planner answers for, in three rows."""
-    figures = study.headline
+    """What the planner answers for, row by row."""
+    figures, problem = study.headline, study.problem
     rows = [
         ("proof", f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} GPU-hours, "
                   f"{figures['plan_gap_fraction']:.2%} below this one ({figures['plan_status']})"),
         ("asked of it", f"the {study.scenario.quantile:.0%} quantile of forecast demand; "
                         f"{figures['plan_unmet_gpu_hours']:,.1f} GPU-hours of it are not met"),
+        ("GPUs not needed", f"are {problem.idle_words if problem else 'not known'}"),
         ("not asked", "waits: what a calendar is worth at equal service stands above, among the policies"),
     ]  # fmt: skip
     return tables.table(

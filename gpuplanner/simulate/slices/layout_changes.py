@@ -66,8 +66,8 @@ def take_stock(w: World) -> None:
         layout = w.gpus[gpu].layout
         if layout != NONE:
             w.layouts[layout].surplus += 1
-            if layout != WHOLE:
-                w.nodes[gpu // w.per_node].cut = 1
+        if (layout == NONE and w.gpus[gpu].held != WHOLE and len(w.parked)) or layout > WHOLE:
+            w.nodes[gpu // w.per_node].cut = 1
 
 
 @compiled
@@ -94,38 +94,45 @@ def switch_on(w: World) -> None:
 
 @compiled
 def wake(w: World) -> None:
-    """Fill deficits from parked GPUs: those with the layout, then those whose layout the plan gives up."""
+    """Fill deficits from parked GPUs: those with the layout, then those whose layout the plan gives up.
+
+    Whole ones come from below, and from nodes without cut GPUs first, so that jobs on many find them side by side.
+    """
     slot = w.status[0].slot
     for layout in range(len(w.layouts)):
         w.layouts[layout].kept = 0
-    for gpu in range(len(w.gpus)):
-        if w.gpus[gpu].state == OFF:
-            layout = w.gpus[gpu].held
-            if w.layouts[layout].present < w.targets[slot, layout]:
-                w.layouts[layout].present += 1
-                come_up(w, gpu, layout)
-            else:
-                w.layouts[layout].kept += 1
+    for cut in range(2):
+        for gpu in range(len(w.gpus)):
+            if w.gpus[gpu].state == OFF and w.nodes[gpu // w.per_node].cut == cut:
+                layout = w.gpus[gpu].held
+                if w.layouts[layout].present < w.targets[slot, layout]:
+                    w.layouts[layout].present += 1
+                    come_up(w, gpu, layout)
+                else:
+                    w.layouts[layout].kept += 1
     cut_parked(w, True)
 
 
 @compiled
 def cut_parked(w: World, given_up: bool) -> None:
-    """Cut parked GPUs to what is most wanted, the highest number first: those the plan gives up, or any."""
+    """Cut parked GPUs to what is most wanted, on cut nodes and from above: those the plan gives up, or any."""
     slot = w.status[0].slot
-    for gpu in range(len(w.gpus) - 1, -1, -1):
-        held = w.gpus[gpu].held
-        if w.gpus[gpu].state != OFF or (given_up and w.layouts[held].kept <= w.parked[slot, held]):
-            continue
-        layout = most_wanted(w)
-        if layout == NONE:
-            return
-        w.layouts[held].kept -= 1
-        if layout == held:
-            w.layouts[layout].present += 1
-            come_up(w, gpu, layout)
-        else:
-            reconfigure(w, gpu, layout)
+    for cut in range(1, -1, -1):
+        for gpu in range(len(w.gpus) - 1, -1, -1):
+            held = w.gpus[gpu].held
+            if w.gpus[gpu].state != OFF or w.nodes[gpu // w.per_node].cut != cut:
+                continue
+            if given_up and w.layouts[held].kept <= w.parked[slot, held]:
+                continue
+            layout = most_wanted(w)
+            if layout == NONE:
+                return
+            w.layouts[held].kept -= 1
+            if layout == held:
+                w.layouts[layout].present += 1
+                come_up(w, gpu, layout)
+            else:
+                reconfigure(w, gpu, layout)
 
 
 @compiled

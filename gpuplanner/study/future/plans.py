@@ -26,6 +26,7 @@ from gpuplanner.planner import (
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.drains import open_windows
+from gpuplanner.study.future.idle_gpus import idle_gpus
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
@@ -38,7 +39,7 @@ TIER_ORDER = ("guaranteed", "standard", "best_effort")
 _FEWEST_JOBS = 30
 
 _FIELDS = (
-    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price",
+    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price", "pue",
     "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "calendars", "change_windows",
     "node_changes_per_day", "most_changes", "tz", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
@@ -108,9 +109,10 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
 
     Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
     """
-    if scenario.parked_price is None:
-        return None
     known = history(scenario)
+    idle = idle_gpus(scenario, known.fleet)
+    if idle.price is None:
+        return None
     jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
     remaining = {
         str(profile): remaining_while_busy(
@@ -123,7 +125,8 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     return StatePrices.of(
         change,
         known.fleet.node_size,
-        parked=scenario.parked_price,
+        parked=idle.price,
+        basis=idle.basis,
         remaining_h=remaining,
         limit_h=scenario.drain_limit_minutes / 60,
         evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,

@@ -1,0 +1,82 @@
+"""What becomes of GPUs that a plan does not need, and what an hour of one costs.
+
+Who owns a GPU pays for its power while it is idle, and nothing else: it is parked, and keeps its layout. Who rents it
+by the hour pays for it all until it is given back, and so it is released. Where a path starts and stops nodes, they
+come back without a layout, whoever owns them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from gpuplanner.catalog import has_price, parameter
+from gpuplanner.cost import gpu_hour_price
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.money import power_of, pue_of
+from gpuplanner.study.past.fleet import PlannedFleet
+
+GOES = ("autoscaler", "slurm")
+"""Paths on which a node that is not needed is stopped."""
+BY_THE_HOUR = ("on_demand", "spot")
+"""Kinds of ownership that end when a GPU is given back."""
+
+
+@dataclass(frozen=True)
+class IdleGpus:
+    """What an hour of a GPU that is not needed costs, as a part of one that is on; None where it is released.
+
+    ``basis`` says why.
+    """
+
+    price: float | None
+    basis: str
+
+
+def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> IdleGpus:
+    """Whether GPUs that are not needed are parked or released, and the price of an hour parked.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its ``parked_price`` is taken as it is. Without one the path, and what the inventory says of ownership, decide.
+        A price of its own for a GPU-hour does not count: what is billed to tenants moves no layouts.
+    fleet : PlannedFleet
+        The GPUs.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.past.history import history
+    >>> idle = idle_gpus(Scenario(), history(Scenario()).fleet)
+    >>> print(round(idle.price, 5), idle.basis)
+    0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour
+    >>> print(idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet))
+    IdleGpus(price=None, basis='autoscaler stops nodes that are not needed')
+    """
+    if scenario.parked_price is not None:
+        given = scenario.parked_price
+        return IdleGpus(None if isinstance(given, str) else given, "as stated")
+    if scenario.path in GOES:
+        return IdleGpus(None, f"{scenario.path} stops nodes that are not needed")
+    if _rented(fleet):
+        return IdleGpus(None, "rented by the hour: a parked GPU would cost as much as one that is on")
+    power = power_of(fleet)
+    if power is None or fleet.name is None or not has_price(fleet.name):
+        return IdleGpus(0.0, "owned; what its power costs beside a GPU-hour is not known")
+    pue, electricity = pue_of(scenario), parameter("electricity_usd_per_kwh").value
+    list_price = gpu_hour_price(fleet.name).value
+    return IdleGpus(
+        min(1.0, power.idle_w / 1000 * pue * electricity / list_price),
+        f"owned, {power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh, of {list_price:.2f} USD list "
+        "price an hour",
+    )
+
+
+def _rented(fleet: PlannedFleet) -> bool:
+    """Whether the inventory says of most GPUs that they are rented by the hour."""
+    inventory = fleet.installed.inventory
+    if "ownership" not in inventory.columns:
+        return False
+    rented = pl.col("gpus").filter(pl.col("ownership").is_in(BY_THE_HOUR)).sum()
+    return bool(inventory.select(2 * rented > pl.col("gpus").sum()).item())

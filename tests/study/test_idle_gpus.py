@@ -1,0 +1,62 @@
+"""What becomes of GPUs that a plan does not need: owned ones are parked at the price of their power, others go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from gpuplanner.catalog import parameter
+from gpuplanner.cost import gpu_hour_price, power_model
+from gpuplanner.errors import ScenarioError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.idle_gpus import idle_gpus
+from gpuplanner.study.future.plans import plan_problem
+from gpuplanner.study.past.history import history
+
+
+def owned_as(kinds: list[str | None]):
+    """The sample's fleet, its first nodes owned so."""
+    fleet = history(Scenario()).fleet
+    inventory = fleet.installed.inventory
+    ownership = pl.Series([*kinds, *[None] * (inventory.height - len(kinds))], dtype=pl.String)
+    inventory = inventory.with_columns(ownership=ownership)
+    return replace(fleet, installed=replace(fleet.installed, inventory=inventory))
+
+
+def test_an_owned_gpu_costs_its_power():
+    pue, electricity = parameter("pue").value, parameter("electricity_usd_per_kwh").value
+    board = "H100-80GB-SXM5"
+    expected = power_model(board).idle_w / 1000 * pue * electricity / gpu_hour_price(board).value
+    assert idle_gpus(Scenario(), owned_as(["owned"])).price == pytest.approx(expected)
+    assert idle_gpus(Scenario(pue=1.0), owned_as(["owned"])).price == pytest.approx(expected / pue)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "released"), [(["on_demand"] * 8, True), (["spot"] * 5, True), (["spot"] * 4, False)]
+)
+def test_what_is_rented_by_the_hour_is_given_back(kinds, released):
+    idle = idle_gpus(Scenario(), owned_as(kinds))
+    assert (idle.price is None) == released
+    assert ("rented by the hour" in idle.basis) == released
+
+
+@pytest.mark.parametrize(
+    ("asked", "price"), [({"path": "slurm"}, None), ({"path": "slurm", "parked_price": 0.2}, 0.2),
+                         ({"parked_price": "released"}, None), ({"parked_price": 1}, 1.0)]
+)  # fmt: skip
+def test_paths_that_stop_nodes_and_what_is_stated(asked, price):
+    assert idle_gpus(Scenario(**asked), history(Scenario()).fleet).price == price
+
+
+def test_the_problem_says_what_a_parked_gpu_costs_and_why():
+    words = plan_problem(Scenario(), "rightsized").idle_words
+    assert "parked at 0.00108 of an hour (owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh" in words
+    assert plan_problem(Scenario(parked_price="released"), "rightsized").prices is None
+
+
+@pytest.mark.parametrize("price", [-0.1, 1.5, "free"])
+def test_other_prices_are_refused(price):
+    with pytest.raises(ScenarioError, match="parked_price between 0 and 1, or 'released'"):
+        Scenario(parked_price=price)
