@@ -12,7 +12,7 @@ from gpuplanner.cost import gpu_hour_price, power_model
 from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.idle_gpus import idle_gpus
-from gpuplanner.study.future.plans import plan_problem
+from gpuplanner.study.future.plans import plan_problem, plan_view
 from gpuplanner.study.past.history import history
 
 
@@ -60,3 +60,13 @@ def test_the_problem_says_what_a_parked_gpu_costs_and_why():
 def test_other_prices_are_refused(price):
     with pytest.raises(ScenarioError, match="parked_price between 0 and 1, or 'released'"):
         Scenario(parked_price=price)
+
+
+@pytest.mark.long
+def test_parking_empties_no_more_gpus_and_cuts_fewer_than_releasing():
+    parked, released = (
+        plan_view(Scenario(parked_price=price, time_limit_s=600.0), "rightsized", work_limit=300).plan
+        for price in (None, "released")
+    )
+    assert parked.departures <= released.departures
+    assert parked.changes < released.changes

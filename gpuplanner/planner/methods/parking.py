@@ -16,6 +16,7 @@ from gpuplanner.planner.program.families import (
     add_whole_kept,
 )
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.realised_cost import counts_in
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.solver import solve
 
@@ -98,6 +99,26 @@ def cheapest_way(fluid: Fluid, plans: list[Counts], states: list[Counts], effort
     between = np.where((ways.beyond[:, ~fluid.used] > 0).any(axis=1), _SHARE_TAKEN_UP, 1.0)
     rough = replace(fluid, ways=replace(ways, come=ways.come * between, go=ways.go * between))
     path = cheapest_path(rough, *([one * fluid.used for one in some] for some in (plans, states)))
+    return _parked_along(fluid, path, effort)
+
+
+def released_twin(fluid: Fluid) -> Fluid:
+    """The same with GPUs released where they are not needed, and the same layouts."""
+    problem = fluid.problem
+    named = dict.fromkeys(fluid.layouts, 0) | dict(problem.initial or {})
+    initial = None if problem.initial is None else named
+    return Fluid.of(replace(problem, prices=None, parked=None, initial=initial))
+
+
+def parked_since(fluid: Fluid, twin: Fluid, counts: Counts | None, effort: Effort) -> Counts | None:
+    """A plan of :func:`released_twin` with the best that parked GPUs keep under it."""
+    if counts is None:
+        return None
+    return _parked_along(fluid, counts_in(fluid, twin.layouts, counts), effort)
+
+
+def _parked_along(fluid: Fluid, path: Counts, effort: Effort) -> Counts:
+    """The best that parked GPUs keep while the GPUs on are those of a path."""
     lazily = path.copy()
     for slot in range(len(path)):
         lazily[slot] = kept_on(fluid, lazily[slot - 1] if slot else fluid.initial, path[slot])

@@ -13,7 +13,7 @@ from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.forward import rounded, sweep
 from gpuplanner.planner.methods.greedy import greedy_counts
 from gpuplanner.planner.methods.learned import Learned
-from gpuplanner.planner.methods.parking import cheapest_way, parked_best
+from gpuplanner.planner.methods.parking import cheapest_way, parked_best, parked_since, released_twin
 from gpuplanner.planner.methods.static import static_counts
 from gpuplanner.planner.methods.whole_horizon import solve_whole
 from gpuplanner.planner.methods.windows import improved
@@ -172,12 +172,13 @@ def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Few different vectors of counts, with the bound of all plans."""
     first = lower_bound(fluid, (), effort)
-    state = (
-        State()
-        .relaxed(instant_bound(fluid))
-        .relaxed(first)
-        .better(fluid, calendar_counts(fluid, known.calendars, effort))
-    )
+    state = State().relaxed(instant_bound(fluid)).relaxed(first)
+    if fluid.parks:
+        # What parked GPUs keep makes many vectors of the same GPUs on; without it few go further.
+        twin = released_twin(fluid)
+        plan = calendar_counts(twin, known.calendars, effort)
+        state = state.better(fluid, parked_since(fluid, twin, plan, effort))
+    state = state.better(fluid, calendar_counts(fluid, known.calendars, effort))
     yield from _bounded(fluid, state, known, effort)
 
 
