@@ -3,7 +3,7 @@
 Errors are measured from each quantile of a candidate, in units of what the series moves by, of how much it errs
 beside the others, and of the lead; pooled over the series of a source and weighted towards the series' own record,
 they say what to add so that the right share lies below. The ends of the interval follow the recent misses of each
-series. Old errors count less. Nothing is used before it had happened.
+series, and of all on each lead day. Old errors count less. Nothing is used before it had happened.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOOKS = 2.0
 err together. Series that err together too are taken for the root of their number."""
 GROWTH, GROWTH_OF_PATHS = 0.3, 0.15
 """Power of the lead with which errors grow; that of candidates whose own quantiles grow apart already."""
-ADAPT = 0.25
-"""By how much, in logarithms, half of an interval grows for an origin missed altogether by a series, and again for
-one missed by all."""
-NARROWEST, WIDEST = np.log(0.8), np.log(2.5)
+ADAPT, ADAPT_ALL = 0.25, 1.0
+"""By how much, in logarithms, half of an interval grows for an origin that its series missed altogether, and on a lead
+day for one at which all series missed that day."""
+NARROWEST, WIDEST = np.log(0.6), np.log(2.5)
 UNIT_FLOOR = 0.5
 """Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
 SEEN_FACTOR = 4.0
@@ -81,8 +81,9 @@ def quantiles_at(
     found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
     found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
     # The ends alone: what is planned at costs least where the errors so far put it.
-    for end, inner, factor in zip((0, -1), (1, -2), _widths(known, before, weight), strict=True):
-        moved = middle[..., 0] + factor[:, None] * (found[..., end] - middle[..., 0])
+    day = (test.gap + np.arange(test.horizon)) // test.grid.season
+    for end, inner, factor in zip((0, -1), (1, -2), _widths(known, before, weight, day), strict=True):
+        moved = middle[..., 0] + factor * (found[..., end] - middle[..., 0])
         found[..., end] = (np.maximum if end else np.minimum)(moved, found[..., inner])
     top = np.minimum(SEEN_FACTOR * test.largest[:, place], test.cap)
     found = np.clip(found, 0.0, top[:, None, None])
@@ -192,11 +193,20 @@ def _level(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
     return np.asarray(ordered[row, low] * (1 - share) + ordered[row, high] * share)
 
 
-def _widths(known: np.ndarray, before: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of both halves of the interval of each series, from the misses of its ends so far."""
+def _widths(
+    known: np.ndarray, before: np.ndarray, weight: np.ndarray, day: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of both halves of the intervals, shape (n_series, horizon), from the misses of their ends so far.
+
+    A series' own misses move all of its intervals, those of all series the ones of the same lead day.
+    """
     seen = ~np.isnan(known) & ~np.isnan(before[..., 0])
     found = []
     for missed in (known < before[..., 0], known > before[..., -1]):
-        more = np.where(seen, missed - LEVELS[0], 0.0).mean(axis=2) @ weight
-        found.append(np.exp(np.clip(ADAPT * (more + more.mean()), NARROWEST, WIDEST)))
+        more = np.where(seen, missed - LEVELS[0], 0.0)
+        by_day = np.bincount(day, weights=np.einsum("sfh,f->h", more, weight)) / (
+            len(more) * np.maximum(np.bincount(day), 1)
+        )
+        moved = ADAPT * (more.mean(axis=2) @ weight)[:, None] + ADAPT_ALL * by_day[day]
+        found.append(np.exp(np.clip(moved, NARROWEST, WIDEST)))
     return found[0], found[1]
