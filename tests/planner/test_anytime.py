@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import PlanProblem, plan, verify
+from gpuplanner.planner import PlanProblem, StatePrices, plan, verify
 from gpuplanner.planner.methods import stages
 from gpuplanner.planner.program.bound import instant_bound, lower_bound
 from gpuplanner.planner.program.fluid import Fluid
@@ -23,7 +23,11 @@ def some_problem(problem_of: Any, rng: np.random.Generator) -> PlanProblem:
     level = gpus * rng.dirichlet(np.ones(len(profiles))) * rng.uniform(0.5, 3)
     demand = level[:, None] * rng.uniform(0.3, 1.3, (len(profiles), slots))
     price = float(rng.choice([0.02, 0.25, 1.0]))
-    return problem_of(demand[None], profiles, gpus=gpus, gpus_per_node=8, change_gpu_hours=price)
+    parked = StatePrices(parked=0.1, dress=price / 2, instance=0.01, mode=0.1, reboot=price, drain=price)
+    prices = parked if rng.random() < 0.5 else None
+    return problem_of(
+        demand[None], profiles, gpus=gpus, gpus_per_node=8, change_gpu_hours=price, prices=prices
+    )
 
 
 def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(

@@ -48,11 +48,17 @@ def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
     """
     if not fluid.parks or effort.spent():
         return counts
-    model = SlotModel(fluid, range(len(counts)))
-    add_on_columns(model)
     n_on = len(fluid.layouts)
+    there = counts.any(axis=0) if fluid.initial is None else counts.any(axis=0) | (fluid.initial > 0)
+    # Layouts that no GPU has are kept for nothing, and what emptying and waking cost is known already.
+    ever = np.bincount(fluid.owner, weights=there, minlength=n_on) > 0
+    free = ever[fluid.owner] & ~fluid.used
+    lean = replace(fluid, ways=fluid.ways.some(fluid.ways.beyond @ free > 0))
+    model = SlotModel(lean, range(len(counts)))
+    add_on_columns(model)
     for on, now in zip(model.on, counts, strict=True):
-        model.linear.narrow(on[:n_on], now[:n_on], now[:n_on])
+        fixed = np.where(fluid.used, now, 0)
+        model.linear.narrow(on[~free], fixed[~free], fixed[~free])
     add_fleet(model)
     add_whole_kept(model)
     add_changes(model, fluid.initial, None)

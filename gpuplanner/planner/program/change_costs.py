@@ -85,6 +85,12 @@ class Ways:
         prices: Floats = np.where(self.recut[:, 0], self.come, 0.0) @ self.beyond
         return prices
 
+    def some(self, kept: NDArray[np.bool_]) -> Self:
+        """Some of the edges alone."""
+        names = tuple(name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep)
+        arrays = {name: getattr(self, name)[kept] for name in ("beyond", "come", "go", "batch", "recut")}
+        return replace(self, names=names, **arrays)
+
     def dearer(self, price: float) -> Self:
         """The same if taking up a layout cost at least so much."""
         come, go = (

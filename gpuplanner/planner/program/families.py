@@ -183,6 +183,8 @@ def add_changes(
     names = [(ways.names[way][sign < 0], _place(ways.beyond[way])) for way, sign in model.ways]
     sides: list[Columns | Counts | None] = [before, *(model.on[:1] if constant else model.on), after]
     fixed = {0, len(sides) - 1}
+    beyond = [np.flatnonzero(row) for row in ways.beyond]
+    batches = ways.batch.tolist()
     for index in range(1, len(sides)):
         earlier, later = sides[index - 1], sides[index]
         if earlier is None or later is None:
@@ -195,14 +197,13 @@ def add_changes(
         )
         model.cut[slot] = columns
         for (way, sign), (name, label), column in zip(model.ways, names, columns.tolist(), strict=True):
-            terms: dict[int, float] = {column: float(ways.batch[way])}
+            terms: dict[int, float] = {column: float(batches[way])}
             rhs = 0.0
-            beyond = np.flatnonzero(ways.beyond[way])
             for side, towards, place in ((later, -sign, index), (earlier, sign, index - 1)):
                 if place in fixed:
-                    rhs -= towards * float(side[beyond].sum())
+                    rhs -= towards * float(side[beyond[way]].sum())
                 else:
-                    terms |= dict.fromkeys(side[beyond].tolist(), float(towards))
+                    terms |= dict.fromkeys(side[beyond[way]].tolist(), float(towards))
             row = f"{'change' if name == 'cut' else name}_{slot}_{label}"
             model.linear.add_row(row, terms.keys(), terms.values(), ">=", rhs)
 
