@@ -90,7 +90,9 @@ def quantiles_at(
     return np.asarray(np.maximum.accumulate(found, axis=-1))
 
 
-def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray) -> np.ndarray:
+def mean_at(
+    mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf
+) -> np.ndarray:
     """Mean of a forecast whose quantiles were corrected: it moves as far as the mean of the quantiles does.
 
     Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
@@ -103,6 +105,8 @@ def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray) -> np.nd
         As the candidate says it.
     said, calibrated : numpy.ndarray, shape (..., n_levels)
         Quantiles as the candidate says them, and corrected.
+    cap : numpy.ndarray or float
+        What there can at most be, of a shape that `mean` broadcasts with.
 
     Examples
     --------
@@ -112,7 +116,7 @@ def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray) -> np.nd
     inner = np.array(LEVELS[1:-1])
     outer = np.array([-inner[0], *inner, 2 - inner[-1]])
     share = (outer[2:] - outer[:-2]) / 2
-    return np.asarray(np.maximum(mean + (calibrated - said)[..., 1:-1] @ share, 0.0))
+    return np.asarray(np.clip(mean + (calibrated - said)[..., 1:-1] @ share, 0.0, cap))
 
 
 def _scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:

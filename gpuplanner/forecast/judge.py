@@ -77,7 +77,10 @@ def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judg
             if place < shape[1]:
                 calibrated[:, place] = quantiles_at(test, model, place, known, calibrated)
         chosen[:, place] = _choice(test, quantiles, known, price, place)
-    means = {model: mean_at(test.predicted[model], test.said(model), quantiles[model]) for model in quantiles}
+    means = {
+        model: mean_at(test.predicted[model], test.said(model), said, test.cap[:, None, None])
+        for model, said in quantiles.items()
+    }
     return Judged(test, price, quantiles, means, chosen, first)
 
 
@@ -121,7 +124,7 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
         every = np.zeros((len(grid.ids), test.horizon, len(LEVELS)))
         every[rows] = said[1]
         levels[rows] = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]
-        mean[rows] = mean_at(*said, levels[rows])
+        mean[rows] = mean_at(*said, levels[rows], test.cap[rows, None])
     return mean, levels
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast import CHOSEN, backtest, fold_table, judge
+from gpuplanner.forecast.calibrate import mean_at
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True}
@@ -90,3 +91,16 @@ def test_means_of_skewed_demand_are_nearer_than_medians(make_demand):
     )
     assert abs(mean - came) < 0.15 * came
     assert middle < 0.7 * came
+
+
+def test_a_quota_holds_quantiles_and_mean(make_demand):
+    rng = np.random.default_rng(6)
+    values = 8.0 * np.repeat(rng.random((4, 40)) < np.linspace(0.2, 1.0, 40), 30, axis=1)
+    demand = make_demand({f"t{number}/gpu": row for number, row in enumerate(values)})
+    judged = judge(backtest(demand, **OPTIONS, caps={f"t{number}/gpu": 8.0 for number in range(4)}), first=10)
+    for model in CHEAP:
+        assert np.nanmax(judged.quantiles[model]) <= 8
+        assert np.nanmax(judged.means[model]) <= 8
+    said = np.array([0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0])
+    assert mean_at(np.array(7.0), said, np.full(7, 8.0), 8.0) == 8
+    assert mean_at(np.array(7.0), said, np.full(7, 8.0)) > 8
