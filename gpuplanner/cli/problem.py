@@ -88,7 +88,8 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
     figures = {key: getattr(found, key) for key in _PLAN_KEYS}
     if problem.board.profiles:
         figures |= {"change_gpu_hours": problem.change_gpu_hours, "change_takes": problem.change.words()}
-        figures |= {"departures": found.departures, "gpus_not_needed": problem.idle_words}
+        figures |= {"departures": found.departures, "reboots": found.reboots}
+        figures |= {"gpus_not_needed": problem.idle_words}
     if as_json and found.found:
         figures["layout_changes"] = layout_changes(found, problem).to_dicts()
     return figures

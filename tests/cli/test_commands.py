@@ -132,7 +132,8 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     told = json.loads(text)
     assert set(told) == {
         "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes",
-        "change_gpu_hours", "change_takes", "layout_changes", "promise", "departures", "gpus_not_needed",
+        "change_gpu_hours", "change_takes", "layout_changes", "promise", "departures", "reboots",
+        "gpus_not_needed",
     }  # fmt: skip
     assert (told["change_gpu_hours"], told["change_takes"]) == (0.25, "1 min for a layout change")
     assert sum(change["changes"] for change in told["layout_changes"]) == told["changes"]

@@ -149,6 +149,16 @@ def test_random_plans_are_counted_alike_everywhere(ten: int, released: bool) -> 
     assert total.min() > 0
 
 
+@pytest.mark.parametrize(("seed", "paid", "made"), [(4, 2, 3), (0, None, None)])
+def test_reboots_beyond_those_paid_for_are_named(seed: int, paid: int | None, made: int | None) -> None:
+    """Four GPUs become whole on two nodes at once, where there is room for them on one."""
+    found, _ = random_plan(seed, released=False)
+    said = f"With GPUs numbered, nodes reboot {made} times; the cost holds {paid}, "
+    assert (said in found.explanation) == (paid is not None)
+    assert ("nodes reboot" in found.explanation) == (paid is not None)
+    assert paid is None or found.reboots == made
+
+
 def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
     """A week from a fleet that may begin as it likes, so that all that is counted lies within the week."""
     problem = replace(plan_problem(scenario, "rightsized"), initial=None)
@@ -156,15 +166,20 @@ def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
 
 
 @pytest.mark.long
-def test_a_week_of_the_sample_is_counted_alike_everywhere() -> None:
-    numbers = counted(*planned_without_a_past(Scenario(parked_price=0.0)))
+@pytest.mark.parametrize("price", [None, "released"])
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_week_of_the_sample_is_counted_alike_everywhere(board: str, price: str | None) -> None:
+    numbers = counted(*planned_without_a_past(Scenario(board=board, parked_price=price)))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers
     assert numbers["departures"][0] > 100
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("price", [None, "released"])
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_plan_of_openb_is_counted_alike_everywhere(public_data: Path, tmp_path: Path, board: str) -> None:
+def test_a_plan_of_openb_is_counted_alike_everywhere(
+    public_data: Path, tmp_path: Path, board: str, price: str | None
+) -> None:
     folder = public_data / "alibaba_gpu_v2023"
     pods, nodes = folder / "openb_pod_list_default.csv.gz", folder / "openb_node_list_gpu_node.csv"
     write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
@@ -174,7 +189,7 @@ def test_a_plan_of_openb_is_counted_alike_everywhere(public_data: Path, tmp_path
         board=board,
         nodes=12,
         horizon_slots=72,
-        parked_price=0.1,
+        parked_price=price,
     )
     numbers = counted(*planned_without_a_past(scenario))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers

@@ -83,8 +83,8 @@ def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
     str
         Sentences.
     """
-    parts = [_proof(plan), *_use(plan, problem), *_shortage(plan, problem, effort), *_refused(problem)]
-    return " ".join(parts)
+    parts = [_proof(plan), *_use(plan, problem), *_reboots(plan, problem)]
+    return " ".join([*parts, *_shortage(plan, problem, effort), *_refused(problem)])
 
 
 def _refused(problem: PlanProblem) -> Iterator[str]:
@@ -127,6 +127,23 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}"
         + (f", and {plan.departures} times one is emptied." if problem.prices is not None else ".")
     )
+
+
+def _reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Counts do not say on which nodes MIG mode changes, so that the plan pays for the fewest reboots that could do."""
+    if problem.prices is None or not problem.prices.reboot or plan.reboots is None:
+        return
+    cut = (plan.counts + plan.parked)[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1).tolist()
+    if problem.initial is not None:
+        held = [*problem.initial.items(), *(problem.parked or {}).items()]
+        cut.insert(0, sum(gpus for text, gpus in held if text != WHOLE_GPU))
+    paid = int(np.ceil(np.abs(np.diff(cut)) / problem.gpus_per_node).sum())
+    if paid < plan.reboots:
+        more = (plan.reboots - paid) * problem.prices.reboot
+        yield (
+            f"With GPUs numbered, nodes reboot {plan.reboots} times; the cost holds {paid}, the fewest that these "
+            f"counts ask for, and the others {more:.3g} GPU-hours more."
+        )
 
 
 def _shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
