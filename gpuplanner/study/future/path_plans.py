@@ -26,6 +26,8 @@ LEVELS = (0.9, 0.95, 0.975, 0.99)
 """Quantiles over all paths that are planned for."""
 WAITS = (1, 3, 10)
 """Slots that unmet demand is taken to wait for, so that it is paid for as often."""
+OF_BANDS = "bands of paths, waiting"
+"""How plans are called whose demand is bands; the slots of :data:`WAITS` follow."""
 BANDS = (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 1.0)
 """Quantiles between which demand is priced by the share of paths that reach it."""
 
@@ -108,7 +110,7 @@ def path_plans(scenario: Scenario, *, most: int = 20, method: str | None = None)
     for level in LEVELS:
         asked[f"all paths q{100 * level:g}"] = replace(problem, demand=_shared_out(paths, together, level))
     for slots in WAITS:
-        asked[f"bands of paths, waiting {slots}"] = in_bands(problem, together, slots)
+        asked[f"{OF_BANDS} {slots}"] = in_bands(problem, together, slots)
     made = {name: planned_for(one, scenario, method) for name, one in asked.items()}
     numbers, weights = representatives(paths, most)
     names = [f"path {number}" for number in numbers.tolist()]
