@@ -1,6 +1,7 @@
 """How close to the bound a week's plan comes, and how fast, from two GPUs to twenty thousand.
 
-Run ``python benchmarks/planner.py`` (all of it takes some minutes) or ``--quick`` (one seed each). The demand is
+Run ``python benchmarks/planner.py`` (all of it takes some minutes) or ``--quick`` (one seed each); with
+``--parked 0.02`` the single pools park what they do not need, at that price of an hour. The demand is
 made up: six profiles, hourly, with the rhythm of day and week and 10 % noise. Beside each plan stands one
 plain integer program, built by PuLP and solved by HiGHS, stopped after the same time: its own gap, and its gap
 to our bound. Last come three pools with eight tenants, quotas, maintenance and a limit on switches. Every plan
@@ -18,7 +19,18 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_fleet, verify, verify_fleet
+from gpuplanner.hardware import ChangeCost
+from gpuplanner.planner import (
+    Limits,
+    PlanProblem,
+    Quota,
+    StatePrices,
+    assign,
+    plan,
+    plan_fleet,
+    verify,
+    verify_fleet,
+)
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort, relative_gap
@@ -129,12 +141,21 @@ def report(name: str, problem: PlanProblem, *, time_limit_s: float, gap_target: 
     print(line, flush=True)
 
 
+def idle(change: float, parked: float | None) -> dict[str, StatePrices]:
+    """What becomes of GPUs that are not needed: parked, where an hour of that has a price."""
+    prices = {} if parked is None else {"parked": parked, "dress": change}
+    return {"prices": StatePrices.of(ChangeCost.of(BOARD), 8, **prices)} if prices else {}
+
+
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, no plain program")
     parser.add_argument("--gap", type=float, default=0.005)
     parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument(
+        "--parked", type=float, help="price of an hour parked; GPUs are released if not given"
+    )
     given = parser.parse_args()
     seeds = range(1 if given.quick else 5)
     print(
@@ -143,12 +164,21 @@ def main() -> None:
     )
     limits = {"time_limit_s": given.time_limit, "gap_target": given.gap, "plain": not given.quick}
     for seed in seeds:
-        report(f"64 GPUs, a third whole, seed {seed}", week(26, 0.25, seed, whole=1 / 3, fleet=64), **limits)
+        problem = week(26, 0.25, seed, whole=1 / 3, fleet=64, **idle(0.25, given.parked))
+        report(f"64 GPUs, a third whole, seed {seed}", problem, **limits)
     for size, change, seed in itertools.product((2, 20, 200, 2000, 20_000), (0.25, 0.05), seeds):
-        report(f"{size} GPUs, {change} a change, seed {seed}", week(size, change, seed), **limits)
+        report(
+            f"{size} GPUs, {change} a change, seed {seed}",
+            week(size, change, seed, **idle(change, given.parked)),
+            **limits,
+        )
     longer = {**limits, "time_limit_s": max(60.0, given.time_limit)}
     for size, slots in ((20, 168), (2, 720), (20, 720), (200, 720)):
-        report(f"{size} GPUs, {slots} slots", week(size, 0.25, 0, slots=slots), **longer)
+        report(
+            f"{size} GPUs, {slots} slots",
+            week(size, 0.25, 0, slots=slots, **idle(0.25, given.parked)),
+            **longer,
+        )
     for size, seed in itertools.product((4, 20, 100, 400), seeds):
         report_fleet(
             f"3 pools of {size} GPUs, seed {seed}",
