@@ -87,7 +87,9 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
 
     figures = {key: getattr(found, key) for key in _PLAN_KEYS}
     if problem.board.profiles:
-        figures |= {"change_gpu_hours": problem.change_gpu_hours, "change_takes": problem.change.words()}
+        # A parked GPU has no work to lose when it is cut; what emptying it costs stands in gpus_not_needed.
+        cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
+        figures |= {"change_gpu_hours": cut, "change_takes": problem.change.words()}
         figures |= {"departures": found.departures, "reboots": found.reboots}
         figures |= {"gpus_not_needed": problem.idle_words}
     if as_json and found.found:

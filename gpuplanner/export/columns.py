@@ -81,8 +81,8 @@ def heading(name: str) -> str:
 
     Examples
     --------
-    >>> [heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "used_fraction", "tenant")]
-    ['queueing delay [s]', 'saved GPU-hours low', 'used [%]', 'tenant']
+    >>> [heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
+    ['queueing delay [s]', 'saved GPU-hours low', 'minutes low [min]', 'tenant']
     """
     if name in _FOCUS:
         return name
@@ -90,7 +90,7 @@ def heading(name: str) -> str:
     if unit and unit.symbol == "GPU h":
         words = [*stem, "GPU-hours", bound]
     elif unit and unit.symbol:
-        words = [*(stem or [name]), bound, f"[{unit.symbol}]"]
+        words = [*(stem or [_BOUND.sub("", name)]), bound, f"[{unit.symbol}]"]
     else:
         words = [*stem, bound] if unit is None else [*stem, "cost", bound]
     return " ".join("GPU" if word == "gpu" else word for word in words if word)

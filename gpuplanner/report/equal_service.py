@@ -15,7 +15,7 @@ from gpuplanner.report import page, tables
 from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.report.section import Section
 from gpuplanner.study.equal_service.contenders import TODAY
-from gpuplanner.study.equal_service.tables import class_table, policy_table
+from gpuplanner.study.equal_service.tables import class_table, hours_table, policy_table
 from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 from gpuplanner.study.equal_service.words import (
     decision,
@@ -90,8 +90,12 @@ def answer(found: Mapping[str, Any], who: str) -> Section:
                 "gpu_hours_high": _HOURS,
                 "gpu_kwh": _HOURS,
             }
-            | dict.fromkeys(("idle_gpu_hours", "stranded_gpu_hours", "reconfiguring_gpu_hours"), _HOURS)
             | dict.fromkeys(("wait_mean_min", "wait_quantile_min", "completion_mean_min"), _MINUTES),
+        ),
+        tables.table(
+            hours_table(found),
+            caption="Where the hours of a week went; stranded: free instances of profiles nobody waits for",
+            formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
         ),
         tables.table(
             class_table(found),

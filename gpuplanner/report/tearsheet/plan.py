@@ -27,6 +27,7 @@ def layouts(study: Study) -> Section:
         return Section("")
     figures, calendar = study.headline, study.tables["layout_plan"]
     gpus = study.problem.gpus
+    off = "parked GPUs stand as off, and keep their layout" if study.problem.prices else "off: released"
     changes = f", {figures['plan_changes']} layout changes" if figures["board_has_mig"] else ""
     alt = (
         f"From {_day(figures['plan_from'])}: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on{changes}; "
@@ -48,7 +49,7 @@ def layouts(study: Study) -> Section:
             page.figure(
                 plot.plot_layout_calendar(calendar),
                 title="Calendar by numbered GPU",
-                alt="One row per GPU; a mark shows where it is cut anew. This is what the exports apply."
+                alt=f"One row per GPU; a mark shows where it is cut anew; {off}. This is what the exports apply."
                 if figures["board_has_mig"]
                 else "One row per GPU: on as a whole GPU, or off.",
             )

@@ -11,9 +11,9 @@ from gpuplanner.study.equal_service.contenders import MEANINGS
 
 _OF_POLICIES = (
     "gpu_hours", "gpu_hours_low", "gpu_hours_high", "gpu_kwh", "wait_mean_min", "wait_quantile_min", "wait_longest_min",
-    "completion_mean_min", "idle_gpu_hours", "stranded_gpu_hours", "reconfiguring_gpu_hours", "changes",
-    "changes_given_up", "never_started", "meets_target",
+    "completion_mean_min", "changes", "changes_given_up", "never_started", "meets_target",
 )  # fmt: skip
+_OF_HOURS = ("gpu_hours", "busy_gpu_hours", "idle_gpu_hours", "reconfiguring_gpu_hours")
 _OF_CLASSES = (
     "size_class", "jobs", "wait_mean_min", "wait_p50_min", "wait_quantile_min", "wait_p99_min", "target_min",
 )  # fmt: skip
@@ -41,6 +41,24 @@ def policy_table(found: Mapping[str, Any]) -> pl.DataFrame:
     ]
     # Two equal weeks, or one, have no interval: the columns stay.
     return pl.DataFrame(rows, schema_overrides={"gpu_hours_low": pl.Float64, "gpu_hours_high": pl.Float64})
+
+
+def hours_table(found: Mapping[str, Any]) -> pl.DataFrame:
+    """Where the paid hours of a week went: a row for today's fleet and each policy.
+
+    ``busy_gpu_hours`` are those of the slices held, ``free_beside_jobs_gpu_hours`` those of free slices of GPUs with a
+    job, ``idle_gpu_hours`` those of GPUs without one; with ``reconfiguring_gpu_hours`` they sum to ``gpu_hours``.
+    ``stranded_gpu_hours`` are, of what was free, instances of profiles that no waiting job asked for.
+    """
+    rows = []
+    for row in rows_of(found):
+        known = {name: row[name] for name in _OF_HOURS}
+        beside = known["gpu_hours"] - sum(known[name] for name in _OF_HOURS[1:])
+        stranded = {"stranded_gpu_hours": row["stranded_gpu_hours"]}
+        rows.append(
+            {"policy": row["policy"], **known, "free_beside_jobs_gpu_hours": max(beside, 0.0), **stranded}
+        )
+    return pl.DataFrame(rows)
 
 
 def class_table(found: Mapping[str, Any]) -> pl.DataFrame:

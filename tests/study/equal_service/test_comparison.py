@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import stats
 
@@ -19,6 +20,7 @@ from gpuplanner.study.equal_service.hindsight import hindsight
 from gpuplanner.study.equal_service.judging import JudgedPolicy, policy_row, told_apart
 from gpuplanner.study.equal_service.levers import levers
 from gpuplanner.study.equal_service.play import PolicySetting, play, play_in_full
+from gpuplanner.study.equal_service.tables import hours_table
 from gpuplanner.study.equal_service.target import wait_quantile
 from gpuplanner.study.equal_service.weeks import weeks
 from gpuplanner.study.equal_service.words import decision, how_sure, target_in_words
@@ -114,6 +116,9 @@ def test_every_hour_that_is_paid_went_somewhere(found: EqualService) -> None:
             assert sum(told.values()) == pytest.approx(week.gpu_hours)
             assert week.hours["stranded"] >= 0.0
             assert week.busy_gpu_hours <= told["busy"] + 1e-6
+    table = hours_table(found.to_dict())
+    parts = pl.sum_horizontal(pl.exclude("policy", "gpu_hours", "stranded_gpu_hours"))
+    assert table.select(parts).to_series().to_list() == pytest.approx(table["gpu_hours"].to_list())
 
 
 def test_policies_are_told_apart_from_the_winner_by_paired_weeks(
