@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -101,8 +102,7 @@ class Played:
 
 def play(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Played:
     """Serve the jobs of a week by a setting."""
-    served = _served(setting, week, fleet, rules)
-    run = simulate(*served, policy=setting.policy, until_s=week.end_s, leave_unservable=True)
+    run = _run(setting, week, _served(setting, week, fleet, rules))
     return measure_week(run, setting.view, week, fleet)
 
 
@@ -111,7 +111,7 @@ def play_in_full(
 ) -> Played:
     """The same, with where every hour went and, where the law of power is known, the energy."""
     served = _served(setting, week, fleet, rules)
-    run = simulate(*served, policy=setting.policy, until_s=week.end_s, leave_unservable=True)
+    run = _run(setting, week, served)
     found = measure_week(run, setting.view, week, fleet)
     misfits = unservable(*served)["reason"].to_list() if found.never_started else []
     window = (week.begin_s, week.end_s)
@@ -125,9 +125,14 @@ def play_in_full(
     )
 
 
-def _served(
-    setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules
-) -> tuple[pl.DataFrame, Fleet, Calendar | OnDemand | AutoscaledPools, Rules]:
+Served: TypeAlias = tuple[pl.DataFrame, Fleet, Calendar | OnDemand | AutoscaledPools, Rules]
+
+
+def _run(setting: PolicySetting, week: Week, served: Served) -> Run:
+    return simulate(*served, policy=setting.policy, until_s=week.end_s, leave_unservable=True)
+
+
+def _served(setting: PolicySetting, week: Week, fleet: Fleet, rules: Rules) -> Served:
     """What the simulator plays: jobs, fleet, control and rules."""
     if setting.exact:
         rules = replace(rules, substitute=False)
