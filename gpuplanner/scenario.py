@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from gpuplanner.catalog import find_any_board
+from gpuplanner.catalog import find_any_board, parameter
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml, to_yaml
-from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel
+from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, any_board
+from gpuplanner.hardware.abilities import OWNERSHIPS, PathAbilities, abilities
 from gpuplanner.names import nearest
-from gpuplanner.units import SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,18 @@ class Scenario:
         Share of the jobs that can shrink and still ask for too much; None: as in the trace.
     path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
         How layouts are changed: by the MIG manager of the GPU operator, by mig-parted, instance by instance through
-        NVML or a DRA driver, or on nodes that an autoscaler or Slurm's power saving starts.
+        NVML or a DRA driver, or on nodes that an autoscaler or Slurm's power saving starts. What each of them can do
+        is in :mod:`gpuplanner.hardware.abilities`, which also knows the usual one of a source of data.
+    node_lead_s, node_lead_slow_s : float or None
+        Time until a node that was away takes jobs again [s]: the middle, at which policies are compared, and the slow
+        end, at which a promise must hold too. None: the catalogue's; a slow end that is not stated is as many times
+        the middle as there.
+    ownership : {"owned", "reserved", "rented"} or None
+        Who pays for GPUs that are not needed: their owner, who reserved them for a term, or nobody, because they are
+        given back. None: what the inventory says; where it says nothing, every case is stated.
+    returnable : bool or None
+        Nodes that are not needed can be given to somebody else; if not they stay, and rest. None: what is rented can,
+        what is owned or reserved cannot.
     release_unit : {"node", "gpu"}
         What is given away when it is idle, and comes back: a node, or a GPU that is lent to another pool.
     wait_minutes, wait_quantile : float
@@ -107,7 +119,8 @@ class Scenario:
     queue : {"easy", "strict"}
         Backfill rule of every policy.
     substitute : bool
-        A larger free instance may serve a smaller request.
+        A larger free instance may serve a smaller request. It can only take away what the path can do: device plugins
+        and typed GRES match names exactly, and no setting makes them give a job more than it named.
     replications, seed : int
         Bootstrapped weeks and their seed.
     price_usd_per_gpu_hour : float
@@ -118,6 +131,17 @@ class Scenario:
         0: the survey average in the catalogue.
     currency : str
         ISO 4217 code of the price.
+    price_usd_per_kwh : float or None
+        What electricity costs the owner; None: the catalogue's.
+    value_freed_at : float or None
+        What a freed GPU-hour is worth to its owner [USD], who has other work for it. None: freed hours have no
+        price, and what is saved on owned GPUs is their electricity.
+    horizon_days : int
+        How far ahead peaks, growth and what is given back are looked at.
+    purchase_lead_days : int
+        From an order until its GPUs take jobs: what has to be bought is looked at so far ahead.
+    projects : str or None
+        File of announced projects and of a calendar, ``projects.yaml``; None: nothing is announced.
 
     Examples
     --------
@@ -146,6 +170,10 @@ class Scenario:
     arrival_scale: float = 1.0
     over_request_share: float | None = None
     path: str = "operator"
+    node_lead_s: float | None = None
+    node_lead_slow_s: float | None = None
+    ownership: str | None = None
+    returnable: bool | None = None
     release_unit: str = "node"
     wait_minutes: float = 10.0
     wait_quantile: float = 0.95
@@ -174,6 +202,11 @@ class Scenario:
     carbon_region: str = "gcp:europe-west4"
     pue: float = 0.0
     currency: str = "USD"
+    price_usd_per_kwh: float | None = None
+    value_freed_at: float | None = None
+    horizon_days: int = 28
+    purchase_lead_days: int = 90
+    projects: str | None = None
 
     def __post_init__(self) -> None:
         """Cast, resolve the board and check every value; all faults are reported at once."""
@@ -218,6 +251,11 @@ class Scenario:
             (self.over_request_share is None or 0 <= self.over_request_share <= 1,
              "over_request_share between 0 and 1"),
             (self.path in MADE_BY, f"path one of {', '.join(MADE_BY)}: no other has a price of a change"),
+            (self.node_lead_s is None or 0 <= self.node_lead_s <= SECONDS_PER_DAY,
+             "node_lead_s between 0 and 86400"),
+            (self.node_lead_slow_s is None or self._middle_lead_s() <= self.node_lead_slow_s <= SECONDS_PER_DAY,
+             "node_lead_slow_s at most 86400 and not below node_lead_s, or the catalogue's where that is not stated"),
+            (self.ownership in (None, *OWNERSHIPS), f"ownership one of {', '.join(OWNERSHIPS)}"),
             (self.release_unit in ("node", "gpu"), "release_unit 'node' or 'gpu'"),
             (0 <= self.wait_minutes <= 10_080, "wait_minutes between 0 and 10080, which is a week"),
             (0.5 <= self.wait_quantile <= 0.999, "wait_quantile between 0.5 and 0.999"),
@@ -250,7 +288,16 @@ class Scenario:
             (0 <= self.price_usd_per_gpu_hour <= 1e6, "price_usd_per_gpu_hour at least 0"),
             (self.pue == 0 or 1 <= self.pue <= 5, "pue 0 (catalogue) or between 1 and 5"),
             (re.fullmatch(r"[A-Z]{3}", self.currency) is not None, "currency a code of three letters"),
+            (self.price_usd_per_kwh is None or 0 <= self.price_usd_per_kwh <= 1000,
+             "price_usd_per_kwh between 0 and 1000"),
+            (self.value_freed_at is None or 0 <= self.value_freed_at <= 1e6, "value_freed_at between 0 and 1000000"),
+            (1 <= self.horizon_days <= 730, "horizon_days between 1 and 730"),
+            (0 <= self.purchase_lead_days <= 1095, "purchase_lead_days between 0 and 1095"),
+            (self.projects is None or self.projects.strip() != "", "projects not empty"),
         ]  # fmt: skip
+
+    def _middle_lead_s(self) -> float:
+        return parameter("node_lead_s").value if self.node_lead_s is None else self.node_lead_s
 
     def _got(self, faults: list[str]) -> str:
         return ", ".join(str(getattr(self, fault.split()[0])) for fault in faults)
@@ -278,7 +325,7 @@ class Scenario:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a scenario file; a relative ``data`` folder is taken from the folder of the file.
+        """Read a scenario file; relative ``data`` and ``projects`` are taken from the folder of the file.
 
         Raises
         ------
@@ -295,6 +342,8 @@ class Scenario:
         data = values.get("data", "sample")
         if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
             values["data"] = str(path.parent / data)
+        if isinstance(announced := values.get("projects"), str) and announced.strip():
+            values["projects"] = str(path.parent / announced)
         return cls.from_dict(values, where=str(path))
 
     def to_yaml(self) -> str:
@@ -361,6 +410,34 @@ class Scenario:
         stated = self.reconfigure_minutes
         seconds = None if stated is None else stated * SECONDS_PER_MINUTE
         return ChangeCost.of(board, MADE_BY[self.path], seconds=seconds, gpu_hours=self.change_gpu_hours)
+
+    def abilities(
+        self, board: GpuModel | str | None = None, *, ownership: str | None = None
+    ) -> PathAbilities:
+        """What the scenario's path can do, with what the scenario states itself.
+
+        Parameters
+        ----------
+        board : GpuModel or str, optional
+            On what; None: on boards that allow it.
+        ownership : str, optional
+            What the inventory says, which counts where the scenario says nothing.
+
+        Examples
+        --------
+        >>> Scenario(path="slurm").abilities("A100-80GB").cuts_on_demand
+        'empty nodes'
+        >>> Scenario(node_lead_s=120).abilities().lead.words()
+        '2 min, at the slow end 6 min'
+        """
+        return abilities(
+            self.path,
+            board if board is None else any_board(board) if isinstance(board, str) else board,
+            returnable=self.returnable,
+            lead_s=self.node_lead_s,
+            lead_slow_s=self.node_lead_slow_s,
+            ownership=self.ownership or ownership,
+        )
 
     def month_span(self) -> tuple[datetime, datetime] | None:
         """First instant of the month and of the next one, in UTC; None without a month.

@@ -72,13 +72,14 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def quick() -> Scenario:
-    """The sample with few replications, a short horizon, and two policies beside today's fleet."""
+    """The sample with few replications, a short horizon, and two ways to run the fleet beside today's."""
     return Scenario(
         month="2026-02",
         replications=3,
         horizon_slots=48,
         gap_target=0.01,
-        policies="static_mig,autoscaled_pools",
+        path="slurm",
+        policies="static_mig,whole_on_off",
     )
 
 

@@ -92,3 +92,39 @@ def test_months_are_local_calendar_months():
     assert (spring[1] - spring[0]).total_seconds() == (31 * 24 - 1) * 3600
     assert (autumn[1] - autumn[0]).total_seconds() == (31 * 24 + 1) * 3600
     assert Scenario(month="2026-12").month_span()[1] == datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"node_lead_s": -1}, {"node_lead_slow_s": 299}, {"ownership": "spot"}, {"returnable": 1},
+        {"value_freed_at": -0.1}, {"price_usd_per_kwh": -0.1}, {"horizon_days": 0}, {"purchase_lead_days": -1},
+        {"projects": " "},
+    ],
+)  # fmt: skip
+def test_wrong_words_on_nodes_and_money_are_refused(values):
+    with pytest.raises(ScenarioError, match=next(iter(values))):
+        Scenario(**values)
+
+
+def test_a_slow_end_is_not_before_the_middle():
+    with pytest.raises(ScenarioError, match="node_lead_slow_s"):
+        Scenario(node_lead_s=400, node_lead_slow_s=399)
+    assert Scenario(node_lead_s=100, node_lead_slow_s=100).abilities().lead.slow_s == 100.0
+
+
+def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
+    said = Scenario(path="autoscaler", node_lead_s=90, returnable=False, ownership="rented").abilities("T4")
+    assert (said.path, said.boot.middle_s, said.returns) == ("autoscaler", 90.0, "idled")
+    # The inventory's word counts only where the scenario has none.
+    assert Scenario().abilities(ownership="on_demand").returns == "returned"
+    assert Scenario(ownership="owned").abilities(ownership="on_demand").returns == "idled"
+
+
+def test_projects_are_found_beside_the_file(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("projects: projects.yaml\nownership: owned\nreturnable: false\n")
+    found = Scenario.from_yaml(path)
+    assert found.projects == str(tmp_path / "projects.yaml")
+    assert (found.ownership, found.returnable) == ("owned", False)
+    assert Scenario().with_text(["returnable=true", "node_lead_s=45"]).node_lead_s == 45.0

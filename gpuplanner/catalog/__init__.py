@@ -4,6 +4,7 @@ from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slur
 from gpuplanner.catalog.loader import (
     FACT_TABLES,
     Parameter,
+    PathFact,
     board_names,
     board_spec,
     carbon_intensity,
@@ -13,12 +14,15 @@ from gpuplanner.catalog.loader import (
     gpu_price,
     has_price,
     parameter,
+    path_facts,
+    paths_by_source,
     whole_board_names,
 )
 
 __all__ = [
     "FACT_TABLES",
     "Parameter",
+    "PathFact",
     "all_boards",
     "board_names",
     "board_spec",
@@ -31,6 +35,8 @@ __all__ = [
     "has_price",
     "names_of",
     "parameter",
+    "path_facts",
+    "paths_by_source",
     "slurm_type",
     "slurm_type_of",
     "whole_board_names",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -52,8 +54,12 @@ FACT_TABLES: dict[str, dict[str, Any]] = {
     "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
     "model_presets": {"params_published": pl.Int64},
     "training_tools": {},
+    "path_abilities": {"low": pl.Float64, "high": pl.Float64},
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
+
+DEFAULT_FOR = "default_for"
+"""Rows of ``path_abilities`` that name sources of data, and no ability."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,20 @@ class Parameter:
     date: str
 
 
+@dataclass(frozen=True)
+class PathFact:
+    """One thing that a path can or cannot do, in the words of the table, with its range and source."""
+
+    ability: str
+    value: str | None
+    low: float | None
+    high: float | None
+    unit: str | None
+    meaning: str
+    source: str
+    date: str
+
+
 @functools.cache
 def facts(name: str) -> pl.DataFrame:
     """One shipped fact table.
@@ -78,7 +98,7 @@ def facts(name: str) -> pl.DataFrame:
     ----------
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
-        ``"parameters"``, ``"model_presets"`` or ``"training_tools"``.
+        ``"parameters"``, ``"model_presets"``, ``"training_tools"`` or ``"path_abilities"``.
 
     Returns
     -------
@@ -192,6 +212,61 @@ def parameter(name: str) -> Parameter:
     table = facts("parameters")
     known = resolve(name, table["name"], what="parameter", error=ScenarioError)
     return Parameter(**table.row(by_predicate=pl.col("name") == known, named=True))
+
+
+@functools.cache
+def path_facts(
+    path: str, architecture: str | None = None, *, any_board: bool = False
+) -> Mapping[str, PathFact]:
+    """What a path can do, by ability; on one architecture where that matters.
+
+    Parameters
+    ----------
+    path : str
+        One of the paths that ``path_abilities`` has rows of.
+    architecture : str, optional
+        Of the boards, for example ``"Hopper"``; what holds for some architectures alone is left out without it.
+    any_board : bool
+        Take what holds on some architectures: what the path can do where the boards allow it.
+
+    Raises
+    ------
+    ScenarioError
+        If the table has no such path.
+
+    Examples
+    --------
+    >>> path_facts("autoscaler")["cool_s"].value
+    '600'
+    >>> [path_facts("dra", board)["cuts_on_demand"].value for board in ("Hopper", "Ampere")]
+    ['gpus', 'never']
+    """
+    table = facts("path_abilities")
+    paths = table["paths"].str.split(";")
+    known = resolve(path, sorted(set(paths.explode())), what="path", error=ScenarioError)
+    mine = table.filter(paths.list.contains(known), pl.col("ability") != DEFAULT_FOR)
+    found: dict[str, PathFact] = {}
+    for row in mine.iter_rows(named=True):
+        wanted = row.pop("architectures")
+        del row["paths"]
+        if wanted is None:
+            found.setdefault(row["ability"], PathFact(**row))
+        elif any_board or architecture in wanted.split(";"):
+            found[row["ability"]] = PathFact(**row)
+    return MappingProxyType(found)
+
+
+@functools.cache
+def paths_by_source() -> Mapping[str, str]:
+    """Sources of data whose clusters have a path of their own, and that path.
+
+    Examples
+    --------
+    >>> paths_by_source()["kubernetes"]
+    'operator'
+    """
+    rows = facts("path_abilities").filter(ability=DEFAULT_FOR).select("value", "paths").iter_rows()
+    return MappingProxyType({source: path for listed, path in rows for source in listed.split(";")})
 
 
 def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> dict[str, Any]:

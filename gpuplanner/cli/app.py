@@ -31,7 +31,7 @@ PATIENCE_S = 0.5
 """Compiled code that has not given way by then is interrupted."""
 
 COMMANDS = (
-    *("inbox", "readings", "phases", "hints", "size"),
+    *("start", "inbox", "readings", "phases", "hints", "size"),
     *(
         "forecast",
         "walk",

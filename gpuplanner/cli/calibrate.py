@@ -8,26 +8,18 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, drawable
+from gpuplanner.cli.options import Json, ScenarioPath, Set, Tz, drawable
 from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.walk import load_scenario
 
 
 @app.command()
 def calibrate(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            "--gpus", min=1, help="GPUs of the fleet; else the inventory, else the most that were ever held."
-        ),
-    ] = None,
+    scenario: ScenarioPath,
     queue: Annotated[
-        str | None,
-        typer.Option(
-            "--queue", help="strict, pass, easy or conservative; else easy if most jobs have limits, or pass."
-        ),
+        str | None, typer.Option("--queue", help="easy or strict; that of the scenario by default.")
     ] = None,
-    tz: Annotated[str, typer.Option("--tz", help="Zone of the hours of the day.")] = "UTC",
+    tz: Tz = None,
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -36,26 +28,24 @@ def calibrate(
             help="Draw simulated beside observed waits: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
+    assignments: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the jobs of a trace again, and say how well simulated waits agree with observed ones."""
+    """Serve the jobs again as they came, hold simulated against observed waits, and name what the rest is made of."""
     from gpuplanner.files import require_file
-    from gpuplanner.simulate import Rules
     from gpuplanner.study.future.calibration import OUTCOMES, calibrate
-    from gpuplanner.study.past.history import load_trace
 
     if chart is not None:
-        require_file(chart, inputs=[folder])
-    rules = None if queue is None else Rules(queue=queue)
-    found = calibrate(load_trace(folder), gpus=gpus, rules=rules, tz=tz)
+        require_file(chart, inputs=[scenario])
+    asked = load_scenario(scenario, assignments, queue=queue, tz=tz)
+    found = calibrate(asked)
     if chart is not None:
         from gpuplanner.report.calibration import calibration_page, calibration_svg
         from gpuplanner.report.picture import write_drawn
 
-        title = f"Calibration: {Path(folder).name}"
         write_drawn(
             chart,
-            page=lambda: calibration_page(found, title=title),
+            page=lambda: calibration_page(found, title=f"Calibration: {asked.name}"),
             picture=lambda: calibration_svg(found),
         )
         say(f"written: {chart}")
@@ -66,12 +56,12 @@ def calibrate(
     put(f"{found.sentence}\n")
     show(found.facts, as_json=False)
     put("")
-    tables = {f"by {name}": group.select(*group.columns[:1], *SHOWN) for name, group in found.groups.items()}
-    tables |= {
-        "other fleets and queues, best first": found.candidates,
-        "what a queue over one fleet cannot explain": found.obstacles,
-        "jobs left out": found.left_out,
-    }
+    tables = {"what the waits are made of": found.causes}
+    for name, group in found.groups.items():
+        tables[f"by {name}"] = group.select(
+            *group.columns[:1], *SHOWN, *(["verdict"] if name == "size" else [])
+        )
+    tables["jobs left out"] = found.left_out
     for title, table in tables.items():
         show_frame(table, as_json=False, title=title)
 

@@ -1,11 +1,12 @@
-"""Commands that compare: ``sweep`` layouts on drawn weeks, ``compare`` policies at the same service."""
+"""Commands that compare: ``sweep`` layouts on drawn weeks, ``compare`` ways to run the fleet at the same service."""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +16,8 @@ from gpuplanner.cli.show import show, show_frame
 from gpuplanner.cli.walk import load_scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gpuplanner.study.equal_service.tuning import Trial
-
-SHOWN = ("gpu_hours", "wait_mean_min", "wait_quantile_min", "completion_mean_min", "changes", "never_started")
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study.decision.record import Comparison, PolicyRow
 
 
 @app.command()
@@ -42,7 +40,7 @@ def sweep(
     """
     import polars as pl
 
-    from gpuplanner.study.equal_service.promise import promise
+    from gpuplanner.study.decision.record import compared
     from gpuplanner.study.future.layout_sweep import sweep_layouts
 
     asked = load_scenario(scenario, assignments, board=board, seed=seed)
@@ -60,10 +58,11 @@ def sweep(
     finally:
         signal.signal(signal.SIGINT, before)
     if found.complete and not quiet:
-        say("comparing policies at equal service ...")
-    kept = promise(asked) if found.complete else None
+        say("comparing ways to run the fleet at the same service ...")
+    kept = compared(asked) if found.complete else None
     if as_json:
-        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by, "promise": kept}
+        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by}
+        told["comparison"] = None if kept is None else kept.to_dict()
         show(told | {"baseline": found.baseline, "table": found.table.to_dicts()}, as_json=True)
     else:
         times = (found.rank_by, "difference", "difference_low", "difference_high")
@@ -82,7 +81,7 @@ def sweep(
             say(f"differences in {found.rank_by} are to {found.baseline}; 95 % intervals over drawn weeks")
             say("p_holm below 0.05: the policy surely differs, in this table as a whole")
         if kept is not None:
-            show_promise(kept, asked.path, quiet=quiet)
+            show_comparison(kept, quiet=quiet)
     if not found.complete:
         raise typer.Exit(Exit.INTERRUPTED)
 
@@ -96,10 +95,10 @@ def compare(
     scenario: ScenarioPath,
     wait_minutes: Annotated[
         float | None,
-        typer.Option("--wait-minutes", help="How long jobs of each size may wait; 10 by default."),
+        typer.Option("--wait-minutes", help="How much later than today each size may start; 10 by default."),
     ] = None,
     wait_quantile: Annotated[
-        float | None, typer.Option("--wait-quantile", help="Share of them that must not wait longer; 0.95.")
+        float | None, typer.Option("--wait-quantile", help="Share of them that must not start later; 0.95.")
     ] = None,
     policies: Annotated[
         str | None,
@@ -107,16 +106,12 @@ def compare(
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option("--path", help="Who changes the fleet: operator, nvml, dra, autoscaler or slurm."),
-    ] = None,
-    release_unit: Annotated[
-        str | None,
         typer.Option(
-            "--release-unit", help="What is given away when idle: node, or gpu (which means --path nvml)."
+            "--path", help="Who changes the fleet: operator, parted, nvml, dra, autoscaler or slurm."
         ),
     ] = None,
-    replications: Annotated[
-        int | None, typer.Option("--replications", min=2, help="Weeks that policies are judged on.")
+    projects: Annotated[
+        Path | None, typer.Option("--projects", help="File of announced projects and of a calendar.")
     ] = None,
     chart: Annotated[
         Path | None,
@@ -124,19 +119,13 @@ def compare(
             "--chart",
             metavar="FILE",
             callback=drawable,
-            help="Draw GPU-hours against waits: .html, a page of its own with all tables, or .svg, a picture.",
+            help="Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture.",
         ),
     ] = None,
     hindsight: Annotated[
         bool,
         typer.Option(
-            "--hindsight", help="Also tune the winner on the weeks that it is judged on: what was lost."
-        ),
-    ] = False,
-    growth: Annotated[
-        bool,
-        typer.Option(
-            "--growth", help="Also say how many GPUs hold the target as arrivals grow, 0.8 to 2 times."
+            "--hindsight", help="Also tune the winner on the days that it is judged on: what was lost."
         ),
     ] = False,
     assignments: Set = None,
@@ -145,13 +134,13 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare policies at equal service: each is tuned to the same waits on past weeks, and judged on later ones."""
+    """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones."""
     from gpuplanner.files import require_file
-    from gpuplanner.study.equal_service.promise import promise_of
+    from gpuplanner.study.decision.projects import answered
+    from gpuplanner.study.decision.record import compared
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
-
     asked = load_scenario(
         scenario,
         assignments,
@@ -159,77 +148,96 @@ def compare(
         seed=seed,
         wait_minutes=wait_minutes,
         wait_quantile=wait_quantile,
-        replications=replications,
-        release_unit=release_unit,
-        path=path or ("nvml" if release_unit == "gpu" else None),
+        path=path,
         policies=policies,
+        projects=None if projects is None else str(projects),
     )
-    told = None if quiet else Told()
-    found = promise_of(asked, told)
+    found = compared(asked, None if quiet else Told())
     if hindsight:
-        from gpuplanner.study.equal_service.hindsight import hindsight as tuned_in_hindsight
-
-        found["hindsight"] = tuned_in_hindsight(asked, found, told)
-    if growth:
-        from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
-
-        found |= grown_weeks_ahead(asked, found, told)
+        found = with_hindsight(asked, found, quiet=quiet)
+    answers = answered(asked, found.decision)
     if chart is not None:
-        from gpuplanner.report.equal_service import write_equal_service
+        from gpuplanner.report.ways import write_ways
 
-        write_equal_service(found, chart, title=f"Equal service: {asked.name}", who=asked.path)
+        write_ways(found, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
     if as_json:
-        show(found, as_json=True)
+        show(found.to_dict() | {"projects": [dataclasses.asdict(one) for one in answers]}, as_json=True)
         return
-    show_promise(found, asked.path, quiet=quiet)
-    if found.get("weeks_ahead"):
-        import polars as pl
-
-        ahead = pl.DataFrame(found["weeks_ahead"], infer_schema_length=None)
-        show_frame(ahead, as_json=False, title="GPUs that hold the target weeks ahead, over paths of demand")
+    show_comparison(found, quiet=quiet)
+    for one in answers:
+        put(one.sentence)
 
 
-def show_promise(found: Mapping[str, Any], path: str, *, quiet: bool) -> None:
-    """Print a comparison: the policies as a table, the decision in a sentence, and what to set."""
+def with_hindsight(asked: Scenario, found: Comparison, *, quiet: bool) -> Comparison:
+    """The comparison with what its winner would have needed, had the days that it is judged on been known."""
+    from gpuplanner.study.decision.compare import contest
+    from gpuplanner.study.decision.policies import POLICY_NAMES
+
+    if found.winner not in POLICY_NAMES:
+        if not quiet:
+            say("today's fleet stays as it is: nothing was tuned that hindsight could improve")
+        return found
+    again = contest(asked, [found.winner], None if quiet else Told(), hindsight=True).judged
+    hours = next((one.hours_per_week for one in again if one.trial is not None), None)
+    return dataclasses.replace(found, hindsight_gpu_hours=hours)
+
+
+def show_comparison(found: Comparison, *, quiet: bool) -> None:
+    """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.equal_service.tables import rows_of
-    from gpuplanner.study.equal_service.words import (
-        decision,
-        how_sure,
-        out_of_reach,
-        target_in_words,
-        what_to_set,
-    )
+    from gpuplanner.study.decision.tables import target_in_words
 
-    rows = [_row(one) for one in rows_of(found)]
-    if rows:
-        show_frame(pl.DataFrame(rows), as_json=False, title=target_in_words(found))
-    put(decision(found))
-    for line in (*what_to_set(found, path), *out_of_reach(found), *how_sure(found)):
-        put(line)
-    if not quiet and rows:
-        say(f"tuned before {found['judged_from'][:10]}, judged from then to {found['judged_to'][:10]}")
-        say(found["note"])
+    if found.rows:
+        rows = [_row(one, found) for one in found.rows]
+        show_frame(pl.DataFrame(rows, infer_schema_length=None), as_json=False, title=target_in_words(found))
+    one = found.decision
+    put(one.sentence)
+    winner = found.row(found.winner)
+    if found.hindsight_gpu_hours is not None and winner is not None and winner.gpu_hours is not None:
+        ratio = winner.gpu_hours / max(found.hindsight_gpu_hours, 1e-9)
+        put(
+            f"In hindsight {found.hindsight_gpu_hours:,.0f} GPU-hours a week would do: {ratio:.2f} times as many."
+        )
+    for number, text in enumerate(one.monday, start=1):
+        put(f"  {number}  {text}")
+    for text in one.how_sure:
+        put(text)
+    if quiet:
+        return
+    for missing in one.missing:
+        say(f"missing: {missing.what}: {missing.command}")
+    if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
+        say(
+            f"tuned from {found.tuned_from[:10]}, judged from {found.judged_from[:10]} to {found.judged_to[:10]}"
+        )
 
 
 class Told:
-    """Says which policy is being tuned, once for each."""
+    """Says which way is being tuned, once for each."""
 
     def __init__(self) -> None:
         self.policy = ""
 
-    def __call__(self, policy: str, trial: Trial) -> None:
-        """Say it where the policy is another one than before."""
+    def __call__(self, policy: str, _: object) -> None:
+        """Say it where the way is another one than before."""
         if policy != self.policy:
             self.policy = policy
             say(f"tuning {policy}")
 
 
-def _row(one: Mapping[str, Any]) -> dict[str, Any]:
-    missed = [
-        row["size_class"] for row in one["by_class"] if row["wait_quantile_min"] > row["target_min"] + 1e-6
-    ]
-    held = "yes" if one["meets_target"] else f"no: {'; '.join(missed)}"
-    return {"policy": one["policy"]} | {name: one[name] for name in SHOWN} | {"holds_target": held}
+def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
+    why = one.reason or ""
+    if one.gpu_hours is not None and not one.meets_target and not why:
+        late = [row.size_class for row in one.by_class if row.late_quantile_min > row.limit_min + 1e-6]
+        why = f"later than the limit: {'; '.join(late) or 'the mean of all jobs'}"
+    return {
+        "policy": ("* " if one.policy == found.winner else "  ") + one.policy,
+        "gpu_hours": one.gpu_hours,
+        "most_gpus": one.most_gpus,
+        "added_minutes": one.added_minutes,
+        "jobs_later": one.later_share,
+        "days_held": one.hold_rate,
+        "holds": "yes" if one.meets_target else f"no: {why}",
+    }

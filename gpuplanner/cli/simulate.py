@@ -164,12 +164,12 @@ def _simulate_scenario(
     quiet: bool,
 ) -> None:
     """Compare the policies of a scenario at equal service, as ``compare`` does with no options."""
-    from gpuplanner.cli.compare import Told, show_promise
-    from gpuplanner.study.equal_service.promise import promise_of
+    from gpuplanner.cli.compare import Told, show_comparison
+    from gpuplanner.study.decision.record import compared
 
     asked = load_scenario(name, assignments, board=board, seed=seed)
-    found = promise_of(asked, None if quiet else Told())
+    found = compared(asked, None if quiet else Told())
     if as_json:
-        show(found, as_json=True)
+        show(found.to_dict(), as_json=True)
     else:
-        show_promise(found, asked.path, quiet=quiet)
+        show_comparison(found, quiet=quiet)

@@ -45,7 +45,7 @@ def load_scenario(text: str, assignments: list[str] | None = None, **overrides: 
     return replace(scenario.with_text(assignments or []), **given)
 
 
-DEMO = "static_whole,whole_on_off,static_mig,autoscaled_pools"
+DEMO = "static_whole,static_mig"
 """Policies of the demo: a small frontier, within two minutes."""
 
 
@@ -96,11 +96,11 @@ def plan(
     latency_share: LatencyShare = None,
 ) -> None:
     """Plan MIG layouts over time, with a proven bound; with --services, size services for the fewest GPUs."""
-    from gpuplanner.cli.compare import show_promise
+    from gpuplanner.cli.compare import show_comparison
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, certified, plan_to_json
-    from gpuplanner.study.equal_service.promise import promise
+    from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.path_plans import path_plans
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
@@ -153,13 +153,13 @@ def plan(
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
         if compared:
-            say("comparing policies at equal service ...")
-    kept = promise(asked) if compared else None
+            say("comparing ways to run the fleet at the same service ...")
+    kept = compared_ways(asked) if compared else None
     if as_json:
         beside = {} if weighed is None else {"paths": weighed.to_dict()}
-        show(figures | beside | {"promise": kept and dict(kept)}, as_json=True)
+        show(figures | beside | {"comparison": None if kept is None else kept.to_dict()}, as_json=True)
     elif kept is not None:
-        show_promise(kept, asked.path, quiet=quiet)
+        show_comparison(kept, quiet=quiet)
     raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
 
 
@@ -185,10 +185,6 @@ def report(
         Path | None,
         typer.Option(help="Parquet of past forecasts: the page says how they did, and this one is added."),
     ] = None,
-    growth: Annotated[
-        bool,
-        typer.Option("--growth", help="Also: GPUs that hold the target as arrivals grow, and weeks ahead."),
-    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -205,7 +201,7 @@ def report(
     )
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
-    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger, growth=growth)
+    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)
 
 
 @app.command()
@@ -256,7 +252,6 @@ def _report(
     quiet: bool,
     inputs: Sequence[str] = (),
     ledger: Path | None = None,
-    growth: bool = False,
 ) -> None:
     from gpuplanner.report.render import write_report
 
@@ -264,7 +259,7 @@ def _report(
         say(
             f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
         )
-    study = write_report(asked, out, inputs=inputs, ledger=ledger, growth=growth)
+    study = write_report(asked, out, inputs=inputs, ledger=ledger)
     if as_json:
         put(study.to_json())
     else:

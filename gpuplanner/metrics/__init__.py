@@ -6,10 +6,10 @@ from gpuplanner.metrics.borrowing import NOBODY, borrowing
 from gpuplanner.metrics.claims import Claims, claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
 from gpuplanner.metrics.fragments import fragmentation, fragmentation_totals
-from gpuplanner.metrics.instances import instance_fragmentation, instance_totals
 from gpuplanner.metrics.intervals import (
-    Comparison,
     Interval,
+    PairedChange,
+    holm,
     mean_interval,
     paired,
     paired_p_value,
@@ -17,8 +17,6 @@ from gpuplanner.metrics.intervals import (
 )
 from gpuplanner.metrics.jobs import distribution, job_measures
 from gpuplanner.metrics.measure import by_tenant, measure
-from gpuplanner.metrics.power import hours_by_condition, resident_gpu_hours
-from gpuplanner.metrics.ranking import POLICY_MEASURES, Measure, holm, rank_policies
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,
@@ -30,11 +28,9 @@ from gpuplanner.metrics.tenants import (
 
 __all__ = [
     "NOBODY",
-    "POLICY_MEASURES",
     "Claims",
-    "Comparison",
     "Interval",
-    "Measure",
+    "PairedChange",
     "Scheduled",
     "Simulated",
     "agreement",
@@ -48,9 +44,6 @@ __all__ = [
     "fragmentation",
     "fragmentation_totals",
     "holm",
-    "hours_by_condition",
-    "instance_fragmentation",
-    "instance_totals",
     "isolated_outcomes",
     "jain_index",
     "job_measures",
@@ -58,8 +51,6 @@ __all__ = [
     "measure",
     "paired",
     "paired_p_value",
-    "rank_policies",
-    "resident_gpu_hours",
     "rho_by_tenant",
     "shares_over_time",
     "spells_of",

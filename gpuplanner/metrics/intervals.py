@@ -36,7 +36,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedChange:
     """What a policy changes against a baseline, replication by replication.
 
     Parameters
@@ -90,7 +90,7 @@ def paired(
     values: Sequence[float] | NDArray[np.float64],
     *,
     level: float = 0.95,
-) -> Comparison:
+) -> PairedChange:
     """Compare two policies that served the same jobs in every replication.
 
     The interval is that of the differences. With common random numbers it is far narrower than those of the
@@ -125,7 +125,7 @@ def paired(
         raise SchemaError(text)
     reference = float(np.mean(before))
     ratio = float(np.mean(after)) / reference if reference else None
-    return Comparison(mean_interval(after - before, level=level), ratio)
+    return PairedChange(mean_interval(after - before, level=level), ratio)
 
 
 def paired_p_value(
@@ -226,3 +226,32 @@ def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
         )
         raise SchemaError(text)
     return sample
+
+
+def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adjust p-values for how many there are, by Holm's step-down method.
+
+    Parameters
+    ----------
+    p_values : array of float, shape (n,)
+        Between 0 and 1.
+
+    Returns
+    -------
+    array of float, shape (n,)
+        In the same order, at most 1.
+
+    References
+    ----------
+    S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
+
+    Examples
+    --------
+    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    stepped = p_values[order] * np.arange(len(p_values), 0, -1)
+    adjusted = np.empty_like(p_values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return adjusted

@@ -13,22 +13,14 @@ if TYPE_CHECKING:
     from gpuplanner.plot.board import plot_board
     from gpuplanner.plot.bounds import plot_bounds
     from gpuplanner.plot.calibration import (
-        fleet_fit_text,
-        plot_fleet_fit,
+        plot_wait_causes,
         plot_wait_groups,
         plot_wait_quantiles,
+        wait_causes_text,
         wait_groups_text,
         wait_quantiles_text,
     )
-    from gpuplanner.plot.compare import (
-        frontier_text,
-        growth_text,
-        plot_frontier,
-        plot_growth,
-        plot_policies,
-        plot_savings,
-        policies_text,
-    )
+    from gpuplanner.plot.compare import frontier_text, plot_frontier, plot_policies, policies_text
     from gpuplanner.plot.costs import plot_costs
     from gpuplanner.plot.coverage import coverage_text, intake_text, plot_coverage, plot_intake
     from gpuplanner.plot.demand import (
@@ -49,12 +41,14 @@ if TYPE_CHECKING:
     from gpuplanner.plot.layout import plot_layout_calendar, plot_layout_counts
     from gpuplanner.plot.ledger import plot_ledger, plot_ledger_tenants
     from gpuplanner.plot.memory import plot_memory_stack, plot_pooled
+    from gpuplanner.plot.outlook import full_text, peaks_text, plot_full, plot_peaks
     from gpuplanner.plot.phases import plot_phases
     from gpuplanner.plot.quality import plot_quality, quality_text
     from gpuplanner.plot.render import (
         NAMES_SHARE,
         chart_spec,
         chart_to_svg,
+        charts_to_svg,
         enable_offline_renderer,
         fitted,
         picture_html,
@@ -63,7 +57,6 @@ if TYPE_CHECKING:
     )
     from gpuplanner.plot.signatures import plot_signatures
     from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
-    from gpuplanner.plot.stack import charts_to_svg
     from gpuplanner.plot.theme import (
         bucket_colours,
         described,
@@ -78,17 +71,18 @@ _HOME = {
     "bucket_colours": "theme",
     "chart_spec": "render",
     "chart_to_svg": "render",
-    "charts_to_svg": "stack",
+    "charts_to_svg": "render",
     "coverage_text": "coverage",
     "described": "theme",
     "enable_offline_renderer": "render",
     "entitlements_text": "fairness",
     "fitted": "render",
-    "fleet_fit_text": "calibration",
     "frontier_text": "compare",
-    "growth_text": "compare",
+    "full_text": "outlook",
     "intake_text": "coverage",
     "layout_colours": "theme",
+    "peaks_text": "outlook",
+    "picture_html": "render",
     "plot_backtest_scores": "demand",
     "plot_board": "board",
     "plot_borrowing": "fairness",
@@ -99,9 +93,8 @@ _HOME = {
     "plot_demand": "demand",
     "plot_entitlements": "fairness",
     "plot_fan": "demand",
-    "plot_fleet_fit": "calibration",
     "plot_frontier": "compare",
-    "plot_growth": "compare",
+    "plot_full": "outlook",
     "plot_held_activity": "held_time",
     "plot_held_states": "held_time",
     "plot_intake": "coverage",
@@ -110,25 +103,26 @@ _HOME = {
     "plot_ledger": "ledger",
     "plot_ledger_tenants": "ledger",
     "plot_memory_stack": "memory",
+    "plot_peaks": "outlook",
     "plot_phases": "phases",
     "plot_policies": "compare",
     "plot_pooled": "memory",
     "plot_quality": "quality",
     "plot_run_out": "demand",
-    "plot_savings": "compare",
     "plot_signatures": "signatures",
     "plot_speed_accuracy": "speed",
     "plot_speeds": "speed",
     "plot_tenant_shares": "fairness",
+    "plot_wait_causes": "calibration",
     "plot_wait_groups": "calibration",
     "plot_wait_quantiles": "calibration",
     "policies_text": "compare",
     "policy_colours": "theme",
     "quality_text": "quality",
-    "picture_html": "render",
     "spec_to_svg": "render",
     "svg_address": "render",
     "tenant_colours": "theme",
+    "wait_causes_text": "calibration",
     "wait_groups_text": "calibration",
     "wait_quantiles_text": "calibration",
 }
@@ -145,11 +139,11 @@ __all__ = [
     "enable_offline_renderer",
     "entitlements_text",
     "fitted",
-    "fleet_fit_text",
     "frontier_text",
-    "growth_text",
+    "full_text",
     "intake_text",
     "layout_colours",
+    "peaks_text",
     "picture_html",
     "plot_backtest_scores",
     "plot_board",
@@ -161,9 +155,8 @@ __all__ = [
     "plot_demand",
     "plot_entitlements",
     "plot_fan",
-    "plot_fleet_fit",
     "plot_frontier",
-    "plot_growth",
+    "plot_full",
     "plot_held_activity",
     "plot_held_states",
     "plot_intake",
@@ -172,16 +165,17 @@ __all__ = [
     "plot_ledger",
     "plot_ledger_tenants",
     "plot_memory_stack",
+    "plot_peaks",
     "plot_phases",
     "plot_policies",
     "plot_pooled",
     "plot_quality",
     "plot_run_out",
-    "plot_savings",
     "plot_signatures",
     "plot_speed_accuracy",
     "plot_speeds",
     "plot_tenant_shares",
+    "plot_wait_causes",
     "plot_wait_groups",
     "plot_wait_quantiles",
     "policies_text",
@@ -190,6 +184,7 @@ __all__ = [
     "spec_to_svg",
     "svg_address",
     "tenant_colours",
+    "wait_causes_text",
     "wait_groups_text",
     "wait_quantiles_text",
 ]

@@ -1,4 +1,4 @@
-"""Simulated beside observed waits, and the fleets that would explain them."""
+"""Simulated beside observed waits, and what the waits are made of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gpuplanner.plot import prepare, theme
 
 OBSERVED, SIMULATED = "observed", "simulated"
 _TICKS_MIN = (0, 1, 10, 60, 360, 1440, 10080)
-_SHAPES = ("circle", "square", "triangle-up", "diamond")
 _SECONDS = ("observed_s", "simulated_s")
 
 
@@ -168,13 +167,13 @@ def wait_groups_text(groups: pl.DataFrame, by: str) -> str:
     )
 
 
-def plot_fleet_fit(candidates: pl.DataFrame) -> ChartType:
-    """How far off waits typically are by the fleet assumed, a line for each queue; the ring is the one used.
+def plot_wait_causes(causes: pl.DataFrame) -> ChartType:
+    """What waits are made of: the share of all waiting by its cause.
 
     Parameters
     ----------
-    candidates : polars.DataFrame
-        ``gpus, queue, order, typical_factor, simulated_mean_s, used``, as the calibration makes it.
+    causes : polars.DataFrame
+        ``cause, share, hours, jobs``, as the calibration makes it.
 
     Raises
     ------
@@ -183,66 +182,46 @@ def plot_fleet_fit(candidates: pl.DataFrame) -> ChartType:
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"gpus": [8, 9], "queue": "easy", "order": "fifo", "typical_factor": [1.5, 1.2],
-    ...     "simulated_mean_s": [60.0, 30.0], "used": [True, False]})
-    >>> plot_fleet_fit(frame).to_dict()["title"]
-    'How far off simulated waits typically are, by fleet'
+    >>> frame = pl.DataFrame({"cause": ["too few free"], "share": [1.0], "hours": [9.0], "jobs": [3]})
+    >>> plot_wait_causes(frame).to_dict()["title"]
+    'What the waits are made of'
     """
-    columns = ["gpus", "queue", "order", "typical_factor", "simulated_mean_s", "used"]
-    prepare.require(candidates, columns, where="plot_fleet_fit")
-    title = "How far off simulated waits typically are, by fleet"
-    if candidates.is_empty():
-        return theme.saying("No fleet was tried.", title=title)
-    rows = candidates.select(
-        *columns[:-2], rules=pl.format("{}, {}", "order", "queue"), minutes=pl.col("simulated_mean_s") / 60,
-        used="used",
-    ).sort("rules", "gpus")  # fmt: skip
-    names = rows["rules"].unique().sort().to_list()
-    colours = dict(zip(names, theme.PALETTE, strict=False))
-    shapes = alt.Scale(domain=names, range=[_SHAPES[rank % len(_SHAPES)] for rank in range(len(names))])
-    scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("gpus:Q", title="GPUs assumed, logarithmic", scale=scale, axis=alt.Axis(format=",d"))
-    y = alt.Y(
-        "typical_factor:Q",
-        title="typical factor, 1 is perfect",
-        scale=alt.Scale(type="log", nice=True),
-        axis=alt.Axis(tickCount=5, format="~g"),
+    prepare.require(causes, ["cause", "share", "hours", "jobs"], where="plot_wait_causes")
+    title = "What the waits are made of"
+    if causes.is_empty():
+        return theme.saying("No wait was compared.", title=title)
+    rows = causes.select("cause", "share", "hours", "jobs")
+    order = rows["cause"].to_list()
+    base = alt.Chart(prepare.to_data(rows, where="plot_wait_causes"))
+    y = alt.Y("cause:N", title=None, sort=order)
+    x = alt.X(
+        "share:Q", title="share of all waiting", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%")
     )
-    colour = alt.Color("rules:N", title=None, scale=theme.scale(colours, names))
-    base = alt.Chart(prepare.to_data(rows, where="plot_fleet_fit"))
-    hover = [
-        alt.Tooltip("rules:N", title="order, queue"),
-        alt.Tooltip("gpus:Q", title="GPUs", format=",d"),
-        alt.Tooltip("typical_factor:Q", title="typical factor", format=",.2f"),
-        alt.Tooltip("minutes:Q", title="mean wait simulated [min]", format=",.1f"),
-    ]
-    ring = base.transform_filter("datum.used").mark_point(size=260, color=theme.INK, strokeWidth=2)
     chart = alt.layer(
-        base.mark_line(size=1.5).encode(x=x, y=y, color=colour),
-        base.mark_point(filled=True, size=70, opacity=1).encode(
-            x=x, y=y, color=colour, shape=alt.Shape("rules:N", title=None, scale=shapes), tooltip=hover
+        base.mark_bar(color=theme.PALETTE[0]).encode(
+            x=x,
+            y=y,
+            tooltip=[
+                alt.Tooltip("cause:N", title="cause"),
+                alt.Tooltip("share:Q", title="share of all waiting", format=".1%"),
+                alt.Tooltip("hours:Q", title="hours of waiting", format=",.0f"),
+                alt.Tooltip("jobs:Q", title="jobs kept over the limit", format=",d"),
+            ],
         ),
-        ring.encode(x=x, y=y),
-    ).properties(width="container", height=260)
-    return theme.finish(chart, title=title, legend=110)
+        base.mark_text(align="left", dx=4).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%")),
+    ).properties(width="container", height=theme.BAND_HEIGHT * len(order))
+    return theme.finish(chart, title=title, names=prepare.label_width(order), room=30)
 
 
-def fleet_fit_text(candidates: pl.DataFrame) -> str:
-    """Text alternative of :func:`plot_fleet_fit`: the fleet and queue used, and the ones that explain most.
+def wait_causes_text(causes: pl.DataFrame) -> str:
+    """Text alternative of :func:`plot_wait_causes`: the causes, the largest first.
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"gpus": [8, 9], "queue": "easy", "order": "fifo", "typical_factor": [1.5, 1.25],
-    ...     "used": [True, False]})
-    >>> fleet_fit_text(frame)
-    'Used: 8 GPUs, fifo, easy, typically off by a factor of 1.50. Closest: 9 GPUs, fifo, easy, 1.25.'
+    >>> frame = pl.DataFrame({"cause": ["latency", "too few free"], "share": [0.1, 0.9]})
+    >>> wait_causes_text(frame)
+    'Of all waiting 90% is: too few free; 10%: latency.'
     """
-    used = candidates.filter("used").row(0, named=True)
-    best = candidates.sort("typical_factor", "used", descending=[False, True], maintain_order=True).row(
-        0, named=True
-    )
-    named = [f"{row['gpus']:,} GPUs, {row['order']}, {row['queue']}" for row in (used, best)]
-    return (
-        f"Used: {named[0]}, typically off by a factor of {used['typical_factor']:.2f}. "
-        f"Closest: {named[1]}, {best['typical_factor']:.2f}."
-    )
+    rows = causes.filter(pl.col("share") >= 0.005).sort("share", descending=True, maintain_order=True)
+    said = [f"{share:.0%}: {cause}" for cause, share in rows.select("cause", "share").iter_rows()]
+    return f"Of all waiting {'; '.join(said)}.".replace("%: ", "% is: ", 1) if said else "Nobody waited."

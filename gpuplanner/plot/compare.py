@@ -1,8 +1,9 @@
-"""Policies side by side, what each costs at each wait, and what each step saves."""
+"""Ways to run a fleet side by side, and what each costs at the minutes that it adds."""
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Mapping
 
 import altair as alt
 import polars as pl
@@ -13,9 +14,14 @@ from gpuplanner.plot import prepare, theme
 _TWO_LINES = 32
 """Pixels of a row whose name may take two lines."""
 _SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
-_FRONTIER_HEIGHT = 340
-_TICKS = (0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 500)
-_KINDS = {"setting": "circle", "tuned": "diamond", "today": "square", "pinned": "triangle-up"}
+LONGEST_MIN = 60.0
+"""Right end of the axis: what adds more is named in the table alone."""
+_HEIGHT = 340
+_GAP = 31
+"""Least distance of two labels [px]; nearer ones are moved apart, with a line to their mark."""
+_WORDS = 205
+"""Most pixels of a label: right of the limit there is so much on a telephone as well."""
+_COLUMNS = ["policy", "gpu_hours", "added_minutes", "kind"]
 
 
 def plot_policies(frame: pl.DataFrame) -> ChartType:
@@ -67,7 +73,9 @@ def plot_policies(frame: pl.DataFrame) -> ChartType:
             x=x, y=y, color=colour, shape=alt.Shape("policy:N", scale=shapes, legend=None), tooltip=hover
         )
         heading = alt.TitleParams(metric, fontSize=13, offset=6)
-        return alt.layer(line, mark).properties(height=height, title=heading)
+        # A line without ends has no extent, and Vega warns of it.
+        ranged = rows.filter(pl.col("metric") == metric, pl.col("low").is_not_null()).height > 0
+        return alt.layer(*([line] if ranged else []), mark).properties(height=height, title=heading)
 
     metrics = rows.select("metric", "unit").unique(maintain_order=True)
     chart = alt.concat(*[panel(metric, unit) for metric, unit in metrics.iter_rows()], columns=2)
@@ -80,17 +88,28 @@ def plot_policies(frame: pl.DataFrame) -> ChartType:
     )
 
 
-def plot_frontier(frame: pl.DataFrame) -> ChartType:
-    """GPU-hours a week against wait: settings of a policy joined by a line, tuned ones and today's fleet marked.
+def plot_frontier(
+    frame: pl.DataFrame,
+    *,
+    limit: float = 10.0,
+    best: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> ChartType:
+    """GPU-hours a week against the minutes that a way adds: every way by its name beside its mark.
 
-    Left of the dashed line every class of jobs waits no longer than it may.
+    Left of the dashed line every class of jobs starts within the limit. GPU-hours do not begin at zero.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``policy, gpu_hours, wait_over_target, kind``, the kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
-        ``"pinned"`` for those of another comparison, drawn as outlines. Policies stand in the order of their first
-        rows, today's fleet first.
+        ``policy, gpu_hours, added_minutes, kind``, the kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
+        ``"pinned"`` for those of another comparison, drawn as outlines. Today's fleet stands first.
+    limit : float
+        Minutes that may be added.
+    best : str, optional
+        The recommended way: the only one in colour.
+    names : mapping, optional
+        Names of ways in words, by policy.
 
     Raises
     ------
@@ -99,192 +118,110 @@ def plot_frontier(frame: pl.DataFrame) -> ChartType:
 
     Examples
     --------
-    >>> points = pl.DataFrame({"policy": ["today", "reactive"], "gpu_hours": [10752.0, 4000.0],
-    ...     "wait_over_target": [1.0, 0.5], "kind": ["today", "tuned"]})
-    >>> plot_frontier(points).to_dict()["title"]
-    'GPU-hours a week against wait'
+    >>> points = pl.DataFrame({"policy": ["today", "pools"], "gpu_hours": [10752.0, 4000.0],
+    ...     "added_minutes": [0.0, 4.0], "kind": ["today", "tuned"]})
+    >>> plot_frontier(points, best="pools").to_dict()["title"]
+    'GPU-hours a week against added minutes'
     """
-    prepare.require(frame, ["policy", "gpu_hours", "wait_over_target", "kind"], where="plot_frontier")
-    title = "GPU-hours a week against wait"
-    if frame.is_empty():
-        return theme.saying("No policy was simulated.", title=title)
-    policies = frame["policy"].unique(maintain_order=True).to_list()
-    data = prepare.to_data(frame.sort("wait_over_target", maintain_order=True), where="plot_frontier")
+    prepare.require(frame, _COLUMNS, where="plot_frontier")
+    title = "GPU-hours a week against added minutes"
+    shown = frame.filter(
+        pl.col("added_minutes").is_between(0.0, LONGEST_MIN), pl.col("gpu_hours").is_not_null()
+    )
+    if shown.is_empty():
+        return theme.saying("No way to run the fleet was played.", title=title)
+    low, high = _ends(shown["gpu_hours"])
+    words = names or {}
+    rows = shown.select(
+        *_COLUMNS,
+        name=pl.col("policy").replace(words),
+        look=pl.when(pl.col("policy") == (best or "")).then(pl.lit("best"))
+        .when(pl.col("kind") == "today").then(pl.lit("today")).otherwise(pl.lit("other")),
+    )  # fmt: skip
+    # What matters most is drawn last, on top of the others.
+    order = {"other": 0, "today": 1, "best": 2}
+    marks = rows.filter(pl.col("kind").is_in(["today", "tuned", "pinned"])).sort(
+        pl.col("look").replace_strict(order, return_dtype=pl.Int64), maintain_order=True
+    )
+    labels = _labels(marks.filter(pl.col("kind") != "pinned"), limit, low, high)
     x = alt.X(
-        "wait_over_target:Q",
-        title="wait of the class that is worst off, over its target",
-        scale=alt.Scale(type="symlog", constant=0.2, domainMin=0, nice=False),
-        axis=alt.Axis(values=list(_TICKS), format=",.3~g"),
+        "added_minutes:Q",
+        title="minutes of added delay",
+        scale=alt.Scale(domain=[0, LONGEST_MIN], nice=False, clamp=True),
+        axis=alt.Axis(values=[0, 10, 20, 30, 40, 50, 60]),
     )
-    y = alt.Y("gpu_hours:Q", title="GPUs on [GPU h a week]", scale=alt.Scale(domainMin=0))
-    colour = alt.Color(
-        "policy:N", title=None, scale=theme.scale(theme.policy_colours(policies), policies), sort=policies
+    y = alt.Y(
+        "gpu_hours:Q",
+        title="GPUs on [GPU h a week]",
+        scale=alt.Scale(domain=[low, high], nice=False, zero=False),
     )
+    looks = {"today": theme.INK, "best": theme.PALETTE[0], "other": theme.QUIET}
+    colour = alt.Color("look:N", scale=theme.scale(looks, list(looks)), legend=None)
     hover = [
-        alt.Tooltip("policy:N", title="policy"),
+        alt.Tooltip("name:N", title="way"),
         alt.Tooltip("kind:N", title="setting"),
         alt.Tooltip("gpu_hours:Q", title="GPU h a week", format=",.0f"),
-        alt.Tooltip("wait_over_target:Q", title="wait over target", format=",.2f"),
+        alt.Tooltip("added_minutes:Q", title="minutes added", format=",.1f"),
     ]
-    shapes = {kind: shape for kind, shape in _KINDS.items() if kind in frame["kind"]}
-    shape = alt.Shape(
-        "kind:N",
-        title=None,
-        scale=alt.Scale(domain=list(shapes), range=list(shapes.values())),
-        legend=alt.Legend(orient="bottom"),
+    zone = alt.Chart(prepare.to_data(pl.DataFrame({"from": [0.0], "to": [limit]}), where="plot_frontier"))
+    lines = alt.Chart(
+        prepare.to_data(rows.filter(pl.col("kind") != "pinned").sort("added_minutes"), where="plot_frontier")
     )
-    size = alt.condition("datum.kind == 'setting'", alt.value(35), alt.value(150))
-    mark = {"x": x, "y": y, "color": colour, "shape": shape, "size": size, "tooltip": hover}
-    base = alt.Chart(data)
-    own, pinned = (base.transform_filter(f"datum.kind {side} 'pinned'") for side in ("!=", "=="))
+    points = alt.Chart(prepare.to_data(marks, where="plot_frontier"))
+    said = alt.Chart(prepare.to_data(labels, where="plot_frontier"))
+    there = set(marks["kind"])
+    fixed = {"x": x, "y": y, "color": colour, "tooltip": hover}
+    label_at = {"x": alt.X("label_x:Q"), "y": alt.Y("label_y:Q")}
     parts: list[ChartType] = [
-        own.mark_line(size=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="wait_over_target:Q"),
-        # A layer without rows has no extent, and Vega warns of it.
-        *([pinned.mark_point(filled=False, opacity=1).encode(**mark)] if "pinned" in shapes else []),
-        own.mark_point(filled=True, opacity=1).encode(**mark),
-    ]
-    limit = alt.Chart(prepare.to_data(pl.DataFrame({"wait_over_target": [1.0]}), where="plot_frontier"))
-    parts.append(limit.mark_rule(strokeDash=[4, 4], color=theme.MUTED).encode(x="wait_over_target:Q"))
-    chart = alt.layer(*parts).properties(width="container", height=_FRONTIER_HEIGHT)
-    return theme.finish(chart, title=title, finding=frontier_text(frame), legend=150)
+        zone.mark_rect(color=theme.ZONE).encode(x="from:Q", x2="to:Q"),
+        zone.mark_rule(strokeDash=[5, 3], color=theme.INK).encode(x="to:Q"),
+        zone.transform_calculate(word=f"'your limit: {limit:g} min'")
+        .mark_text(align="left", dx=6, dy=10, fontWeight=600, baseline="top")
+        .encode(x="to:Q", y=alt.value(-6), text="word:N"),
+        lines.mark_line(size=1.2, opacity=0.7).encode(
+            x=x, y=y, color=colour, detail="policy:N", order="added_minutes:Q"
+        ),
+        lines.mark_point(filled=True, size=14, opacity=0.8).encode(**fixed),
+        said.mark_rule(color=theme.GREY, size=1).encode(
+            **label_at, x2="added_minutes:Q", y2="gpu_hours:Q"
+        ),
+        *(
+            [points.transform_filter("datum.kind == 'pinned'").mark_point(filled=False, size=110).encode(
+                **fixed, shape=alt.value("triangle-up"))]
+            if "pinned" in there else []
+        ),
+        points.transform_filter("datum.kind != 'pinned'").mark_point(filled=True, size=130, opacity=1).encode(**fixed),
+        said.mark_text(align="left", dx=5, dy=-6, lineBreak="\n", limit=_WORDS).encode(
+            **label_at, text="label:N", color=alt.Color("look:N", scale=theme.scale(_TEXT, list(_TEXT)), legend=None)
+        ),
+    ]  # fmt: skip
+    chart: ChartType = alt.layer(*parts).resolve_scale(color="independent")
+    chart = chart.properties(width="container", height=_HEIGHT)
+    return theme.finish(chart, title=title, finding=frontier_text(frame, names=names))
 
 
-def frontier_text(frame: pl.DataFrame) -> str:
-    """Say what today's fleet and the tuned policies cost, dearest first.
+_TEXT = {"today": theme.INK, "best": theme.ACCENT, "other": theme.MUTED}
+
+
+def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
+    """Say what today's fleet and the tuned ways cost, dearest first.
 
     Examples
     --------
-    >>> points = pl.DataFrame({"policy": ["today", "reactive"], "gpu_hours": [10752.0, 4000.0],
-    ...     "wait_over_target": [1.0, 0.5], "kind": ["today", "tuned"]})
-    >>> frontier_text(points)
-    'today: 10,752 GPU-hours a week; reactive: 4,000.'
+    >>> points = pl.DataFrame({"policy": ["today", "pools"], "gpu_hours": [10752.0, 4000.0],
+    ...     "added_minutes": [0.0, 4.2], "kind": ["today", "tuned"]})
+    >>> frontier_text(points, names={"today": "as today"})
+    'as today: 10,752 GPU-hours a week; pools: 4,000, 4 minutes later.'
     """
-    ends = frame.filter(pl.col("kind").is_in(["today", "tuned"])).sort(
+    ends = frame.filter(pl.col("kind").is_in(["today", "tuned"]), pl.col("gpu_hours").is_not_null()).sort(
         "gpu_hours", descending=True, maintain_order=True
     )
-    said = [f"{policy}: {hours:,.0f}" for policy, hours in ends.select("policy", "gpu_hours").iter_rows()]
-    return "; ".join([f"{said[0]} GPU-hours a week", *said[1:]]) + "." if said else "Nothing was tuned."
-
-
-def plot_growth(frame: pl.DataFrame) -> ChartType:
-    """GPUs that hold the target against growth of arrivals: a band from the easiest to the hardest week drawn.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``policy, factor, gpus_low, gpus, gpus_high, installed``; GPUs may be null where none of the fleets tried is
-        enough. Above the dashed line more GPUs are needed than are installed.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-
-    Examples
-    --------
-    >>> rows = pl.DataFrame({"policy": "today", "factor": [1.0, 2.0], "gpus_low": [56, 112], "gpus": [64, 120],
-    ...     "gpus_high": [72, 128], "installed": 64})
-    >>> plot_growth(rows).to_dict()["title"]
-    'GPUs that hold the target as arrivals grow'
-    """
-    prepare.require(
-        frame, ["policy", "factor", "gpus_low", "gpus", "gpus_high", "installed"], where="plot_growth"
-    )
-    title = "GPUs that hold the target as arrivals grow"
-    if frame.is_empty():
-        return theme.saying("No growth was played.", title=title)
-    policies = frame["policy"].unique(maintain_order=True).to_list()
-    base = alt.Chart(prepare.to_data(frame, where="plot_growth"))
-    x = alt.X("factor:Q", title="arrivals over today's", scale=alt.Scale(zero=False))
-    colour = alt.Color(
-        "policy:N", title=None, scale=theme.scale(theme.policy_colours(policies), policies), sort=policies
-    )
-    hover = [
-        alt.Tooltip("policy:N", title="policy"),
-        alt.Tooltip("factor:Q", title="arrivals over today's", format=".2f"),
-        *(alt.Tooltip(f"{name}:Q", title=name, format=",.0f") for name in ("gpus_low", "gpus", "gpus_high")),
-    ]
-    band = base.mark_area(opacity=0.2).encode(
-        x=x, y=alt.Y("gpus_low:Q", title="GPUs"), y2="gpus_high:Q", color=colour
-    )
-    line = base.mark_line(point=True).encode(x=x, y=alt.Y("gpus:Q"), color=colour, tooltip=hover)
-    installed = base.mark_rule(strokeDash=[4, 4], color=theme.MUTED).encode(y="min(installed):Q")
-    chart = alt.layer(band, line, installed).properties(width="container", height=_FRONTIER_HEIGHT)
-    return theme.finish(chart, title=title, finding=growth_text(frame), legend=150)
-
-
-def growth_text(frame: pl.DataFrame) -> str:
-    """Say what each policy needs at the least and at the most growth.
-
-    Examples
-    --------
-    >>> rows = pl.DataFrame({"policy": "today", "factor": [1.0, 2.0], "gpus": [64, None]})
-    >>> growth_text(rows)
-    'today: 64 GPUs at 1 times the arrivals, more than were tried at 2.'
-    """
-    said = []
-    for (policy,), mine in frame.group_by("policy", maintain_order=True):
-        ends = mine.sort("factor").select("factor", "gpus").rows()
-        known = [f"{gpus:,.0f} GPUs" if gpus is not None else "more than were tried" for _, gpus in ends]
-        said.append(
-            f"{policy}: {known[0]} at {ends[0][0]:g} times the arrivals, {known[-1]} at {ends[-1][0]:g}"
-        )
-    return "; ".join(said) + "." if said else "No growth was played."
-
-
-def plot_savings(frame: pl.DataFrame) -> ChartType:
-    """GPU-hours needed, step by step from the baseline to the plan, as a waterfall.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``step, gpu_hours, low, high`` in the order of the steps. The first row is the baseline; each further
-        row has the GPU-hours that are needed with this step and all before it, and their interval (may be
-        null). The bar of a step reaches from the level before it to its own; the last bar is the plan.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-
-    Examples
-    --------
-    >>> steps = pl.DataFrame({"step": ["as installed", "cutting GPUs"], "gpu_hours": [100.0, 60.0],
-    ...     "low": [None, 55.0], "high": [None, 66.0]})
-    >>> plot_savings(steps).to_dict()["title"]
-    'GPU-hours needed, from the baseline to the plan'
-    """
-    prepare.require(frame, ["step", "gpu_hours", "low", "high"], where="plot_savings")
-    title = "GPU-hours needed, from the baseline to the plan"
-    if frame.is_empty():
-        return theme.saying("No step was measured.", title=title)
-    rows = _waterfall(frame)
-    order = rows["name"].to_list()
-    kinds = {"needed": theme.MUTED, "saved": theme.PALETTE[2], "added": theme.PALETTE[5]}
-    shown = [kind for kind in kinds if kind in rows["kind"]]
-    named = prepare.wrapped(order)
-    y = alt.Y("name:N", title=None, sort=order, axis=named.axis)
-    data = alt.Chart(prepare.to_data(rows, where="plot_savings"))
-    hover = [
-        alt.Tooltip("name:N", title="step"),
-        alt.Tooltip("after:Q", title="GPU-hours needed", format=",.0f"),
-        alt.Tooltip("low:Q", title="low", format=",.0f"),
-        alt.Tooltip("high:Q", title="high", format=",.0f"),
-        alt.Tooltip("label:N", title="change"),
-    ]
-    bars = data.mark_bar().encode(
-        x=alt.X("before:Q", title="GPU-hours"),
-        x2="after:Q",
-        y=y,
-        color=alt.Color("kind:N", title=None, scale=theme.scale(kinds, shown)),
-        tooltip=hover,
-    )
-    whiskers = data.transform_filter("isValid(datum.low)").mark_rule(color=theme.INK, size=1.5)
-    labels = data.mark_text(align="left", dx=6).encode(x=alt.X("edge:Q"), y=y, text="label:N")
-    chart = alt.layer(bars, whiskers.encode(x=alt.X("low:Q"), x2="high:Q", y=y), labels)
-    chart = chart.properties(width="container", height=_TWO_LINES * len(order))
-    finding = "; ".join(f"{name}: {label}" for name, label in rows.select("name", "label").iter_rows()) + "."
-    return theme.finish(chart, title=title, finding=finding, legend=110, names=named.pixels, room=48)
+    said: list[str] = []
+    for policy, hours, added in ends.select("policy", "gpu_hours", "added_minutes").iter_rows():
+        later = f", {added:,.0f} minutes later" if added is not None and added >= 0.5 else ""
+        unit = "" if said else " GPU-hours a week"
+        said.append(f"{(names or {}).get(policy, policy)}: {hours:,.0f}{unit}{later}")
+    return "; ".join(said) + "." if said else "Nothing was tuned."
 
 
 def policies_text(frame: pl.DataFrame) -> str:
@@ -310,20 +247,37 @@ def _figure(mean: float) -> str:
     return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:,.4g}"
 
 
-def _waterfall(frame: pl.DataFrame) -> pl.DataFrame:
-    """Bars from ``before`` to ``after`` with a label each; the baseline and the plan begin at zero."""
-    steps = frame.select("step", pl.col("gpu_hours", "low", "high").cast(pl.Float64)).rows()
-    (first, baseline, *ends), *moves = steps
-    bars = [(first, 0.0, baseline, *ends, "needed", f"{baseline:,.0f}")]
-    for (_, before, *_), (name, after, low, high) in itertools.pairwise(steps):
-        kind = "added" if after > before else "saved"
-        change = "±0" if round(after - before) == 0 else f"{after - before:+,.0f}".replace("-", "−")
-        bars.append((name, before, after, low, high, kind, change))
-    if moves:
-        _, last, low, high = steps[-1]
-        share = f" ({last / baseline - 1:+.0%})".replace("-", "−") if baseline else ""
-        bars.append(("plan", 0.0, last, low, high, "needed", f"{last:,.0f}{share}"))
-    names = ["name", "before", "after", "low", "high", "kind", "label"]
-    numbers = dict.fromkeys(names[1:5], pl.Float64)
-    rows = pl.DataFrame(bars, schema=names, schema_overrides=numbers, orient="row")
-    return rows.with_columns(edge=pl.max_horizontal("before", "after", "high"))
+def _ends(hours: pl.Series) -> tuple[float, float]:
+    """Round ends of the axis, with room above for the words at the top."""
+    least, most = float(hours.min()), float(hours.max())  # type: ignore[arg-type]
+    room = max(most - least, 0.1 * most, 1.0)
+    step = 10.0 ** math.floor(math.log10(room))
+    step = step / 2 if room / step < 3 else step
+    return max(math.floor((least - 0.08 * room) / step) * step, 0.0), math.ceil(
+        (most + 0.12 * room) / step
+    ) * step
+
+
+def _labels(marks: pl.DataFrame, limit: float, low: float, high: float) -> pl.DataFrame:
+    """One label a way, right of the limit, moved apart where two would touch."""
+    rows = marks.sort("gpu_hours", descending=True, maintain_order=True)
+    per_pixel = (high - low) / _HEIGHT
+    places: list[float] = []
+    top = 1.2 * _GAP  # the words at the limit stand above
+    for hours in rows["gpu_hours"]:
+        wanted = max((high - hours) / per_pixel, top)
+        places.append(max(wanted, places[-1] + _GAP) if places else wanted)
+    for at in range(len(places) - 1, -1, -1):
+        most = _HEIGHT - 8 if at == len(places) - 1 else places[at + 1] - _GAP
+        places[at] = min(places[at], most)
+    added = rows["added_minutes"].to_list()
+    right = [min(max(minutes, limit) + 1.2, 0.6 * LONGEST_MIN) for minutes in added]
+    text = [
+        f"{name}\n{hours:,.0f}" + (f", {minutes:,.0f} min later" if minutes >= 0.5 else "")
+        for name, hours, minutes in zip(rows["name"], rows["gpu_hours"], added, strict=True)
+    ]
+    return rows.with_columns(
+        label=pl.Series(text, dtype=pl.String),
+        label_x=pl.Series(right, dtype=pl.Float64),
+        label_y=pl.Series([high - place * per_pixel for place in places], dtype=pl.Float64),
+    )

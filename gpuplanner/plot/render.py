@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -24,6 +25,12 @@ NAMES_SHARE = 0.36
 
 _WIDER = 0.16
 """A reader's font may be wider than the one that pictures are laid out with by this share, as DejaVu Sans is."""
+
+_SHARED = ("$schema", "config", "datasets", "padding", "usermeta", "autosize")
+_BY_PART = {
+    "scale": dict.fromkeys(("x", "y", "color", "shape"), "independent"),
+    "legend": {"color": "independent"},
+}
 
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _NOTEBOOK_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -185,3 +192,38 @@ def _drawn(spec: dict[str, Any]) -> str:
     # An empty list of addresses: data come with the specification, and nothing is fetched.
     svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
     return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
+
+
+def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str:
+    """Draw charts of one panel each under each other, with one left edge, as SVG text.
+
+    Parameters
+    ----------
+    charts : sequence of altair charts
+        Of this package; at least one.
+    width : int
+        Of the whole drawing, in pixels.
+
+    Examples
+    --------
+    >>> from gpuplanner.plot import plot_costs
+    >>> import polars as pl
+    >>> costs = plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
+    >>> charts_to_svg([costs, costs])[:4]
+    '<svg'
+    """
+    specs = [chart_spec(chart) for chart in charts]
+    facts = [spec["usermeta"] for spec in specs]
+    whole: dict[str, Any] = {name: specs[0][name] for name in ("$schema", "config", "padding")}
+    whole |= {
+        "datasets": {name: rows for spec in specs for name, rows in spec.get("datasets", {}).items()},
+        "usermeta": {
+            "legend": max(each["legend"] for each in facts),
+            "names": max(each["names"] for each in facts),
+            "panels": {"columns": 1, "minimum": 1, "margin": 48},
+        },
+        "concat": [{name: part for name, part in spec.items() if name not in _SHARED} for spec in specs],
+        "spacing": 30,
+        "resolve": _BY_PART,
+    }
+    return spec_to_svg(whole, width=width)

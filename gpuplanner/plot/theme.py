@@ -15,6 +15,12 @@ INK = "#1f2933"
 MUTED = "#52606d"
 GRID = "#e4e7eb"
 GREY = "#c4cbd2"
+QUIET = "#8a949e"
+"""Marks of what is neither recommended nor today's."""
+ACCENT, WARN = "#005a8c", "#b24a00"
+"""Words about what is recommended, and about what needs attention."""
+ZONE = "#eff7fb"
+"""Ground of what lies within a limit."""
 
 # Okabe & Ito, "Color Universal Design" (2008), without black, which is kept for totals and text; then colours
 # chosen one by one to lie farthest from all before, as seen with and without each kind of colour blindness.

@@ -16,13 +16,15 @@ def calibration_page(found: Calibration, *, title: str) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.study import load_trace
+    >>> from gpuplanner.scenario import Scenario
     >>> from gpuplanner.study.future.calibration import calibrate
-    >>> calibration_page(calibrate(load_trace("sample")), title="Waits").count("<figure>")
+    >>> calibration_page(calibrate(Scenario()), title="Waits").count("<figure>")
     5
     """
     facts = found.facts
-    fleet = f"{facts['fleet_gpus']:,} GPUs ({facts['fleet']}), queue {facts['queue']}, order {facts['order']}"
+    fleet = (
+        f"{facts['fleet_gpus']:,} GPUs on {facts['nodes']:,} nodes ({facts['fleet']}), queue {facts['queue']}"
+    )
     body = page.section(
         "Waits, simulated and observed",
         page.paragraph(f"{found.outcome}: {OUTCOMES[found.outcome]}."),
@@ -34,16 +36,17 @@ def calibration_page(found: Calibration, *, title: str) -> str:
             table=found.quantiles,
             formats=_FORMATS,
         ),
-        *(_group(found, by) for by in found.groups),
         page.figure(
-            roomy(plot.plot_fleet_fit(found.candidates)),
-            title="How far off waits typically are, by fleet",
-            alt=f"{plot.fleet_fit_text(found.candidates)} The ring is the fleet and queue used.",
-            table=found.candidates,
+            roomy(plot.plot_wait_causes(found.causes)),
+            title="What the waits are made of",
+            alt=plot.wait_causes_text(found.causes),
+            table=found.causes,
+            formats={"share": ".1%", "hours": ",.0f"},
         ),
+        *(_group(found, by) for by in found.groups),
     )
     subtitle = f"{facts['jobs_compared']:,} jobs served again by {fleet}"
-    origin = {"source": str(facts["source"]), "rules": str(facts["rules"]), "gpuplanner": __version__}
+    origin = {"source": str(facts["source"]), "base": str(facts["base"]), "gpuplanner": __version__}
     return page.render_page(body, title=title, subtitle=subtitle, provenance=origin)
 
 
@@ -53,8 +56,8 @@ def calibration_svg(found: Calibration) -> str:
     charts += [plot.plot_wait_groups(group, by) for by, group in found.groups.items()]
     words = [found.sentence, plot.wait_quantiles_text(found.quantiles)]
     words += [plot.wait_groups_text(group, by) for by, group in found.groups.items()]
-    words.append(plot.fleet_fit_text(found.candidates))
-    return told_svg([*charts, plot.plot_fleet_fit(found.candidates)], words)
+    words.append(plot.wait_causes_text(found.causes))
+    return told_svg([*charts, plot.plot_wait_causes(found.causes)], words)
 
 
 def _group(found: Calibration, by: str) -> str:

@@ -8,14 +8,10 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.demand import POOL
-from gpuplanner.errors import ScenarioError
 from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
 from gpuplanner.report import page
-from gpuplanner.report.equal_service import weeks_to_come
 from gpuplanner.report.section import Section
-from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.gpus_wanted import Wanted
-from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
 
 
 def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
@@ -106,16 +102,6 @@ def decision(
             ),
         )
     )
-
-
-def ahead(scenario: Scenario, *, growth: float | None = None) -> Section:
-    """GPUs that hold the service target 4 to 52 weeks ahead, with the fleet run as today."""
-    try:
-        found = grown_weeks_ahead(scenario, growth=growth)["weeks_ahead"]
-    except ScenarioError as error:
-        return Section(page.section("Weeks ahead", page.paragraph(f"Not simulated: {error}")))
-    few = page.paragraph("Fewer than three weeks of demand: nothing is said of weeks ahead.")
-    return Section(page.section("Weeks ahead", *(weeks_to_come(found) or (few,))))
 
 
 def _named(source: Wanted) -> str:

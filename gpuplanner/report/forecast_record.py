@@ -29,7 +29,7 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
             else "None is written down"
         )
         text = f"{waits}; a later report says what came of it."
-        return Section(page.section("Past forecasts", page.paragraph(text)))
+        return Section(page.fold("Past forecasts", page.paragraph(text)))
     mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(
         0, named=True
     )
@@ -42,4 +42,4 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     shown = record.with_columns(pl.col("cutoff").dt.strftime("%Y-%m-%d"))
     formats = dict.fromkeys(("mae", "naive_mae", "cost", "naive_cost"), ".2f") | {"coverage_90": ".0%"}
     table = tables.table(shown, caption="Forecasts of earlier reports", formats=formats, headings=HEADINGS)
-    return Section(page.section("Past forecasts", page.paragraph(text), table))
+    return Section(page.fold("Past forecasts", page.paragraph(text), table))

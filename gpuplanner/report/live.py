@@ -13,6 +13,7 @@ from gpuplanner.report.section import Section
 _CHART = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
+_FOLD = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
 _HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
 
 
@@ -60,7 +61,7 @@ def still(section: Section) -> Text:
 
 
 def parts(section: Section) -> list[Text | dict[str, object]]:
-    """Part a section at its charts, without its heading: the notebook has its own.
+    r"""Part a section at its charts, without its heading: the notebook has its own.
 
     Returns
     -------
@@ -71,9 +72,14 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
     --------
     >>> parts(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
     [Text(html='<section><p>None.</p></section>')]
+    >>> from gpuplanner.report.page import fold
+    >>> parts(Section(fold("Jobs", "<p>None.</p>", about="nothing")))
+    [Text(html='<section id="jobs" class="fold">\n<p>None.</p>\n</section>')]
     """
     found: list[Text | dict[str, object]] = []
-    html = _HEADING.sub("", section.html)
+    # A fold cannot hold what stands in several outputs.
+    html = _FOLD.sub("", section.html).replace("</details></section>", "</section>")
+    html = _HEADING.sub("", html)
     at = 0
     for match in _CHART.finditer(html):
         found += [Text(html[at : match.start()]), json.loads(match[1])]

@@ -38,6 +38,15 @@ async function draw(box) {
 let pending;
 const observer = new ResizeObserver((entries) => {
   clearTimeout(pending);
-  pending = setTimeout(() => drawn.size && document.querySelectorAll(".chart").forEach(draw), 120);
+  pending = setTimeout(() => document.querySelectorAll(".chart").forEach(draw), 120);
 });
 document.querySelectorAll(".chart").forEach((box) => { draw(box); observer.observe(box); });
+
+// A link to a folded section opens it.
+function unfold() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const folded = target && target.querySelector(":scope > details");
+  if (folded) folded.open = true;
+}
+window.addEventListener("hashchange", unfold);
+unfold();

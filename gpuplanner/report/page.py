@@ -60,6 +60,25 @@ def section(title: str, *fragments: str) -> str:
     return f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{body}\n</section>'
 
 
+def fold(title: str, *fragments: str, about: str = "") -> str:
+    """Put fragments under a heading that opens them: closed, it is one line.
+
+    Examples
+    --------
+    >>> print(fold("Time", note("All hours."), about="hour by hour"))
+    <section id="time" class="fold"><details><summary><h2>Time</h2> <span>hour by hour</span></summary>
+    <p class="note">All hours.</p>
+    </details></section>
+    """
+    anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+    said = f" <span>{escape(about)}</span>" if about else ""
+    body = "\n".join(fragments)
+    return (
+        f'<section id="{anchor}" class="fold"><details><summary><h2>{escape(title)}</h2>{said}</summary>\n{body}\n'
+        "</details></section>"
+    )
+
+
 def paragraph(text: str) -> str:
     """A paragraph of plain text.
 
@@ -168,7 +187,13 @@ def figure(
 
 
 def render_page(
-    body_html: str, *, title: str, subtitle: str, provenance: Mapping[str, str], decision: str | None = None
+    body_html: str,
+    *,
+    title: str,
+    subtitle: str,
+    provenance: Mapping[str, str],
+    decision: str | None = None,
+    badge: tuple[str, bool] | None = None,
 ) -> str:
     """Wrap fragments into one page that needs nothing else.
 
@@ -183,6 +208,8 @@ def render_page(
         Plain text.
     decision : str, optional
         What the page says to do, in one sentence: it then is the heading, and the title stands small above it.
+    badge : (str, bool), optional
+        Markup about the data that stands in the corner, and whether it is a warning; it leads to the section of data.
     provenance : mapping of str to str
         Where the numbers come from: inputs with hashes, versions, parameters, seed.
 
@@ -207,7 +234,7 @@ def render_page(
     return Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
         title=escape(title),
-        header=_header(title, subtitle, decision),
+        header=_header(title, subtitle, decision, badge, body_html),
         style=(_HERE / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
@@ -216,10 +243,17 @@ def render_page(
     )
 
 
-def _header(title: str, subtitle: str, decision: str | None) -> str:
+def _header(
+    title: str, subtitle: str, decision: str | None, badge: tuple[str, bool] | None, body: str
+) -> str:
     if decision is None:
         return f"<h1>{escape(title)}</h1>\n<p>{escape(subtitle)}</p>"
-    return f'<p class="kicker">{escape(title)} · {escape(subtitle)}</p>\n<h1>{escape(decision)}</h1>'
+    corner = ""
+    if badge is not None:
+        kind, target = "badge warns" if badge[1] else "badge", ' href="#data"' if 'id="data"' in body else ""
+        corner = f'<a class="{kind}"{target}>{badge[0]}</a>'
+    kicker = f'<p class="kicker"><span>{escape(title)} · {escape(subtitle)}</span>{corner}</p>'
+    return f"{kicker}\n<h1>{escape(decision)}</h1>"
 
 
 def _json(spec: Mapping[str, object]) -> str:

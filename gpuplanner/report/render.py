@@ -15,17 +15,17 @@ from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examp
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
-from gpuplanner.report.equal_service import if_grown
+from gpuplanner.report.figures import headline
+from gpuplanner.report.first_screen import badge, fleet_words
 from gpuplanner.report.forecast_record import forecast_record
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
-from gpuplanner.report.tearsheet.headline import one_sentence
+from gpuplanner.report.tearsheet.headline import period
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
-from gpuplanner.study.future.weeks_ahead import grown_weeks_ahead
 from gpuplanner.study.handover import export_files, notes, write_study_workbook
 
 CELL_TIMEOUT_S = 1800
@@ -46,7 +46,6 @@ def write_report(
     notebook: Path | None = None,
     inputs: Iterable[str | Path] = (),
     ledger: Path | None = None,
-    growth: bool = False,
 ) -> Study:
     """Evaluate a scenario and write its report folder in one step.
 
@@ -67,8 +66,6 @@ def write_report(
     ledger : Path, optional
         Parquet file of what reports forecast and what came (:mod:`gpuplanner.study.forecast_ledger`): the page
         says how earlier forecasts did, and this one is written down once the report stands.
-    growth : bool
-        Whether the page also says how many GPUs hold the service target as arrivals grow, and weeks ahead.
 
     Returns
     -------
@@ -87,8 +84,6 @@ def write_report(
         import_optional(name, extra=extra)
     with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
-        if growth and study.promise["today"]:
-            study = replace(study, promise={**study.promise, **grown_weeks_ahead(scenario, study.promise)})
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
         executed = folder / "report.ipynb"
@@ -99,13 +94,14 @@ def write_report(
             keep=out.with_suffix(".failed.ipynb"),
         )
         told = None if told is None else remember(told, study)
-        body = page_body(executed) + (if_grown(study.promise) if study.promise.get("growth") else "")
+        body = page_body(executed)
         body += "" if told is None else forecast_record(told).html
         page = render_page(
             body,
             title=f"GPU report: {scenario.name}",
             subtitle=_subtitle(study),
-            decision=one_sentence(study),
+            decision=headline(study.decision),
+            badge=badge(study.decision),
             provenance=notes(study),
         )
         _strip(executed)
@@ -114,7 +110,7 @@ def write_report(
         files: dict[str, str] = {}
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
-            if study.headline["board_has_mig"]:
+            if study.headline["board_has_mig"] and study.problem.nodes is not None:
                 files = export_files(study.plan, study.problem, scenario=scenario)
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)
@@ -225,17 +221,16 @@ def _strip(executed: Path) -> None:
 
 def _absolute(scenario: Scenario) -> Scenario:
     """The scenario as the kernel must see it, which runs in another folder."""
-    if scenario.data == "sample":
-        return scenario
-    return Scenario(**{**scenario.__dict__, "data": str(Path(scenario.data).resolve())})
+    data = scenario.data if scenario.data == "sample" else _resolved(scenario.data)
+    return replace(scenario, data=data, projects=scenario.projects and _resolved(scenario.projects))
+
+
+def _resolved(place: str) -> str:
+    return str(Path(place).resolve())
 
 
 def _subtitle(study: Study) -> str:
-    figures = study.headline
-    first, after = figures["observed_from"][:10], figures["observed_to"][:10]
-    installed = f"{figures['installed_gpus']:,} GPUs"
-    fleet = f"{figures['fleet_gpus']:,} × {figures['board']}" if figures["board"] else installed
-    return f"{first} to {after} (UTC) · {fleet}" + ("" if study.plan else " · without a plan")
+    return f"{period(study)} ({study.scenario.tz}) · {fleet_words(study.decision)}"
 
 
 def _keep(target: Path, keep: Path | None) -> str:

@@ -8,20 +8,17 @@ from gpuplanner.simulate.gangs.spells import GangRun
 from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
 from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
-from gpuplanner.simulate.jobs import Workload, unservable
+from gpuplanner.simulate.jobs import Workload
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.slices.ondemand import OnDemand
-from gpuplanner.simulate.slices.pools import AutoscaledPools
-from gpuplanner.simulate.slices.release import Release
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
 from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
 from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
 
 __all__ = [
-    "AutoscaledPools",
     "Calendar",
     "Checkpoints",
     "Cluster",
@@ -38,7 +35,6 @@ __all__ = [
     "OnDemand",
     "Plans",
     "Preemption",
-    "Release",
     "Rules",
     "Run",
     "Speeds",
@@ -58,5 +54,4 @@ __all__ = [
     "schedule_by",
     "simulate",
     "totals",
-    "unservable",
 ]

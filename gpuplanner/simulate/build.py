@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,6 @@ from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Drain, Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
 from gpuplanner.simulate.slices.planned_changes import planned_layouts, to_operations
-from gpuplanner.simulate.slices.pools import AutoscaledPools, first_pools, to_pools
-from gpuplanner.simulate.slices.release import NO_POWER, to_power
 from gpuplanner.simulate.slices.world import (
     CHANGE,
     EVENT,
@@ -76,9 +73,7 @@ class Terms:
         return latest_first[::-1]
 
 
-def to_terms(
-    jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools, rules: Rules
-) -> Terms:
+def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, rules: Rules) -> Terms:
     """Number the profiles and layouts of a run.
 
     Raises
@@ -89,17 +84,14 @@ def to_terms(
         If a slot wants more GPUs than there are.
     """
     board = fleet.model
-    kept: Iterable[str] = ()
     if isinstance(calendar, OnDemand):
-        kept, calendar = calendar.reserve, calendar.opening(fleet)
-    elif isinstance(calendar, AutoscaledPools):
         calendar = calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
     aliases = {
         name: name if name == WHOLE_GPU else board.profile(name).name
-        for name in (*jobs["profile"].unique(maintain_order=True), *kept)
+        for name in jobs["profile"].unique(maintain_order=True)
     }
     used = {*aliases.values(), *(name for held in contents.values() for name in held)} - {WHOLE_GPU}
     cut = sorted((board.profile(name) for name in used), key=lambda profile: profile.size_order)
@@ -135,7 +127,7 @@ def to_world(
     jobs: pl.DataFrame,
     terms: Terms,
     fleet: Fleet,
-    calendar: Calendar | OnDemand | AutoscaledPools,
+    calendar: Calendar | OnDemand,
     rules: Rules,
     until_s: float,
     speeds: Speeds | None,
@@ -156,7 +148,7 @@ def to_world(
     of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
-    slicing, power, width, parked = no_slicing(), NO_POWER, 1, np.zeros((0, 0), np.int64)
+    slicing, width, parked = no_slicing(), 1, np.zeros((0, 0), np.int64)
     if isinstance(calendar, Calendar) and calendar.parked is not None:
         counts = dict(zip(calendar.layouts, calendar.parked.T, strict=True))
         counts[WHOLE_GPU] = fleet.gpus - terms.targets.sum(axis=1) - calendar.parked.sum(axis=1)
@@ -165,10 +157,6 @@ def to_world(
     if isinstance(calendar, OnDemand):
         names = [terms.layouts[layout] for layout in gpus.layout]
         slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
-        power = to_power(calendar.release, calendar.reserve, calendar.floor, fleet, terms.profiles)
-    elif isinstance(calendar, AutoscaledPools):
-        gpus.layout = first_pools(calendar, fleet, terms.layouts)
-        power = to_pools(calendar, fleet, terms.layouts, terms.instances, terms.substitutes)
     operations, drain = table(OPERATION, 0), rules.drain or Drain()
     numbered = cut = np.zeros((0, 0), np.int64)
     if isinstance(calendar, Calendar) and rules.drain is not None:
@@ -214,7 +202,6 @@ def to_world(
         log=table(CHANGE, 16 * fleet.gpus),
         status=status,
         slicing=slicing,
-        power=power,
         operations=operations,
         numbered=numbered,
         cut=cut,

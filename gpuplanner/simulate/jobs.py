@@ -8,12 +8,11 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU, check
-from gpuplanner.simulate.build import Terms, to_terms
+from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.job_phases import in_phases
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.ondemand import OnDemand
-from gpuplanner.simulate.slices.pools import AutoscaledPools, pools_of
 from gpuplanner.simulate.slices.world import NONE, WHOLE, Ints
 
 
@@ -92,48 +91,23 @@ def refuse_endless(jobs: pl.DataFrame, rules: Rules) -> None:
         raise SchemaError(text)
 
 
-def unservable(
-    jobs: pl.DataFrame,
-    fleet: Fleet,
-    calendar: Calendar | OnDemand | AutoscaledPools,
-    rules: Rules,
-    *,
-    phases: pl.DataFrame | None = None,
+def never_fitting(
+    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand
 ) -> pl.DataFrame:
     """Jobs that no slot from their submission on has room for, even in an empty fleet.
 
     Parameters
     ----------
-    jobs, fleet, calendar, rules, phases
+    jobs : polars.DataFrame
+        Checked phases of jobs.
+    terms, fleet, calendar
         As for :func:`~gpuplanner.simulate.simulate`.
 
     Returns
     -------
     polars.DataFrame
         ``job_id``, ``profile``, ``gpus`` and ``reason``, in the order of the jobs; of phases the first.
-
-    Raises
-    ------
-    GpuPlannerError
-        If the input is not sound.
-
-    Examples
-    --------
-    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0,
-    ...     "gpus": [4, 1], "profile": ["gpu", "2g.20gb"]})
-    >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=4)
-    >>> three_whole = Calendar.constant({"gpu": 3, "3g.40gb:2": 1})
-    >>> unservable(jobs, fleet, three_whole, Rules(queue="strict")).rows()
-    [('a', 'gpu', 4, 'needs 4 whole GPUs; at most 3 are whole from its submission on')]
     """
-    rows = checked_phases(jobs, phases, rules)
-    return never_fitting(rows, to_terms(rows, fleet, calendar, rules), fleet, calendar)
-
-
-def never_fitting(
-    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools
-) -> pl.DataFrame:
-    """The table of :func:`unservable` for checked phases of jobs."""
     gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
     sized = jobs.select(
         "row",
@@ -156,19 +130,13 @@ def never_fitting(
     )
 
 
-def _most(
-    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand | AutoscaledPools
-) -> Ints:
+def _most(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand) -> Ints:
     """Whole GPUs, or instances, that there may be at once for each job, from its submission on."""
     numbers, starts = terms.numbers_of(jobs), np.zeros(1)
-    if isinstance(calendar, AutoscaledPools):
-        layouts = np.array([terms.layouts.index(name) for name in calendar.layouts])
-        pool, _ = pools_of(layouts, terms.instances, terms.substitutes)
-        return np.where(pool[numbers] == NONE, 0, fleet.gpus)
     if isinstance(calendar, Calendar):
         starts = calendar.slot_starts_s
     elif calendar.switches_per_day != 0:
-        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.never_cut(fleet))
+        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.keep_whole)
     slot = np.searchsorted(starts, np.maximum(jobs["submit_s"].to_numpy(), 0.0), "right") - 1
     most: Ints = terms.offered()[slot, numbers]
     return most

@@ -14,7 +14,6 @@ from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
 from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
-from gpuplanner.simulate.slices.pools import AutoscaledPools
 from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
 
@@ -34,8 +33,8 @@ class Run:
         time: every GPU is in one row at every time from 0 to the end of the run. States are ``on``;
         ``draining``, when nothing new starts because another layout is due; ``reconfiguring``, where
         ``layout`` is the coming one; ``changing``, when some instances are made beside those of ``layout``,
-        which serve meanwhile; ``booting``, on its way back; and ``off``. A reconfiguration that takes no time keeps
-        its row. Cut on demand, ``placements`` says where the instances of ``layout`` are.
+        which serve meanwhile; and ``off``. A reconfiguration that takes no time keeps its row. Cut on demand,
+        ``placements`` says where the instances of ``layout`` are.
     spells : polars.DataFrame
         One row for every phase that a job came to, in the order of the jobs: ``job_id``, ``tenant``, ``since_s``
         (it waited from then on), ``start_s`` and ``end_s`` (null if it never got what it asked for),
@@ -59,7 +58,7 @@ class Run:
 def simulate(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar | OnDemand | AutoscaledPools,
+    calendar: Calendar | OnDemand,
     rules: Rules,
     *,
     policy: str,
@@ -98,8 +97,8 @@ def simulate(
         ``profile``, ``sms_needed`` and ``limit_s`` (both may be null or absent; EASY needs limits).
     fleet : Fleet
         What is installed.
-    calendar : Calendar, OnDemand or AutoscaledPools
-        Layouts over time, the policy by which GPUs are cut when jobs ask for it, or nodes that come and go as they do.
+    calendar : Calendar or OnDemand
+        Layouts over time, or the policy by which GPUs are cut when jobs ask for it.
     rules : Rules
         How jobs are served.
     policy : str
@@ -166,9 +165,7 @@ def simulate(
 
 def _run(world: World) -> np.ndarray:
     """Run the loop to its end, and return the changes of state."""
-    if len(world.power.pool):
-        from gpuplanner.simulate.slices.pools_loop import advance_pools as advance
-    elif len(world.slicing.gpus):
+    if len(world.slicing.gpus):
         from gpuplanner.simulate.slices.ondemand_loop import advance_on_demand as advance
     else:
         from gpuplanner.simulate.slices.calendar_loop import advance

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import io
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import polars as pl
 
 from gpuplanner.demand import RunOff
 from gpuplanner.errors import OutputError
-from gpuplanner.files import sha256_of_all, write_atomically
+from gpuplanner.files import sha256_of_all, to_json, write_atomically
 from gpuplanner.forecast import ForecastResult, forecast_demand
+from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
 
 FRAMES = ("forecast", "scores", "choice")
@@ -26,6 +28,15 @@ def cache_folder() -> Path:
     own = os.environ.get("GPUPLANNER_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(own) if own else Path(base) / "gpuplanner"
+
+
+def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
+    """Name under which a result is kept: its scenario, its input files and the code that made it."""
+    digest = hashlib.sha256(scenario.to_yaml().encode())
+    digest.update(to_json(dict(inputs)).encode())
+    code = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
+    digest.update(sha256_of_all(code).encode())
+    return digest.hexdigest()[:32]
 
 
 def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = None) -> ForecastResult:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import polars as pl
 
 from gpuplanner.demand import complete_until
 from gpuplanner.intervals import untimed
-from gpuplanner.study.equal_service.tables import rows_of
+from gpuplanner.study.decision.policies import TODAY
+from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.past.history import History, end_of
 
 FULL = 1.001
@@ -20,7 +20,7 @@ THINNING = timedelta(days=1)
 MUCH_LONGER = 10.0
 
 
-def doubts(known: History, booked: pl.DataFrame, found: Mapping[str, Any]) -> list[str]:
+def doubts(known: History, booked: pl.DataFrame, found: Comparison) -> list[str]:
     """Say what speaks against the figures of a study, most serious first.
 
     Parameters
@@ -29,8 +29,8 @@ def doubts(known: History, booked: pl.DataFrame, found: Mapping[str, Any]) -> li
         What was known at the time of planning.
     booked : polars.DataFrame
         The ledger by bucket: ``bucket, gpu_hours``.
-    found : mapping
-        The comparison at equal service.
+    found : Comparison
+        Ways to run the fleet, and the decision.
     """
     return [
         *_more_than_there_is(known, booked),
@@ -80,18 +80,14 @@ def _nobody_measured(known: History) -> Iterator[str]:
         )
 
 
-def _longer(found: Mapping[str, Any]) -> Iterator[str]:
-    """Within the target, and yet far longer than today: the reader is told."""
-    if found["reason"] or not found["saving_gpu_hours_per_week"]:
+def _longer(found: Comparison) -> Iterator[str]:
+    """Within the target, and yet far later than today: the reader is told."""
+    today, best = found.today, found.row(found.winner)
+    if today is None or best is None or best.policy == TODAY:
         return
-    today = found["today"]["wait_mean_min"]
-    best = next(row for row in rows_of(found) if row["policy"] == found["winner"])
-    if best["wait_mean_min"] > max(MUCH_LONGER * today, 1.0):
-        strict = found["saving_at_todays_wait"]
-        instead = (
-            "nothing is known to be saved" if strict is None else f"{strict:,.0f} GPU-hours a week are saved"
-        )
+    before, after = today.late_mean_min, best.late_mean_min
+    if before is not None and after is not None and after > max(MUCH_LONGER * before, 1.0):
         yield (
-            f"Within the target jobs wait longer than today: {best['wait_mean_min']:,.1f} minutes on average instead "
-            f"of {today:,.1f}. Where no size of job may wait longer than today, {instead}."
+            f"Within the target jobs start later than today: {after:,.1f} minutes on average instead of {before:,.1f}, "
+            "counted from when they started."
         )

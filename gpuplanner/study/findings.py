@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.study.equal_service.words import decision
+from gpuplanner.study.decision.types import Decision
 
 TOLD = 0.0005
 """Shares that would be printed as 0.0 % are not worth a sentence."""
 
 
 def findings(
-    headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], promise: Mapping[str, Any]
+    headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision: Decision
 ) -> list[str]:
     """Say the three findings that a planner should take away; each states its own uncertainty.
 
@@ -24,8 +24,8 @@ def findings(
         Headline figures of the study.
     tables : mapping
         Tables of the study.
-    promise : mapping
-        Its comparison at equal service.
+    decision : Decision
+        What to do.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def findings(
     return [
         _where_time_went(headline, tables),
         _who_asks_too_much(headline),
-        decision(promise),
+        decision.sentence,
     ]
 
 

@@ -27,8 +27,9 @@ from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verif
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
-from gpuplanner.study.equal_service.words import decision, target_in_words
+from gpuplanner.study.decision.tables import target_in_words
 from gpuplanner.study.future.drains import drain_of, rehearse
+from gpuplanner.study.future.plans import NAME_THEM
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
@@ -197,8 +198,8 @@ def export_files(
     Raises
     ------
     ScenarioError
-        If there is no such format, or if the plan is one of whole GPUs on a board without MIG: there is nothing to
-        apply.
+        If there is no such format, if the plan is one of whole GPUs on a board without MIG, where there is nothing to
+        apply, or if its nodes have no names: files for nodes that are made up would be applied to others.
     """
     formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
     board = problem.board
@@ -209,6 +210,9 @@ def export_files(
             "whole GPUs, switched on and off",
             "Plan for a board with MIG: name it with --board.",
         )
+        raise ScenarioError(text)
+    if problem.nodes is None:
+        text = message("export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM)
         raise ScenarioError(text)
     layouts = assign(plan.require(), problem)
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
@@ -256,11 +260,11 @@ def notes(study: Study) -> Mapping[str, str]:
         "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
         "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
         "Baseline": study.provenance["policies"]["today"],
-        "Service": target_in_words(study.promise),
+        "Service": target_in_words(study.comparison),
         "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or study.headline['boards']}, "
         f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
-        "Saving": decision(study.promise),
-        "Waits": study.headline["waits_note"],
+        "Decision": study.decision.sentence,
+        "How sure": " ".join(study.decision.how_sure),
         "Price": "none"
         if price is None
         else f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",

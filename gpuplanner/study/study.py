@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import Mark, replaced_directory, sha256_of_all, to_json
+from gpuplanner.files import Mark, replaced_directory, to_json
 from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.bundled import PACKAGE
+from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.types import Decision
 
 JSON_TABLES = (
     "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "weeks",
@@ -23,7 +23,8 @@ JSON_TABLES = (
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
 OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
-MARK = Mark("study.json", "gpuplanner study 1", names=OLD_MARK.names, older=(OLD_MARK,))
+FIRST_MARK = Mark("study.json", "gpuplanner study 1", names=OLD_MARK.names)
+MARK = Mark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +44,9 @@ class Study:
     plan, problem : Plan, PlanProblem, or None
         The planned calendar and what it answers; None where the history is too short to plan from, and then the
         tables of demand, forecast and plan are absent as well.
-    promise : mapping
-        The comparison at equal service, as ``gpuplanner compare --json`` prints it: the one place that says what is
-        saved. See :func:`gpuplanner.study.equal_service.promise.promise`.
+    comparison : Comparison
+        All ways to run the fleet, and the decision that follows, as ``gpuplanner compare --json`` prints them: the one
+        place that says what is saved. See :func:`gpuplanner.study.decision.record.comparison`.
     provenance : mapping
         Inputs with hashes, versions, assumptions with sources.
     """
@@ -56,18 +57,25 @@ class Study:
     tables: Mapping[str, pl.DataFrame]
     plan: Plan | None
     problem: PlanProblem | None
-    promise: Mapping[str, Any]
+    comparison: Comparison
     provenance: Mapping[str, Any]
+
+    @property
+    def decision(self) -> Decision:
+        """What to do: every figure of the first screen is read from here."""
+        return self.comparison.decision
 
     def to_json(self) -> str:
         """The study as JSON: the same input and seed give the same bytes."""
         tables = {name: _rows(self.tables[name]) for name in JSON_TABLES if name in self.tables}
+        comparison = self.comparison.to_dict()
         return to_json(
             {
                 "scenario": json.loads(json.dumps(self.scenario.__dict__)),
                 "headline": dict(self.headline),
                 "findings": list(self.findings),
-                "promise": dict(self.promise),
+                "decision": comparison["decision"],
+                "comparison": comparison,
                 "provenance": dict(self.provenance),
                 "tables": tables,
             }
@@ -100,7 +108,7 @@ def open_study(directory: str | Path) -> Study:
         planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
         scenario = Scenario(**values["scenario"])
         tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
-        promise = values["promise"]
+        comparison = Comparison.from_dict(values["comparison"])
     except KeyError as missing:
         text = message(
             str(folder), f"a study with {missing}", "one without, of an older version", "Evaluate again."
@@ -118,22 +126,13 @@ def open_study(directory: str | Path) -> Study:
         tables=tables,
         plan=planned[0],
         problem=planned[1],
-        promise=promise,
+        comparison=comparison,
         provenance=values["provenance"],
     )
 
 
 def _has_plan(values: Mapping[str, Any]) -> bool:
     return values["headline"]["plan_status"] is not None
-
-
-def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
-    """Name under which a study is kept: its scenario, its input files and the code that made it."""
-    digest = hashlib.sha256(scenario.to_yaml().encode())
-    digest.update(to_json(dict(inputs)).encode())
-    code = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
-    digest.update(sha256_of_all(code).encode())
-    return digest.hexdigest()[:32]
 
 
 def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:

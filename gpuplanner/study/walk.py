@@ -15,24 +15,22 @@ from gpuplanner.ledger import ONE_POOL, assumptions, by_bucket, by_tenant
 from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
-from gpuplanner.study.disk_cache import cache_folder
+from gpuplanner.study.decision.policies import MEANINGS
+from gpuplanner.study.decision.record import Comparison, comparison
+from gpuplanner.study.decision.tables import class_table, policy_table
+from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.doubts import doubts
-from gpuplanner.study.equal_service.contenders import MEANINGS
-from gpuplanner.study.equal_service.promise import promise
-from gpuplanner.study.equal_service.tables import class_table, policy_table
-from gpuplanner.study.equal_service.weeks import WEEK_HOURS
 from gpuplanner.study.findings import findings
-from gpuplanner.study.future.lasting import Lasting, lasting
 from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, Tomorrow, expected_gpu_hours, tomorrow
-from gpuplanner.study.future.plans import Planned, planned_calendar
+from gpuplanner.study.future.plans import NAME_THEM, Planned, planned_calendar
 from gpuplanner.study.future.short import too_short
-from gpuplanner.study.future.waits_check import WaitsCheck, waits_check
 from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.study import Study, content_key, open_study
-from gpuplanner.units import money as to_cents
+from gpuplanner.study.study import Study, open_study
+from gpuplanner.units import HOURS_PER_WEEK
 
 MISMATCH = 1.5
 """Past weeks and forecast may differ in GPU-hours by this factor before the reader is warned."""
@@ -75,32 +73,35 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 
 
 def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
-    """What happened, what policies would do at equal service, and, where the past is long enough, a plan."""
-    known, priced, kept = history(scenario), money(scenario), promise(scenario)
+    """What happened, what to do with the fleet, and, where the past is long enough, a plan."""
+    known, priced, compared = history(scenario), money(scenario), comparison(scenario)
     reason = too_short(scenario)
     planned = None if reason else planned_calendar(scenario)
-    tables = _past_tables(scenario, known, priced) | _promised_tables(kept)
+    tables = _past_tables(scenario, known, priced) | _compared_tables(compared)
     ahead = None
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)
-        ahead, cautions = tomorrow(scenario), _mismatch(scenario, kept)
+        ahead, cautions = tomorrow(scenario), _mismatch(scenario, compared)
+        if planned.problem.nodes is None and known.fleet.can_be_cut:
+            cautions.append(
+                f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}"
+            )
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
     headline = _of_the_past(known, priced, tables) | _of_the_plan(
         None if planned is None else planned.plan, tables
     )
-    headline |= promised_figures(kept, priced) | _of_waits(waits_check(scenario)) | _of_tomorrow(ahead)
-    headline |= _of_lasting(lasting(scenario))
+    headline |= decided_figures(compared.decision) | _of_tomorrow(ahead)
     return Study(
         scenario=scenario,
         headline=headline,
-        findings=tuple(findings(headline, tables, kept)),
+        findings=tuple(findings(headline, tables, compared.decision)),
         tables=tables,
         plan=None if planned is None else planned.plan,
         problem=None if planned is None else planned.problem,
-        promise=kept,
+        comparison=compared,
         provenance=_provenance(known, priced, inputs, cautions)
-        | {"doubts": doubts(known, tables["ledger_buckets"], kept)},
+        | {"doubts": doubts(known, tables["ledger_buckets"], compared)},
     )
 
 
@@ -130,8 +131,8 @@ def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFr
     }
 
 
-def _promised_tables(kept: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    return {"policies": policy_table(kept), "waits": class_table(kept)} if kept["today"] else {}
+def _compared_tables(found: Comparison) -> dict[str, pl.DataFrame]:
+    return {"policies": policy_table(found), "waits": class_table(found)} if found.rows else {}
 
 
 def _layout_counts(planned: Planned) -> pl.DataFrame:
@@ -146,45 +147,18 @@ def _layout_counts(planned: Planned) -> pl.DataFrame:
     )
 
 
-def promised_figures(kept: Mapping[str, Any], priced: Money) -> dict[str, Any]:
-    """The saving of the promise, and what it is worth where a price is known."""
-    saved, today, price = kept["saving_gpu_hours_per_week"], kept["today"], priced.price
-    worth = {
-        name: None if price is None or kept[source] is None else str(to_cents(kept[source] * price.value))
-        for name, source in (
-            ("saved_cost_per_week", "saving_gpu_hours_per_week"),
-            ("saved_cost_low", "saving_low"),
-            ("saved_cost_high", "saving_high"),
-        )
-    }
-    return {
-        "winner": kept["winner"],
-        "baseline": kept["baseline"],
+def decided_figures(decision: Decision) -> dict[str, Any]:
+    """The figures of a decision that stand among the others; all of it is in the study's ``decision``."""
+    saved, all_week = decision.saving.value, decision.fleet_gpus * HOURS_PER_WEEK
+    figures = {
+        "action": decision.action,
+        "winner": decision.policy,
+        "recommended_gpus": decision.gpus,
         "saved_gpu_hours_per_week": saved,
-        "saved_fraction": None if saved is None else _rounded(saved / today["gpu_hours"]),
-        **worth,
+        "saved_fraction": saved / all_week if saved is not None and all_week else None,
+        "saved_cost_per_week": decision.worth.usd_per_week,
     }
-
-
-def _of_waits(check: WaitsCheck) -> dict[str, Any]:
-    return {
-        "waits_outcome": check.outcome,
-        "waits_note": check.sentence,
-        "observed_wait_mean_min": _rounded(check.observed_mean_min),
-        "simulated_wait_mean_min": _rounded(check.simulated_mean_min),
-    }
-
-
-def _of_lasting(found: Lasting | None) -> dict[str, Any]:
-    """When weekly peaks have passed the fleet; None: not within a year, or not known."""
-    early, even, above, weeks = (None, None, None, None) if found is None else found
-    return {
-        "lasting_known": found is not None,
-        "runs_out_early": early and early.isoformat(),
-        "runs_out_even": even and even.isoformat(),
-        "weeks_above_fleet": above,
-        "weeks_of_peaks": weeks,
-    }
+    return {name: _rounded(value) for name, value in figures.items()}
 
 
 def _of_the_past(known: History, priced: Money, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
@@ -285,17 +259,17 @@ def _cautions(known: History, priced: Money) -> list[str]:
     return texts
 
 
-def _mismatch(scenario: Scenario, kept: Mapping[str, Any]) -> list[str]:
+def _mismatch(scenario: Scenario, compared: Comparison) -> list[str]:
     """Whether what the forecast expects and what policies were judged on are far apart."""
-    if kept["today"] is None:
+    if compared.today is None or compared.today.busy_gpu_hours is None:
         return []
-    span = scenario.horizon_slots * scenario.slot_hours / WEEK_HOURS
-    expected, judged = expected_gpu_hours(scenario) / span, kept["today"]["busy_gpu_hours"]
+    span = scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK
+    expected, judged = expected_gpu_hours(scenario) / span, compared.today.busy_gpu_hours
     if 1 / MISMATCH <= (judged + 1) / (expected + 1) <= MISMATCH:
         return []
     return [
-        f"The forecast expects {expected:,.0f} GPU-hours of work a week, the weeks that policies were judged on hold "
-        f"{judged:,.0f}: demand is not steady, and what was promised on the past need not hold for what comes. Plan "
+        f"The forecast expects {expected:,.0f} GPU-hours of work a week, the days that policies were judged on hold "
+        f"{judged:,.0f}: demand is not steady, and what was found on the past need not hold for what comes. Plan "
         "from a month whose demand resembles what comes."
     ]
 

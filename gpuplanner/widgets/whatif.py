@@ -1,4 +1,4 @@
-"""The what-if panel: move a control, and see what holds the target for least, beside what was found before."""
+"""The what-if panel: move a control, and see what to do then, beside what was found before."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.equal_service.contenders import MEANINGS
-from gpuplanner.study.equal_service.promise import promise, promise_of
-from gpuplanner.widgets.answer import Answer, answer_html, frontier_html
+from gpuplanner.study.decision.policies import MEANINGS, SHORT
+from gpuplanner.study.decision.record import compared, comparison
+from gpuplanner.widgets.answer import PanelAnswer, answer_html, frontier_html
 from gpuplanner.widgets.background import BackgroundPanel
-from gpuplanner.widgets.controls import CONTROLS, LABELS, PRICE, WIDTH, Starts, slider
+from gpuplanner.widgets.controls import CHOICES, CONTROLS, LABELS, WIDTH, Starts, drop_down, slider
 
 if TYPE_CHECKING:
-    from gpuplanner.study.equal_service.tuning import Trial
+    from gpuplanner.study.decision.arena import Trial
 
-FEW = "static_whole,whole_on_off,static_mig,autoscaled_pools"
-"""Policies that are tuned within seconds; others are tuned when they are chosen."""
-CHEAPEST = "the cheapest that holds the target"
+RECOMMENDED = "the recommended one"
 
 
-class WhatIf(BackgroundPanel[Scenario, Answer]):
+class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     """Controls, the answer beside the one that is pinned, and the same question in code.
 
-    Policies are tuned in a thread of their own, so that the kernel stays free; a question that nobody waits for any
-    more is dropped. What was tuned once is kept on disk. A price only multiplies: the answer is drawn anew at once.
+    Ways to run the fleet are tuned in a thread of their own, so that the kernel stays free; a question that nobody
+    waits for any more is dropped. What was asked once is kept on disk.
 
     Parameters
     ----------
@@ -35,38 +33,40 @@ class WhatIf(BackgroundPanel[Scenario, Answer]):
 
     Attributes
     ----------
-    sliders : dict
-        ipywidgets controls by field of the scenario.
+    controls : dict
+        ipywidgets sliders and drop-downs by field of the scenario.
     policy : ipywidgets.Dropdown
-        Which policy's figures are shown.
-    pinned : Answer or None
+        Which way's figures are shown.
+    pinned : PanelAnswer or None
         What stands beside the newest answer.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._promised, self._html, working="Reading the weeks ...")
+        super().__init__(self._found, self._html, working="Reading the jobs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base = scenario
-        self.pinned: Answer | None = None
+        self.pinned: PanelAnswer | None = None
         self._starts = Starts.of(scenario)
-        self.sliders = {one.field: slider(one, self._starts, scenario.currency) for one in CONTROLS}
+        self.controls = {one.field: slider(one, self._starts) for one in CONTROLS}
+        self.controls |= {one.field: drop_down(one, self._starts) for one in CHOICES}
         self.policy = widgets.Dropdown(
-            options=[(CHEAPEST, None), *((f"{name}: {MEANINGS[name]}", name) for name in self._starts.policies)],
-            description="Policy shown", tooltip="Whose figures stand in the table; one not tuned yet is tuned then",
+            options=[(RECOMMENDED, None), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
+            description="Way shown", tooltip="Whose figures stand in the table",
             style={"description_width": LABELS}, layout={"width": "100%", "max_width": WIDTH},
         )  # fmt: skip
         self.code = widgets.HTML()
-        self.button = widgets.Button(description="Evaluate", tooltip="Answer the question as it stands")
+        self.button = widgets.Button(description="Evaluate", tooltip="PanelAnswer the question as it stands")
         self.pin = widgets.Button(description="Pin this answer", tooltip="Keep it beside the answers to come")
         self.reset = widgets.Button(description="Back to the start", tooltip="Set every control back")
         self.button.on_click(lambda _: self.ask())
         self.pin.on_click(lambda _: self._pin())
         self.reset.on_click(lambda _: self._reset())
-        for name, control in self.sliders.items():
-            control.observe(lambda _, name=name: self._changed(name), names="value")
-        self.policy.observe(lambda _: self._chosen(), names="value")
+        for control in self.controls.values():
+            control.observe(lambda _: self._changed(), names="value")
+        self.policy.observe(lambda _: self._redraw(), names="value")
         buttons = widgets.HBox([self.button, self.pin, self.reset], layout={"flex_flow": "row wrap"})
-        controls = [*self.sliders.values(), self.policy, buttons, self.code, self.status]
+        fleet = widgets.HTML(f"<b>{escape(self._starts.fleet)}</b>")
+        controls = [fleet, *self.controls.values(), self.policy, buttons, self.code, self.status]
         self.panel = widgets.VBox([*controls, self.answer])
         self._say_code()
 
@@ -74,22 +74,16 @@ class WhatIf(BackgroundPanel[Scenario, Answer]):
     def scenario(self) -> Scenario:
         """The scenario as the controls stand; a control at its start leaves its field alone."""
         starts = self._starts.values
-        moved = {name: one.value for name, one in self.sliders.items() if one.value != starts[name]}
-        if "nodes" in moved:
-            moved["gpus_per_node"] = self._starts.node_size
+        moved = {name: one.value for name, one in self.controls.items() if one.value != starts[name]}
         return replace(self.base, **moved)
 
     @property
     def question(self) -> Scenario:
-        """The scenario as the controls stand, with the policy that is shown among those that are tuned."""
-        asked, name = self.scenario, self.policy.value
-        listed = [one.strip() for one in (asked.policies or "").split(",")]
-        if name is None or asked.policies is None or name in listed:
-            return asked
-        return replace(asked, policies=f"{asked.policies},{name}")
+        """The scenario as the controls stand."""
+        return self.scenario
 
-    def _promised(self, asked: Scenario) -> Answer:
-        """Tune in the worker, the scenario of the start first if that was never done."""
+    def _found(self, asked: Scenario) -> PanelAnswer:
+        """Compare in the worker, the scenario of the start first if that was never done."""
         names: list[str] = []
         tried = 0
 
@@ -97,45 +91,31 @@ class WhatIf(BackgroundPanel[Scenario, Answer]):
             nonlocal tried
             tried += 1
             names.extend([policy] if policy not in names else [])
-            self.tell(f"Tuning {policy}, policy {len(names)}: {tried} settings played ...")
+            self.tell(f"Tuning {SHORT.get(policy, policy)}, way {len(names)}: {tried} settings played ...")
 
         if self.pinned is None:
-            self.pinned = Answer(self.base, promise_of(self.base, told), self._starts.values[PRICE])
+            self.pinned = PanelAnswer(self.base, compared(self.base, told))
         before = self.pinned
-        same = asked.projected(promise.fields) == before.scenario.projected(promise.fields)
-        found = before.found if same else promise_of(asked, told)
-        return self._looked_at(Answer(asked, found, 0.0, picture=frontier_html(found, before.found)))
+        same = asked.projected(comparison.fields) == before.scenario.projected(comparison.fields)
+        found = before.found if same else compared(asked, told)
+        return PanelAnswer(asked, found, self.policy.value, frontier_html(found, before.found))
 
-    def _looked_at(self, answer: Answer) -> Answer:
-        """An answer by the price and the policy that are chosen now."""
-        return replace(answer, price=self.sliders[PRICE].value, policy=self.policy.value)
-
-    def _html(self, answer: Answer) -> str:
+    def _html(self, answer: PanelAnswer) -> str:
         return answer_html(answer, self.pinned or answer)
 
     def _redraw(self) -> None:
-        """Show the newest answer by the price and the policy that are chosen now; nothing is tuned for it."""
+        """Show the newest answer by the way that is chosen now; nothing is tuned for it."""
         if self.newest is not None:
-            self.newest = self._looked_at(self.newest)
+            self.newest = replace(self.newest, policy=self.policy.value)
             self.answer.value = self._html(self.newest)
 
-    def _arrived(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
+    def _arrived(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
         super()._arrived(number, newest, answer, status)
-        self._redraw()  # the price may have moved meanwhile
+        self._redraw()  # another way may have been chosen meanwhile
 
-    def _changed(self, name: str) -> None:
+    def _changed(self) -> None:
         self._say_code()
-        if name == PRICE:
-            self._redraw()
-        else:
-            self.ask_soon()
-
-    def _chosen(self) -> None:
-        """Show a policy that was tuned at once; tune another one first."""
-        self._redraw()
-        self._say_code()
-        if self.newest is None or self.newest.row is None:
-            self.ask_soon()
+        self.ask_soon()
 
     def _pin(self) -> None:
         if self.newest is not None:
@@ -143,7 +123,7 @@ class WhatIf(BackgroundPanel[Scenario, Answer]):
             self.ask()
 
     def _reset(self) -> None:
-        for name, control in self.sliders.items():
+        for name, control in self.controls.items():
             control.value = self._starts.values[name]
         self.policy.value = None
         self.ask()
@@ -151,7 +131,7 @@ class WhatIf(BackgroundPanel[Scenario, Answer]):
     def _say_code(self) -> None:
         changed = self.base.diff(self.question)
         arguments = "".join(f", {name}={new!r}" for name, (_, new) in changed.items())
-        self.code.value = f"<code>promise(replace(scenario{escape(arguments)}))</code>"
+        self.code.value = f"<code>comparison(replace(scenario{escape(arguments)}))</code>"
 
     def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
         if self.newest is None and self._pending is None:
@@ -165,7 +145,7 @@ def whatif(scenario: Scenario | None = None) -> WhatIf:
     Parameters
     ----------
     scenario : Scenario, optional
-        Default: the shipped sample, with few weeks and policies so that answers come quickly.
+        Default: the shipped sample.
 
     Returns
     -------
@@ -174,9 +154,9 @@ def whatif(scenario: Scenario | None = None) -> WhatIf:
 
     Examples
     --------
-    >>> panel = whatif(Scenario(replications=2))
-    >>> panel.sliders["arrival_scale"].value = 1.5
-    >>> panel.scenario.arrival_scale, round(panel.sliders["price_usd_per_gpu_hour"].value, 2)
-    (1.5, 12.29)
+    >>> panel = whatif(Scenario())
+    >>> panel.controls["wait_minutes"].value = 30
+    >>> panel.scenario.wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
+    (30.0, 0.122)
     """
-    return WhatIf(scenario or Scenario(replications=5, policies=FEW))
+    return WhatIf(scenario or Scenario())

@@ -25,6 +25,7 @@ def test_page_draws_every_chart_and_asks_for_nothing(chromium, page_path, width)
     page.on("console", lambda message: messages.append(message.text))
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto(page_path)
+    page.evaluate("document.querySelectorAll('details').forEach((folded) => { folded.open = true; })")
     page.wait_for_function("document.querySelectorAll('figure .chart svg').length >= 8", timeout=600_000)
     assert page.locator("figure .chart svg").count() == page.locator("figure .chart").count()
     assert requests == [page_path]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.equal_service.words import decision
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 BASE_8 = {
@@ -132,7 +131,7 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     told = json.loads(text)
     assert set(told) == {
         "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes",
-        "change_gpu_hours", "change_takes", "layout_changes", "promise", "departures", "reboots",
+        "change_gpu_hours", "change_takes", "layout_changes", "comparison", "departures", "reboots",
         "gpus_not_needed",
     }  # fmt: skip
     # Parked GPUs are cut for the minute that it takes.
@@ -141,11 +140,19 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     assert sum(change["changes"] for change in told["layout_changes"]) == told["changes"]
     assert command("verify", plan)[0] == 0
     assert command("verify", plan, "--board", "A100-40GB")[0] == 1
+    # Nobody says what the nodes are called: no file is written for names that are made up.
     code, _, err = command("export", plan, "-o", out)
+    assert (code, "a plan that names its nodes" in err) == (3, True)
+    assert not Path(out).exists()
+
+
+def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study):
+    study.save(tmp_path / "s")
+    code, _, err = command("export", str(tmp_path / "s" / "plan.json"), "-o", str(tmp_path / "export"))
     assert code == 0
     assert "mig-parted.yaml" in err
     for name in ("mig-parted.yaml", "configmap.yaml"):
-        assert command("verify", f"{out}/{name}", "--board", "H100-80GB-SXM5")[0] == 0
+        assert command("verify", f"{tmp_path}/export/{name}", "--board", "H100-80GB-SXM5")[0] == 0
 
 
 def test_tampered_plan_is_found(command, tmp_path, study):
@@ -221,7 +228,7 @@ def test_time_limit_is_told(command):
         "--no-compare", "--json", "--quiet",
     )  # fmt: skip
     result = json.loads(out)
-    assert result["promise"] is None
+    assert result["comparison"] is None
     assert code == {"optimal": 0, "feasible": 5, "unknown": 6}[result["status"]]
 
 
@@ -248,9 +255,9 @@ def test_forecast_and_simulate_print_tables(command, quick, study):
     assert json.loads(out)["jobs_left_out"] == {"request unknown": 0, "no GPU": 0}
     code, out, _ = command("simulate", "sample", *assignments, "--json", "--quiet")
     assert code == 0
-    assert json.loads(out) == study.promise
+    assert json.loads(out) == json.loads(json.dumps(study.comparison.to_dict()))
     assert command("forecast", "sample", *assignments)[0] == 0
-    assert decision(study.promise) in command("simulate", "sample", *assignments)[1].replace("\n", " ")
+    assert study.decision.sentence in command("simulate", "sample", *assignments)[1].replace("\n", " ")
     assert command("describe", "sample")[0] == 0
 
 

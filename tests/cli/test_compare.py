@@ -1,64 +1,117 @@
-"""``gpuplanner compare``: one object as text, JSON and page, and options that mean what they say."""
+"""``gpuplanner compare``: one object as text, JSON and page, equal to that of the study."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-FEW = ["--set", "month=2026-02", "--replications", "2", "--policies", "static_whole,static_mig"]
+from gpuplanner.inbox import add
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.record import comparison
+
+FEW = ["--set", "month=2026-02", "--policies", "static_whole", "--path", "slurm"]
+SAME = Scenario(month="2026-02", policies="static_whole", path="slurm")
 
 
-def test_text_json_and_page_show_one_object(command, tmp_path):
-    page = tmp_path / "page.html"
-    code, out, told = command("compare", "sample", *FEW, "--json", "--hindsight", "--chart", page)
+def test_text_json_and_study_show_one_object(command):
+    code, out, _ = command("compare", "sample", *FEW, "--json")
     assert code == 0
     found = json.loads(out)
-    assert found["target"]["minutes"] == 10.0
-    assert [row["policy"] for row in found["policies"]] == ["static_whole", "static_mig"]
-    assert found["winner"] in ("today", "static_whole", "static_mig")
-    text = page.read_text("utf-8")
-    assert f"{found['policies'][1]['gpu_hours']:,.0f}" in text
+    assert found.pop("projects") == []
+    assert found == json.loads(json.dumps(comparison(SAME).to_dict()))
+    assert [row["policy"] for row in found["policies"]] == ["static_whole"]
+    assert found["target"] == {"quantile": 0.95, "minutes": 10.0}
+    decision = found["decision"]
+    assert found["winner"] == decision["policy"]
+    assert found["saving_gpu_hours_per_week"] == decision["saving_gpu_hours_per_week"]["value"]
     code, out, _ = command("compare", "sample", *FEW)
     assert code == 0
-    assert f"{found['policies'][1]['gpu_hours']:,.0f}".replace(",", "") in out.replace(",", "")
-    assert "tuning static_mig" in told
-    assert f"{found['promised']['saving']:,.0f}" in out
-    assert found["hindsight"]["ratio"] > 0
-    assert "What each lever saves" in text or not found["saving_gpu_hours_per_week"]
+    assert decision["sentence"] in out
+    assert f"* {found['winner']}" in out
+    shown = next(
+        line for line in out.splitlines() if ("static_whole" in line and "yes" in line) or "no:" in line
+    )
+    assert shown
+    for text in decision["how_sure"]:
+        assert text in out
 
 
-def test_growth_is_told_as_a_table_and_on_the_page(command, tmp_path):
-    page, whole = tmp_path / "page.html", [*FEW[:4], "--policies", "static_whole"]
-    code, out, _ = command("compare", "sample", *whole, "--json", "--growth", "--chart", page)
+@pytest.fixture
+def small(tmp_path) -> str:
+    """Four nodes of four GPUs, on which a job of four GPUs comes every two hours, for an hour."""
+    lines = ["JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"]
+    for number in range(12 * 21):
+        begin = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(hours=2 * number)
+        told = [f"{one:%Y-%m-%dT%H:%M:%S}" for one in (begin, begin, begin + timedelta(hours=1))]
+        tres = "cpu=1,gres/gpu:a100=4,node=1"
+        lines.append(
+            "|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres])
+        )
+    (tmp_path / "sacct.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "nodes.csv").write_text(
+        "node,gpus,gpu_model\n" + "".join(f"n{n},4,A100-80GB\n" for n in range(1, 5))
+    )
+    add("slurm", [tmp_path / "sacct.txt"], tmp_path / "data", tz="UTC")
+    add("nodes", [tmp_path / "nodes.csv"], tmp_path / "data")
+    return str(tmp_path / "data")
+
+
+def test_a_way_that_is_out_says_why_and_hindsight_needs_no_more(command, small):
+    options = ("--path", "slurm", "--hindsight")
+    code, out, _ = command("compare", small, *options, "--json")
     assert code == 0
     found = json.loads(out)
-    assert found["growth"][0]["policy"] == "today"
-    assert found["weeks_ahead"]
-    assert "If there were more jobs" in page.read_text("utf-8")
+    for row in found["policies"]:
+        assert (row["gpu_hours"] is not None and row["meets_target"]) or row["reason"]
+    # At least half of the hours of one node of four are needed, and less than all of it.
+    winner = next(row for row in found["policies"] if row["policy"] == found["winner"])
+    assert 84 * 4 <= found["hindsight_gpu_hours"] <= winner["gpu_hours"] * 1.001 <= 168 * 4.01
+    code, out, _ = command("compare", small, *options)
+    assert f"In hindsight {found['hindsight_gpu_hours']:,.0f} GPU-hours" in out
 
 
-@pytest.mark.long
-def test_a_longer_wait_never_costs_more_and_a_lent_gpu_means_nvml(command):
-    hours = []
-    for minutes in ("2", "240"):
-        code, out, _ = command(
-            "compare", "sample", *FEW[:4], "--policies", "static_mig", "--wait-minutes", minutes, "--json"
-        )
-        assert code == 0
-        hours.append(json.loads(out)["policies"][0]["gpu_hours"])
-    assert hours[1] <= hours[0]
-    code, out, _ = command("compare", "sample", *FEW, "--release-unit", "gpu", "--json")
-    assert json.loads(out)["release_unit"] == "gpu"
+def test_a_chart_is_written_beside(command, tmp_path):
+    page = tmp_path / "page.html"
+    code, out, _ = command("compare", "sample", *FEW, "--json", "--chart", page)
+    assert code == 0
+    hours = json.loads(out)["today"]["gpu_hours"]
+    assert f"{hours:,.0f}" in page.read_text("utf-8")
+
+
+def test_projects_are_answered_beside(command, tmp_path):
+    file = tmp_path / "projects.yaml"
+    file.write_text("projects:\n- {name: x, team: nlp, gpus: 640, from: 2026-09, chance: 0.5}\n")
+    code, out, _ = command("compare", "sample", *FEW, "--projects", str(file), "--json")
+    assert code == 0
+    [answer] = json.loads(out)["projects"]
+    assert (answer["fits"], answer["chance"], answer["order_by"]) == (False, 0.5, "2026-06-03")
+    assert answer["gpus_more"] >= 576
+    file.write_text("projects:\n- {name: x, team: nlp, gpu: 640, from: 2026-09}\n")
+    code, _, err = command("compare", "sample", *FEW, "--projects", str(file))
+    assert code == 3
+    assert "did you mean 'gpus'?" in err
 
 
 def test_what_makes_no_sense_is_refused(command):
-    code, _, err = command("compare", "sample", *FEW[:4], "--policies", "static_wohle")
+    code, _, err = command("compare", "sample", "--policies", "static_wohle")
     assert code == 3
     assert "Did you mean 'static_whole'" in err
-    code, _, err = command("compare", "sample", *FEW, "--path", "ansible")
+    code, _, err = command("compare", "sample", *FEW[:4], "--path", "ansible")
     assert code == 3
     assert "path one of" in err
     code, _, err = command("compare", "sample", *FEW, "--wait-quantile", "2")
     assert code == 3
     assert "wait_quantile between 0.5 and 0.999" in err
+
+
+@pytest.mark.long
+def test_a_longer_wait_never_costs_more(command):
+    hours = []
+    for minutes in ("2", "240"):
+        code, out, _ = command("compare", "sample", *FEW, "--wait-minutes", minutes, "--json")
+        assert code == 0
+        row = json.loads(out)["policies"][0]
+        hours.append(float("inf") if row["gpu_hours"] is None else row["gpu_hours"])
+    assert hours[1] <= hours[0]

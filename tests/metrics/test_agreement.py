@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.metrics import agreement, hours_by_condition, measure, wait_quantiles
+from gpuplanner.metrics import agreement, wait_quantiles
 
 WAITS = pl.DataFrame(
     {
@@ -51,26 +50,3 @@ def test_equal_distributions_lie_on_the_diagonal_in_whatever_order():
     quantiles = wait_quantiles(WAITS.with_columns(simulated_s=pl.col("observed_s").reverse()))
     assert quantiles["observed_s"].to_list() == quantiles["simulated_s"].to_list()
     assert quantiles.height == 110
-
-
-def test_hours_by_condition_sum_to_what_is_installed():
-    hour = 3600.0
-    states = pl.DataFrame(
-        [
-            (0, 0, 0.0, 10.0, "gpu", "on"),
-            (0, 1, 0.0, 4.0, "1g.10gb:7", "on"),
-            (0, 1, 4.0, 5.0, "gpu", "reconfiguring"),
-            (0, 1, 5.0, 10.0, "off", "off"),
-        ],
-        schema=["node", "gpu", "start_s", "end_s", "layout", "state"],
-        orient="row",
-    ).with_columns(pl.col("start_s", "end_s") * hour)
-    outcomes = pl.DataFrame(
-        [("gpu", 0, 0.0, 6.0), ("1g.10gb", 1, 0.0, 2.0), ("1g.10gb", 1, 1.0, 4.0)],
-        schema=["served_on", "gpu", "first_start", "end"],
-        orient="row",
-    ).with_columns(pl.col("first_start", "end") * hour, node=0, gpus=1, submit=0.0, lost_gpu_s=0.0)
-    run = SimpleNamespace(outcomes=outcomes, states=states)
-    hours = hours_by_condition(run, "H100-80GB-SXM5")
-    assert hours == {"busy": 10.0, "idle": 4.0, "reconfiguring": 1.0, "off": 5.0}
-    assert sum(hours.values()) == measure(run, "H100-80GB-SXM5")["installed_gpu_hours"]

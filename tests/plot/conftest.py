@@ -121,38 +121,34 @@ def policies() -> pl.DataFrame:
 
 
 @pytest.fixture
-def growth() -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "policy": ["today"] * 3 + [HOSTILE[0]] * 3,
-            "factor": [0.8, 1.0, 2.0] * 2,
-            "gpus_low": [56, 64, None, 40, 48, 96],
-            "gpus": [56, 72, None, 48, 56, 104],
-            "gpus_high": [64, 72, None, 48, 64, 104],
-            "installed": 64.0,
-        }
-    )
-
-
-@pytest.fixture
 def frontier() -> pl.DataFrame:
+    """Today's fleet, a way with two settings, one beyond the end of the axis, and one of another comparison."""
     rows = [
-        (policy, hours, wait, kind)
-        for policy, kind in (
-            ("today", "today"),
-            (HOSTILE[0], "setting"),
-            (HOSTILE[0], "tuned"),
-            ("reactive", "tuned"),
-        )
-        for hours, wait in ((9000.0, 0.0), (7000.0, 3.5))
+        ("today", 9000.0, 0.0, "today"),
+        (HOSTILE[0], 7000.0, 3.5, "tuned"),
+        (HOSTILE[0], 6500.0, 33.0, "setting"),
+        ("pools", 6990.0, 4.0, "tuned"),
+        ("pools", 3000.0, 400.0, "setting"),
+        ("pools", 8000.0, 2.0, "pinned"),
     ]
-    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "wait_over_target", "kind"], orient="row")
+    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_minutes", "kind"], orient="row")
 
 
 @pytest.fixture
-def savings() -> pl.DataFrame:
-    rows = [("as installed", 100.0, None, None), ("cutting", 60.0, 55.0, 66.0), ("waiting", 70.0, 64.0, 75.0)]
-    return pl.DataFrame(rows, schema=["step", "gpu_hours", "low", "high"], orient="row")
+def full() -> pl.DataFrame:
+    """A fleet that is too small from the second week on, and one that is not."""
+    rows = [
+        (way, at(168 * week).date(), chance)
+        for way, chances in (("today", (0.2, 0.6, 0.9)), ("recommended", (0.0, 0.1, 0.2)))
+        for week, chance in enumerate(chances)
+    ]
+    return pl.DataFrame(rows, schema=["way", "week", "chance"], orient="row")
+
+
+@pytest.fixture
+def peaks() -> pl.DataFrame:
+    rows = [(at(24 * day).date(), float(gpus)) for day, gpus in enumerate((3, 14, 0))]
+    return pl.DataFrame(rows, schema=["day", "gpus"], orient="row")
 
 
 @pytest.fixture

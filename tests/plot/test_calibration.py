@@ -26,20 +26,18 @@ GROUPS = pl.DataFrame(
         "simulated_mean_s": [60.0, 90.0],
     }
 )
-CANDIDATES = pl.DataFrame(
+CAUSES = pl.DataFrame(
     {
-        "gpus": [64, 64, 80],
-        "order": "fifo",
-        "queue": ["easy", "pass", "easy"],
-        "typical_factor": [1.5, 1.2, 1.9],
-        "simulated_mean_s": [60.0, 30.0, 0.0],
-        "used": [True, False, False],
+        "cause": ["too few free", "free, but not together", "scheduler latency"],
+        "share": [0.3, 0.7, 0.001],
+        "hours": [30.0, 70.0, 0.1],
+        "jobs": [4, 9, 0],
     }
 )
 CASES = {
     "quantiles": (plot.plot_wait_quantiles, QUANTILES),
     "groups": (lambda frame: plot.plot_wait_groups(frame, "tenant"), GROUPS),
-    "fleets": (plot.plot_fleet_fit, CANDIDATES),
+    "causes": (plot.plot_wait_causes, CAUSES),
 }
 
 
@@ -81,16 +79,15 @@ def test_groups_beyond_the_largest_are_left_out_and_names_stay_text():
     assert "<b>" not in plot.chart_to_svg(plot.plot_wait_groups(GROUPS, "tenant"))
 
 
-def test_lines_tell_queues_apart_without_colour():
-    spec = plot.chart_spec(plot.plot_fleet_fit(CANDIDATES))
-    shapes = spec["layer"][1]["encoding"]["shape"]["scale"]
-    assert shapes["domain"] == ["fifo, easy", "fifo, pass"]
-    assert len(set(shapes["range"])) == 2
+def test_causes_keep_their_order_and_their_shares():
+    spec = plot.chart_spec(plot.plot_wait_causes(CAUSES))
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == CAUSES["cause"].to_list()
+    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 1]
 
 
 def test_words_name_what_the_charts_show():
     assert "95 %, 30.0 and 60.0 min" in plot.wait_quantiles_text(QUANTILES)
     assert plot.wait_groups_text(GROUPS, "tenant").startswith("Farthest apart: <b>b</b>, 1.0 min simulated")
-    text = plot.fleet_fit_text(CANDIDATES)
-    assert text.startswith("Used: 64 GPUs, fifo, easy")
-    assert text.endswith("Closest: 64 GPUs, fifo, pass, 1.20.")
+    assert (
+        plot.wait_causes_text(CAUSES) == "Of all waiting 70% is: free, but not together; 30%: too few free."
+    )

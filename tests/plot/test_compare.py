@@ -1,7 +1,8 @@
-"""Policies, savings and costs."""
+"""Ways to run a fleet, when it is full, and costs."""
 
 from __future__ import annotations
 
+import itertools
 from decimal import Decimal
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 from gpuplanner import plot
 from gpuplanner.errors import SchemaError
 from gpuplanner.plot import prepare, theme
+from tests.plot.conftest import HOSTILE
 
 
 def test_policies_differ_by_place_shape_and_colour(policies):
@@ -24,37 +26,76 @@ def test_policies_differ_by_place_shape_and_colour(policies):
     assert first["layer"][0]["encoding"]["x2"]["field"] == "high"
 
 
-def test_pinned_policies_are_outlines_beside_those_that_were_found():
-    points = {
-        "policy": ["today", "a", "a"],
-        "gpu_hours": [9.0, 5.0, 6.0],
-        "wait_over_target": [1.0, 0.5, 0.7],
-    }
-    frame = pl.DataFrame(points | {"kind": ["today", "tuned", "pinned"]})
-    spec = plot.chart_spec(plot.plot_frontier(frame))
-    line, pinned, found, _ = spec["layer"]
-    assert (pinned["mark"]["filled"], found["mark"]["filled"]) == (False, True)
-    assert pinned["transform"] == [{"filter": "datum.kind == 'pinned'"}]
-    assert line["transform"] == found["transform"] == [{"filter": "datum.kind != 'pinned'"}]
-    assert plot.frontier_text(frame) == "today: 9 GPU-hours a week; a: 5."
+def layers(spec, mark):
+    return [part for part in spec["layer"] if part["mark"]["type"] == mark]
 
 
-def test_waterfall_walks_from_the_baseline_to_the_plan(savings):
-    spec = plot.chart_spec(plot.plot_savings(savings))
-    (values,) = spec["datasets"].values()
-    bars = [(row["name"], row["before"], row["after"], row["kind"], row["label"]) for row in values]
-    assert bars == [
-        ("as installed", 0.0, 100.0, "needed", "100"),
-        ("cutting", 100.0, 60.0, "saved", "−40"),
-        ("waiting", 60.0, 70.0, "added", "+10"),
-        ("plan", 0.0, 70.0, "needed", "70 (−30%)"),
-    ]
+def rows_of(spec, part):
+    return spec["datasets"][part["data"]["name"]]
 
 
-def test_a_baseline_alone_is_no_plan(savings):
-    spec = plot.chart_spec(plot.plot_savings(savings.head(1)))
-    (values,) = spec["datasets"].values()
-    assert [row["name"] for row in values] == ["as installed"]
+def test_axis_of_minutes_is_linear_and_the_zone_ends_at_the_limit(frontier):
+    spec = plot.chart_spec(plot.plot_frontier(frontier, limit=10.0))
+    (zone,) = layers(spec, "rect")
+    assert rows_of(spec, zone) == [{"from": 0.0, "to": 10.0}]
+    line = layers(spec, "line")[0]["encoding"]
+    assert line["x"]["scale"]["domain"] == [0, 60]
+    assert "type" not in line["x"]["scale"]
+    low, high = line["y"]["scale"]["domain"]
+    assert 0 < low <= 6500.0
+    assert high >= 9000.0
+
+
+def test_every_way_has_its_name_at_its_mark_and_no_two_touch(frontier):
+    spec = plot.chart_spec(plot.plot_frontier(frontier, names={"pools": "mixed pools", "today": "as today"}))
+    said = next(part for part in layers(spec, "text") if part["encoding"]["text"]["field"] == "label")
+    rows = rows_of(spec, said)
+    assert {row["name"] for row in rows} == {"as today", "mixed pools", HOSTILE[0]}
+    low, high = layers(spec, "line")[0]["encoding"]["y"]["scale"]["domain"]
+    places = sorted((high - row["label_y"]) / (high - low) * spec["height"] for row in rows)
+    assert all(after - before >= 30 for before, after in itertools.pairwise(places))
+    assert all(0 <= place <= spec["height"] for place in places)
+    assert all(row["label_x"] > 10.0 for row in rows)
+
+
+def test_what_adds_more_than_an_hour_is_left_to_the_table(frontier):
+    spec = plot.chart_spec(plot.plot_frontier(frontier))
+    drawn = [row for rows in spec["datasets"].values() for row in rows if "added_minutes" in row]
+    assert max(row["added_minutes"] for row in drawn) == 33.0
+
+
+def test_only_the_recommended_way_is_in_colour(frontier):
+    spec = plot.chart_spec(plot.plot_frontier(frontier, best="pools"))
+    rows = [row for rows in spec["datasets"].values() for row in rows if "look" in row]
+    assert {row["policy"] for row in rows if row["look"] == "best"} == {"pools"}
+
+
+def test_a_chance_has_its_ring_where_it_is_more_likely_than_not(full):
+    spec = plot.chart_spec(plot.plot_full(full, gpus=16))
+    ring = next(part for part in layers(spec, "point"))
+    assert [row["chance"] for row in rows_of(spec, ring)] == [0.6]
+    text = plot.full_text(full, gpus=16)
+    assert "today's way no longer enough by 8 Oct 2026" in text
+    assert "as recommended enough until 15 Oct 2026" in text
+
+
+def test_ways_that_run_out_alike_are_one_line(full):
+    one = full.filter(way="today")
+    both = pl.concat([one, one.with_columns(way=pl.lit("recommended"))])
+    spec = plot.chart_spec(plot.plot_full(both, gpus=16))
+    assert len(rows_of(spec, layers(spec, "line")[0])) == one.height
+    assert "either way no longer enough by 8 Oct 2026" in plot.full_text(both, gpus=16)
+
+
+def test_bars_of_days_stand_on_zero_and_a_guessed_fleet_is_no_line_of_capacity(peaks):
+    spec = plot.chart_spec(plot.plot_peaks(peaks, gpus=20, known=False))
+    (bar,) = layers(spec, "bar")
+    assert bar["encoding"]["y2"] == {"datum": 0}
+    assert bar["encoding"]["y"]["scale"]["domain"][0] == 0
+    assert layers(spec, "rule")[0]["mark"]["strokeDash"] == [2, 4]
+    assert "inferred from the jobs" in plot.chart_to_svg(plot.plot_peaks(peaks, gpus=20, known=False))
+    assert "20 installed" in plot.chart_to_svg(plot.plot_peaks(peaks, gpus=20))
+    assert plot.peaks_text(peaks) == "The most in one hour was 14 GPUs, on 2 Oct 2026."
 
 
 def test_costs_add_up_and_stand_by_size(costs):
@@ -76,8 +117,8 @@ def test_a_chart_refuses_more_rows_than_it_can_show():
         prepare.to_data(pl.DataFrame({"x": range(prepare.MAX_ROWS + 1)}), where="plot_x")
 
 
-def test_titles_of_empty_charts_are_those_of_full_ones(policies):
-    full, empty = plot.plot_policies(policies), plot.plot_policies(policies.clear())
+def test_titles_of_empty_charts_are_those_of_full_ones(frontier):
+    full, empty = plot.plot_frontier(frontier), plot.plot_frontier(frontier.clear())
     assert plot.chart_spec(full)["title"] == plot.chart_spec(empty)["title"]
 
 

@@ -31,13 +31,13 @@ def costs() -> pl.DataFrame:
     return pl.DataFrame({"tenant": [HOSTILE, "=1+1", "vision"], "cost": [300.0, 200.0, 100.0]})
 
 
-def policies() -> pl.DataFrame:
+def ways() -> pl.DataFrame:
     rows = [
-        (policy, metric, "h", mean, mean - 1, mean + 1)
-        for metric in ("queueing delay", "completion time")
-        for policy, mean in (("static_rightsized", 9.0), ("dynamic_rightsized", 4.0))
+        ("today", 9000.0, 0.0, "today"),
+        (HOSTILE, 6500.0, 8.0, "tuned"),
+        (HOSTILE, 6000.0, 33.0, "setting"),
     ]
-    return pl.DataFrame(rows, schema=["policy", "metric", "unit", "mean", "low", "high"], orient="row")
+    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_minutes", "kind"], orient="row")
 
 
 def demand() -> pl.DataFrame:
@@ -52,7 +52,7 @@ def demand() -> pl.DataFrame:
 def sample_page() -> str:
     charts = {
         "Cost": plot.plot_costs(costs(), unit="USD"),
-        "Policies": plot.plot_policies(policies()),
+        "Ways": plot.plot_frontier(ways()),
         "Demand": plot.plot_demand(demand()),
     }
     figures = [
@@ -137,6 +137,26 @@ def test_a_chart_has_a_message_a_picture_and_its_numbers():
     assert HOSTILE in {row["tenant"] for rows in spec["datasets"].values() for row in rows}
 
 
+def test_a_fold_is_closed_and_has_its_heading_and_one_line():
+    html = page.fold("Where <time> went", page.note("n"), about="hour by hour")
+    assert '<section id="where-time-went" class="fold"><details><summary>' in html
+    assert "<h2>Where &lt;time&gt; went</h2> <span>hour by hour</span></summary>" in html
+    assert "open" not in html
+
+
+def test_a_decision_is_the_heading_and_the_badge_leads_to_the_data():
+    body = page.section("The decision", page.note("n"))
+    plain = page.render_page(
+        body, title="T", subtitle="S", provenance={}, decision="Keep <all>.", badge=("31%", True)
+    )
+    assert "<h1>Keep &lt;all&gt;.</h1>" in plain
+    assert '<a class="badge warns">31%</a>' in plain
+    linked = page.render_page(
+        body + page.fold("Data"), title="T", subtitle="S", provenance={}, decision="D", badge=("0%", False)
+    )
+    assert '<a class="badge" href="#data">0%</a>' in linked
+
+
 def test_a_page_without_charts_has_no_script():
     html = page.render_page(page.note("n"), title="T", subtitle="S", provenance={})
     assert "<script" not in html
@@ -211,6 +231,26 @@ def test_charts_follow_the_width_of_the_window(opened):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("how", ["click", "link"])
+def test_charts_in_a_fold_are_drawn_when_it_is_opened(browser, tmp_path, how):
+    path = tmp_path / "folded.html"
+    shown = page.figure(plot.plot_costs(costs(), unit="USD"), title="Cost", alt="Cost.")
+    body = page.section("First", page.note("n")) + page.fold("Costs", shown, about="by team")
+    path.write_text(page.render_page(body, title="T", subtitle="S", provenance={}), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(path.as_uri())
+    assert not tab.locator(".chart").is_visible()
+    if how == "click":
+        tab.locator("summary").first.click()
+    else:
+        tab.goto(f"{path.as_uri()}#costs")
+    wait_until(tab, "document.querySelectorAll('.chart[data-width]').length === 1")
+    assert tab.locator(".chart svg").is_visible()
+    assert tab.locator(".chart svg").bounding_box()["width"] > 800
+    tab.close()
+
+
+@pytest.mark.browser
 def test_tooltips_show_hostile_names_as_text(opened):
     tab, complaints = opened
     bar = tab.locator(".chart").first.locator(".mark-rect path").first
@@ -240,7 +280,7 @@ def test_page_and_python_lay_charts_out_alike(opened, width):
     tab, _ = opened
     for chart in (
         plot.plot_costs(costs(), unit="USD"),
-        plot.plot_policies(policies()),
+        plot.plot_frontier(ways()),
         plot.plot_demand(demand()),
     ):
         spec = plot.chart_spec(chart)

@@ -14,7 +14,8 @@ import pytest
 from gpuplanner.errors import GeometryError, MissingDependencyError, ScenarioError, SchemaError
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.schemas import Outcomes, check
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate, unservable
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from tests.simulate.unservable import unservable
 
 BOARD = "H100-80GB-SXM5"
 FLEET = Fleet(BOARD, 2, 4)

@@ -11,7 +11,8 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import Fleet, OnDemand, Rules, simulate, unservable
+from gpuplanner.simulate import Fleet, OnDemand, Rules, simulate
+from tests.simulate.unservable import unservable
 
 BOARD = "H100-80GB-SXM5"
 DRIVER = ("nvml", {"instance_s": 2.0})

@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost, is_valid, load_gpu_model, parse_placements
-from gpuplanner.simulate import Fleet, OnDemand, Release, Rules, hold_largest, simulate, unservable
+from gpuplanner.simulate import Fleet, OnDemand, Rules, hold_largest, simulate
+from tests.simulate.unservable import unservable
 
 SERVING = ("on", "draining", "changing")
 BOARDS = {
@@ -168,16 +169,6 @@ def limits_are_kept(run, fleet, policy, rules):
             assert np.unique(days, return_counts=True)[1].max(initial=0) <= policy.switches_per_day
 
 
-def releases(hour, unit):
-    """What is switched off and on, and what stays on."""
-    lead, idle = (7.0 * hour, 0.0) if unit == "gpu" else (0.0, 5.0 * hour)
-    return {
-        "release": Release(unit, idle, lead),
-        "reserve": {"gpu": 1},
-        "floor": [(20.0 * hour, 2), (50.0 * hour, 0)],
-    }
-
-
 @st.composite
 def cases(draw):
     """Jobs, with phases or not, a fleet, a policy and rules."""
@@ -217,7 +208,6 @@ def cases(draw):
         drain_s=draw(st.sampled_from([None, 0.0, 5.0 * hour])),
         switches_per_day=draw(st.sampled_from([None, None, 0, 1, 3])),
         keep_whole=keep,
-        **draw(st.sampled_from([{}, releases(hour, "gpu"), releases(hour, "node")])),
     )
     change = ChangeCost.of(
         board,
@@ -269,7 +259,7 @@ def test_every_job_that_fits_is_served_in_the_end(case):
 @given(cases())
 def test_without_switches_it_is_the_static_layout(case):
     jobs, fleet, policy, rules, _ = case
-    frozen = dataclasses.replace(policy, switches_per_day=0, release=None)
+    frozen = dataclasses.replace(policy, switches_per_day=0)
     on_demand = run_of(jobs, fleet, frozen, rules, None)
     static = run_of(jobs, fleet, frozen.opening(fleet), rules, None)
     assert on_demand.outcomes.equals(static.outcomes)

@@ -16,8 +16,8 @@ from gpuplanner.simulate import (
     hold_largest,
     simulate,
     totals,
-    unservable,
 )
+from tests.simulate.unservable import unservable
 
 BOARD = "H100-80GB-SXM5"
 ONE = Fleet(BOARD, 1, 1)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost, load_gpu_model, parse_layout
 from gpuplanner.schemas import Outcomes, check
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate, unservable
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from tests.simulate.unservable import unservable
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "3g.40gb:2", "1g.10gb:7", "3g.40gb:1,2g.20gb:1,1g.20gb:1", "2g.20gb:3,1g.10gb:1")

@@ -14,11 +14,11 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.simulate import Calendar, simulate
 from gpuplanner.study import evaluate
+from gpuplanner.study.future.calibration import calibrate
 from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
-from gpuplanner.study.past.observed import observe
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -142,9 +142,16 @@ def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inv
     known = history(scenario)
     hours = float(ledger(scenario)["gpu_hours"].sum())
     gpus = hours / (24 * DAYS)
-    assert gpus == known.fleet.gpus == fleet_and_rules(scenario, known)[0].gpus == observe(trace).gpus
+    assert gpus == known.fleet.gpus == fleet_and_rules(scenario, known)[0].gpus
+    assert calibrate(scenario).facts["fleet_gpus"] == gpus
     study = evaluate(scenario, cache=False)
-    assert gpus == study.headline["fleet_gpus"] == study.headline["installed_gpus"] == study.problem.gpus
+    assert (
+        gpus
+        == study.decision.fleet_gpus
+        == study.headline["fleet_gpus"]
+        == study.headline["installed_gpus"]
+        == study.problem.gpus
+    )
 
 
 def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
@@ -156,7 +163,7 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
         None
     ] * 4
     assert study.tables["costs"].is_empty()
-    assert "in each half" in study.promise["reason"], "a handful of jobs promises nothing"
+    assert study.decision.confidence == "peaks only", "a handful of jobs says little"
     assert any("--board" in text for text in study.provenance["cautions"])
     own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
     assert float(own.headline["cost"]) == 2 * 3 * 24 * DAYS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -18,7 +19,9 @@ START = datetime(2026, 11, 2, tzinfo=UTC)
 def kept(tmp_path_factory):
     """A plan of two GPUs: whole on the first day, cut into fourteen on the second."""
     demand = np.array([[[2.0, 0.0], [0.0, 14.0]]])
-    problem = PlanProblem("H100-80GB-SXM5", 2, 2, START, 24.0, ["t"], ["gpu", "1g.10gb"], demand)
+    problem = PlanProblem(
+        "H100-80GB-SXM5", 2, 2, START, 24.0, ["t"], ["gpu", "1g.10gb"], demand, nodes=["n1"]
+    )
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_text(plan_to_json(plan(problem, gap_target=0), problem))
     return path
@@ -45,4 +48,16 @@ def test_what_verify_does_not_know_is_not_handed_over(kept, tmp_path, monkeypatc
     monkeypatch.setattr(handover, "to_slurm_files", lambda *_, **__: {"slurm-0.csv": "gpu,layout\n0,gpu\n"})
     with pytest.raises(OutputError, match=r"slurm-0\.csv cannot be read back"):
         export_plan(kept, tmp_path / "out", formats="slurm")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_that_nobody_gave_are_not_handed_over(kept, tmp_path):
+    """Files for a node0 that is made up would be applied to whatever is called so."""
+    found, problem = handover.read_plan(kept)
+    nameless = replace(problem, nodes=None)
+    path = tmp_path / "plan.json"
+    path.write_text(plan_to_json(found, nameless))
+    assert nameless.node_names == ("node0",)
+    with pytest.raises(ScenarioError, match="a plan that names its nodes; got a plan of nodes without names"):
+        export_plan(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()

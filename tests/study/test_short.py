@@ -47,17 +47,17 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     ledger = study.tables["ledger"]["gpu_hours"].sum()
     assert study.headline["installed_gpu_hours"] == pytest.approx(ledger, rel=1e-6)
     assert float(study.headline["cost"]) == pytest.approx(2.0 * ledger, abs=0.01)
-    assert study.headline["saved_gpu_hours_per_week"] is None
-    assert study.promise["winner"] is None
-    assert "at least 14 whole days" in study.findings[2]
+    assert study.decision.confidence == "peaks only"
+    assert study.findings[2] == study.decision.sentence
+    assert any("complete days" in text for text in study.decision.how_sure)
     assert any("needs at least 170" in text for text in study.provenance["cautions"])
     sections = {
         name: getattr(tearsheet, name)(study).html
-        for name in ("summary", "ledger", "weeks", "rightsizing", "costs", "quality", "method")
+        for name in ("summary", "ledger", "rightsizing", "costs", "quality", "method")
     }
-    assert "Where the GPU-time went" in sections["ledger"]
+    assert "Where the hours went" in sections["ledger"]
     assert "29 rows read" in sections["quality"]
-    for name in ("demand", "layouts", "comparison"):
+    for name in ("demand", "layouts"):
         assert getattr(tearsheet, name)(study).html == ""
     book = write_study_workbook(tmp_path / "book.xlsx", study)
     assert "Ledger" in pl.read_excel(book, sheet_id=0)

@@ -14,7 +14,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate, load_trace, open_study
-from gpuplanner.study.equal_service.promise import promise
+from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.future.money import money
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
 from gpuplanner.study.future.plans import planned_calendar
@@ -54,7 +54,7 @@ def test_plan_is_proven_and_verified(study: Study):
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
-    for stage in (history, pooled, promise, money, *OUTLOOKS.values(), planned_calendar):
+    for stage in (history, pooled, comparison, money, *OUTLOOKS.values(), planned_calendar):
         stage._remembered.cache_clear()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
@@ -73,9 +73,11 @@ def test_a_study_of_an_older_version_is_refused_in_words(study: Study, tmp_path)
     study.save(tmp_path / "study")
     place = tmp_path / "study" / "study.json"
     values = json.loads(place.read_text())
-    del values["promise"]
+    del values["comparison"]
     place.write_text(json.dumps(values))
-    with pytest.raises(ScenarioError, match=r"a study with 'promise'; got one without, of an older version"):
+    with pytest.raises(
+        ScenarioError, match=r"a study with 'comparison'; got one without, of an older version"
+    ):
         open_study(tmp_path / "study")
 
 
@@ -89,7 +91,7 @@ def test_json_holds_what_the_tables_hold(study: Study):
 
 def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     evaluate(quick, cache=False)
-    stages = [history, pooled, promise, planned_calendar]
+    stages = [history, pooled, planned_calendar]
     computed = [stage.computed for stage in stages]
     dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed
@@ -97,9 +99,9 @@ def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     assert dearer.headline["saved_gpu_hours_per_week"] == study.headline["saved_gpu_hours_per_week"]
 
 
-def test_findings_are_three_and_name_their_baseline(study: Study):
+def test_findings_are_three_and_the_last_is_the_decision(study: Study):
     assert len(study.findings) == 3
-    assert f"instead of {study.promise['today']['gpu_hours']:,.0f}" in study.findings[2]
+    assert study.findings[2] == study.decision.sentence
 
 
 def test_the_past_is_seen_as_it_was_known():

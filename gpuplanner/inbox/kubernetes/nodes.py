@@ -11,7 +11,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.catalog import boards_called, facts
-from gpuplanner.inbox.kubernetes.installed import COUNT, installed_gpus
+from gpuplanner.inbox.kubernetes.installed import CONFIG, COUNT, installed_gpus, instances_of_labels
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
 from gpuplanner.inbox.kubernetes.words import (
     MAX_MEMORY_MIB,
@@ -31,7 +31,6 @@ PRODUCT = "nvidia.com/gpu.product"
 PRODUCTS = (PRODUCT, "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 """Labels that name the board, best first."""
 
-CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
 CLIQUE = "nvidia.com/gpu.clique"
 MEMORY = "nvidia.com/gpu.memory"
@@ -86,6 +85,8 @@ class Node:
         How its GPUs are cut, where that follows.
     config_state : str, optional
         State of the MIG configuration, where it is not done.
+    closed : str, optional
+        Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does.
     domain, ownership : str, optional
         Fabric clique; how the node is paid for.
     installed, seen : datetime, optional
@@ -102,6 +103,7 @@ class Node:
     mig: bool
     layouts: str | None
     config_state: str | None
+    closed: str | None
     domain: str | None
     ownership: str | None
     installed: datetime | None
@@ -151,6 +153,7 @@ def read_node(node: Object) -> Node:
         replicas = dict.fromkeys(resources, 0)
     registered = registered_boards(notes)
     parted = any(key.startswith((*REGISTERS, *HANDSHAKES)) for key in notes)
+    told = not any(resources.values()) and bool(instances_of_labels(labels, 1, model))
     installed, layouts = installed_gpus(labels, resources, replicas, model, profile)
     beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
     return Node(
@@ -161,14 +164,25 @@ def read_node(node: Object) -> Node:
         memory_mib=(registered and registered[1]) or _memory_mib(labels, model, profile),
         replicas=replicas,
         parted=parted,
-        mig=sliced or profile is not None,
+        mig=sliced or profile is not None or told,
         layouts=None if registered or parted else layouts,
         config_state=state if config and state != "success" else None,
+        closed=_closed(node),
         domain=text(labels.get(CLIQUE)),
         ownership=next((kind for (key, value), kind in OWNERSHIP.items() if labels.get(key) == value), None),
         installed=instant(about, "creationTimestamp"),
         seen=max((beat for beat in beats if beat), default=None),
     )
+
+
+def _closed(node: Object) -> str | None:
+    """Why a node takes no new jobs; it still has its GPUs."""
+    words = ["cordoned"] if part(node, "spec").get("unschedulable") is True else []
+    told = {
+        text(each.get("type")): text(each.get("status")) for each in parts(part(node, "status"), "conditions")
+    }
+    words += ["not ready"] if told.get("Ready", "True") != "True" else []
+    return ", ".join(words) or None
 
 
 def board_and_profile(product: str | None) -> tuple[str | None, str | None]:

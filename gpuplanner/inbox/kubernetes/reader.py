@@ -12,19 +12,28 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
+from gpuplanner.inbox.core.lines.json_items import read_items
+from gpuplanner.inbox.core.lines.records import Records
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_file import head
+from gpuplanner.inbox.core.shares import resolve_nodes
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
 from gpuplanner.inbox.kubernetes.queue_quotas import quota_table
+from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
 LEFT_OUT = (
     "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
 )
+
+CHANGING = "nodes whose MIG configuration is not done: "
+CLOSED = "node that takes no new jobs"
 
 CHECKS = (
     Check(
@@ -73,7 +82,8 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     Returns
     -------
     Dataset
-        With the inventory where every node tells its GPUs, and the quotas where there are queues.
+        With the inventory where every node tells its GPUs, and the quotas where there are queues. Of nodes alone the
+        inventory, as :func:`read_kubernetes_nodes`.
 
     Raises
     ------
@@ -104,6 +114,8 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         text = message("kubernetes", "at least one file", "none", "Give the path of a file.")
         raise TraceFormatError(text)
     dump = read_dump(paths)
+    if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
+        return _node_list(dump, paths, boards)
     found, names = job_rows(dump)
     rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
@@ -126,6 +138,95 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     return trace.with_tables(queue_quotas=quotas, job_names=names if names.height else None)
 
 
+def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
+    """Read the nodes of dumps of Kubernetes objects, and nothing else of them, as an inventory.
+
+    Parameters
+    ----------
+    paths, boards
+        As for :func:`read_kubernetes`.
+
+    Returns
+    -------
+    Dataset
+        Table ``schemas.TABLES["inventory"]``. Nodes that take no new jobs keep their GPUs, and are named in the
+        quality report.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, there are no nodes with GPUs, or a node does not tell how many it has.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+    >>> node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "nodes.json"
+    ...     _ = path.write_text(json.dumps({"kind": "List", "items": [node]}))
+    ...     read_kubernetes_nodes([path]).summary()["gpus"]
+    8
+    """
+    return _node_list(read_dump(paths), paths, boards)
+
+
+def is_nodes_alone(path: str | Path) -> bool:
+    """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object.
+
+    Raises
+    ------
+    TraceFormatError
+        If it cannot be read.
+    """
+    lines = head(path)
+    if not any("Node" in line for line in lines):
+        return False
+    read = read_yaml_items if is_kubernetes_yaml(lines) else read_items
+    _, items = read(path, ("items",))
+    kind = None
+    for item in items:
+        kind = item.value.get("kind") if isinstance(item.value, dict) else None
+        kind = kind or str(item.around.get("kind") or "").removesuffix("List")
+        if kind != "Node":
+            return False
+    return kind == "Node"
+
+
+def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Dataset:
+    """The inventory of a dump as a dataset of its own."""
+    inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
+    if inventory is None:
+        got = f"no number for {examples(unknown)}" if unknown else "no node with GPUs"
+        names = ", ".join(str(path) for path in paths)
+        todo = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
+        raise TraceFormatError(message(names, "nodes that tell how many GPUs they have", got, todo))
+    table, findings = resolve_nodes(inventory, boards)
+    records = Records({})
+    for where, reason in dump.rejects:
+        records.reject(where.file, where.item, where.raw, reason)
+    rows = records.rows(dump.files)
+    place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
+    closed = {name: node.closed for name, node in dump.nodes.items() if node.closed and node.gpus}
+    if closed:
+        named = examples([f"{name} ({why})" for name, why in sorted(closed.items())])
+        findings += [Finding(CLOSED, "info", len(closed), "its GPUs count as installed", named)]
+    return assemble_reading(
+        replace(rows, good=table.with_columns(**place), count=table.height + rows.rejects.height),
+        "inventory",
+        source="nodes",
+        order=["node"],
+        what="node",
+        findings=findings,
+        totals={
+            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
+            "models": pl.col("gpu_model").drop_nulls().n_unique(),
+        },
+        span=(),
+        notes=[note for note in _notes(dump, unknown) if note.startswith(CHANGING)],
+    )
+
+
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
     notes = [LEFT_OUT]
     if unknown:
@@ -134,7 +235,7 @@ def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
         f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state
     )
     if changing:
-        notes.append(f"nodes whose MIG configuration is not done: {examples(changing)}")
+        notes.append(f"{CHANGING}{examples(changing)}")
     if not any(node.seen for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
     return notes

@@ -19,8 +19,9 @@ SINFO_HEADER = {"NODELIST", "GRES"}
 PARENTHESES = re.compile(r"\([^()]*\)")
 GPU = re.compile(r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?")
 
-Found = tuple[int, str, str, str]
-"""Number of the line, the line, name of the node, its Gres."""
+STATE = {"state": Field("state", nullable=True, optional=True)}
+Found = tuple[int, str, str, str, str]
+"""Number of the line, the line, name of the node, its Gres, its State."""
 
 
 def is_slurm_nodes(lines: Sequence[str]) -> bool:
@@ -56,9 +57,9 @@ def read_slurm_nodes(
     Returns
     -------
     Rows
-        One row per node; a node that sinfo lists for several partitions counts once. Rejected are nodes
-        whose number of GPUs does not follow: several nodes on one line, and MIG instances of a board that is
-        not known.
+        One row per node, with its ``state`` where that is told; a node that sinfo lists for several partitions
+        counts once. Rejected are nodes whose number of GPUs does not follow: several nodes on one line, and MIG
+        instances of a board that is not known.
 
     Raises
     ------
@@ -79,15 +80,15 @@ def read_slurm_nodes(
     lines = list(file.lines.iter_rows())
     first = next((text for _, text in lines if text.strip()), "")
     found = list(_scontrol(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines))
-    types = {match["type"] for *_, gres in found for item in _gres(gres) if (match := GPU.fullmatch(item))}
+    types = {match["type"] for *_, gres, _ in found for item in _gres(gres) if (match := GPU.fullmatch(item))}
     boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
-    records, seen = Records(columns), set()
-    for number, line, node, gres in found:
+    records, seen = Records(columns | STATE), set()
+    for number, line, node, gres, state in found:
         if (node, gres) in seen:
             continue
         seen.add((node, gres))
         try:
-            records.add(0, number, line, _record(node, gres, boards))
+            records.add(0, number, line, {**_record(node, gres, boards), "state": state or None})
         except ValueError as error:
             records.reject(0, number, line, str(error))
     return records.rows([file])
@@ -96,26 +97,38 @@ def read_slurm_nodes(
 def _scontrol(lines: Sequence[tuple[int, str]]) -> Iterator[Found]:
     """Each record begins with the line of its NodeName."""
     begun: tuple[int, str, str] | None = None
-    gres = ""
+    told = {"Gres": "", "State": ""}
     for number, line in lines:
         words = line.split()
         if words and words[0].startswith("NodeName="):
             if begun:
-                yield *begun, gres
-            begun, gres = (number, line, words[0].partition("=")[2]), ""
-        gres = next((word.partition("=")[2] for word in words if word.startswith("Gres=")), gres)
+                yield *begun, told["Gres"], told["State"]
+            begun, told = (number, line, words[0].partition("=")[2]), {"Gres": "", "State": ""}
+        for name in told:
+            begins = f"{name}="
+            told[name] = told[name] or next(
+                (word.removeprefix(begins) for word in words if word.startswith(begins)), ""
+            )
     if begun:
-        yield *begun, gres
+        yield *begun, told["Gres"], told["State"]
 
 
 def _sinfo(lines: Sequence[tuple[int, str]]) -> Iterator[Found]:
     table = [(number, line, line.split()) for number, line in lines if line.strip()]
     header = table[0][2]
     node, gres = header.index("NODELIST"), header.index("GRES")
+    state = header.index("STATE") if "STATE" in header else None
     for number, line, words in table[1:]:
         if words != header:
             whole = len(words) == len(header)
-            yield number, line, words[node] if whole else "", words[gres] if whole else ""
+            named = words[node] if whole else ""
+            yield (
+                number,
+                line,
+                named,
+                words[gres] if whole else "",
+                words[state] if whole and state is not None else "",
+            )
 
 
 def _gres(text: str) -> list[str]:

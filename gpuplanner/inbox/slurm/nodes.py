@@ -17,6 +17,15 @@ from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes
 
 CPU_ONLY = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
 
+# In words of its own: POWERED_DOWN is a node that comes back when it is needed.
+CLOSED_STATE = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+CLOSED = Check(
+    "node that takes no new jobs",
+    "info",
+    "its GPUs count as installed",
+    (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE),
+)
+
 
 def looks_like_nodes(lines: Sequence[str]) -> bool:
     """True if the first lines of a file look like a node list."""
@@ -60,7 +69,7 @@ def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None 
         source="nodes",
         order=["node"],
         what="node",
-        checks=[CPU_ONLY],
+        checks=[CPU_ONLY, *([CLOSED] if "state" in nodes.columns else [])],
         findings=findings,
         totals={
             "gpus": pl.col("gpus").cast(pl.Int64).sum(),

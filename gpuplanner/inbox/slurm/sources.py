@@ -49,7 +49,7 @@ SLURM = (
     ),
     Source(
         "nodes",
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo -N",
+        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo -N, kubectl get nodes -o json",
         read_nodes,
         looks_like_nodes,
         frozenset({"boards"}),

@@ -2,7 +2,7 @@
 
 from gpuplanner.report.tearsheet.headline import summary
 from gpuplanner.report.tearsheet.money import costs, method
-from gpuplanner.report.tearsheet.past import demand, ledger, quality, rightsizing, weeks
+from gpuplanner.report.tearsheet.past import demand, ledger, quality, rightsizing
 from gpuplanner.report.tearsheet.plan import comparison, layouts
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "quality",
     "rightsizing",
     "summary",
-    "weeks",
 ]

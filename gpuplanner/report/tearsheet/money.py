@@ -12,7 +12,8 @@ from gpuplanner import plot
 from gpuplanner.report import page, tables
 from gpuplanner.report.section import Section
 from gpuplanner.study import Study
-from gpuplanner.study.equal_service.tables import rows_of
+
+TITLE, ABOUT = "Cost, energy and carbon", "of the whole period, by team"
 
 
 def costs(study: Study) -> Section:
@@ -21,7 +22,7 @@ def costs(study: Study) -> Section:
     missing = [page.paragraph(sentence) for sentence in study.provenance["not_stated"]]
     if figures["cost"] is None:
         energy = [page.paragraph(_energy(study))] if figures["energy_kwh"] is not None else []
-        return Section(page.section("Cost, energy, carbon", *missing, *energy))
+        return Section(page.fold(TITLE, *missing, *energy, about=ABOUT))
     bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
     text = (
         f"The lines sum to {Decimal(figures['cost']):,.2f} {figures['currency']}, the price of every installed "
@@ -38,8 +39,8 @@ def costs(study: Study) -> Section:
         "x_CarbonKg",
     ]
     return Section(
-        page.section(
-            "Cost, energy, carbon",
+        page.fold(
+            TITLE,
             page.paragraph(text),
             *missing,
             page.figure(
@@ -48,6 +49,7 @@ def costs(study: Study) -> Section:
                 alt="What nobody held is a line of its own, not spread over tenants.",
                 table=table.select(name for name in chosen if table[name].null_count() < table.height),
             ),
+            about=ABOUT,
         )
     )
 
@@ -70,14 +72,10 @@ def method(study: Study) -> Section:
     assumptions = pl.DataFrame(
         [{"assumption": name, **values} for name, values in study.provenance["assumptions"].items()]
     )
-    shown = [row["policy"] for row in rows_of(study.promise)]
-    policies = pl.DataFrame(
-        [{"policy": name, "meaning": study.provenance["policies"][name]} for name in shown]
-    )
     return Section(
-        page.section(
+        page.fold(
             "What this rests on",
-            *([] if not shown else [tables.table(policies, caption="Policies compared")]),
             tables.table(assumptions, caption="Assumed figures with range, source and date"),
+            about="assumed figures, with their sources",
         )
     )

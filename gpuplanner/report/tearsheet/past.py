@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from gpuplanner import plot
@@ -33,7 +35,17 @@ def quality(study: Study) -> Section:
         if table.height
         else page.paragraph("Nothing was found to be wrong.")
     )
-    return Section(page.section("Data quality", page.paragraph(text), *notes, found))
+    cautions = [page.note(text) for text in study.provenance["cautions"]]
+    return Section(
+        page.fold(
+            "Data",
+            page.paragraph(text),
+            *notes,
+            found,
+            *cautions,
+            about="what was read, and what is wrong with it",
+        )
+    )
 
 
 def ledger(study: Study) -> Section:
@@ -46,8 +58,9 @@ def ledger(study: Study) -> Section:
     )
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
     return Section(
-        page.section(
-            "Where the GPU-time went",
+        page.fold(
+            "Where the hours went",
+            page.paragraph(f"{study.findings[0]} {_held(study)}"),
             page.figure(
                 plot.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
@@ -60,8 +73,14 @@ def ledger(study: Study) -> Section:
                 alt=f"{heaviest['tenant']} held most: {heaviest['held_gpu_hours']:,.0f} GPU-hours.",
                 table=tenants,
             ),
+            about="every installed GPU-hour, by what was done with it and by team",
         )
     )
+
+
+def _held(study: Study) -> str:
+    held, installed = (study.headline[f"{name}_gpu_hours"] for name in ("allocated", "installed"))
+    return f"In all, jobs held {held:,.0f} of {installed:,.0f} GPU-hours."
 
 
 def demand(study: Study) -> Section:
@@ -87,7 +106,7 @@ def demand(study: Study) -> Section:
     )
     gpus, running = (study.headline[name] for name in ("tomorrow_gpus", "tomorrow_running_gpus"))
     return Section(
-        page.section(
+        page.fold(
             "Demand and forecast",
             page.note(f"Of the {gpus:,.0f} GPUs expected tomorrow at noon, {running:,.0f} run today."),
             page.figure(
@@ -104,6 +123,7 @@ def demand(study: Study) -> Section:
                     "unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90"
                 ),
             ),
+            about="what was wanted, what is to come, and how wrong that was before",
         )
     )
 
@@ -117,40 +137,31 @@ def _daily(history: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def weeks(study: Study) -> Section:
-    """What jobs of at most one GPU would have needed, week by week."""
-    table, board = study.tables["weeks"], study.headline["board"]
-    if not study.headline["board_has_mig"]:
-        return Section("")
-    if table.is_empty():
-        return Section(page.section("Small jobs, week by week", page.paragraph("There are no small jobs.")))
-    text = (
-        f"Jobs that ask for at most one GPU, over the whole observation: GPUs needed to cover 95 % of the hours "
-        f"of each week if every such job holds a whole {board}, if it gets the slice it asks for, and if it gets "
-        "the slice that it needs. Fractions of the source's GPUs are read as the same fraction of this board."
-    )
-    return Section(
-        page.section(
-            "Small jobs, week by week",
-            page.paragraph(text),
-            tables.table(table, caption=f"GPUs ({board}) by week", headings=WEEK_HEADINGS),
-        )
-    )
-
-
 def rightsizing(study: Study) -> Section:
-    """What people ask for and what they need; nothing where the board cannot be cut."""
-    table = study.tables["rightsizing"]
+    """Jobs that could be smaller: what people ask for and what they need, in all and week by week."""
+    title, about = "Jobs that could be smaller", "what jobs ask for, and what they need"
+    said = page.paragraph(study.findings[1])
     if not study.headline["board_has_mig"]:
-        return Section("")
+        return Section(page.fold(title, said, about=about))
     text = (
         "Needs are judged by telemetry, else by the job's accounting record, else by measured jobs of its class; "
         "without any of these the request stands. Jobs on several GPUs keep them."
     )
-    return Section(
-        page.section(
-            "Requested and needed",
-            page.paragraph(text),
-            tables.table(table.head(25), caption="Jobs by profile requested and needed, most frequent first"),
-        )
+    frequent = tables.table(
+        study.tables["rightsizing"].head(25),
+        caption="Jobs by profile requested and needed, most frequent first",
     )
+    return Section(page.fold(title, said, page.paragraph(text), frequent, *_by_week(study), about=about))
+
+
+def _by_week(study: Study) -> Iterator[str]:
+    table, board = study.tables["weeks"], study.headline["board"]
+    if table.is_empty():
+        yield page.paragraph("There are no small jobs.")
+        return
+    yield page.paragraph(
+        f"Jobs that ask for at most one GPU, over the whole observation: GPUs needed to cover 95 % of the hours "
+        f"of each week if every such job holds a whole {board}, if it gets the slice it asks for, and if it gets "
+        "the slice that it needs. Fractions of the source's GPUs are read as the same fraction of this board."
+    )
+    yield tables.table(table, caption=f"GPUs ({board}) by week", headings=WEEK_HEADINGS)

@@ -8,17 +8,9 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.report import page, tables
-from gpuplanner.report.equal_service import sureness
 from gpuplanner.report.section import Section
+from gpuplanner.report.ways import ways
 from gpuplanner.study import Study
-from gpuplanner.study.equal_service.tables import policy_frame
-from gpuplanner.study.equal_service.words import target_in_words, what_to_set
-
-WAITS = (
-    "wait_mean_min", "wait_p50_min", "wait_quantile_min", "wait_p99_min", "wait_longest_min", "target_min",
-    "completion_mean_min",
-)  # fmt: skip
-QUEUES = {"easy": "first come first served with EASY backfill", "strict": "first come first served"}
 
 
 def layouts(study: Study) -> Section:
@@ -64,7 +56,7 @@ def layouts(study: Study) -> Section:
             )
         )
     title = "The planned layouts" if figures["board_has_mig"] else "GPUs on, as planned"
-    return Section(page.section(title, _bound(study), *shown))
+    return Section(page.fold(title, _bound(study), *shown, about="hour by hour, with what no plan undercuts"))
 
 
 def _bound(study: Study) -> str:
@@ -76,7 +68,7 @@ def _bound(study: Study) -> str:
         ("asked of it", f"the {study.scenario.quantile:.0%} quantile of forecast demand; "
                         f"{figures['plan_unmet_gpu_hours']:,.1f} GPU-hours of it are not met"),
         ("GPUs not needed", f"are {problem.idle_words if problem else 'not known'}"),
-        ("not asked", "waits: what a calendar is worth at equal service stands above, among the policies"),
+        ("not asked", "waits: what ways to run the fleet are worth at the same service stands above, among the ways"),
     ]  # fmt: skip
     return tables.table(
         pl.DataFrame(rows, schema=["what", "answer"], orient="row"), caption="The planned calendar"
@@ -101,47 +93,5 @@ def _layout_hours(study: Study) -> pl.DataFrame:
 
 
 def comparison(study: Study) -> Section:
-    """Every policy at equal service, in full; nothing where none could be compared."""
-    found = study.promise
-    if not found["today"]:
-        return Section("")
-    scenario = study.scenario
-    judged = f"{found['judged_from'][:10]} to {found['judged_to'][:10]}"
-    change = f"{study.problem.change.words()}; " if study.problem and study.headline["board_has_mig"] else ""
-    text = (
-        f"Each policy is tuned on weeks drawn from {found['tuned_from'][:10]} to {found['judged_from'][:10]} until it "
-        f"holds the target, and judged on {scenario.replications} weeks drawn from {judged} (seed {scenario.seed}). "
-        f"{target_in_words(found)} Queue of whole GPUs: {QUEUES[scenario.queue]}; {change}"
-        "nothing that runs is ever stopped."
-    )
-    frame = policy_frame(found)
-    shown = [
-        page.figure(
-            plot.plot_policies(frame),
-            title="Policies on the same jobs",
-            alt=f"{plot.policies_text(frame)} Lower is better.",
-            table=frame,
-        )
-    ]
-    settings = [page.note(line) for line in what_to_set(found, scenario.path)]
-    return Section(
-        page.section(
-            "Policies at equal service",
-            page.paragraph(text),
-            *shown,
-            tables.table(
-                study.tables["policies"],
-                caption="Policies on weeks that none was tuned on",
-                formats=dict.fromkeys(("gpu_hours", "gpu_hours_low", "gpu_hours_high"), ",.0f")
-                | dict.fromkeys(WAITS, ",.1f"),
-            ),
-            tables.table(
-                study.tables["waits"],
-                caption="Waits by how much a job asks for",
-                formats=dict.fromkeys(WAITS, ",.1f"),
-            ),
-            *settings,
-            page.paragraph(found["note"]),
-        )
-        + sureness(found)
-    )
+    """Every way to run the fleet, in full."""
+    return ways(study.comparison)

@@ -20,8 +20,7 @@ from gpuplanner.simulate.slices.instances import (
     taken,
 )
 from gpuplanner.simulate.slices.layout_changes import offer
-from gpuplanner.simulate.slices.power import switch_on
-from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, Slicing, Table, World
+from gpuplanner.simulate.slices.world import NONE, WHOLE, Slicing, Table, World
 
 IMPOSSIBLE = 1 << 60
 
@@ -73,8 +72,6 @@ def cut(w: World, gpu: int, profile: int, start: int) -> None:
     """Begin to make an instance on a GPU."""
     slicing, was_whole = w.slicing, w.free[gpu, WHOLE]
     placed = slicing.gpus[gpu]
-    if placed.off == IS_OFF:
-        switch_on(w, gpu // w.power.unit)
     count_switch(w.slicing.gpus[gpu], w.status[0], w.slicing.switches_per_day)
     if was_whole:
         if slicing.reboot_s == 0.0:
@@ -140,7 +137,7 @@ def reboot(w: World, node: int) -> None:
     """Take all GPUs of a node that rests out of service, for as long as a change of MIG mode takes."""
     for gpu in range(node * w.per_node, (node + 1) * w.per_node):
         placed = w.slicing.gpus[gpu]
-        if not placed.making and not placed.off:
+        if not placed.making:
             if not w.gpus[gpu].leaving:
                 offer(w, gpu, -1)
             if placed.owner != NONE:
@@ -166,7 +163,7 @@ def node_rests(w: World, node: int) -> bool:
             taken(w.slicing.gpus[gpu])
             or placed.making
             or placed.rebooting
-            or (placed.cut == 0 and not w.free[gpu, WHOLE] and placed.off != IS_OFF)
+            or (placed.cut == 0 and not w.free[gpu, WHOLE])
         ):
             return False
     return True

@@ -25,7 +25,7 @@ def drain_for(w: World, profile: int) -> bool:
     best, least, loss, at, in_use = NONE, IMPOSSIBLE, np.inf, NONE, False
     for gpu in range(slicing.keep_whole, len(w.gpus)):
         placed = slicing.gpus[gpu]
-        if placed.drain or placed.making or placed.rebooting or placed.off or placed.owner != NONE:
+        if placed.drain or placed.making or placed.rebooting or placed.owner != NONE:
             continue
         if not may_switch(placed, s.now, slicing.switches_per_day):
             continue

@@ -1,10 +1,9 @@
 """Which GPUs are reserved for a job on whole GPUs, as EASY does it: they take no new work until it starts.
 
-GPUs on offer come first, then idle cut ones, which are made whole, then those that boot, then those that are off and
-are switched on. GPUs in use come into question only for a job that has waited long, and as long as they take to empty
-by the limits of their jobs, where these are known; cut ones are drained then, whole ones are withheld when they are
-given back. Nodes that empty soonest are taken first, or where no limits are known those with the fewest slices in use;
-then the ones with the fewest GPUs to switch on, to wait for and to make whole; then the lowest.
+GPUs on offer come first, then idle cut ones, which are made whole. GPUs in use come into question only for a job that
+has waited long, and as long as they take to empty by the limits of their jobs, where these are known; cut ones are
+drained then, whole ones are withheld when they are given back. Nodes that empty soonest are taken first, or where no
+limits are known those with the fewest slices in use; then the ones with the fewest GPUs to make whole; then the lowest.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from gpuplanner.simulate.slices.instances import (
     touch,
     withhold,
 )
-from gpuplanner.simulate.slices.power import switch_on
-from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, World
+from gpuplanner.simulate.slices.world import NONE, WHOLE, World
 
-ON_OFFER, IDLE_CUT, BOOTS, OFF, BY_LIMIT, BY_SLICES, EFFORTS = 0, 1, 2, 3, 4, 16, 26
+ON_OFFER, IDLE_CUT, BY_LIMIT, BY_SLICES, EFFORTS = 0, 1, 2, 14, 24
 """How far a GPU is from being whole and idle: in use, by doublings of the minutes to the end of its limits."""
 
 
@@ -35,7 +33,7 @@ def gather(w: World, job: int, long: bool) -> bool:
     """Reserve GPUs for a job, if there are enough; False if there are not."""
     s = w.status[0]
     part, count = min(w.jobs[job].gpus, w.per_node), (w.jobs[job].gpus + w.per_node - 1) // w.per_node
-    too_few = s.idle + s.spare + len(w.gpus) - s.on < part * count
+    too_few = s.idle < part * count
     if too_few and (not long or (w.profiles[WHOLE].hopeless == 1 + job and s.now < s.retry)):
         return False
     s.retry = np.inf
@@ -106,8 +104,6 @@ def effort_of(w: World, gpu: int, waited: float, offered: bool) -> int:
     placed = w.slicing.gpus[gpu]
     if placed.owner != NONE or placed.rebooting or placed.drain or placed.making:
         return IMPOSSIBLE
-    if placed.off:
-        return OFF if placed.off == IS_OFF else BOOTS
     if placed.cut == 0 and w.free[gpu, WHOLE]:
         return ON_OFFER if offered else IMPOSSIBLE
     if placed.cut and not may_switch(placed, w.status[0].now, w.slicing.switches_per_day):
@@ -152,9 +148,7 @@ def take_node(w: World, node: int, part: int, job: int) -> None:
             elif effort == IDLE_CUT:
                 made += 1
                 make_whole(w, gpu)
-            elif effort == OFF and placed.off == IS_OFF:  # else it comes with another one of its unit
-                switch_on(w, gpu // w.power.unit)
-            elif effort > OFF:
+            else:
                 w.jobs[job].drains = 1
                 if placed.cut:
                     placed.drained_for = WHOLE

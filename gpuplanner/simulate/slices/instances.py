@@ -6,12 +6,9 @@ from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.layout_changes import offer
 from gpuplanner.simulate.slices.world import (
-    BOOTING,
     CHANGING,
     DRAINING,
-    IS_OFF,
     NONE,
-    OFF,
     ON,
     PROFILE_BITS,
     RECONFIGURING,
@@ -23,7 +20,7 @@ from gpuplanner.simulate.slices.world import (
     World,
 )
 
-BECOMES_WHOLE, IS_BACK, BOOTED, OTHERS = 0, 1, 2, 3
+BECOMES_WHOLE, IS_BACK, OTHERS = 0, 1, 2
 """What else than an instance may come, in place of a slice and counted from the last one on."""
 
 
@@ -45,7 +42,6 @@ def open_placed(w: World) -> None:
         offer(w, gpu, 1)
         w.gpus[gpu].layout = NONE  # nothing was written yet
         touch(w.slicing, w.status[0], gpu)
-    w.status[0].on = len(w.gpus)
 
 
 @compiled
@@ -121,6 +117,26 @@ def is_whole(free: Ints, placed: Row, gpu: int) -> bool:
     return bool(free[gpu, WHOLE] and not placed.making)
 
 
+@called
+def take_stock(w: World) -> None:
+    """Count anew which of the GPUs that changed in this instant are on and wholly idle, reserved for nobody."""
+    s = w.status[0]
+    for rank in range(s.touched):
+        gpu = w.slicing.touched[rank]
+        placed = w.slicing.gpus[gpu]
+        free = (
+            placed.owner == NONE
+            and not placed.making
+            and not placed.rebooting
+            and not taken(w.slicing.gpus[gpu])
+        )
+        idle = int(free and (placed.cut != 0 or is_whole(w.free, w.slicing.gpus[gpu], gpu)))
+        if idle:
+            placed.until = 0.0
+        s.idle += idle - placed.idle
+        placed.idle = idle
+
+
 @compiled
 def count_switch(placed: Row, s: Row, most: int) -> None:
     """Count a change of a GPU; all that begins in one instant is one change."""
@@ -194,12 +210,6 @@ def arrive(w: World) -> None:
             placed.rebooting, w.gpus[gpu].leaving = 0, 0
             come_up(w, gpu)
         return
-    if start == slices + BOOTED:
-        placed.off = 0
-        if not placed.cut:
-            w.free[gpu, WHOLE] = 1
-            come_up(w, gpu)
-        return
     placed.making -= 1
     if start == slices + BECOMES_WHOLE:
         w.free[gpu, WHOLE] = 1
@@ -256,9 +266,7 @@ def write_states(w: World) -> None:
         placed = w.slicing.gpus[gpu]
         placed.touched = 0
         state = ON
-        if placed.off:
-            state = OFF if placed.off == IS_OFF else BOOTING
-        elif placed.making or placed.rebooting:
+        if placed.making or placed.rebooting:
             state = CHANGING if placed.cut & ~placed.kept and not placed.rebooting else RECONFIGURING
         elif placed.drain:
             state = DRAINING
@@ -267,8 +275,6 @@ def write_states(w: World) -> None:
             profile = w.slicing.cuts[gpu, start]
             if profile != NONE and not (state == CHANGING and placed.kept >> start & 1):
                 code |= profile << PROFILE_BITS * start
-        if state == OFF:
-            code = NONE
         if code != w.gpus[gpu].layout or state != w.gpus[gpu].state:
             w.gpus[gpu].layout, w.gpus[gpu].state = code, state
             row = w.status[0].logged

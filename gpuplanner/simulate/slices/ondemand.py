@@ -14,7 +14,6 @@ from gpuplanner.hardware import ChangeCost, GpuModel, Placement, prove
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet, instances_of
 from gpuplanner.simulate.slices.geometry import geometry
-from gpuplanner.simulate.slices.release import Release
 from gpuplanner.simulate.slices.world import NONE, PLACED, Slicing, table
 
 
@@ -37,9 +36,6 @@ class OnDemand:
     Whoever came first is served first, across profiles. For a change of MIG mode that needs a reboot no node is
     drained.
 
-    GPUs that nobody uses may be released. They come back for waiting jobs, as many as these need and no more: for
-    a gang so many on one node that it fits there. Work goes first where work is, so that others empty.
-
     Parameters
     ----------
     start : mapping of str to int
@@ -56,15 +52,6 @@ class OnDemand:
         Most changes of one GPU within a day, counted from the start of the run; None: any number.
     keep_whole : int
         GPUs, from the lowest number up, that are never cut.
-    cut : bool
-        Whether GPUs are cut at all; if not, all are kept whole.
-    release : Release, optional
-        When idle GPUs go, and how long they take to come back; None: every GPU stays on.
-    reserve : mapping of str to int
-        So many idle instances of a profile (``"gpu"``: whole GPUs), or room for them, stay on beyond what runs.
-        Through NVML there is room where one can be cut at once. An idle GPU counts for one profile alone.
-    floor : sequence of (float, int)
-        A commitment: from when on [s] at least so many GPUs are on.
 
     References
     ----------
@@ -82,10 +69,6 @@ class OnDemand:
     drain_s: float | None = 3600.0
     switches_per_day: int | None = None
     keep_whole: int = 0
-    cut: bool = True
-    release: Release | None = None
-    reserve: Mapping[str, int] = field(default_factory=dict)
-    floor: Sequence[tuple[float, int]] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -99,14 +82,6 @@ class OnDemand:
                 "Change them.",
             )
             raise ScenarioError(text)
-        numbers = [*self.reserve.values(), *(number for step in self.floor for number in step)]
-        if not all(0 <= number < math.inf for number in numbers):
-            text = message("cutting on demand", "reserve and floor not below 0", str(self), "Change them.")
-            raise ScenarioError(text)
-
-    def never_cut(self, fleet: Fleet) -> int:
-        """GPUs, from the lowest number up, that stay whole."""
-        return self.keep_whole if self.cut else fleet.gpus
 
     def opening(self, fleet: Fleet) -> Calendar:
         """How the run begins: the layouts of ``start``, and whole GPUs.
@@ -117,11 +92,11 @@ class OnDemand:
             If more GPUs are cut than the fleet has beside those kept whole.
         """
         cut = {layout: count for layout, count in self.start.items() if layout != WHOLE_GPU}
-        able = fleet.gpus - self.never_cut(fleet)
+        able = fleet.gpus - self.keep_whole
         if sum(cut.values()) > max(able, 0):
             text = message(
                 "cutting on demand, start",
-                f"at most {max(able, 0)} cut GPUs, which are those of the fleet but {self.never_cut(fleet)} kept whole",
+                f"at most {max(able, 0)} cut GPUs, which are those of the fleet but {self.keep_whole} kept whole",
                 f"{sum(cut.values())}",
                 "Cut fewer at the start, or keep fewer whole.",
             )
@@ -159,7 +134,7 @@ def to_slicing(
         patience_s=float(policy.patience_s),
         drain_s=math.inf if policy.drain_s is None else max(float(policy.drain_s), float(policy.patience_s)),
         switches_per_day=NONE if limit is None else limit,
-        keep_whole=policy.never_cut(fleet),
+        keep_whole=policy.keep_whole,
         one_by_one=change.one_by_one,
         change_s=change.change_s.value,
         instance_s=change.instance_s.value,

@@ -9,8 +9,7 @@ from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.cutting import first_without
 from gpuplanner.simulate.slices.drain import claim, settle_drains
 from gpuplanner.simulate.slices.engine import at_rest, end_job, let_arrive, next_instant, start_jobs
-from gpuplanner.simulate.slices.instances import arrive, open_placed, write_states
-from gpuplanner.simulate.slices.power import balance, take_stock
+from gpuplanner.simulate.slices.instances import arrive, open_placed, take_stock, write_states
 from gpuplanner.simulate.slices.reservations import first_unreserved, start_ready
 from gpuplanner.simulate.slices.reslice import reslice
 from gpuplanner.simulate.slices.world import NONE, WHOLE, World
@@ -46,8 +45,6 @@ def advance_on_demand(w: World) -> bool:
         reslice(w)
         if s.ready:
             start_ready(w)
-        if w.power.unit:
-            balance(w)
         write_states(w)
     return False
 
@@ -69,10 +66,6 @@ def next_wish(w: World) -> float:
                     now = min(now, w.jobs[job].submit + wait)
             if new_day > s.now:
                 now = min(now, new_day)
-    if s.timed:
-        now = min(now, w.power.timers[0].at)
-    if w.power.unit and s.floor + 1 < len(w.power.floor_at):
-        now = min(now, w.power.floor_at[s.floor + 1])
     return now
 
 

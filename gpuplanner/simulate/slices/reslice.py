@@ -14,12 +14,11 @@ from gpuplanner.simulate.slices.cutting import IMPOSSIBLE, cut, first_without, i
 from gpuplanner.simulate.slices.drain import drain_for
 from gpuplanner.simulate.slices.engine import earlier
 from gpuplanner.simulate.slices.gather import gather
-from gpuplanner.simulate.slices.instances import is_whole, may_switch, taken
-from gpuplanner.simulate.slices.power import take_stock
+from gpuplanner.simulate.slices.instances import is_whole, may_switch, take_stock, taken
 from gpuplanner.simulate.slices.reservations import first_unreserved
-from gpuplanner.simulate.slices.world import IS_OFF, NONE, WHOLE, Slicing, World
+from gpuplanner.simulate.slices.world import NONE, WHOLE, Slicing, World
 
-MODE_CHANGE, REBOOT, BOOTING_ALREADY, SWITCH_ON = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+MODE_CHANGE, REBOOT = 1 << 10, 1 << 20
 """How these disturb, in idle instances removed: more than any number of those."""
 
 
@@ -54,8 +53,6 @@ def reslice(w: World) -> None:
         if chosen == WHOLE:
             if not gather(w, first, long):
                 w.profiles[WHOLE].tried = 1
-                if w.easy and w.power.unit:
-                    ask_behind(w, first)
                 w.profiles[WHOLE].hopeless = 1 + first if long else 0
             continue
         place = best_place(w, chosen)
@@ -65,20 +62,6 @@ def reslice(w: World) -> None:
         w.profiles[chosen].hopeless = 1
         if not long or w.profiles[chosen].draining or not drain_for(w, chosen):
             w.profiles[chosen].tried = 1
-
-
-@called
-def ask_behind(w: World, first: int) -> None:
-    """Let jobs behind one that no node can hold now have GPUs that boot, or switch some on for them."""
-    s, job = w.status[0], first
-    while job != w.profiles[WHOLE].tail and s.spare + len(w.gpus) - s.on:
-        job = w.jobs[job].behind
-        if (
-            not w.jobs[job].reserved
-            and w.jobs[job].submit + w.slicing.patience_s <= s.now
-            and gather(w, job, False)
-        ):
-            take_stock(w)
 
 
 @compiled
@@ -127,10 +110,6 @@ def mode_change(w: World, gpu: int, fixed: int) -> int:
     placed = w.slicing.gpus[gpu]
     if placed.owner != NONE:
         return IMPOSSIBLE
-    if placed.off:
-        if placed.off == IS_OFF:
-            return SWITCH_ON
-        return IMPOSSIBLE if fixed and not w.slicing.one_by_one else BOOTING_ALREADY
     if placed.cut == 0:
         if not is_whole(w.free, w.slicing.gpus[gpu], gpu):
             return IMPOSSIBLE

@@ -21,8 +21,8 @@ WHOLE = 0
 """Number of the profile, and of the layout, of a GPU that is not cut."""
 NONE = -1
 """No job, no node, no layout, no slot yet."""
-ON, DRAINING, RECONFIGURING, OFF, CHANGING, BOOTING = range(6)
-STATES = ("on", "draining", "reconfiguring", "off", "changing", "booting")
+ON, DRAINING, RECONFIGURING, OFF, CHANGING = range(5)
+STATES = ("on", "draining", "reconfiguring", "off", "changing")
 PROFILE_BITS = 4
 """Placements in the log are one number: for each slice the profile of the instance that begins there."""
 
@@ -64,7 +64,6 @@ NODE = {
     "cut": int,  # 1 if it has cut GPUs, as the slot begins
     "ceiling": int,  # whole GPUs that jobs passing the head may take
     "future": int,  # whole GPUs on offer once the jobs looked at have ended
-    "in_use": int,  # GPUs on that are not idle, where some are released
 }
 PROFILE = {
     "slices": int,  # compute slices
@@ -104,11 +103,6 @@ STATUS = {
     "retry": float,  # when one for which nothing could be reserved may wait for longer drains
     "ready": int,  # jobs whose reserved GPUs are all whole and idle
     "idle": int,  # GPUs on and wholly idle, reserved for nobody
-    "spare": int,  # GPUs that are booting for nobody
-    "on": int,  # GPUs on or booting
-    "ripe": int,  # units that have been idle for long enough to go
-    "timed": int,
-    "floor": int,
     "operation": int,  # first operation that has not begun
     "settled": int,  # all operations before this one are over
     "spent": float,
@@ -128,9 +122,7 @@ PLACED = {
     "rebooting": int,  # 1 while its node is
     "effort": int,  # how far it is from being whole and idle
     "owner": int,  # job on whole GPUs that it is reserved for; NONE if it is for all
-    "off": int,  # IS_OFF or IS_BOOTING; 0 if it is on
-    "idle": int,  # how it counts: IDLE_ON, IDLE_BOOTING or not at all
-    "in_use": int,  # 1 if it is on and not idle
+    "idle": int,  # 1 if it counts as idle
     "until": float,  # when by its limit the last job on it is over
     "touched": int,  # 1 if it changed in this instant
 }
@@ -150,37 +142,9 @@ OPERATION = {
     "then": int,  # the next one on the same GPUs, if it is due; NONE if there is none
     "outcome": int,  # NONE until it is over
 }
-UNIT = {
-    "idle": int,  # its GPUs that are on and idle
-    "since": float,  # when the last of them became so
-    "timed": int,  # 1 while it has a timer
-    "ripe": int,  # 1 if it has been idle for long enough to go
-}
 DONE, GIVEN_UP, EVICTED = range(3)
 OUTCOMES = ("done", "given up", "evicted")
 """How an operation may end."""
-IS_OFF, IS_BOOTING = 1, 2
-IDLE_ON, IDLE_BOOTING = 1, 2
-
-
-class Power(NamedTuple):
-    """What is switched off and on; without rows where every GPU stays on.
-
-    Of pools, ``reserve`` and ``floor_gpus`` are numbers of nodes, by layout.
-    """
-
-    unit: int  # GPUs that are switched together; 0: none ever is
-    idle_s: float
-    lead_s: float
-    reserve: Ints  # [profile] idle instances to keep on
-    floor_at: Floats  # [step]
-    floor_gpus: Ints  # [step] GPUs on from then on, at least
-    rooms: Ints  # [gpu, profile] instances of the reserve that a GPU in use has room for
-    room: Ints  # [profile] their sum
-    pool: Ints  # [profile] layout of the pool that grows for it, NONE if none does; no rows without pools
-    serving: Ints  # [profile] profile that serves it there
-    units: Table  # [unit]
-    timers: Table  # [heap] units by when they may go
 
 
 class Slicing(NamedTuple):
@@ -242,7 +206,6 @@ class World(NamedTuple):
     log: Table  # [row] changes of state
     status: Table  # one row
     slicing: Slicing
-    power: Power
     operations: Table  # [operation] by cordon
     numbered: Ints  # [slot, gpu] planned layout; without rows where GPUs change one by one
     cut: Ints  # [slot, gpu] how it is to be cut then, on or off

@@ -1,25 +1,23 @@
-"""Whether the simulator waits as the cluster did: its own arrivals and run times, served again."""
+"""Whether the simulator waits as the cluster did: jobs at their submission on today's nodes, and what kept the rest."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.inbox import Dataset
 from gpuplanner.metrics.agreement import NEAR_S, agreement, wait_quantiles
-from gpuplanner.simulate import Rules
-from gpuplanner.study.future.fleet_fit import candidates, replay
-from gpuplanner.study.past.observed import observe, obstacles, peak_gpus
-
-SIZES = {"part of a GPU": 1.0, "1 GPU": 2.0, "2-7 GPUs": 8.0, "8 GPUs": 9.0, "over 8 GPUs": math.inf}
-"""Classes of jobs, and the number of GPUs that they stay below."""
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.arena import Arena
+from gpuplanner.study.decision.asked import AS_TODAY
+from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.types import ASSUMED
+from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 REPRODUCES, OVER, UNDER = "reproduces", "overestimates", "underestimates"
 ON_AVERAGE, UNTOLD, UNSEEN = "right on average only", "too few to judge", "no waits observed"
@@ -35,14 +33,27 @@ SENTENCES = {
 
 EXPLAINED, CONTRADICTED, UNCHECKED = "explained", "contradicted", "cannot be checked"
 OUTCOMES = {
-    EXPLAINED: "the mean wait is as observed: a saving in simulation may be headlined",
-    CONTRADICTED: "the mean wait is not as observed: no saving is headlined",
-    UNCHECKED: "no waits were observed, or too few: figures are given, marked 'simulated only'",
+    EXPLAINED: "the mean wait of every size of job is as observed",
+    CONTRADICTED: "the mean wait of some size of job is not as observed: service is counted from observed starts",
+    UNCHECKED: "no waits were observed, or too few",
 }
-"""What a calibration means for a study of the same data."""
+"""What a calibration means for a decision on the same data."""
 CIRCULAR = (
     " The trace is synthetic, so its waits are a simulator's own: no evidence of how real ones are met."
 )
+
+BY_COUNT, BY_PLACE, LATENCY = "too few free", "free, but not together", "scheduler latency"
+BY_ORDER, ELSEWHERE = "behind others in the queue", "fitted, and waited all the same"
+CAUSES = {
+    BY_COUNT: "fewer slices were free than it asked for",
+    BY_PLACE: "enough were free, on nodes where they did not fit together",
+    LATENCY: "until the scheduler looked again: the same for every job",
+    BY_ORDER: "it would have fitted, and the replay makes it wait its turn as well",
+    ELSEWHERE: "a limit, a quota, a priority, a reservation or a dependency: the source does not say which",
+}
+"""What a wait is made of: only the last is not explained by fleet and queue."""
+AT_ONCE_S = 60.0
+"""Who started within this without any lack of room shows how long the scheduler takes [s]."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +88,25 @@ class Calibration:
     Parameters
     ----------
     facts : mapping
-        Source, jobs compared, fleet, rules, and where they come from.
+        Source, jobs compared, fleet, queue, and where they come from.
     verdict : str
-        A key of :data:`SENTENCES`.
+        A key of :data:`SENTENCES`, of all jobs.
     outcome : str
-        A key of :data:`OUTCOMES`.
+        A key of :data:`OUTCOMES`: every size of job by itself.
     sentence : str
-        The verdict with its figures.
+        The verdict with its figures, and what the waits are made of.
     overall : mapping
-        :func:`gpuplanner.metrics.agreement.agreement` of all jobs.
+        :func:`gpuplanner.metrics.agreement.agreement` of all jobs, the range of the simulated mean over replays, and
+        completion times, from submission to the end.
     groups : mapping of str to polars.DataFrame
-        The same by ``tenant``, ``size`` and ``hour`` of submission.
+        The same by ``size`` (with the range, and a verdict), ``tenant`` and ``hour`` of submission.
     quantiles : polars.DataFrame
         :func:`gpuplanner.metrics.agreement.wait_quantiles`.
-    candidates : polars.DataFrame
-        Fleets and queues tried, best first; ``used`` marks the one of the verdict.
-    obstacles, left_out : polars.DataFrame
-        What a queue over one pool cannot explain; jobs that were not replayed.
+    causes : polars.DataFrame
+        ``cause`` (of :data:`CAUSES`), ``share`` of all waiting, ``hours``, ``jobs`` that it kept longer than the
+        decision lets them wait, and its ``meaning``.
+    left_out : polars.DataFrame
+        ``reason`` and ``jobs`` that were not judged.
     jobs : polars.DataFrame
         ``name, tenant, size, hour, gpus, observed_s, simulated_s`` of every job.
     """
@@ -105,8 +118,7 @@ class Calibration:
     overall: Mapping[str, Any]
     groups: Mapping[str, pl.DataFrame]
     quantiles: pl.DataFrame
-    candidates: pl.DataFrame
-    obstacles: pl.DataFrame
+    causes: pl.DataFrame
     left_out: pl.DataFrame
     jobs: pl.DataFrame
 
@@ -120,33 +132,18 @@ class Calibration:
             "overall": dict(self.overall),
             **{f"by_{name}": group.to_dicts() for name, group in self.groups.items()},
             "quantiles": self.quantiles.to_dicts(),
-            "candidates": self.candidates.to_dicts(),
-            "obstacles": self.obstacles.to_dicts(),
+            "causes": self.causes.to_dicts(),
             "left_out": self.left_out.to_dicts(),
         }
 
 
-def calibrate(
-    trace: Dataset,
-    *,
-    gpus: int | None = None,
-    rules: Rules | None = None,
-    tz: str = "UTC",
-    thresholds: Thresholds = Thresholds(),
-) -> Calibration:
-    """Serve the jobs of a trace again, and compare the waits with those observed.
+def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> Calibration:
+    """Serve the jobs again as they came, on the nodes and layouts that ``compare`` plays, and hold the waits together.
 
     Parameters
     ----------
-    trace : Dataset
-        With start times.
-    gpus : int, optional
-        GPUs of the fleet; else the inventory, else what was held at most.
-    rules : Rules, optional
-        Rules of the queue that stop nobody; else EASY backfill where most jobs have limits, and otherwise a
-        queue in which all that fits passes.
-    tz : str
-        Zone of the hours of the day.
+    scenario : Scenario
+        Data, queue, path and zone; nodes, where the data do not say them.
     thresholds : Thresholds
         When waits count as reproduced.
 
@@ -157,60 +154,66 @@ def calibrate(
     Raises
     ------
     ScenarioError
-        If no job can be replayed, the fleet has no GPU, or the zone is unknown.
+        If no job can be judged.
 
     Examples
     --------
-    >>> from gpuplanner.study.past.history import load_trace
-    >>> found = calibrate(load_trace("sample"))
+    >>> found = calibrate(Scenario())
     >>> found.outcome, found.verdict, found.facts["fleet"]
-    ('explained', 'reproduces', 'from the inventory: 8 nodes of 8')
-    >>> found.sentence.endswith("no evidence of how real ones are met.")
-    True
+    ('explained', 'reproduces', 'from the inventory')
+    >>> found.causes["share"].sum() > 0.999, found.causes["cause"][1]
+    (True, 'free, but not together')
     """
-    try:
-        ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError):
-        text = message(
-            "calibration: zone", "a name of the IANA database", repr(tz), "Give it like 'Europe/Oslo'."
-        )
-        raise ScenarioError(text) from None
-    observed = observe(trace, gpus=gpus)
-    limits = float(observed.jobs["limit_known"].mean())  # type: ignore[arg-type]
-    chosen = rules or Rules(queue="easy" if limits > 0.5 else "pass")
-    waits = replay(observed, chosen)
-    jobs = _described(observed.jobs, waits, tz)
-    overall = agreement(jobs).row(0, named=True)
-    verdict = judge(overall, thresholds)
-    facts = {
-        "source": trace.provenance["source"],
-        "jobs_compared": jobs.height,
-        "fleet_gpus": observed.gpus,
-        "fleet": observed.fleet_note,
-        "most_gpus_held": peak_gpus(observed.jobs) / observed.parts,
-        "nodes": observed.nodes,
-        "parts_of_a_gpu": observed.parts,
-        "queue": chosen.queue,
-        "order": chosen.order,
-        "rules": "as given" if rules else f"chosen: {limits:.0%} of the jobs have a run-time limit",
-    }
-    return Calibration(
-        facts=facts,
-        verdict=verdict,
-        outcome=outcome(overall, thresholds),
-        sentence=sentence(verdict, overall) + (CIRCULAR if facts["source"] == "synthetic" else ""),
-        overall=overall,
-        groups={by: agreement(jobs, by=by) for by in ("tenant", "size", "hour")},
-        quantiles=wait_quantiles(jobs),
-        candidates=candidates(observed, chosen),
-        obstacles=obstacles(observed, trace),
-        left_out=observed.left_out,
-        jobs=jobs,
+    known, asked, arena, _ = opened(scenario, base_queue=True)
+    waited = np.maximum(asked.start_s - asked.views[AS_TODAY].requests.submit_s, 0.0)
+    compared = arena.judged & np.isfinite(arena.today.late_s).all(axis=0)
+    if not compared.any():
+        text = message("calibration", "jobs that came and started", "none", "Use a trace with start times.")
+        raise ScenarioError(text)
+    causes, latency = _causes(arena, waited, compared)
+    replays = arena.today.late_s + latency
+    jobs = asked.jobs.select(
+        "tenant",
+        name="job_id",
+        size=pl.Series([arena.classes[number] for number in arena.size], dtype=pl.Enum(arena.classes)),
+        hour=pl.col("submit_time").dt.convert_time_zone(scenario.tz).dt.hour(),
+        gpus="gpus",
+        observed_s=pl.Series(waited),
+        simulated_s=pl.Series(replays[0]),
+    ).filter(compared)
+    rows = [
+        row | _range(replays[:, compared & (arena.size == arena.classes.index(row["size"]))])
+        for row in agreement(jobs, by="size").to_dicts()
+    ]
+    by_size = pl.DataFrame(
+        [row | {"verdict": judge(row, thresholds)} for row in rows], infer_schema_length=None
     )
+    overall = agreement(jobs).row(0, named=True) | _range(replays[:, compared])
+    run_s = float(asked.views[AS_TODAY].requests.run_s[compared].mean())
+    overall |= {
+        f"{side}_completion_mean_s": overall[f"{side}_mean_s"] + run_s for side in ("observed", "simulated")
+    }
+    verdict, source = judge(overall, thresholds), str(known.trace.provenance["source"])
+    return Calibration(
+        facts={
+            "source": source, "jobs_compared": jobs.height, "fleet_gpus": asked.nodes.total,
+            "fleet": known.fleet.note, "nodes": len(asked.nodes.gpus), "inferred": asked.nodes.inferred,
+            "board": known.fleet.name, "queue": scenario.queue, "base": asked.base, "latency_s": latency,
+        },
+        verdict=verdict,
+        outcome=UNCHECKED if asked.base == ASSUMED else outcome(rows, thresholds),
+        sentence=sentence(verdict, overall, causes) + (CIRCULAR if source == "synthetic" else ""),
+        overall=overall,
+        groups={"tenant": agreement(jobs, by="tenant"), "size": by_size, "hour": agreement(jobs, by="hour")},
+        quantiles=wait_quantiles(jobs),
+        causes=causes,
+        left_out=_left_out(arena, compared),
+        jobs=jobs,
+    )  # fmt: skip
 
 
-def judge(overall: Mapping[str, Any], thresholds: Thresholds) -> str:
-    """Give the verdict on figures of :func:`~gpuplanner.metrics.agreement.agreement`.
+def judge(row: Mapping[str, Any], thresholds: Thresholds) -> str:
+    """Give the verdict on figures of :func:`~gpuplanner.metrics.agreement.agreement`, and their range over replays.
 
     Examples
     --------
@@ -218,67 +221,45 @@ def judge(overall: Mapping[str, Any], thresholds: Thresholds) -> str:
     >>> judge(figures, Thresholds())
     'overestimates'
     """
-    simulated, observed = (overall[f"{side}_mean_s"] + 60.0 for side in ("simulated", "observed"))
-    if not overall["observed_mean_s"]:
+    if not row["observed_mean_s"]:
         return UNSEEN
-    if overall["jobs"] < thresholds.least_jobs:
+    if row["jobs"] < thresholds.least_jobs:
         return UNTOLD
-    if simulated > thresholds.mean_factor * observed:
+    mean, observed = row["simulated_mean_s"], row["observed_mean_s"] + 60.0
+    low, high = (60.0 + row.get(f"simulated_{end}_s", mean) for end in ("low", "high"))
+    if low > thresholds.mean_factor * observed:
         return OVER
-    if observed > thresholds.mean_factor * simulated:
+    if observed > thresholds.mean_factor * high:
         return UNDER
-    if overall["waited"] < thresholds.least_waited:
+    if row["waited"] < thresholds.least_waited:
         return UNTOLD
-    near = overall["within_10min"] >= thresholds.within_10min
-    return REPRODUCES if near and overall["waited_within_1h"] >= thresholds.waited_within_1h else ON_AVERAGE
+    near = row["within_10min"] >= thresholds.within_10min
+    return REPRODUCES if near and row["waited_within_1h"] >= thresholds.waited_within_1h else ON_AVERAGE
 
 
-def outcome(overall: Mapping[str, Any], thresholds: Thresholds = Thresholds()) -> str:
-    """What the same figures mean for a study: a key of :data:`OUTCOMES`.
+def outcome(rows: list[dict[str, Any]], thresholds: Thresholds = Thresholds()) -> str:
+    """What the figures of each size mean for a decision: a key of :data:`OUTCOMES`.
 
-    Few jobs prove no simulator right; but where it is wrong about those that there are, nothing may rest on it.
+    Few jobs prove no simulator right; but where it is wrong about those that there are, it does not explain them.
     Where nobody waited for 10 minutes, a simulator in which nobody waits is not contradicted.
 
     Examples
     --------
-    >>> fox = {"jobs": 65, "waited": 12, "observed_mean_s": 43_000.0, "simulated_mean_s": 0.0}
-    >>> judge(fox, Thresholds()), outcome(fox)
+    >>> days = {"jobs": 65, "waited": 12, "observed_mean_s": 43_000.0, "simulated_mean_s": 0.0}
+    >>> judge(days, Thresholds()), outcome([days])
     ('too few to judge', 'contradicted')
     """
-    verdict = judge(overall, thresholds)
-    told = judge({**overall, "jobs": max(overall["jobs"], thresholds.least_jobs)}, thresholds)
-    if told == OVER or (told == UNDER and overall["waited"]):
+    told = [judge({**row, "jobs": max(row["jobs"], thresholds.least_jobs)}, thresholds) for row in rows]
+    if any(
+        found == OVER or (found == UNDER and row["waited"]) for found, row in zip(told, rows, strict=True)
+    ):
         return CONTRADICTED
-    return EXPLAINED if verdict in (REPRODUCES, ON_AVERAGE) else UNCHECKED
+    verdicts = {judge(row, thresholds) for row in rows}
+    return EXPLAINED if verdicts & {REPRODUCES, ON_AVERAGE} else UNCHECKED
 
 
-def size_class(gpus: pl.Series) -> pl.Series:
-    """Class of each job by the GPUs that it asks for; classes sort by size.
-
-    Examples
-    --------
-    >>> size_class(pl.Series([0.5, 1.0, 8.0, 16.0])).to_list()
-    ['part of a GPU', '1 GPU', '8 GPUs', 'over 8 GPUs']
-    """
-    rank = np.searchsorted(list(SIZES.values()), gpus.to_numpy(), "right")
-    names = list(SIZES)
-    return pl.Series([names[place] for place in rank], dtype=pl.Enum(names))
-
-
-def _described(jobs: pl.DataFrame, waits: pl.Series, tz: str) -> pl.DataFrame:
-    return jobs.select(
-        "name",
-        "tenant",
-        size=size_class(jobs["asked_gpus"]),
-        hour=pl.col("submit_time").dt.convert_time_zone(tz).dt.hour(),
-        gpus="asked_gpus",
-        observed_s="observed_s",
-        simulated_s=waits,
-    )
-
-
-def sentence(verdict: str, overall: Mapping[str, Any], *, lead: str = "") -> str:
-    """A verdict, or `lead` in its place, with its figures."""
+def sentence(verdict: str, overall: Mapping[str, Any], causes: pl.DataFrame) -> str:
+    """A verdict with its figures, and what the waits are made of."""
     seen, ours = (overall[f"{side}_mean_s"] / 60.0 for side in ("observed", "simulated"))
     waited = (
         f", and {overall['waited_within_1h']:.0%} of the {overall['waited']:,} that waited over "
@@ -286,7 +267,49 @@ def sentence(verdict: str, overall: Mapping[str, Any], *, lead: str = "") -> str
         if overall["waited"]
         else ""
     )
-    return (
-        f"{lead or SENTENCES[verdict]}: mean {ours:,.1f} min against {seen:,.1f} min observed; "
+    text = (
+        f"{SENTENCES[verdict]}: mean {ours:,.1f} min against {seen:,.1f} min observed; "
         f"{overall['within_10min']:.0%} of {overall['jobs']:,} jobs within 10 min{waited}."
+    )
+    parts = [f"{row['share']:.0%} {row['cause']}" for row in causes.to_dicts() if row["share"] >= 0.005]
+    return f"{text} Of the waiting, {', '.join(parts)}." if parts else text
+
+
+def _range(replays: NDArray[np.float64]) -> dict[str, float]:
+    """The least and the largest mean wait of any replay."""
+    means = replays.mean(axis=1)
+    return {"simulated_low_s": float(means.min()), "simulated_high_s": float(means.max())}
+
+
+def _causes(
+    arena: Arena, waited: NDArray[np.float64], which: NDArray[np.bool_]
+) -> tuple[pl.DataFrame, float]:
+    """The waiting of the jobs by cause, and the scheduler's latency [s]."""
+    count, place, total = arena.back.by_count_s[which], arena.back.by_place_s[which], waited[which]
+    kept = np.maximum(total - count - place, 0.0)
+    at_once = (count + place == 0.0) & (total <= AT_ONCE_S)
+    constant = float(np.median(kept[at_once])) if at_once.any() else 0.0
+    latency = np.minimum(kept, constant)
+    turn = np.clip(arena.today.late_s[0, which] - count - place, 0.0, kept - latency)
+    parts = np.array([count, place, latency, turn, kept - latency - turn])
+    seconds = parts.sum(axis=1)
+    over = arena.minutes * SECONDS_PER_MINUTE
+    return pl.DataFrame(
+        {
+            "cause": list(CAUSES), "share": seconds / max(total.sum(), 1e-9), "hours": seconds / SECONDS_PER_HOUR,
+            "jobs": (parts > over).sum(axis=1), "meaning": list(CAUSES.values()),
+        }
+    ), constant  # fmt: skip
+
+
+def _left_out(arena: Arena, compared: NDArray[np.bool_]) -> pl.DataFrame:
+    """Jobs that are not judged, by the first reason that holds."""
+    begun, submit = ~np.isnan(arena.asked.start_s), arena.asked.views[AS_TODAY].requests.submit_s
+    reason = np.where(submit < 0, "came before the record begins", "larger than the fleet")
+    reason = np.where(begun, reason, "never started")[~compared]
+    return (
+        pl.DataFrame({"reason": reason}, schema={"reason": pl.String})
+        .group_by("reason")
+        .len("jobs")
+        .sort("reason")
     )

@@ -34,6 +34,10 @@ from gpuplanner.units import SECONDS_PER_HOUR
 
 SETS_OF_LAYOUTS = 3
 """Sets of layouts that take turns where whole nodes are emptied for a change, so that people know which is in force."""
+NAME_THEM = (
+    "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
+)
+"""What to do where nodes have no names: a file for names that are made up would be applied to others."""
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
 # Profiles with fewer jobs are emptied at the stated price.
 _FEWEST_JOBS = 30

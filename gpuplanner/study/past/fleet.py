@@ -2,141 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import polars as pl
 
 from gpuplanner.catalog import board_names, whole_board_names
-from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import GpuModel, any_board, whole_board
 from gpuplanner.inbox import Dataset
-from gpuplanner.ledger import inferred_inventory
-from gpuplanner.ledger.pools import gpu_jobs, with_boards
-from gpuplanner.ledger.window import Window
+from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.past.installed import Installed, Pool, in_service, installed
+from gpuplanner.study.past.nodes import (
+    TodaysNodes,
+    cut_as_held,
+    largest_on_one_node,
+    nodes_of,
+    numbered_nodes,
+    smaller_than_their_like,
+    snapshot_remark,
+)
 from gpuplanner.study.past.todays_layouts import todays_layouts
+
+__all__ = ["UNNAMED", "Installed", "PlannedFleet", "Pool", "in_service", "installed", "planned_fleet"]
 
 UNNAMED = "unnamed"
 """Name of the board of a fleet of which nobody says which it has; it is no board of any catalogue."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """GPUs of one board that are in service; ``board`` is None where all boards are one pool."""
-
-    board: str | None
-    gpus: int
-
-
-@dataclass(frozen=True, eq=False)
-class Installed:
-    """What is installed in a window: the number that ledger, plan, simulation and page share.
-
-    Attributes
-    ----------
-    inventory : polars.DataFrame
-        Table ``schemas.Inventory``: as given, or inferred from what was held at once.
-    inferred : bool
-        Which of the two.
-    pools : tuple of Pool
-        GPUs in service at the end of the window by board, most first; a single pool of no board if jobs cannot
-        be told apart by it.
-    words : tuple of str
-        Boards that the data name, most GPUs first, or most jobs first where no inventory names any.
-    instances : bool
-        Whether jobs held MIG instances.
-    """
-
-    inventory: pl.DataFrame
-    inferred: bool
-    pools: tuple[Pool, ...]
-    words: tuple[str, ...]
-    instances: bool = False
-
-    @property
-    def gpus(self) -> int:
-        """GPUs in service at the end of the window."""
-        return sum(pool.gpus for pool in self.pools)
-
-    @property
-    def listed(self) -> str:
-        """GPUs by board in words.
-
-        Examples
-        --------
-        >>> Installed(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).listed
-        '8 × T4, 2 × L4'
-        """
-        if self.pools[0].board is not None:
-            return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
-        if not self.words:
-            return "not named"
-        return ", ".join(self.words) + (
-            "" if len(self.words) == 1 else "; not all jobs say on which they ran"
-        )
-
-    @property
-    def origin(self) -> str:
-        """Where the number comes from, in words.
-
-        Examples
-        --------
-        >>> Installed(pl.DataFrame(), True, (Pool(None, 3),), ()).origin
-        'inferred: the most that were held at once; there may be more'
-        """
-        if self.inferred:
-            return "inferred: the most that were held at once; there may be more"
-        return "from the inventory"
-
-
-def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
-    """What is installed according to the inventory, else as few GPUs as could have run the jobs of the window.
-
-    Examples
-    --------
-    >>> from gpuplanner.study.past.history import begin_of, end_of, load_trace
-    >>> sample = load_trace("sample")
-    >>> installed(sample, begin_of(sample), end_of(sample)).pools
-    (Pool(board='H100-80GB-SXM5', gpus=64),)
-    """
-    inferred = trace.inventory is None or not int(trace.inventory["gpus"].sum() or 0)
-    if trace.inventory is None or inferred:
-        inventory = inferred_inventory(trace.jobs, start=begin, end=end)
-    else:
-        inventory = trace.inventory
-    held = (
-        gpu_jobs(trace.jobs.lazy(), Window(begin, end))
-        .filter(pl.col("start_time").is_not_null())
-        .group_by(pl.col("gpu_model").cast(pl.String))
-        .agg(jobs=pl.len(), cut=pl.col("instances").is_not_null().sum())
-        .collect()
-    )
-    _, nodes = with_boards(held, in_service(inventory, end))
-    by_board = (
-        nodes.group_by("board").agg(pl.col("gpus").sum()).sort("gpus", "board", descending=[True, False])
-    )
-    pools = tuple(Pool(board, int(gpus)) for board, gpus in by_board.iter_rows())
-    instances = bool(held["cut"].sum())
-    return Installed(inventory, inferred, pools or (Pool(None, 0),), _words(nodes, held), instances)
-
-
-def in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
-    """Nodes with GPUs that were not retired before `end`; all of them if none is left."""
-    there = inventory.filter(pl.col("gpus") > 0)
-    for name, kept in (("installed", pl.col("installed") < end), ("retired", pl.col("retired") >= end)):
-        if name in there.columns:
-            there = there.filter(kept.fill_null(value=True))
-    return there if there.height else inventory.filter(pl.col("gpus") > 0)
-
-
-def _words(nodes: pl.DataFrame, held: pl.DataFrame) -> tuple[str, ...]:
-    named = nodes.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("gpus").sum())
-    if named.is_empty():
-        named = held.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("jobs").sum())
-    return tuple(named.sort("weight", "gpu_model", descending=[True, False])["gpu_model"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +56,13 @@ class PlannedFleet:
     node_size : int
         GPUs of a node in plans and exports; the last node may have fewer.
     node_names : tuple of str or None
-        Names of the nodes where the inventory has them.
+        Names of the nodes, where they are known and all are of that size, but for a smaller last one.
     note : str
         Where the number of GPUs comes from.
     layouts : mapping of str to int
         GPUs by the layout that they have today.
+    today : TodaysNodes
+        The nodes one by one, as they are today.
     """
 
     installed: Installed
@@ -181,6 +77,7 @@ class PlannedFleet:
     node_names: tuple[str, ...] | None
     note: str
     layouts: Mapping[str, int]
+    today: TodaysNodes
 
     @property
     def in_catalogue(self) -> bool:
@@ -224,11 +121,23 @@ class PlannedFleet:
             raise ScenarioError(message(what, "a board with MIG", repr(self.name), "Name one with --board."))
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Jobs that are planned: of several pools those of one, with those that have not started and name none."""
+        """Jobs that are planned: of several pools those of one, with those that have not started and name none.
+
+        A job that names a board which is not installed belongs to the pool of its nodes.
+        """
         if self.pool is None:
             return jobs
-        word = pl.col("gpu_model").str.to_lowercase()
-        return jobs.filter(word.is_null() | (word == self.pool.lower()))
+        word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
+        own = word.is_null() | (word == self.pool.lower())
+        others = [str(pool.board).lower() for pool in self.installed.pools]
+        if "node_list" in jobs.columns:
+            inventory = self.installed.inventory
+            mine = set(inventory.filter(pl.col("gpu_model").str.to_lowercase() == self.pool.lower())["node"])
+            lists = jobs.filter(~word.is_in(others))["node_list"].drop_nulls().cast(pl.String).unique()
+            here = [text for text in lists if mine.intersection(known_nodes(text) or ())]
+            own |= ~word.is_in(others) & pl.col("node_list").cast(pl.String).is_in(here)
+        kept = jobs.filter(own)
+        return kept if kept.height else jobs
 
     def hours_of(self, ledger: pl.DataFrame) -> pl.DataFrame:
         """Rows of a ledger that are about the planned GPUs."""
@@ -256,6 +165,11 @@ class PlannedFleet:
                 f"({', '.join(self.installed.words)}), and not all jobs say on which they ran: all GPUs "
                 f"are planned as one pool of whole GPUs. {ASK}"
             )
+        elif self.name is None and self.can_be_cut:
+            found.append(
+                f"The data name no board. Its slices are those of {self.board.name}: it is cut like one, and nothing "
+                "is said of its cost or energy. Name it with --board."
+            )
         elif self.name is None:
             found.append(f"The data name no board: whole GPUs are planned. {ASK}")
         elif not self.in_catalogue:
@@ -266,14 +180,15 @@ class PlannedFleet:
             )
         if self.installed.instances and self.can_be_cut and not self.cut_gpus and not self.chosen:
             found.append(
-                "Jobs hold MIG instances, and the data do not say how the GPUs are cut: today's fleet is taken to be "
-                "whole GPUs, so its waits are not those of today. Give the nodes with their layouts."
+                "Jobs hold MIG instances, and the data do not say how the GPUs are cut: plans begin with whole GPUs, "
+                "and today's waits are played with the fewest GPUs cut that hold what was held at once. Give the nodes "
+                "with their layouts."
             )
         if self.gpus != self._gpus_of_pool():
             found.append(
                 f"The plan is for {self.gpus:,} GPUs ({self.note}), of {self.installed.gpus:,} installed."
             )
-        return found
+        return [*found, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.board))
@@ -298,52 +213,88 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     """
     there = installed(trace, begin, end)
     name, pool = _board(scenario.board, there)
-    board = whole_board(UNNAMED) if name is None else any_board(name) if _known(name) else whole_board(name)
-    one_pool = PlannedFleet(
-        installed=there,
-        board=board,
-        name=name,
-        chosen=scenario.board is not None and pool is None and there.words != (scenario.board,),
-        pool=pool,
-        gpus=1,
-        nodes=1,
-        gpus_per_node=1,
-        node_size=scenario.gpus_per_node,
-        node_names=None,
-        note=there.origin,
-        layouts={},
-    )
+    if name is None:
+        board = board_like(trace.jobs["profile_requested"].drop_nulls().unique().to_list()) or whole_board(
+            UNNAMED
+        )
+    else:
+        board = any_board(name) if _known(name) else whole_board(name)
+    chosen = scenario.board is not None and pool is None and there.words != (scenario.board,)
     nodes = in_service(there.inventory, end).sort("node")
     if pool is not None:
         nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
+    # Where the data name no board, the one that is given is theirs.
+    as_cut = nodes.drop("layouts") if chosen and there.words else nodes
+    note = there.origin
     if scenario.nodes > 0:
         gpus, size = scenario.nodes * scenario.gpus_per_node, scenario.gpus_per_node
-        kept = nodes.filter(gpus=size).head(0 if one_pool.chosen else scenario.nodes)
-        return replace(
-            one_pool,
-            gpus=gpus,
-            nodes=scenario.nodes,
-            gpus_per_node=size,
-            note="as given in the scenario",
-            layouts=_with_whole(todays_layouts(kept, board), gpus - int(kept["gpus"].sum())),
-        )
-    gpus = max(int(nodes["gpus"].sum()), 1)
-    one_pool = replace(one_pool, gpus=gpus, gpus_per_node=gpus, layouts={WHOLE_GPU: gpus})
-    if not one_pool.chosen and nodes.height:
-        one_pool = replace(one_pool, layouts=todays_layouts(nodes, board) or one_pool.layouts)
-    if there.inferred:
-        return replace(one_pool, node_size=min(scenario.gpus_per_node, gpus))
-    sizes = nodes["gpus"].unique().sort()
-    if len(sizes) > 1:
+        kept = nodes.filter(gpus=size).head(0 if chosen else scenario.nodes)
+        layouts = _with_whole(todays_layouts(kept, board), gpus - int(kept["gpus"].sum()))
+        today, note = numbered_nodes(gpus, size, layouts), "as given in the scenario"
+    elif there.by_node and nodes.height:
+        today = nodes_of(as_cut, board, inferred=there.inferred)
+        gpus, layouts = today.total, todays_layouts(as_cut, board) or {WHOLE_GPU: today.total}
+        size = max(today.gpus)
+    else:
+        gpus = max(int(nodes["gpus"].sum()), 1)
+        size = min(max(scenario.gpus_per_node, largest_on_one_node(trace.jobs)), gpus)
+        layouts = {WHOLE_GPU: gpus}
+        today = replace(numbered_nodes(gpus, size, layouts), inferred=there.inferred)
+        size = min(scenario.gpus_per_node, gpus)
+    equal = len(set(today.gpus)) == 1 and (scenario.nodes > 0 or there.by_node)
+    if not equal and there.by_node:
         note = f"{there.origin}, nodes of unlike sizes as one pool"
-        return replace(one_pool, node_size=int(sizes[-1]), note=note)
-    # Plans count nodes that stay whole from the first on, and cut from the last: as the nodes are cut today.
-    by_cuts = [todays_layouts(nodes[row], board).get(WHOLE_GPU, 0) for row in range(nodes.height)]
-    nodes = nodes.with_columns(whole=pl.Series(by_cuts, dtype=pl.Int64)).sort(
-        "whole", descending=True, maintain_order=True
+    whole = all(text == WHOLE_GPU for texts in today.layouts for text in texts)
+    if whole and there.instances and board.profiles and not chosen:
+        today = cut_as_held(today, trace.jobs, board, begin, end)
+    return PlannedFleet(
+        installed=there,
+        board=board,
+        name=name,
+        chosen=chosen,
+        pool=pool,
+        gpus=gpus,
+        nodes=len(today.gpus) if equal else 1,
+        gpus_per_node=size if equal else gpus,
+        node_size=size,
+        # Whoever counts nodes of one size may have a smaller one only at the end.
+        node_names=today.names if today.named and len({size, *today.gpus[:-1]}) == 1 else None,
+        note=note,
+        layouts=layouts,
+        today=_with_remarks(today, there, trace.jobs, begin, end),
     )
-    size, names = int(sizes[0]), tuple(nodes["node"])
-    return replace(one_pool, nodes=len(names), gpus_per_node=size, node_size=size, node_names=names)
+
+
+def _with_remarks(
+    today: TodaysNodes, there: Installed, jobs: pl.DataFrame, begin: datetime, end: datetime
+) -> TodaysNodes:
+    """Nodes with what a reader must know of them, and whether the jobs are those of one moment."""
+    snapshot = snapshot_remark(jobs, begin, end)
+    found = [*there.remarks, *([snapshot] if snapshot else [])]
+    if today.inferred and today.named:
+        found += smaller_than_their_like(today)
+    return replace(today, remarks=tuple(found), snapshot=snapshot is not None)
+
+
+def board_like(profiles: Sequence[str]) -> GpuModel | None:
+    """The first board of the catalogue that can be cut into all of some profiles; None if none can, or none is named.
+
+    Slices say how a board can be cut, and not which it is: nothing but layouts may be read from what is found.
+
+    Examples
+    --------
+    >>> board_like(["1g.10gb", "3g.40gb"]).name, board_like([]), board_like(["1g.5gb", "3g.40gb"])
+    ('A100-80GB', None, None)
+    """
+    for name in board_names() if profiles else ():
+        board = any_board(name)
+        try:
+            found = [board.profile(profile) for profile in profiles]
+        except GeometryError:
+            continue
+        if found:
+            return board
+    return None
 
 
 def _with_whole(layouts: Mapping[str, int], more: int) -> dict[str, int]:
@@ -357,6 +308,15 @@ def _board(asked: str | None, there: Installed) -> tuple[str | None, str | None]
     apart = {pool.board: pool.board for pool in there.pools if pool.board is not None}
     several = len(apart) > 1
     if asked is not None:
+        if several and asked in apart and there.busy and asked not in there.busy:
+            held = ", ".join(board for board in apart if board in there.busy)
+            text = message(
+                f"board {asked}",
+                "a board that jobs held",
+                f"jobs on {held} alone",
+                "Name one of these with --board.",
+            )
+            raise ScenarioError(text)
         return asked, asked if several and asked in apart else None
     if apart:
         largest = there.pools[0].board

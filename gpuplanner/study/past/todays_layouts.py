@@ -38,10 +38,22 @@ def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
     if "layouts" not in nodes.columns:
         nodes = nodes.with_columns(layouts=pl.lit(None, pl.String))
     for gpus, stated in nodes.select("gpus", "layouts").iter_rows():
-        texts = [text.strip() for text in (stated or "").split(";") if text.strip()][:gpus]
-        counts[WHOLE_GPU] += gpus - len(texts)
-        counts.update(_canonical(text, board) for text in texts)
+        counts.update(layouts_of_node(gpus, stated, board))
     return {layout: count for layout, count in sorted(counts.items()) if count and layout != OFF}
+
+
+def layouts_of_node(gpus: int, stated: str | None, board: GpuModel) -> tuple[str, ...]:
+    """Layout of each GPU of a node, whole ones first; GPUs beyond those that are stated are whole.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> layouts_of_node(3, "1g.5gb:7;gpu", load_gpu_model("A100-40GB"))
+    ('gpu', 'gpu', '1g.5gb:7')
+    """
+    texts = [text.strip() for text in (stated or "").split(";") if text.strip()][:gpus]
+    each = [_canonical(text, board) for text in texts] + [WHOLE_GPU] * (gpus - len(texts))
+    return tuple(sorted(each, key=lambda text: (text != WHOLE_GPU, text == OFF, text)))
 
 
 def _canonical(text: str, board: GpuModel) -> str:

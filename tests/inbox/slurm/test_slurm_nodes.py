@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read_inventory, read_slurm
+from gpuplanner.inbox import read, read_inventory, read_slurm
 
 File = Callable[..., Path]
 
@@ -154,3 +154,17 @@ def test_instances_are_on_the_fewest_boards_that_hold_them(file: File, gres, boa
 def test_instances_on_boards_that_cannot_be_told_are_an_error(file: File, gres):
     with pytest.raises(TraceFormatError, match="MIG instances on a number of GPUs that does not follow"):
         read_inventory(file(f"NodeName=n1 Arch=x86_64\n   Gres={gres}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (SCONTROL, 1),  # gpu-2 is DOWN+DRAIN; c-1 has no GPUs
+        ("NodeName=n1 Arch=x86_64 Gres=gpu:a100:4 State=IDLE+CLOUD+POWERED_DOWN Reason=x\n", 0),
+        ("NODELIST GRES STATE\nn1 gpu:a100:4 drng\nn2 gpu:a100:4 down*\nn3 gpu:a100:4 mix\n", 2),
+    ],
+)
+def test_nodes_that_take_no_new_jobs_are_named_and_count(file: File, text: str, rows: int):
+    found = read("nodes", file(text))
+    told = dict(found.quality.select("check", "rows").iter_rows())
+    assert told.get("node that takes no new jobs", 0) == rows

@@ -1,0 +1,5 @@
+"""``gpuplanner start``: from the files that a cluster wrote to a decision."""
+
+from gpuplanner.cli.start.command import start
+
+__all__ = ["start"]

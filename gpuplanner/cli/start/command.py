@@ -1,0 +1,291 @@
+"""The command: what was given becomes a scenario, the scenario a decision, the decision a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.options import Board, Json, Quiet, Set
+from gpuplanner.cli.start import asking, telling
+from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
+
+if TYPE_CHECKING:
+    from gpuplanner.inbox.together import SourcePart
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study.decision.beginning import Beginning
+    from gpuplanner.study.decision.projects import ProjectAnswer
+    from gpuplanner.study.decision.record import Comparison
+
+SAMPLE = "sample"
+YAML = (".yaml", ".yml")
+ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in \1 row")
+
+
+@app.command()
+def start(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, a scenario, 'sample'.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
+    tz: Annotated[
+        str | None, typer.Option("--tz", help="Zone of naive times in the files, and of calendar months.")
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(
+            "--path", help="Who changes the fleet: operator, parted, nvml, dra, autoscaler or slurm."
+        ),
+    ] = None,
+    board: Board = None,
+    month: Annotated[
+        str | None, typer.Option("--month", help="Calendar month YYYY-MM that ledger and cost cover.")
+    ] = None,
+    projects: Annotated[
+        Path | None, typer.Option("--projects", help="File of announced projects and of a calendar.")
+    ] = None,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Also write the page.")] = True,
+    assignments: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Decide from the files of a cluster: keep, cut, give back or buy, how many, cut how, and what to do on Monday.
+
+    What nobody says is asked, three questions at most. Data, scenario.yaml and index.html end in one folder. Where
+    the page cannot be made, the decision stands, and the reason is said.
+    """
+    talks = not (quiet or as_json)
+    given = {
+        "board": board,
+        "month": month,
+        "projects": None if projects is None else str(projects.resolve()),
+    }
+    if projects is not None:
+        from gpuplanner.study.decision.projects_file import read_projects
+
+        read_projects(projects)  # what is wrong with it is said before anything takes time
+    asker = asking.Asker.of(yes=yes, talks=talks)
+    asked, place, source, nothing = _asked(files, out, asker, tz, path, assignments or [], given)
+    found = _compared(asked, source, nothing, talks=talks)
+    answers: tuple[ProjectAnswer, ...] = ()
+    if nothing is None and asked.projects is not None:
+        from gpuplanner.study.decision.projects import answered
+
+        answers = answered(asked, found.decision)
+    if talks:
+        if nothing is None:
+            telling.today_line(found)
+            telling.ways_line(found)
+        telling.decision_lines(found.decision, asked.data)
+        telling.project_lines(answers)
+    elif quiet and not as_json:
+        put("\n".join(telling.sentences(found.decision)[:2]))
+    written = _written(asked, place, talks=talks, page=page and nothing is None)
+    if as_json:
+        from gpuplanner.cli.show import show
+
+        told = {
+            "decision": found.to_dict()["decision"],
+            "projects": [dataclasses.asdict(one) for one in answers],
+        }
+        show(told | {"folder": str(place)} | written, as_json=True)
+    elif talks:
+        shown = written["page"] or f"none: {written['page_reason']}"
+        put(f"\n{'Page':<9} {shown}")
+
+
+def _asked(
+    files: list[str],
+    out: Path | None,
+    asker: asking.Asker,
+    tz: str | None,
+    path: str | None,
+    assignments: list[str],
+    given: dict[str, Any],
+) -> tuple[Scenario, Path, str, str | None]:
+    """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so."""
+    from gpuplanner.scenario import Scenario
+    from gpuplanner.study.bundled import data_folder
+    from gpuplanner.study.decision.beginning import NO_GPU, beginning, path_of
+
+    stated = {name: value for name, value in given.items() if value is not None}
+    known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
+    parts: tuple[SourcePart, ...] = ()
+    months, basis = tz, "as stated"
+    base = _scenario(files)
+    if base is None:
+        from gpuplanner.inbox.together import parts_of
+
+        parts = parts_of(files)
+        name = parts[0].files[0].name.partition(".")[0]
+        place = out or Path("build") / f"start-{name}"
+        naive, months, basis = asking.zone(asker, parts, tz)
+        base = Scenario(name=name, data=str((place / "data").resolve()))
+        if not _read(parts, place / "data", naive):
+            source = parts[0].source
+            asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated).with_text(
+                assignments
+            )
+            return asked, place, source, NO_GPU
+    else:
+        place = out or _folder_of(base, files[0])
+        known |= (
+            set()
+            if base == Scenario(name=base.name, data=base.data)
+            else {"path", "ownership", "board", "tz"}
+        )
+    began = beginning(base.data)
+    asked = replace(base, **stated).with_text(assignments)
+    if asker.talks:
+        telling.read_lines(parts, began, _facts(base.data), data_folder(base.data))
+    if "tz" not in known or tz is not None:
+        if months is None:
+            months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
+        asked = replace(asked, tz=months)
+        asker.said("Zone", asked.tz, basis)
+    if path is not None or "path" not in known:
+        asked = replace(asked, path=path_of(began.source, path))
+    else:
+        path_of(began.source, asked.path)
+    asker.said("Path", asked.path, "as stated" if path else f"usual for {began.source}; --path to change")
+    if began.nothing is not None:
+        return asked, place, began.source, began.nothing
+    return _completed(asked, began, asker, known), place, began.source, None
+
+
+def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: set[str]) -> Scenario:
+    """The scenario with its board and ownership, as the data say or somebody answers."""
+    if asked.board is None and not began.boards and "board" not in known:
+        asked = replace(asked, board=asking.board(asker))
+    if len(began.boards) > 1:
+        from gpuplanner.study.past.history import history
+
+        fleet = history(asked).fleet
+        asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
+    if asked.ownership is None and "ownership" not in known:
+        if began.ownership is not None:
+            asker.said("Owned?", began.ownership, "from the inventory; --set ownership=… to change")
+        else:
+            asked = replace(asked, ownership=asking.ownership(asker, asked.path))
+    return asked
+
+
+def _scenario(files: list[str]) -> Scenario | None:
+    """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
+    from gpuplanner.cli.walk import load_scenario
+    from gpuplanner.inbox.store import MARK
+
+    if SAMPLE in files and len(files) > 1:
+        text = message("start", "files, or 'sample' alone", f"{len(files)} words", "Give one of them.")
+        raise ScenarioError(text)
+    if len(files) > 1:
+        return None
+    given = Path(files[0])
+    if files[0] == SAMPLE:
+        return load_scenario(SAMPLE)
+    if (given / MARK.file).is_file():
+        beside = given.parent / "scenario.yaml"
+        if beside.is_file():
+            own = load_scenario(str(beside))
+            if Path(own.data).resolve() == given.resolve():
+                return _resolved(own)
+        return _resolved(load_scenario(str(given)))
+    if given.suffix in YAML and not _is_source(given):
+        return _resolved(load_scenario(str(given)))
+    return None
+
+
+def _resolved(own: Scenario) -> Scenario:
+    """The scenario with its data by the one name that page and notebook know them by too."""
+    return own if own.data == SAMPLE else replace(own, data=str(Path(own.data).resolve()))
+
+
+def _is_source(given: Path) -> bool:
+    """Whether a YAML file is what a cluster wrote; what cannot be read is left to the reader of scenarios."""
+    from gpuplanner.inbox import detect
+
+    try:
+        detect(given)
+    except TraceFormatError:
+        return False
+    return True
+
+
+def _folder_of(base: Scenario, given: str) -> Path:
+    """Where the results of a scenario go: beside its data, where an earlier start put them."""
+    data = Path(base.data)
+    if data.name == "data" and (data.parent / "scenario.yaml").is_file():
+        return data.parent
+    name = SAMPLE if given == SAMPLE else Path(given).resolve().name.partition(".")[0]
+    return Path("build") / f"start-{name}"
+
+
+def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> bool:
+    """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
+    from gpuplanner.inbox import open_dataset
+    from gpuplanner.inbox.core.progress import progress_bar
+    from gpuplanner.inbox.together import add_together, require_jobs
+
+    try:
+        with progress_bar():
+            add_together(parts, folder, tz=naive)
+    except TraceFormatError as error:
+        if ONE_GPU_LESS.search(str(error)):
+            return False
+        raise
+    require_jobs(
+        open_dataset(folder, columns=["gpus"]).tables, [path for part in parts for path in part.files]
+    )
+    return True
+
+
+def _facts(data: str) -> dict[str, Any]:
+    from gpuplanner.inbox.store import read_provenance
+    from gpuplanner.study.bundled import data_folder
+
+    return {str(one["source"]): one for one in read_provenance(data_folder(data)).get("sources", ())}
+
+
+def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool) -> Comparison:
+    from gpuplanner.study.decision.beginning import nothing_known
+    from gpuplanner.study.decision.record import compared
+
+    if nothing is not None:
+        return nothing_known(asked, nothing, source)
+    ways = telling.PlayedWays(talks=talks)
+    found = compared(asked, ways)
+    ways.done()
+    return found
+
+
+def _written(asked: Scenario, place: Path, *, talks: bool, page: bool) -> dict[str, str | None]:
+    """Write scenario and page; where the page cannot be made, say why."""
+    from gpuplanner.cli.start.folder import page_into, scenario_into
+
+    if not page:
+        scenario_into(asked, place)
+        return {"page": None, "page_reason": "not asked for, or nothing to show"}
+    ways = telling.PlayedWays(talks=talks)
+    ways.doing("writing the page")
+    try:
+        page_into(asked, place)
+    except (GpuPlannerError, ImportError) as error:
+        ways.done()
+        if talks:
+            say(f"gpuplanner: warning: no page: {error}")
+        scenario_into(asked, place)
+        return {"page": None, "page_reason": str(error)}
+    ways.done()
+    return {"page": str(place / "index.html"), "page_reason": None}

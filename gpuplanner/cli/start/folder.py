@@ -1,0 +1,58 @@
+"""The folder that ``start`` fills: data beside, and a scenario that finds them from wherever it is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.files.manifest import Written, read_manifest, state_manifest
+from gpuplanner.files.text import sha256
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuplanner.scenario import Scenario
+
+NAME = "scenario.yaml"
+BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
+"""The kind of folder that a report is, so that the one takes the place of the other; told without its libraries."""
+
+
+def scenario_into(asked: Scenario, place: Path) -> None:
+    """Write the scenario alone: an older page would show another decision, and goes.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written.
+    """
+    with replaced_directory(place, mark=BEGUN) as folder:
+        (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+
+
+def page_into(asked: Scenario, place: Path) -> None:
+    """Write the page with all that belongs to it.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the page cannot be made; what stood there is as it was.
+    """
+    from gpuplanner.report.render import write_report
+
+    write_report(asked, place)
+    told = read_manifest(place)
+    if (
+        told is not None
+    ):  # the report writes the scenario as it was asked, from the folder that it was asked in
+        (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
+        state_manifest(place, BEGUN, {**told[1], NAME: file})
+
+
+def _from(asked: Scenario, place: Path) -> Scenario:
+    """The scenario with its files as they are found from its folder."""
+    own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
+    return own if own.projects is None else replace(own, projects=os.path.relpath(own.projects, place))

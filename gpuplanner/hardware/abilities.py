@@ -1,0 +1,317 @@
+"""What each path can do, and how fast: the one place that tuning, engine, page and exports read it from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpuplanner.catalog import PathFact, parameter, path_facts, paths_by_source
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware.change_cost import MADE_BY, ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.seconds import Seconds, minutes
+from gpuplanner.names import resolve
+
+NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
+CUTS = (NEVER, EMPTY_NODES, GPUS)
+"""What a path cuts when a job asks for it."""
+RETURNED, IDLED = "returned", "idled"
+"""What becomes of nodes that are not needed: somebody else has them, or they stay and rest."""
+OWNED, RESERVED, RENTED = "owned", "reserved", "rented"
+OWNERSHIPS = (OWNED, RESERVED, RENTED)
+"""Who pays for a GPU that is not used: its owner, who reserved it for a term, or nobody once it is given back."""
+OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
+    {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": RENTED, "spot": RENTED}
+)
+"""Kinds of ownership as inventories write them, and which of :data:`OWNERSHIPS` each is."""
+DEFAULT_PATH = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class LeadTime:
+    """From the wish for a node until it takes jobs [s]: a low end, the middle and a slow end, with the source."""
+
+    low_s: float
+    middle_s: float
+    slow_s: float
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        """Check that the times are in order."""
+        if not 0 <= self.low_s <= self.middle_s <= self.slow_s < math.inf:
+            got = f"{self.low_s:g}, {self.middle_s:g}, {self.slow_s:g}"
+            text = message("lead time", "low, middle and slow end in order [s]", got, "Change node_lead_s.")
+            raise ScenarioError(text)
+
+    def plus(self, further: Seconds) -> LeadTime:
+        """The same with a further step after it; ends add up, as if both were slow together."""
+        if not further.high:
+            return self
+        return LeadTime(
+            self.low_s + further.low,
+            self.middle_s + further.value,
+            self.slow_s + further.high,
+            f"{self.source}; {further.basis}",
+            self.date,
+        )
+
+    def words(self) -> str:
+        """Say it in minutes.
+
+        Examples
+        --------
+        >>> LeadTime(60.0, 300.0, 900.0, "assumed", "2026-11").words()
+        '5 min, at the slow end 15 min'
+        """
+        return f"{minutes(self.middle_s)}, at the slow end {minutes(self.slow_s)}"
+
+
+@dataclass(frozen=True)
+class PathAbilities:
+    """What one path can do on one board.
+
+    Attributes
+    ----------
+    path : str
+        One of the paths of a scenario.
+    unit : {"gpu", "node"}
+        The smallest that can be emptied and cut by itself.
+    cuts_on_demand : {"never", "empty nodes", "gpus"}
+        What is cut when a job asks for it; "never" for boards that cannot be cut.
+    who : str
+        Who cuts, in words.
+    substitutes : bool
+        A larger free instance may serve a smaller request. Where names are matched exactly it may not.
+    switches_nodes : bool
+        Something takes nodes away when they are idle and brings them back when jobs wait. Else they only rest, with
+        their power on.
+    returns : {"returned", "idled"}
+        What becomes of nodes that are not needed.
+    boot : LeadTime
+        A node that was away until it is there again.
+    cut : Seconds
+        What is cut on it before it takes jobs; nothing where it is cut later.
+    lead : LeadTime
+        Both together: what a job waits for a node that was away. Who counts layout changes separately takes ``boot``.
+    scan_s : float
+        How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
+    cool_s : float
+        How long after any node was added none is taken away [s].
+    shortest_idle_s : float
+        The shortest idle time after which a node can be taken away [s]: what may be set.
+    usual_idle_s : float or None
+        What it is unless somebody sets it [s]; None: never.
+    drains_ahead : bool
+        Jobs that would run past a planned change are kept away from the node before it.
+    facts : mapping of str to PathFact
+        Where each of these comes from, by its name here.
+
+    Examples
+    --------
+    >>> on_slurm = abilities("slurm")
+    >>> on_slurm.cuts_on_demand, on_slurm.substitutes, on_slurm.returns, on_slurm.lead.words()
+    ('empty nodes', False, 'idled', '5 min, at the slow end 15 min')
+    """
+
+    path: str
+    unit: str
+    cuts_on_demand: str
+    who: str
+    substitutes: bool
+    switches_nodes: bool
+    returns: str
+    boot: LeadTime
+    cut: Seconds
+    lead: LeadTime
+    scan_s: float
+    cool_s: float
+    shortest_idle_s: float
+    usual_idle_s: float | None
+    drains_ahead: bool
+    facts: Mapping[str, PathFact]
+
+    def why(self, ability: str) -> str:
+        """Say what an ability rests on, with its source and date.
+
+        Parameters
+        ----------
+        ability : str
+            A name of ``facts``.
+
+        Examples
+        --------
+        >>> print(abilities("autoscaler").why("cool_s"))
+        after any node was added none is taken away: --scale-down-delay-after-add (kubernetes/autoscaler
+        cluster-autoscaler/FAQ.md@0024f25, parameters of CA, 2026-11-23)
+        """
+        fact = self.facts[resolve(ability, self.facts, what="ability", error=ScenarioError)]
+        return f"{fact.meaning} ({fact.source}, {fact.date})"
+
+
+def abilities(
+    path: str,
+    board: GpuModel | None = None,
+    *,
+    returnable: bool | None = None,
+    lead_s: float | None = None,
+    lead_slow_s: float | None = None,
+    ownership: str | None = None,
+) -> PathAbilities:
+    """Say what a path can do.
+
+    Parameters
+    ----------
+    path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
+        How the fleet is changed.
+    board : GpuModel, optional
+        On what. Without one, what the path can do where the board allows it, and no time for cutting.
+    returnable : bool, optional
+        Whether nodes that are not needed can be given to somebody else. None: as their ownership has it.
+    lead_s, lead_slow_s : float, optional
+        Middle and slow end of the time until a node that was away is there again [s]; None: the catalogue's. Where
+        only the middle is stated the slow end is as many times the middle as in the catalogue.
+    ownership : {"owned", "reserved", "rented", "on_demand", "spot"}, optional
+        How the nodes are paid for; None: nobody says so.
+
+    Raises
+    ------
+    ScenarioError
+        If the path or the ownership is unknown, or the slow end is before the middle.
+
+    Notes
+    -----
+    The operator switches no nodes. Where they are returned, a node autoscaler does it, with its delays.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> for board in ("A100-80GB", "H100-80GB-SXM5"):
+    ...     on = abilities("dra", load_gpu_model(board))
+    ...     print(on.unit, on.cuts_on_demand, on.substitutes)
+    gpu never True
+    gpu gpus True
+    >>> rented = abilities("operator", ownership="rented")
+    >>> rented.returns, rented.switches_nodes, rented.cool_s
+    ('returned', True, 600.0)
+    >>> abilities("autoscaler", lead_s=120).lead.words()
+    '2 min, at the slow end 6 min'
+    """
+    path = resolve(path, MADE_BY, what="path", error=ScenarioError)
+    own = path_facts(path, None if board is None else board.architecture, any_board=board is None)
+    returns = _returns(own["returns"], returnable, ownership)
+    by = own["switches_nodes"].value or "no"
+    switches = by == "yes" or (by != "no" and returns == RETURNED)
+    # What switches the nodes of a path that cannot do so itself brings its own delays.
+    timed = path_facts(by) if switches and by != "yes" else own
+    found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s")}}
+    boot = _boot(lead_s, lead_slow_s)
+    cut = _cut_on_arrival(path, board, found["cut_on_arrival"], returns)
+    return PathAbilities(
+        path=path,
+        unit=_text(found["unit"]),
+        cuts_on_demand=NEVER if board is not None and not board.profiles else _text(found["cuts_on_demand"]),
+        who=_text(found["who"]),
+        substitutes=_yes(found["substitutes"]),
+        switches_nodes=switches,
+        returns=returns,
+        boot=boot,
+        cut=cut,
+        lead=boot.plus(cut),
+        scan_s=float(_text(found["scan_s"])),
+        cool_s=float(_text(found["cool_s"])),
+        shortest_idle_s=found["shortest_idle_s"].low or 0.0,
+        usual_idle_s=None if (usual := found["shortest_idle_s"].value) is None else float(usual),
+        drains_ahead=_yes(found["drains_ahead"]),
+        facts=MappingProxyType(found),
+    )
+
+
+def default_path(source: str) -> str:
+    """The path of a cluster that a source of data speaks of, unless somebody says otherwise.
+
+    Parameters
+    ----------
+    source : str
+        Name of the source, as ``provenance`` of a dataset has it.
+
+    Examples
+    --------
+    >>> default_path("slurm"), default_path("kubernetes"), default_path("philly")
+    ('slurm', 'operator', 'operator')
+    """
+    return paths_by_source().get(source.strip().casefold(), DEFAULT_PATH)
+
+
+def ownership_of(kind: str | None) -> str | None:
+    """Which of :data:`OWNERSHIPS` a kind in the words of an inventory is; None stays unknown.
+
+    Raises
+    ------
+    ScenarioError
+        If it is none of them.
+
+    Examples
+    --------
+    >>> ownership_of("spot"), ownership_of("owned"), ownership_of(None)
+    ('rented', 'owned', None)
+    """
+    if kind is None:
+        return None
+    return OWNERSHIP_OF[resolve(kind, OWNERSHIP_OF, what="ownership", error=ScenarioError)]
+
+
+def _returns(fact: PathFact, returnable: bool | None, ownership: str | None) -> str:
+    """What is paid for anyway stays, unless somebody says that it can go; what is rented goes."""
+    owned_as = ownership_of(ownership)
+    if returnable is not None:
+        return RETURNED if returnable else IDLED
+    if owned_as is None:
+        return _text(fact)
+    return RETURNED if owned_as == RENTED else IDLED
+
+
+def _boot(lead_s: float | None, slow_s: float | None) -> LeadTime:
+    known = parameter("node_lead_s")
+    if lead_s is None and slow_s is None:
+        return LeadTime(known.low, known.value, known.high, f"{known.meaning} ({known.source})", known.date)
+    middle = known.value if lead_s is None else float(lead_s)
+    times = middle / known.value
+    slow = known.high * times if slow_s is None else float(slow_s)
+    note = "as stated" if slow_s is not None else "as stated; slow end by the catalogue's range"
+    return LeadTime(known.low * times, middle, slow, note, "as stated")
+
+
+def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: str) -> Seconds:
+    """Time to cut a node that comes back, all its GPUs together and as finely as they can be.
+
+    A board of Ampere keeps its MIG mode while it rests, so that only one that was with somebody else has to switch it.
+    """
+    if board is None or not board.profiles or not _yes(fact):
+        return Seconds(0.0, 0.0, 0.0, fact.meaning)
+    cost = ChangeCost.of(board, MADE_BY[path])
+    if cost.reboot_s is not None and returns == RETURNED:
+        return cost.reboot_s
+    most = max(profile.max_instances for profile in board.profiles) if cost.one_by_one else 0
+    once, each = cost.change_s, cost.instance_s
+    return Seconds(
+        once.value + most * each.value,
+        once.low + most * each.low,
+        once.high + most * each.high,
+        each.basis if most else once.basis,
+    )
+
+
+def _text(fact: PathFact) -> str:
+    if fact.value is None:
+        text = message(
+            "path_abilities", f"a value of {fact.ability}", "none", "Add it to path_abilities.csv."
+        )
+        raise ScenarioError(text)
+    return fact.value
+
+
+def _yes(fact: PathFact) -> bool:
+    return _text(fact) == "yes"

@@ -1,0 +1,226 @@
+"""Files of several sources in one go: each is known by its content, and all end in one dataset, jobs first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.errors import TraceFormatError, examples, file_name, message
+from gpuplanner.inbox.additions import Added, add
+from gpuplanner.inbox.core.lines.text_file import fingerprint, head
+from gpuplanner.inbox.kubernetes.sources import KUBERNETES, looks_like_kubernetes
+from gpuplanner.inbox.public.sources import PUBLIC
+from gpuplanner.inbox.registry import NODES, OBJECTS, SOURCES, detect
+from gpuplanner.inbox.schedulers import sources as scheduler_sources
+from gpuplanner.inbox.slurm.sources import SLURM
+from gpuplanner.inbox.store import MARK, read_provenance
+
+INSTANT = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
+"""A time as logs write it, with its offset if it has one."""
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """Files of one source, and which of its kinds they are.
+
+    Attributes
+    ----------
+    source : str
+        Name of the source.
+    files : tuple of Path
+        In the order in which they were given.
+    kind : str or None
+        Kind of files, where the source has several.
+    nodes : Path or None
+        Node list that the source reads with its jobs.
+    """
+
+    source: str
+    files: tuple[Path, ...]
+    kind: str | None = None
+    nodes: Path | None = None
+
+
+def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
+    r"""Sort files by what they are: lists of jobs first, then node lists, then telemetry and bills.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files, and folders of files.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, is empty or looks like no source.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nodes, jobs = Path(folder) / "a.txt", Path(folder) / "b.csv"
+    ...     _ = nodes.write_text("NodeName=n1 Gres=gpu:a100:4\n")
+    ...     _ = jobs.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
+    ...     [(part.source, part.files[0].name) for part in parts_of([nodes, jobs])]
+    [('itp', 'b.csv'), ('nodes', 'a.txt')]
+    """
+    groups: dict[tuple[str, str | None], list[Path]] = {}
+    for path in _files(paths):
+        source = _source_of(path)
+        groups.setdefault((source, SOURCES[source].kind(path)), []).append(path)
+    _join_objects(groups)
+    found = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
+    return tuple(sorted(_with_own_nodes(found), key=lambda part: _rank(part.source)))
+
+
+def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: Any) -> list[Added]:  # noqa: ANN401 - of any reader
+    """Read parts into a dataset, so that each source says what these files say, and nothing that it said before.
+
+    Parameters
+    ----------
+    parts : sequence of SourcePart
+        As :func:`parts_of` gives them.
+    directory : str or Path
+        A dataset, or a new or empty folder. Sources that have no part stay as they are.
+    **options
+        As in :func:`gpuplanner.inbox.read`; each reader gets those that it knows.
+
+    Raises
+    ------
+    TraceFormatError, OutputError
+        As :func:`gpuplanner.inbox.add`.
+    """
+    done = []
+    for part in parts:
+        given = {name: value for name, value in options.items() if name in SOURCES[part.source].options}
+        if part.nodes is not None:
+            given["nodes"] = part.nodes
+        again = not _has(Path(directory), part, given)
+        done.append(add(part.source, part.files, directory, replace_source=again, **given))
+    return done
+
+
+def offsets_of(parts: Sequence[SourcePart]) -> tuple[tuple[str, ...], str | None]:
+    r"""Offsets that the times of these files state, and a time that states none where somebody has to say its zone.
+
+    The first lines of each file speak for it. Public traces need no zone: their readers know it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "sacct.txt"
+    ...     _ = path.write_text("JobID|Submit\n1|2025-01-06T00:00:01\n2|2025-01-06T00:00:01+01:00\n")
+    ...     offsets_of([SourcePart("slurm", (path,))])
+    (('+01:00',), '2025-01-06T00:00:01')
+    """
+    offsets: dict[str, None] = {}
+    naive = None
+    known = {source.name for source in PUBLIC}
+    for part in parts:
+        takes = "tz" in SOURCES[part.source].options and part.source not in known
+        for path in part.files:
+            for hit in INSTANT.finditer("\n".join(head(path) or ())):
+                if hit[1]:
+                    offsets[hit[1]] = None
+                elif takes and naive is None:
+                    naive = hit[0].strip()
+    return tuple(offsets), naive
+
+
+def _source_of(path: Path) -> str:
+    """The source that a file looks like, or what somebody can do who knows no sources."""
+    lines = head(path)
+    try:
+        return detect(path)
+    except TraceFormatError:
+        got = repr(lines[0][:80]) if lines else "an empty file"
+        todo = "Leave it out, or write it again; gpuplanner ingest --list names what can be read."
+        expected = "what sacct, scontrol, kubectl or telemetry writes, or a public trace"
+        raise TraceFormatError(message(str(path), expected, got, todo)) from None
+
+
+def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
+    """The files, and those in folders; a folder that is a dataset is no file."""
+    for each in map(Path, paths):
+        if not each.is_dir():
+            yield each
+            continue
+        if (each / MARK.file).is_file():
+            todo = "Give the dataset alone: gpuplanner ingest adds files to it."
+            raise TraceFormatError(message(str(each), "a file, or a folder of files", "a dataset", todo))
+        inside = sorted(path for path in each.iterdir() if path.is_file() and not path.name.startswith("."))
+        if not inside:
+            todo = "Give the files that sacct, kubectl or scontrol wrote."
+            raise TraceFormatError(message(str(each), "files of a cluster", "an empty folder", todo))
+        yield from inside
+
+
+def _join_objects(groups: dict[tuple[str, str | None], list[Path]]) -> None:
+    """Node lists of Kubernetes beside its pods are parts of one dump."""
+    if (OBJECTS, None) not in groups:
+        return
+    lists = groups.pop((NODES, None), [])
+    dumps = [path for path in lists if looks_like_kubernetes(head(path) or [""])]
+    groups[OBJECTS, None] += dumps
+    if rest := [path for path in lists if path not in dumps]:
+        groups[NODES, None] = rest
+
+
+def _with_own_nodes(parts: Sequence[SourcePart]) -> Iterator[SourcePart]:
+    """Of a source that reads a node list of its own form with its jobs, the two kinds as one part."""
+    lists = {part.source: part for part in parts if part.kind == "node list" and len(part.files) == 1}
+    for part in parts:
+        own = lists.get(part.source)
+        if own is part and any(other.source == part.source and other is not part for other in parts):
+            continue
+        if own is not None and own is not part and "nodes" in SOURCES[part.source].options:
+            yield SourcePart(part.source, part.files, part.kind, own.files[0])
+        else:
+            yield part
+
+
+def _rank(source: str) -> int:
+    jobs = {each.name for each in (*PUBLIC, *SLURM, *KUBERNETES, *scheduler_sources())} - {NODES}
+    return 0 if source in jobs else 1 if source == NODES else 2
+
+
+def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
+    """Whether a dataset says of a source what these very files say, read in the same way."""
+    if not (directory / MARK.file).is_file():
+        return True  # nothing there that could be forgotten
+    for facts in read_provenance(directory).get("sources", ()):
+        if facts["source"] != part.source:
+            continue
+        terms = facts.get("read_with", {})
+        same = {name: terms.get(name) for name in ("tz",)} == {"tz": given.get("tz")}
+        files = [*part.files, *((part.nodes,) if part.nodes else ())]
+        return same and {str(file["sha256"]) for file in facts["files"]} == {
+            fingerprint(path) for path in files
+        }
+    return True
+
+
+def require_jobs(found: Mapping[str, Any], files: Sequence[str | Path]) -> None:
+    """Refuse files among which there is no list of jobs.
+
+    Raises
+    ------
+    TraceFormatError
+        That says which command makes one.
+
+    Examples
+    --------
+    >>> require_jobs({"inventory": 1}, ["nodes.txt"])
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add what sacct ...
+    """
+    if {"jobs", "job_states"} & set(found):
+        return
+    got = f"{', '.join(found) or 'nothing'} in {examples([file_name(path) for path in files])}"
+    todo = "Add what sacct --parsable2 or kubectl get pods -A -o json writes, beside these files."
+    raise TraceFormatError(message("start", "a list of jobs", got, todo))

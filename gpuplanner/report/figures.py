@@ -1,0 +1,239 @@
+"""The figures of a decision as people read them: each has one name, one value and one form, wherever it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from html import escape
+
+from gpuplanner.study.decision.types import Decision, TeamRow
+
+Value = str | int | float | None
+"""What a figure may be; None: nobody measured it."""
+Form = Callable[[str | int | float], str]
+
+MISSING = "–"
+"""What stands for a figure that nobody measured: missing is not zero."""
+SHORT_WAIT_MIN = 120.0
+"""Minutes from which a wait is said in hours."""
+LAYOUTS_IN_A_SENTENCE = 2
+MOST_NODES_NAMED = 3
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def count(value: str | int | float) -> str:
+    """A count, or hours that are rounded to a whole one.
+
+    Examples
+    --------
+    >>> count(2179.05), count(-1200)
+    ('2,179', '−1,200')
+    """
+    return f"{float(value):,.0f}".replace("-", "−").replace("−0", "0")
+
+
+def minutes(value: str | int | float) -> str:
+    """A wait: minutes below two hours, hours above.
+
+    Examples
+    --------
+    >>> minutes(4.2), minutes(119.6), minutes(119.4), minutes(933), minutes(60000)
+    ('4 min', '1.99 h', '119 min', '15.6 h', '1,000 h')
+    """
+    found = float(value)
+    if round(found) < SHORT_WAIT_MIN:
+        return f"{found:,.0f} min"
+    hours = found / 60.0
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
+
+
+def per_cent(value: str | int | float) -> str:
+    """A share: whole per cents, tenths below one.
+
+    Examples
+    --------
+    >>> per_cent(0.304), per_cent(0.0042), per_cent(0.0001), per_cent(0), per_cent(1)
+    ('30%', '0.4%', '<0.1%', '0%', '100%')
+    """
+    found = float(value)
+    if 0 < found < 0.0005:
+        return "<0.1%"
+    return f"{found:.1%}" if 0 < found < 0.00995 else f"{found:.0%}"
+
+
+def of_hundred(value: str | int | float) -> str:
+    """A share of jobs, as so many of a hundred.
+
+    Examples
+    --------
+    >>> of_hundred(0.38), of_hundred(0.001), of_hundred(0.0)
+    ('38 of 100', 'fewer than 1 of 100', '0 of 100')
+    """
+    found = 100 * float(value)
+    return "fewer than 1 of 100" if 0 < found < 0.5 else f"{found:.0f} of 100"
+
+
+def share_of_jobs(value: str | int | float) -> str:
+    """A quantile in words.
+
+    Examples
+    --------
+    >>> share_of_jobs(0.95), share_of_jobs(0.999)
+    ('95 jobs of 100', '99.9 jobs of 100')
+    """
+    return f"{100 * float(value):g} jobs of 100"
+
+
+def day(value: str | int | float) -> str:
+    """A day of the calendar.
+
+    Examples
+    --------
+    >>> day("2027-03-15")
+    '15 Mar 2027'
+    """
+    found = date.fromisoformat(str(value)[:10])
+    return f"{found.day} {_MONTHS[found.month - 1]} {found.year}"
+
+
+def money(value: str | int | float) -> str:
+    r"""Dollars, to the cent below a hundred.
+
+    Examples
+    --------
+    >>> money(29.03), money(529.0)
+    ('29.03\xa0USD', '529\xa0USD')
+    """
+    amount = f"{float(value):,.2f}" if 0 < abs(float(value)) < 100 else count(value)
+    return f"{amount}\N{NO-BREAK SPACE}USD"
+
+
+DERIVED: Mapping[str, Callable[[Decision], Value]] = {
+    "resting_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
+    "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
+    "cut_gpus": lambda one: sum(part.gpus for part in one.layouts if part.layout != "whole"),
+    "limit_minutes": lambda one: max(
+        (row.limit_minutes - row.today_minutes for row in one.service.by_class), default=None
+    ),
+    "other_teams": lambda one: max(len(_teams(one)) - TEAMS, 0),
+    "all_jobs": lambda one: sum(row.jobs for row in one.teams),
+    "all_held": lambda one: sum(row.held_gpu_hours for row in one.teams),
+    "all_idle": lambda one: _sum([row.idle_gpu_hours for row in one.teams]),
+    "other_jobs": lambda one: sum(row.jobs for row in _teams(one)[TEAMS:]),
+    "other_held": lambda one: sum(row.held_gpu_hours for row in _teams(one)[TEAMS:]),
+    "other_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)[TEAMS:]]),
+    "run_out_chance": lambda one: max((chance for _, chance in one.run_out.today.by_week), default=None),
+}  # fmt: skip
+"""Sums and differences of a decision that the first screen shows, by name."""
+TEAMS = 6
+"""Teams that stand on the first screen by name."""
+NOBODY = "nobody"
+OF_ALL = "share of "
+"""What a name begins with that stands for the share of all GPU-hours."""
+
+
+def value_of(one: Decision, name: str) -> Value:
+    """The value behind a figure: a field by its path, or one of :data:`DERIVED`.
+
+    Examples
+    --------
+    >>> from gpuplanner.scenario import Scenario
+    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> value_of(unknown_decision(Scenario(), "no job states when it ran"), "service.quantile")
+    0.95
+    """
+    if name in DERIVED:
+        return DERIVED[name](one)
+    if name.startswith(OF_ALL):
+        part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_held")
+        return None if part is None or not whole else float(part) / float(whole)
+    found: object = one
+    for part in name.split("."):
+        found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
+    assert found is None or isinstance(found, str | int | float), name
+    return found
+
+
+def shown(one: Decision, name: str, form: Form = count) -> str:
+    """A figure as markup that says which one it is; a dash where nobody measured it.
+
+    Examples
+    --------
+    >>> from gpuplanner.scenario import Scenario
+    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> one = unknown_decision(Scenario(), "no job states when it ran")
+    >>> shown(one, "service.quantile", share_of_jobs)
+    '<data data-of="service.quantile" value="0.95">95 jobs of 100</data>'
+    >>> shown(one, "saving.value")
+    '<data data-of="saving.value" value="">–</data>'
+    """
+    value = value_of(one, name)
+    if value is None:
+        return f'<data data-of="{name}" value="">{MISSING}</data>'
+    return f'<data data-of="{name}" value="{escape(str(value))}">{escape(form(value))}</data>'
+
+
+def layout_words(layout: str) -> str:
+    """A layout in words: how many of which slice.
+
+    Examples
+    --------
+    >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("whole")
+    ('4g.40gb + 3 × 1g.10gb', 'whole')
+    """
+    parts = []
+    for part in layout.split(","):
+        name, _, number = part.partition(":")
+        parts.append(name if number in ("", "1") else f"{number} × {name}")
+    return " + ".join(parts)
+
+
+def nodes_words(names: Sequence[str]) -> str:
+    """Nodes by name; runs of numbers by their ends, and of many the first and the last.
+
+    Examples
+    --------
+    >>> nodes_words(["n01", "n02", "n03", "n07"]), nodes_words([f"a{n}-x{7 * n}" for n in range(1, 40)])
+    ('n01–n03, n07', 'a1-x7 … a39-x273 (39 nodes)')
+    """
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    if len(runs) > MOST_NODES_NAMED:
+        return f"{names[0]} … {names[-1]} ({len(names):,} nodes)"
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def headline(one: Decision) -> str:
+    """The decision's sentence; a long list of layouts in it gives way to how many are whole and how many are cut.
+
+    Which ones they are stands in the picture of the fleet.
+    """
+    listed = ", ".join(
+        f"{part.gpus:,} {'whole' if part.layout == 'whole' else 'as ' + part.layout}" for part in one.layouts
+    )
+    if len(one.layouts) <= LAYOUTS_IN_A_SENTENCE or listed not in one.sentence:
+        return one.sentence
+    whole = sum(part.gpus for part in one.layouts if part.layout == "whole")
+    cut = sum(part.gpus for part in one.layouts) - whole
+    told = [f"{whole:,} whole"] if whole else []
+    return one.sentence.replace(listed, ", ".join([*told, f"{cut:,} cut into slices"]))
+
+
+def _teams(one: Decision) -> list[TeamRow]:
+    return [row for row in one.teams if row.team != NOBODY]
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Of what was measured everywhere; one gap leaves the sum unknown."""
+    return None if any(value is None for value in values) else float(sum(value or 0.0 for value in values))
+
+
+def _follows(before: str, after: str) -> bool:
+    first, second = (_NUMBERED.fullmatch(name) for name in (before, after))
+    return bool(first and second and first[1] == second[1] and int(second[2]) == int(first[2]) + 1)

@@ -1,0 +1,211 @@
+"""Ways to run a fleet side by side: a picture, tables, a page of their own, and the decision that follows."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.report import page, tables
+from gpuplanner.report.figures import headline
+from gpuplanner.report.first_screen import badge, first_screen, fleet_words
+from gpuplanner.report.picture import roomy, told_svg, write_drawn
+from gpuplanner.report.section import Section
+from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
+from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.tables import (
+    class_table,
+    frontier_frame,
+    hours_table,
+    policy_table,
+    target_in_words,
+)
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+_HOURS, _MINUTES = ",.0f", ",.1f"
+_WAYS = {
+    "policy": "way to run",
+    "meaning": "what it means",
+    "gpu_hours": "GPU-hours on, a week",
+    "of_today": "of today",
+    "most_gpus": "on at once, at most",
+    "added_minutes": "added, min",
+    "later_share": "jobs that pay",
+    "longest_min": "longest, min",
+    "meets_target": "holds the limit",
+    "hold_rate": "of the days, held",
+    "reason": "why it is out",
+}
+_MEASURES = {
+    "gpu_hours": ("GPU-hours on, a week", "GPU h"),
+    "late_mean_min": ("late, on average", "min"),
+    "longest_min": ("longest delay", "min"),
+    "switches": ("nodes that come, a week", ""),
+}
+"""What ways are drawn side by side by: words and unit by field."""
+_CLASSES = {"size_class": "asked for", "limit_min": "limit", "wait_quantile_min": "waits for room today"}
+
+
+def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
+    """The frontier of a comparison, every way by its name in words.
+
+    Parameters
+    ----------
+    found : Comparison
+        What was compared.
+    pinned : Comparison, optional
+        Another one, drawn as outlines.
+    """
+    return plot.plot_frontier(
+        frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT
+    )
+
+
+def ways(found: Comparison) -> Section:
+    """Every way to run the fleet: its hours against the minutes that it adds, who waits, and why ways are out."""
+    title, about = "Ways compared", "what each way would cost, and who would wait"
+    if not found.rows:
+        return Section(page.fold(title, page.paragraph("No way could be played."), about=about))
+    frame = frontier_frame(found)
+    beside, classes = _beside(found), _by_class(found)
+    limit = round(100 * found.quantile, 1)
+    note = (
+        f"A way holds when {limit:g} jobs of 100 of every size start at most {found.minutes:g} minutes later than on "
+        "today's fleet, replayed. Points joined by a line are other settings of the same way."
+    )
+    return Section(
+        page.fold(
+            title,
+            page.figure(
+                roomy(frontier_chart(found)),
+                title="GPU-hours a week that each way keeps on, against the minutes it adds",
+                alt=f"{plot.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
+                table=frame.with_columns(pl.col("policy").replace(SHORT)),
+                formats={"gpu_hours": _HOURS, "added_minutes": _MINUTES},
+            ),
+            tables.table(
+                _ways_table(found),
+                caption=f"The same in figures, {_judged(found)}",
+                formats={"gpu_hours": _HOURS, "of_today": ".0%", "later_share": ".0%", "hold_rate": ".0%"}
+                | dict.fromkeys(("added_minutes", "longest_min"), _MINUTES),
+                headings=_WAYS,
+            ),
+            page.note(note),
+            page.figure(
+                roomy(plot.plot_policies(beside)),
+                title="Ways on the same jobs",
+                alt=f"{plot.policies_text(beside)} Lower is better.",
+                table=beside,
+            ),
+            tables.table(
+                classes,
+                caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
+                formats=dict.fromkeys(classes.columns[2:], _MINUTES),
+                headings=_CLASSES,
+            ),
+            tables.table(
+                hours_table(found).with_columns(pl.col("policy").replace(SHORT)),
+                caption="Of the hours that GPUs are on in a week",
+                formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
+                headings={"policy": "way to run", "gpu_hours": "on", "busy_gpu_hours": "with jobs",
+                          "idle_gpu_hours": "without"},
+            ),
+            about=about,
+        )
+    )  # fmt: skip
+
+
+def decided(found: Comparison) -> Section:
+    """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
+    sentence = f"<h3>{escape(headline(found.decision))}</h3>"
+    return Section(page.section("The decision", sentence, first_screen(found.decision)))
+
+
+def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
+    """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``).
+
+    Parameters
+    ----------
+    found : Comparison
+        What was compared.
+    path : str or Path
+        The suffix says which.
+    title : str
+        Of the page; plain text.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written; what stood there is intact.
+    """
+    return write_drawn(
+        path,
+        page=lambda: _page(found, title),
+        picture=lambda: told_svg([frontier_chart(found)], [headline(found.decision)]),
+    )
+
+
+def _page(found: Comparison, title: str) -> str:
+    one = found.decision
+    origin = {"path": one.path, "base": one.base, "target": target_in_words(found), "days": _judged(found)}
+    body = page.section("The decision", first_screen(one)) + ways(found).html
+    return page.render_page(
+        body,
+        title=title,
+        subtitle=fleet_words(one),
+        provenance=origin | {"gpuplanner": __version__},
+        decision=headline(one),
+        badge=badge(one),
+    )
+
+
+def _beside(found: Comparison) -> pl.DataFrame:
+    """The measures of every way that was played, as :func:`gpuplanner.plot.plot_policies` takes them."""
+    rows = [
+        (SHORT.get(row.policy, row.policy), words, unit, getattr(row, name), None, None)
+        for row in found.rows
+        for name, (words, unit) in _MEASURES.items()
+        if getattr(row, name) is not None
+    ]
+    kinds = dict.fromkeys(("policy", "metric", "unit"), pl.String) | dict.fromkeys(
+        ("mean", "low", "high"), pl.Float64
+    )
+    return pl.DataFrame(rows, schema=kinds, orient="row")
+
+
+def _by_class(found: Comparison) -> pl.DataFrame:
+    """A row a size class: its limit, how long it waits for room today, and how late each way makes it."""
+    table = class_table(found)
+    today = table.filter(policy=TODAY).select("size_class", "jobs", "limit_min", "wait_quantile_min")
+    late = table.with_columns(pl.col("policy").replace(SHORT)).pivot(
+        on="policy", index="size_class", values="late_quantile_min"
+    )
+    return today.join(late, on="size_class", how="left", maintain_order="left")
+
+
+def _judged(found: Comparison) -> str:
+    if found.tuned_from is None or found.judged_from is None or found.judged_to is None:
+        return "nothing was played"
+    tuned, judged, end = (text[:10] for text in (found.tuned_from, found.judged_from, found.judged_to))
+    return f"judged on {judged} to {end}" + (f", set on {tuned} to {judged}" if tuned != judged else "")
+
+
+def _ways_table(found: Comparison) -> pl.DataFrame:
+    """A row a way, the recommended one first, and those that are out last, with the reason."""
+    today = None if found.today is None else found.today.gpu_hours
+    table = policy_table(found).with_columns(
+        of_today=pl.col("gpu_hours") / today if today else pl.lit(None, pl.Float64),
+        meaning=pl.col("policy").replace(MEANINGS),
+        best=pl.col("policy") != found.winner,
+        name=pl.col("policy").replace(SHORT),
+    )
+    table = table.sort(
+        "best", pl.col("gpu_hours").is_null(), "gpu_hours", nulls_last=True, maintain_order=True
+    )
+    return table.with_columns(policy="name").select(list(_WAYS))

@@ -1,0 +1,238 @@
+"""What is played: requests, nodes, and how nodes come and go; and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from gpuplanner.errors import ScenarioError, message
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+OFF = -1
+"""Pool of a node that is off."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRequests:
+    """What jobs ask for, a row each, in any order.
+
+    Parameters
+    ----------
+    ready_s, submit_s : array of float, shape (n_requests,)
+        When a request may start at the earliest, and when it was made [s]; queues go by both, then by the row.
+    run_s, limit_s : array of float, shape (n_requests,)
+        How long it holds what it gets, and how long it may by its limit [s].
+    profile : array of int, shape (n_requests,)
+        Number of the profile; 0 is the whole GPU.
+    total : array of int, shape (n_requests,)
+        GPUs, or instances of the profile, in all.
+    nodes : array of int, shape (n_requests,)
+        Nodes over which they are spread, each with as many but the last, which takes the rest.
+
+    Raises
+    ------
+    ScenarioError
+        If the arrays differ in length, or a request takes no GPU, no time or more nodes than GPUs.
+    """
+
+    ready_s: Floats
+    submit_s: Floats
+    run_s: Floats
+    limit_s: Floats
+    profile: Ints
+    total: Ints
+    nodes: Ints
+
+    def __post_init__(self) -> None:
+        """Cast and check the columns."""
+        for field in fields(self):
+            kind = np.float64 if field.name.endswith("_s") else np.int64
+            object.__setattr__(self, field.name, np.asarray(getattr(self, field.name), kind))
+        object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
+        lengths = {len(getattr(self, field.name)) for field in fields(self)}
+        sound = len(lengths) == 1 and bool(
+            (self.run_s >= 0).all()
+            and np.isfinite(self.ready_s).all()
+            and (self.nodes >= 1).all()
+            and (self.profile >= 0).all()
+            and (self.rest >= 1).all()
+        )
+        if not sound:
+            text = message(
+                "requests",
+                "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node",
+                f"lengths {sorted(lengths)}",
+                "Leave such rows out, or correct them.",
+            )
+            raise ScenarioError(text)
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.ready_s)
+
+    @property
+    def per(self) -> Ints:
+        """GPUs or instances on each node but the last."""
+        return np.asarray(-(-self.total // self.nodes), np.int64)
+
+    @property
+    def rest(self) -> Ints:
+        """GPUs or instances on the last node."""
+        return np.asarray(self.total - self.per * (self.nodes - 1), np.int64)
+
+    def take(self, rows: ArrayLike) -> Self:
+        """Some of the requests, by mask or number."""
+        chosen = np.asarray(rows)
+        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def at(self, ready_s: Floats) -> Self:
+        """The same requests, ready at other times."""
+        return replace(self, ready_s=ready_s)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeFleet:
+    """Nodes, and what each offers in each pool that it may be in.
+
+    Parameters
+    ----------
+    profiles : tuple of str
+        Names of the profiles; the first is the whole GPU.
+    gpus : array of int, shape (n_nodes,)
+        GPUs of each node.
+    capacity : array of int, shape (n_nodes, n_pools, n_profiles)
+        What a node offers in a pool; nothing at all where it cannot be in it.
+    first : array of int, shape (n_nodes,)
+        Pool that it begins in; -1: it is off.
+    weights : array of float, shape (n_profiles,)
+        Share of a GPU that an instance is.
+
+    Raises
+    ------
+    ScenarioError
+        If the shapes do not fit, or a node begins in a pool that it cannot be in.
+
+    Examples
+    --------
+    >>> fleet = NodeFleet.whole([8, 4])
+    >>> fleet.capacity[:, 0, 0].tolist(), fleet.first.tolist()
+    ([8, 4], [0, 0])
+    """
+
+    profiles: tuple[str, ...]
+    gpus: Ints
+    capacity: Ints
+    first: Ints
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        """Cast and check the tables."""
+        for name, kind in (
+            ("gpus", np.int64),
+            ("capacity", np.int64),
+            ("first", np.int64),
+            ("weights", float),
+        ):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
+        nodes, wide = len(self.gpus), len(self.profiles)
+        fits = (
+            self.capacity.ndim == 3
+            and self.capacity.shape[0] == nodes == len(self.first)
+            and self.capacity.shape[2] == wide == len(self.weights)
+            and bool((self.first < self.capacity.shape[1]).all() and (self.capacity >= 0).all())
+        )
+        if not fits or nodes == 0:
+            text = message(
+                "fleet of nodes",
+                "at least one node, and capacity by node, pool and profile",
+                f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}",
+                "Give every node a row.",
+            )
+            raise ScenarioError(text)
+
+    @classmethod
+    def whole(cls, gpus: Sequence[int]) -> Self:
+        """Nodes of whole GPUs that are always on."""
+        sizes = np.asarray(gpus, np.int64)
+        return cls(("gpu",), sizes, sizes[:, None, None], np.zeros(len(sizes), np.int64), np.ones(1))
+
+    def only(self, nodes: ArrayLike) -> Self:
+        """Some of the nodes, by mask or number."""
+        kept = np.asarray(nodes)
+        return replace(self, gpus=self.gpus[kept], capacity=self.capacity[kept], first=self.first[kept])
+
+
+@dataclass(frozen=True)
+class Switching:
+    """How nodes come when requests wait, and go when they are idle.
+
+    Parameters
+    ----------
+    idle_s : float
+        How long a node has been idle when it goes [s].
+    lead_s : float
+        How long it takes to come, its cut included [s].
+    kept : tuple of int
+        Idle nodes that each pool keeps on.
+    cool_s : float
+        For how long after a node was brought none goes [s].
+    always : int
+        The first so many nodes never go.
+    most_gpus : int or None
+        GPUs on at once at most; None: all.
+    """
+
+    idle_s: float
+    lead_s: float
+    kept: tuple[int, ...] = ()
+    cool_s: float = 0.0
+    always: int = 0
+    most_gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        numbers = (self.idle_s, self.lead_s, self.cool_s, self.always, *self.kept)
+        if not all(0 <= number < np.inf for number in numbers):
+            text = message("switching", "times and counts not below 0", str(self), "Change them.")
+            raise ScenarioError(text)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of requests.
+
+    Attributes
+    ----------
+    start_s : array of float, shape (n_requests,)
+        When each started, in the order of the rows; NaN: never.
+    on : polars.DataFrame
+        ``node, pool, from_s, until_s``: when each node was on or coming; infinite where nothing bounds it.
+    held : polars.DataFrame
+        ``request, node, profile, amount``: what each request held, by its row.
+    """
+
+    start_s: Floats
+    on: pl.DataFrame
+    held: pl.DataFrame
+
+    def gpu_hours(self, gpus: Ints, begin_s: float, end_s: float) -> float:
+        """GPU-hours of nodes that were on within a window."""
+        node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        inside = np.minimum(until, end_s) - np.maximum(since, begin_s)
+        return float(inside.clip(0.0) @ gpus[node]) / 3600.0
+
+    def most_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
+        """GPUs of nodes that were on at once, at most, within a window."""
+        node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        inside = (until > begin_s) & (since < end_s)
+        node, since, until = node[inside], since[inside], until[inside]
+        change = np.concatenate([gpus[node], -gpus[node]])
+        # What goes at an instant makes room for what comes at it.
+        order = np.lexsort((change, np.concatenate([since.clip(begin_s), until])))
+        return int(np.cumsum(change[order]).max(initial=0))

@@ -1,0 +1,219 @@
+"""Play requests on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.names import resolve
+from gpuplanner.simulate.nodes.machine import Floats, Ints, NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.slices.world import EVENT, table
+
+if TYPE_CHECKING:
+    from gpuplanner.simulate.nodes.loop import NodeWorld
+
+QUEUES = ("easy", "strict")
+PLACEMENTS = ("best", "fullest", "lowest")
+NONE = -1
+ROOM = 1 << 14
+"""Changes of nodes that are written before the loop hands them over."""
+
+
+def play(
+    requests: NodeRequests,
+    fleet: NodeFleet,
+    *,
+    queue: str = "easy",
+    placement: str = "best",
+    larger: Sequence[Sequence[int]] | None = None,
+    switching: Switching | None = None,
+    pinned: Sequence[Sequence[int] | None] | None = None,
+    most_waiting: int | None = None,
+) -> Outcome:
+    """Start requests in the order of readiness, submission and row, until nothing more can start.
+
+    Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
+    first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
+    limits they do not delay it [1]_.
+
+    Parameters
+    ----------
+    requests : NodeRequests
+        What is asked for.
+    fleet : NodeFleet
+        Where.
+    queue : {"easy", "strict"}
+        Who may pass.
+    placement : {"best", "fullest", "lowest"}
+        Which nodes are taken first: with least of the profile to spare, with most in use, or of the lowest number.
+    larger : sequence of sequence of int, optional
+        For each profile those that may serve in its place, in this order; None: exact profiles alone.
+    switching : Switching, optional
+        How nodes come and go; None: they stay in the pool that they begin in.
+    pinned : sequence, optional
+        For each request the nodes that it has to run on, or None: a replay of what was seen, in which nobody waits for
+        anybody but for room.
+    most_waiting : int, optional
+        Where more requests wait at once the play is given up: none that has not started by then ever does.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    ScenarioError
+        If the queue or the placement is unknown.
+
+    References
+    ----------
+    .. [1] D. Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995, doi:10.1007/3-540-60153-8_35.
+
+    Examples
+    --------
+    >>> asked = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [8, 8, 4], [1, 1, 1])
+    >>> play(asked, NodeFleet.whole([8, 4])).start_s.tolist()
+    [0.0, 100.0, 2.0]
+    >>> gone = play(asked, NodeFleet.whole([8, 4]), switching=Switching(idle_s=60.0, lead_s=300.0))
+    >>> gone.on.filter(node=1).rows()
+    [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
+    """
+    kept, order = _playable(requests, fleet, larger, pinned)
+    start = np.full(len(requests), np.nan)
+    if not len(order):
+        held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
+        return Outcome(start, _on([], fleet), held)
+    world = _world(
+        kept, order, requests, fleet,
+        resolve(queue, QUEUES, what="queue", error=ScenarioError) == "strict",
+        PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError)),
+        larger, switching, pinned, most_waiting,
+    )  # fmt: skip
+    from gpuplanner.simulate.nodes.loop import advance
+
+    pages, finished = [], False
+    while not finished:
+        finished = advance(world)
+        pages.append(world.log[: world.status[0].logged].copy())
+        world.status[0].logged = 0
+    start[order] = world.start
+    started = world.on_node != NONE
+    owner = world.owner[started]
+    held = pl.DataFrame({
+        "request": order[owner], "node": world.on_node[started], "profile": world.served[owner],
+        "amount": world.amount[started],
+    })  # fmt: skip
+    return Outcome(start, _on(pages, fleet), held)
+
+
+def _playable(
+    requests: NodeRequests,
+    fleet: NodeFleet,
+    larger: Sequence[Sequence[int]] | None,
+    pinned: Sequence[Sequence[int] | None] | None,
+) -> tuple[NodeRequests, Ints]:
+    """Requests that could start on an empty fleet, or have their nodes, in the order of the queue, and their rows."""
+    most = fleet.capacity.max(axis=1)
+    kinds, kind = _kinds(requests)
+    able = np.zeros(len(kinds), bool)
+    for number, (profile, per, nodes, rest) in enumerate(kinds.tolist()):
+        for serving in (profile, *(larger[profile] if larger is not None else ())):
+            room = most[:, serving]
+            enough, last = int((room >= per).sum()), int((room >= rest).sum())
+            able[number] |= enough >= nodes - 1 and last >= nodes
+    rows = np.lexsort((np.arange(len(requests)), requests.submit_s, requests.ready_s))
+    listed = (
+        np.array([bool(nodes) for nodes in pinned], bool) if pinned is not None else np.zeros(len(rows), bool)
+    )
+    rows = rows[able[kind[rows]] | listed[rows]]
+    return requests.take(rows), rows
+
+
+def _kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
+    """Requests that ask for the same, as rows of profile, per node, nodes and rest; and which of them each is."""
+    asked = np.stack([requests.profile, requests.per, requests.nodes, requests.rest], axis=1)
+    kinds, kind = np.unique(asked, axis=0, return_inverse=True)
+    return kinds, kind.reshape(-1).astype(np.int64)
+
+
+def _world(
+    kept: NodeRequests,
+    order: Ints,
+    requests: NodeRequests,
+    fleet: NodeFleet,
+    strict: bool,
+    placement: int,
+    larger: Sequence[Sequence[int]] | None,
+    switching: Switching | None,
+    pinned: Sequence[Sequence[int] | None] | None,
+    most_waiting: int | None,
+) -> NodeWorld:
+    """Fill the tables of a play."""
+    from gpuplanner.simulate.nodes.loop import CHANGE, STATUS
+    from gpuplanner.simulate.nodes.loop import NodeWorld as Filled
+
+    nodes, pools, wide = fleet.capacity.shape
+    kinds_of, kind = _kinds(kept)
+    count, kinds = len(kept), int(kind.max()) + 1
+    pins = [list(pinned[row] or ()) if pinned is not None else [] for row in order]
+    places = np.maximum(kept.nodes, [len(one) for one in pins])
+    hold = np.concatenate([[0], np.cumsum(places)])
+    serving = [[number, *(larger[number] if larger is not None else ())] for number in range(wide)]
+    ranks = max(map(len, serving))
+    how = switching or Switching(0.0, 0.0)
+    status = table(STATUS, 1)
+    status[0].last_add, status[0].timer, status[0].head = -np.inf, np.inf, NONE
+
+    def ints(*shape: int, fill: int = 0) -> Ints:
+        return np.full(shape, fill, np.int64)
+
+    def floats(*shape: int) -> Floats:
+        return np.zeros(shape)
+
+    return Filled(
+        strict=strict, pinned=pinned is not None, placement=placement, switching=switching is not None,
+        idle_s=float(how.idle_s), lead_s=float(how.lead_s), cool_s=float(how.cool_s),
+        always=min(how.always, nodes),
+        most_gpus=int(fleet.gpus.sum()) if how.most_gpus is None else how.most_gpus,
+        most_waiting=count if most_waiting is None else most_waiting,
+        kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
+        ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, nodes=kept.nodes,
+        per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
+        pins=np.concatenate([[0], np.cumsum([len(one) for one in pins])]).astype(np.int64),
+        pin=np.array([node for one in pins for node in one], np.int64),
+        larger=np.array([[*one, *[NONE] * (ranks - len(one))] for one in serving], np.int64),
+        weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
+        pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
+        busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NONE),
+        on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
+        before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
+        served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
+        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes), blocked=ints(wide),
+        wanted=ints(wide), of_kind=ints(kinds),
+        asks=kinds_of[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
+        extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
+        log=table(CHANGE, ROOM + 8 * nodes), status=status,
+    )  # fmt: skip
+
+
+def _on(pages: Sequence[np.ndarray], fleet: NodeFleet) -> pl.DataFrame:
+    """Intervals in which nodes were on or coming; what was on when nothing more happened stays on."""
+    schema = {"node": pl.Int64, "pool": pl.Int64, "from_s": pl.Float64, "until_s": pl.Float64}
+    if not pages:
+        rows = [
+            (node, pool, -np.inf, np.inf) for node, pool in enumerate(fleet.first.tolist()) if pool != NONE
+        ]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+    log = np.concatenate(pages)
+    by_node = np.argsort(log["node"], kind="stable")
+    node, at, on = log["node"][by_node], log["at"][by_node], log["on"][by_node]
+    begins = np.flatnonzero(on == 1)
+    follows = begins + 1
+    ended = (follows < len(on)) & (node[np.minimum(follows, len(on) - 1)] == node[begins])
+    until = np.where(ended, at[np.minimum(follows, len(on) - 1)], np.inf)
+    columns = (node[begins], log["pool"][by_node][begins], at[begins], until)
+    return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema)

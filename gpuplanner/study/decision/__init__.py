@@ -1,0 +1,1 @@
+"""From what was seen to one decision: keep, cut, give back, or buy."""

@@ -1,0 +1,117 @@
+"""By when the fleet no longer holds the target, as today and as recommended; and what would hold it for longer."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.demand.growth import chance_by_week, fit_growth, run_out
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.decision.arena import order_statistic
+from gpuplanner.study.decision.asked import RIGHTSIZED
+from gpuplanner.study.decision.compare import Contest
+from gpuplanner.study.decision.shortage import waiting_share
+from gpuplanner.study.decision.types import RunOut, RunOutSide
+from gpuplanner.study.past.history import History, begin_of
+from gpuplanner.units import SECONDS_PER_DAY
+
+WEEK_DAYS = 7
+EVEN = 0.5
+TOUCHED = 0.05
+"""Where more than this share of the jobs waited for the fleet, what they would have asked for is not known."""
+FEWEST_IN_CLASS = 20
+MOST_WEEKS = 104
+MOST_TIMES = 4
+
+
+def weekly_needs(known: History, *, rightsized: bool, quantile: float) -> NDArray[np.float64]:
+    """GPUs with which such a share of the jobs of each size would have started at once in each past week, oldest first.
+
+    What a job needs is what others hold as it comes, if all start when they come, and its own. Weeks are counted back
+    from the end of the observation; one that was not seen whole is left out.
+
+    Returns
+    -------
+    array of float, shape (n_weeks,)
+    """
+    end, begin = known.plan_start, begin_of(known.trace)
+    weeks = min(int((end - begin) / timedelta(days=WEEK_DAYS)), MOST_WEEKS)
+    board = known.fleet.board
+    table = known.views["rightsized" if rightsized else "whole"]
+    names = table["profile"].drop_nulls().unique().to_list()
+    share = {name: 1.0 if name == WHOLE_GPU else board.share(name) for name in names}
+    sized = pl.col("profile").replace_strict(share, default=1.0, return_dtype=pl.Float64) * pl.col(
+        "instances"
+    )
+    if not rightsized:
+        # A slice that was held is its share of a GPU, whatever a fleet of whole ones would give.
+        sized = pl.col("gpus")
+    rows = table.select(
+        come=(pl.col("start_time").fill_null(pl.col("submit_time")) - end).dt.total_microseconds() / 1e6,
+        run="run_s",
+        gpus=sized,
+    ).drop_nulls()
+    come, run, gpus = (rows[name].to_numpy().astype(float) for name in ("come", "run", "gpus"))
+    order = np.argsort(come, kind="stable")
+    come, run, gpus = come[order], run[order], gpus[order]
+    done = come + run
+    by_end = np.argsort(done, kind="stable")
+    gone = np.concatenate([[0.0], np.cumsum(gpus[by_end])])[np.searchsorted(done[by_end], come, "right")]
+    needed = np.cumsum(gpus) - gone
+    week = weeks + np.floor(come / (WEEK_DAYS * SECONDS_PER_DAY)).astype(np.int64)
+    size = np.digitize(gpus, [1.01, 4.01, 8.01])
+    found = np.full(max(weeks, 0), np.nan)
+    for number in range(weeks):
+        mine = week == number
+        groups = [mine, *(mine & (size == one) for one in range(4))]
+        values = [
+            order_statistic(needed[group], quantile) for group in groups if group.sum() >= FEWEST_IN_CLASS
+        ]
+        found[number] = max(values, default=0.0 if not mine.any() else float(needed[mine].max()))
+    return found
+
+
+def run_out_of(found: Contest, *, rightsized: bool) -> RunOut:
+    """Run-out under today's way and under the recommended one, which may ask for less."""
+    asked, arena = found.asked, found.arena
+    if asked.nodes.inferred:
+        none = RunOutSide(None, (), "how many GPUs there are is inferred from the jobs on them")
+        return RunOut(none, none)
+    if waiting_share(arena) > TOUCHED:
+        none = RunOutSide(
+            None, (), "jobs wait for the fleet already: what more they would ask for was not seen"
+        )
+        return RunOut(none, none)
+    sides = []
+    for side in (False, rightsized):
+        part = run_out(
+            weekly_needs(found.known, rightsized=side and RIGHTSIZED in asked.views, quantile=arena.quantile),
+            float(asked.nodes.total), asked.end.date(), seed=found.scenario.seed,
+        )  # fmt: skip
+        rows = tuple((day.isoformat(), round(chance, 4)) for day, chance in part.by_week)
+        sides.append(RunOutSide(None if part.date is None else part.date.isoformat(), rows, part.reason))
+    return RunOut(sides[0], sides[1])
+
+
+def within(side: RunOutSide, days: int) -> bool:
+    """Whether a run-out is more likely than not within so many days."""
+    weeks = math.ceil(days / WEEK_DAYS)
+    return bool(side.by_week) and max(chance for _, chance in side.by_week[:weeks]) >= EVEN
+
+
+def gpus_for(found: Contest, days: int, *, rightsized: bool) -> int | None:
+    """GPUs more, in whole nodes, with which the fleet is unlikely to run out within so many days."""
+    asked = found.asked
+    needs = weekly_needs(found.known, rightsized=rightsized, quantile=found.arena.quantile)
+    law = fit_growth(needs)
+    size = max(asked.nodes.gpus)
+    weeks = max(math.ceil(days / WEEK_DAYS), 1)
+    for nodes in range(1, MOST_TIMES * len(asked.nodes.gpus) + 1):
+        capacity = float(asked.nodes.total + nodes * size)
+        if chance_by_week(law, capacity, weeks, seed=found.scenario.seed)[-1] < EVEN:
+            return nodes * size
+    return None

@@ -1,0 +1,259 @@
+"""Where ways to run a fleet are played: the same jobs, draws and engine for today's fleet and for every other one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.simulate.nodes import NodeFleet, Outcome, Readiness, Switching, play
+from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
+from gpuplanner.study.decision.types import QUEUE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
+DRAWS = 7
+"""Replays: the first as it was, the others with each job ready a little later."""
+JITTER_S = 30.0
+"""By how much at most: two schedulers do not look at their queues in the same second."""
+CARRIED_S = 7200.0
+"""For so long before the beginning what ran then is there, so that nodes have come up for it."""
+FEWEST_WAITING = 200
+LATER_S = 60.0
+"""Who starts more than this later than today is said to start later."""
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class WaySetting:
+    """A way to run the fleet, with every knob set.
+
+    Attributes
+    ----------
+    policy, view : str
+        Its name, and what jobs ask for under it.
+    fleet : NodeFleet
+        The nodes that there are, by pool.
+    layouts : tuple of tuple of tuple of str
+        For each node and pool the layouts of its GPUs; none where it cannot be in the pool.
+    numbers : tuple of int
+        Which of today's nodes they are.
+    switching : Switching or None
+        How they come and go.
+    placement : str
+        Which nodes are taken first.
+    knobs : mapping
+        What was set, for people.
+    """
+
+    policy: str
+    view: str
+    fleet: NodeFleet
+    layouts: tuple[tuple[tuple[str, ...], ...], ...]
+    numbers: tuple[int, ...]
+    switching: Switching | None = None
+    placement: str = "best"
+    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it has at all."""
+        return int(self.fleet.gpus.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A setting that was played.
+
+    Attributes
+    ----------
+    setting : WaySetting
+        The setting.
+    late_s : array of float, shape (n_draws, n_jobs)
+        How much later than it was seen each job started; infinite: never; NaN: not judged.
+    wait_s : array of float, shape (n_jobs,)
+        How long after it was ready each started in the first replay.
+    day_hours : array of float, shape (n_days,)
+        GPU-hours on, each day, in the first replay.
+    outcome : Outcome
+        The first replay.
+    """
+
+    setting: WaySetting
+    late_s: NDArray[np.float64]
+    wait_s: NDArray[np.float64]
+    day_hours: NDArray[np.float64]
+    outcome: Outcome
+
+
+@dataclass(eq=False)
+class Arena:
+    """Jobs, their readiness, and the fleet of today that everything is held against.
+
+    Attributes
+    ----------
+    asked : Asked
+        Jobs and nodes.
+    back : Readiness
+        Since when each job had nowhere to go.
+    queue : str
+        Who may pass.
+    quantile, minutes : float
+        Such a share of each class may start so many minutes later than today.
+    larger : sequence or None
+        Larger profiles that may serve, where the path has it.
+    base : str
+        What service is measured from.
+    seed : int
+        Of the draws.
+    """
+
+    asked: Asked
+    back: Readiness
+    queue: str
+    quantile: float
+    minutes: float
+    larger: Sequence[Sequence[int]] | None
+    base: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Draw what moves, and see who is judged."""
+        asked = self.asked
+        begun = ~np.isnan(asked.start_s)
+        submit = asked.views[AS_TODAY].requests.submit_s
+        ready = np.where(np.isnan(self.back.ready_s), submit, self.back.ready_s)
+        self.ready_s = submit if self.base == QUEUE else ready
+        self.reference_s = submit if self.base == QUEUE else asked.start_s
+        carried = begun & (asked.start_s < 0)
+        self.judged: Mask = begun & (submit >= 0) & (self.ready_s >= 0) & (self.ready_s < asked.seen_s)
+        # Who never started, though there was room at the end, was kept by something else: it is not played.
+        self.played: Mask = begun | ~np.isnan(self.back.ready_s)
+        self.carried = carried
+        rng = np.random.default_rng([self.seed, 41])
+        self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, JITTER_S, (DRAWS - 1, len(submit)))])
+        self.moves[:, ~self.judged] = 0.0
+        self.size, self.classes = size_classes(asked, self.judged)
+        self.trials: list[Trial] = []
+        self.played_waits_s: NDArray[np.float64] | None = None
+
+    @cached_property
+    def today(self) -> Trial:
+        """Today's own fleet, placed freely."""
+        asked = self.asked
+        layouts = tuple((layouts,) for layouts in asked.nodes.layouts)
+        numbers = tuple(range(len(asked.nodes.gpus)))
+        return self.play(
+            WaySetting("today", AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
+        )
+
+    def play(self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None) -> Trial:
+        """Play a setting over the whole time; given up where more than a share of all jobs waits at once."""
+        asked, view = self.asked, self.asked.views[setting.view]
+        rows = np.flatnonzero(self.played)
+        late = np.full((draws, len(self.played)), np.nan)
+        first: Outcome | None = None
+        wait = np.full(len(self.played), np.nan)
+        for draw in range(draws):
+            ready = self.ready_s + self.moves[draw]
+            run = view.requests.run_s
+            ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
+            left = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
+            run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
+            limit = np.where(self.carried, np.maximum(view.requests.limit_s, run), view.requests.limit_s)
+            requests = replace(view.requests, ready_s=ready, run_s=run, limit_s=limit).take(rows)
+            found = play(
+                requests, setting.fleet, queue=self.queue, placement=setting.placement,
+                larger=self.larger, switching=setting.switching,
+                most_waiting=None if hopeless is None else max(int(hopeless * len(rows)), FEWEST_WAITING),
+            )  # fmt: skip
+            started = np.full(len(self.played), np.nan)
+            started[rows] = np.where(np.isnan(found.start_s), np.inf, found.start_s)
+            late[draw] = np.where(self.judged, np.maximum(started - self.reference_s, 0.0), np.nan)
+            if draw == 0:
+                first, wait = found, np.where(self.played, started - self.ready_s, np.nan)
+        assert first is not None
+        trial = Trial(setting, late, wait, day_hours(first, setting.fleet, asked.seen_s), first)
+        self.trials.append(trial)
+        return trial
+
+    def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
+        """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""
+        found = np.zeros((len(trial.late_s), len(self.classes) + 1))
+        which = which & self.judged
+        for draw, late in enumerate(trial.late_s):
+            for number in range(len(self.classes)):
+                found[draw, number] = order_statistic(late[which & (self.size == number)], self.quantile)
+            found[draw, -1] = late[which].mean() if which.any() else 0.0
+        return np.median(found, axis=0) / SECONDS_PER_MINUTE
+
+    def limits(self, which: Mask) -> NDArray[np.float64]:
+        """How late each class, and the mean, may be [min]."""
+        return self.late_minutes(self.today, which) + self.minutes
+
+    def excess(self, trial: Trial, which: Mask) -> float:
+        """By how many minutes the class that is worst off is beyond what it may be; at most 0: it holds."""
+        today = self.today
+        if len(trial.late_s) < len(today.late_s):
+            today = replace(today, late_s=today.late_s[: len(trial.late_s)])
+        return float((self.late_minutes(trial, which) - self.late_minutes(today, which) - self.minutes).max())
+
+    def holds(self, trial: Trial, which: Mask) -> bool:
+        """Whether every class keeps what it may be late by, and every job starts."""
+        which = which & self.judged
+        return not np.isinf(trial.late_s[:, which]).any() and self.excess(trial, which) <= 1e-9
+
+    def mean_minutes(self, trial: Trial, which: Mask) -> float:
+        """How late jobs start on average in the first replay [min]."""
+        late = trial.late_s[0, which & self.judged]
+        return float(late.mean()) / SECONDS_PER_MINUTE if len(late) else 0.0
+
+    def longest_minutes(self, trial: Trial, which: Mask) -> float:
+        """The longest that anybody starts later than it did [min]."""
+        late = trial.late_s[0, which & self.judged]
+        return float(late.max(initial=0.0)) / SECONDS_PER_MINUTE
+
+    def later_share(self, trial: Trial, which: Mask) -> float:
+        """Share of the jobs that start later than under today's own fleet."""
+        which = which & self.judged
+        added = trial.late_s[0, which] - self.today.late_s[0, which]
+        return float(np.mean(added > LATER_S)) if which.any() else 0.0
+
+
+def order_statistic(values: NDArray[np.float64], quantile: float) -> float:
+    """The value that such a share of all does not exceed: no interpolation; 0 without any.
+
+    Examples
+    --------
+    >>> order_statistic(np.arange(1.0, 21.0), 0.95)
+    19.0
+    """
+    if not len(values):
+        return 0.0
+    place = max(int(np.ceil(quantile * len(values) - 1e-9)) - 1, 0)
+    return float(np.partition(values, place)[place])
+
+
+def day_hours(outcome: Outcome, fleet: NodeFleet, seen_s: float) -> NDArray[np.float64]:
+    """GPU-hours on in each day of what was observed, the last one as far as it went."""
+    days = int(np.ceil(seen_s / SECONDS_PER_DAY - 1e-9))
+    node, since, until = (outcome.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
+    edges = np.minimum(np.arange(days + 1) * SECONDS_PER_DAY, seen_s)
+    inside = np.minimum(until[:, None], edges[None, 1:]) - np.maximum(since[:, None], edges[None, :-1])
+    return np.asarray(fleet.gpus[node] @ inside.clip(0.0) / SECONDS_PER_HOUR)
+
+
+def cut_fleet(
+    asked: Asked,
+    numbers: Sequence[int],
+    layouts: Sequence[Sequence[Sequence[str]]],
+    first: Sequence[int] | None = None,
+) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
+    """Some of today's nodes with the layouts of their GPUs by pool; an empty layout: it cannot be in that pool."""
+    fleet = asked.fleet
+    capacity = np.array([[counts_of(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
+    begin = np.zeros(len(numbers), np.int64) if first is None else np.array(first, np.int64)
+    found = NodeFleet(fleet.profiles, fleet.gpus[list(numbers)], capacity, begin, fleet.weights)
+    return found, tuple(tuple(tuple(pool) for pool in node) for node in layouts)

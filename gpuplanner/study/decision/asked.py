@@ -1,0 +1,316 @@
+"""What jobs asked for and when they started, as the requests that the engine plays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.hardware import OFF, GpuModel, parse_layout
+from gpuplanner.inbox.core.node_names import known_nodes
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Readiness, readiness
+from gpuplanner.study.decision.types import ASSUMED, OBSERVED
+from gpuplanner.study.past.history import History
+from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
+
+AS_TODAY, REQUESTED, RIGHTSIZED = "as today", "requested", "rightsized"
+SUBMISSIONS_ALONE = frozenset({"philly", "itp", "simulator"})
+"""Sources whose job tables state when jobs came and how long they ran, and not when they started."""
+LIMIT_FACTOR = 2.0
+"""Run-time limit over run time where the source has no limits: people ask for twice what they need."""
+LARGEST = (1, 4, 8)
+"""Most GPUs of each class of whole GPUs but the last."""
+FEWEST_JOBS = 20
+"""A class of fewer jobs joins its neighbour: its quantile would be a matter of luck."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The jobs as one way to serve them asks for them."""
+
+    requests: NodeRequests
+    slowdown: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Jobs on today's nodes.
+
+    Attributes
+    ----------
+    jobs : polars.DataFrame
+        The jobs, in the order of all arrays.
+    nodes : TodaysNodes
+        Today's nodes.
+    fleet : NodeFleet
+        The same as the engine takes them.
+    board : GpuModel
+        Board of the nodes.
+    views : dict of str to View
+        Requests as granted today, as asked for, and as needed; of boards that cannot be cut the first alone.
+    start_s, end_s : array of float, shape (n_jobs,)
+        When each was seen to start and to end, from ``zero`` on [s]; NaN where it was not.
+    pins : list
+        Numbers of the nodes where each was; None where nobody knows.
+    base : str
+        What service is measured from.
+    zero, end : datetime
+        Begin and end of what is played.
+    """
+
+    jobs: pl.DataFrame
+    nodes: TodaysNodes
+    fleet: NodeFleet
+    board: GpuModel
+    views: dict[str, View]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    pins: list[list[int] | None]
+    base: str
+    zero: datetime
+    end: datetime
+
+    @property
+    def seen_s(self) -> float:
+        """Length of what was observed [s]."""
+        return (self.end - self.zero).total_seconds()
+
+    def back(self, larger: Sequence[Sequence[int]] | None = None) -> Readiness:
+        """Since when each job had nowhere to go before it started."""
+        memory = np.array([1.0, *(self.board.profile(name).memory_slices / self.board.memory_slices
+                                  for name in self.fleet.profiles[1:])])  # fmt: skip
+        return readiness(
+            self.views[AS_TODAY].requests, self.fleet, self.start_s, self.end_s, seen_s=self.seen_s,
+            nodes=self.pins, larger=larger, memory=memory,
+        )  # fmt: skip
+
+
+def asked_of(known: History) -> Asked:
+    """Read the jobs of the recent past as requests on today's nodes.
+
+    Jobs that state no start, where others do, are kept: they waited to the end of the observation. Where none does,
+    all are taken to have started when they came.
+    """
+    nodes = todays_nodes(known)
+    board = known.fleet.board
+    zero, end = known.recent, known.plan_start
+    live = (pl.col("end_time").is_null() | (pl.col("end_time") > zero)) & (pl.col("gpus") > 0)
+    mask = known.jobs.select(
+        live & pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()
+    ).to_series()
+    jobs = known.jobs.filter(mask)
+    seconds = {
+        name: jobs.select((pl.col(name) - zero).dt.total_microseconds() / 1e6).to_series().cast(pl.Float64)
+        for name in ("submit_time", "start_time", "end_time")
+    }
+    submit, start, stop = (column.fill_null(np.nan).to_numpy().copy() for column in seconds.values())
+    run = jobs["run_s"].to_numpy().astype(float)
+    sources = {
+        str(one.get("source")) for one in known.trace.provenance.get("sources", [known.trace.provenance])
+    }
+    silent = not bool((start - submit > 0).any()) and sources <= SUBMISSIONS_ALONE
+    base = ASSUMED if silent or np.isnan(start).all() else OBSERVED
+    if base == ASSUMED:
+        start = submit.copy()
+        stop = np.where(np.isnan(stop), np.nan, start + run)
+    _cut_by_successors(jobs, start, stop)
+    seen = (end - zero).total_seconds()
+    run = np.where(
+        np.isnan(stop), np.maximum(np.where(np.isnan(start), run, seen - start), 1.0), stop - start
+    )
+    limit = np.fmax(jobs["time_limit_s"].cast(pl.Float64).fill_null(np.nan).to_numpy(), run)
+    limit = np.where(jobs["time_limit_s"].is_null().to_numpy(), LIMIT_FACTOR * run, limit)
+    profiles = _profiles(board, nodes, known, mask)
+    fleet = fleet_of(nodes, board, profiles)
+    views = _views(known, mask, fleet, board, submit, run, limit)
+    return Asked(
+        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), base, zero, end,
+    )  # fmt: skip
+
+
+def fleet_of(nodes: TodaysNodes, board: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:
+    """Today's nodes as the engine takes them: one pool, all on."""
+    capacity = np.array([counts_of(layouts, profiles) for layouts in nodes.layouts], np.int64)
+    weights = [1.0, *(board.share(name) for name in profiles[1:])]
+    return NodeFleet(
+        profiles,
+        np.array(nodes.gpus),
+        capacity[:, None, :],
+        np.zeros(len(nodes.gpus), np.int64),
+        np.array(weights),
+    )
+
+
+def counts_of(layouts: Sequence[str], profiles: tuple[str, ...]) -> list[int]:
+    """Instances of each profile on GPUs of these layouts.
+
+    Examples
+    --------
+    >>> counts_of(["gpu", "3g.40gb:2"], ("gpu", "1g.10gb", "3g.40gb"))
+    [1, 0, 2]
+    """
+    found = dict.fromkeys(profiles, 0)
+    for layout in layouts:
+        if layout == OFF:
+            continue
+        for name, count in ({WHOLE_GPU: 1} if layout == WHOLE_GPU else parse_layout(layout)).items():
+            if name in found:
+                found[name] += count
+    return list(found.values())
+
+
+def _profiles(board: GpuModel, nodes: TodaysNodes, known: History, mask: pl.Series) -> tuple[str, ...]:
+    """The whole GPU and every profile that anybody has, asks for or needs, ascending."""
+    texts = {one for layouts in nodes.layouts for one in layouts} - {WHOLE_GPU, OFF}
+    names = {name for text in texts for name in parse_layout(text)}
+    if board.profiles:
+        for view in ("requested", "rightsized"):
+            names |= set(known.views[view].filter(mask)["profile"].drop_nulls().unique())
+    used = [board.profile(name) for name in names if name != WHOLE_GPU]
+    used.sort(key=lambda one: (one.memory_slices, one.compute_slices, one.name))
+    return (WHOLE_GPU, *dict.fromkeys(one.name for one in used))
+
+
+def _views(
+    known: History,
+    mask: pl.Series,
+    fleet: NodeFleet,
+    board: GpuModel,
+    submit: NDArray[np.float64],
+    run: NDArray[np.float64],
+    limit: NDArray[np.float64],
+) -> dict[str, View]:
+    whole = known.views["whole"].filter(mask)
+    offered = {name for place, name in enumerate(fleet.profiles) if fleet.capacity[:, 0, place].any()}
+    asked = known.views["requested"].filter(mask)
+    sliced = known.jobs.filter(mask)["instances"].is_not_null() & asked["profile"].is_in(
+        list(offered - {WHOLE_GPU})
+    )
+    granted = asked.select(
+        profile=pl.when(sliced).then("profile").otherwise(pl.lit(WHOLE_GPU)),
+        instances=pl.when(sliced).then("instances").otherwise(whole["instances"]),
+        sms_needed=pl.lit(None, pl.Float64),
+        nodes="nodes",
+    )
+    tables: dict[str, Any] = {AS_TODAY: granted}
+    if board.profiles:
+        tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
+    return {name: _view(table, fleet, board, submit, run, limit) for name, table in tables.items()}
+
+
+def _view(
+    table: pl.DataFrame,
+    fleet: NodeFleet,
+    board: GpuModel,
+    submit: NDArray[np.float64],
+    run: NDArray[np.float64],
+    limit: NDArray[np.float64],
+) -> View:
+    number = {name: place for place, name in enumerate(fleet.profiles)}
+    profile = (
+        table["profile"]
+        .fill_null(WHOLE_GPU)
+        .replace_strict(number, default=0, return_dtype=pl.Int64)
+        .to_numpy()
+    )
+    total = np.maximum(table["instances"].fill_null(1).to_numpy().astype(np.int64), 1)
+    stated = table["nodes"].cast(pl.Int64).fill_null(1).to_numpy()
+    largest = int(fleet.gpus.max())
+    # An instance of a gang stays with its kind: what is small enough for a GPU is asked for on one node.
+    nodes = np.where(profile == 0, np.clip(stated, 1, total), 1)
+    nodes = np.where((profile == 0) & (-(-total // nodes) > largest), -(-total // largest), nodes)
+    nodes = np.where(total - (-(-total // nodes)) * (nodes - 1) < 1, -(-total // (-(-total // nodes))), nodes)
+    slowdown = np.ones(len(run))
+    if "sms_needed" in table.columns and board.profiles:
+        sms = np.array(
+            [board.sms or 0, *(board.profile(name).sms or 0 for name in fleet.profiles[1:])], float
+        )
+        needed = table["sms_needed"].cast(pl.Float64).fill_null(0.0).to_numpy()
+        given = sms[profile] * total
+        slowdown = np.where(
+            (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
+        )
+    requests = NodeRequests(submit, submit, run * slowdown, limit * slowdown, profile, total, nodes)
+    return View(requests, slowdown)
+
+
+def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:
+    """Numbers of the nodes of each job, of those that are there."""
+    if not nodes.named:
+        return [None] * jobs.height
+    place = {name: number for number, name in enumerate(nodes.names)}
+    lists: dict[str | None, list[int] | None] = {None: None}
+    for text in jobs["node_list"].unique():
+        if text is not None:
+            found = [place[name] for name in known_nodes(text) or () if name in place]
+            lists[text] = found or None
+    return [lists[text] for text in jobs["node_list"]]
+
+
+def _cut_by_successors(jobs: pl.DataFrame, start: NDArray[np.float64], stop: NDArray[np.float64]) -> None:
+    """A job that was preempted ends when its successor starts, at the latest."""
+    if not (jobs["attempt"] > 1).any():
+        return
+    rows = jobs.select("job_id", "attempt").with_row_index("row").sort("job_id", "attempt")
+    row, name = rows["row"].to_numpy(), rows["job_id"].to_numpy()
+    same = name[1:] == name[:-1]
+    before, after = row[:-1][same], row[1:][same]
+    stop[before] = np.where(
+        stop[before] > start[after], np.maximum(start[after], start[before]), stop[before]
+    )
+
+
+def size_classes(
+    asked: Asked, judged: NDArray[np.bool_], fewest: int = FEWEST_JOBS
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Number of the class of each job by what it asked for, and the names: profiles by memory, then whole GPUs.
+
+    One with few judged jobs joins its larger neighbour, the largest its smaller; profiles join only profiles.
+    """
+    requests = asked.views[AS_TODAY].requests
+    if asked.views.get(REQUESTED) is not None:
+        wished = asked.views[REQUESTED].requests
+        requests = replace(requests, profile=wished.profile, total=wished.total, nodes=wished.nodes)
+    profiles = asked.fleet.profiles
+    sliced = requests.profile > 0
+    whole = len(profiles) - 1 + np.digitize(requests.total, [most + 1 for most in LARGEST])
+    number = np.where(sliced, requests.profile - 1, whole)
+    names = [*profiles[1:], "1 GPU", "2-4 GPUs", "5-8 GPUs", "more GPUs"]
+    return joined(number, names, len(profiles) - 1, judged, fewest)
+
+
+def joined(
+    number: NDArray[np.int64], names: Sequence[str], sliced: int, judged: NDArray[np.bool_], fewest: int
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Put small classes to their neighbours of the same kind.
+
+    Examples
+    --------
+    >>> number = np.array([0] * 30 + [1] * 5 + [2] * 25)
+    >>> of, names = joined(number, ["1 GPU", "2-4 GPUs", "5-8 GPUs"], 0, np.ones(60, bool), 20)
+    >>> names, np.bincount(of).tolist()
+    (('1 GPU', '2-4 GPUs, 5-8 GPUs'), [30, 30])
+    """
+    counts = np.bincount(number[judged], minlength=len(names))
+    there = np.bincount(number, minlength=len(names)) > 0
+    groups: list[list[int]] = []
+    for first, last in ((0, sliced), (sliced, len(names))):
+        mine = [[place] for place in range(first, last) if there[place]]
+        while len(mine) > 1:
+            small = [place for place, group in enumerate(mine) if counts[group].sum() < fewest]
+            if not small:
+                break
+            place = small[0]
+            first_of_two = min(place, len(mine) - 2)
+            mine[first_of_two : first_of_two + 2] = [mine[first_of_two] + mine[first_of_two + 1]]
+        groups += mine
+    of = np.zeros(len(names), np.int64)
+    for group, members in enumerate(groups):
+        of[members] = group
+    return of[number], tuple(", ".join(names[place] for place in group) for group in groups)

@@ -1,0 +1,171 @@
+"""What data say before anything is decided: how much there is, in which zone, on which boards, whose, changed how."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.catalog import paths_by_source
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware.abilities import default_path, ownership_of
+from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.core.quarantine import believed
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.types import Missing
+from gpuplanner.study.decision.words import unknown_decision
+from gpuplanner.units import SECONDS_PER_DAY
+
+SLURM, KUBERNETES = "Slurm", "Kubernetes"
+NEEDS = {"slurm": SLURM, "operator": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
+"""Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
+SCHEDULERS = {"slurm": SLURM, "operator": KUBERNETES}
+"""Usual path of a source → the scheduler that it speaks of."""
+NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
+REJECTED = "rejected: "
+"""How the lines of the quality report on rejected rows begin; those that are no loss, such as steps, are ``info``."""
+COMMANDS = {
+    SLURM: "sacct --parsable2 --allusers --starttime=2026-01-01 --format=JobID,User,Account,Partition,State,Submit,"
+    "Start,End,TimelimitRaw,NNodes,NodeList,ReqTRES,AllocTRES > jobs.txt && gpuplanner start jobs.txt",
+    KUBERNETES: "kubectl get pods,jobs,nodes -A -o json > dump.json && gpuplanner start dump.json",
+}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What data say of themselves.
+
+    Attributes
+    ----------
+    source : str
+        Source of the list of jobs.
+    jobs, days, teams : int
+        Jobs that can be believed, whole days begun, and who they belong to.
+    left_out_rows : int
+        Rows that cannot be read or believed.
+    left_out_share : float
+        Their share of all rows.
+    zone : str or None
+        Zone in which the times were read; None: they state their offsets, or their source has one.
+    boards : tuple of str
+        Boards that the data name.
+    ownership : str or None
+        What the inventory says, if it says one thing.
+    nothing : str or None
+        Why nothing can be played.
+    """
+
+    source: str
+    jobs: int
+    days: int
+    teams: int
+    left_out_rows: int
+    left_out_share: float
+    zone: str | None
+    boards: tuple[str, ...]
+    ownership: str | None
+    nothing: str | None
+
+
+def beginning(data: str) -> Beginning:
+    """Look into a dataset.
+
+    Parameters
+    ----------
+    data : str
+        Its folder, or ``"sample"``.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is no dataset, or holds no list of jobs.
+
+    Examples
+    --------
+    >>> found = beginning("sample")
+    >>> found.days, found.boards, found.nothing
+    (28, ('H100-80GB-SXM5',), None)
+    """
+    wanted = ["tenant", "start_time", "gpus", "gpu_model", "quarantined"]
+    trace = open_dataset(data_folder(data), columns=wanted)
+    facts = trace.provenance
+    if "jobs" not in trace.tables and "job_states" in trace.tables:
+        return Beginning(str(facts["source"]), 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
+    jobs = believed(trace.jobs)
+    inventory = trace.inventory
+    rows = max(int(facts["rows_in"]), trace.jobs.height, 1)
+    harmless = trace.quality.filter(pl.col("check").str.starts_with(REJECTED), severity="info")["rows"].sum()
+    out = max(trace.rejects.height - int(harmless), 0) + trace.jobs.height - jobs.height
+    gpus = jobs.filter(pl.col("gpus") > 0)
+    nothing = (
+        NO_GPU if gpus.is_empty() else NEVER_RAN if gpus["start_time"].null_count() == gpus.height else None
+    )
+    begin, end = (datetime.fromisoformat(str(facts[name])) for name in ("span_start", "span_end"))
+    models = jobs if inventory is None or inventory.is_empty() else inventory
+    boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
+    return Beginning(
+        source=str(facts["source"]),
+        jobs=jobs.height,
+        days=max(math.ceil((end - begin).total_seconds() / SECONDS_PER_DAY), 1),
+        teams=jobs["tenant"].n_unique(),
+        left_out_rows=out,
+        left_out_share=out / rows,
+        zone=facts.get("time_zone"),
+        boards=tuple(boards),
+        ownership=_ownership(inventory),
+        nothing=nothing,
+    )
+
+
+def path_of(source: str, asked: str | None) -> str:
+    """The path that was asked for, if the source can have it; else the usual one.
+
+    Raises
+    ------
+    ScenarioError
+        If the path is a part of another scheduler than the one that the data speak of.
+
+    Examples
+    --------
+    >>> path_of("slurm", None), path_of("kubernetes", "nvml")
+    ('slurm', 'nvml')
+    >>> path_of("kubernetes", "slurm")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: path slurm: expected a path that Kubernetes has: operator, parted, nvml, dra, ...
+    """
+    if asked is None:
+        return default_path(source)
+    there = SCHEDULERS.get(paths_by_source().get(source, ""))
+    needs = NEEDS.get(asked)
+    if there is not None and needs is not None and needs != there:
+        known = ("operator", "parted", "nvml", "dra", "autoscaler", "slurm")
+        fitting = [name for name in known if NEEDS.get(name) in (None, there)]
+        text = message(
+            f"path {asked}",
+            f"a path that {there} has: {', '.join(fitting)}",
+            f"jobs of {there} ({source}), and {asked} is a part of {needs}",
+            f"Leave --path out: it is {default_path(source)} then.",
+        )
+        raise ScenarioError(text)
+    return asked
+
+
+def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
+    """The answer where nothing can be played, with the command that writes what is missing."""
+    command = COMMANDS[SCHEDULERS.get(default_path(source), SLURM)]
+    found = unknown_decision(scenario, reason)
+    decision = type(found)(**{**found.__dict__, "missing": (Missing(reason, command),)})
+    return Comparison(decision, decision.service.quantile, scenario.wait_minutes)
+
+
+def _ownership(inventory: pl.DataFrame | None) -> str | None:
+    if inventory is None or "ownership" not in inventory.columns:
+        return None
+    stated: list[Any] = inventory["ownership"].drop_nulls().unique().to_list()
+    return ownership_of(str(stated[0])) if len(stated) == 1 else None

@@ -1,0 +1,331 @@
+"""All ways to run a fleet on the same jobs: each tuned on earlier days, judged on later ones, and one of them wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware.abilities import PathAbilities, abilities
+from gpuplanner.names import resolve
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
+from gpuplanner.study.decision.asked import Asked, asked_of
+from gpuplanner.study.decision.heavier import heavier_arena, scaled
+from gpuplanner.study.decision.policies import (
+    NODE_POOLS,
+    ON_OFF,
+    POLICY_NAMES,
+    STATIC,
+    STATIC_MIG,
+    Tuning,
+)
+from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE
+from gpuplanner.study.past.history import History, history
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+
+WEEKS_FROM_DAYS = 14
+DAYS_FROM = 5
+MOST_HELD_BACK_DAYS = 14
+FEWEST_JOBS = 100
+"""With fewer jobs to judge, days are left out one by one; with fewer than a class needs, peaks alone speak."""
+HOLD_RATE = 0.9
+FEWEST_IN_CLASS = 20
+"""Jobs of a class on one day below twice which the class is not judged by itself."""
+ALIKE = 0.01
+"""Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedWay:
+    """A tuned way on the days that it was not tuned on.
+
+    Attributes
+    ----------
+    policy : str
+        Its name.
+    trial : Trial or None
+        Its setting, played; None where it is out.
+    reason : str or None
+        Why it is out.
+    holds : bool
+        Whether it holds the target on the days kept back.
+    hours_per_week, promised_per_week : float
+        GPU-hours on, a week, on the days kept back and on those tuned on.
+    hold_rate : float or None
+        Share of the days kept back that it held.
+    """
+
+    policy: str
+    trial: Trial | None
+    reason: str | None
+    holds: bool
+    hours_per_week: float
+    promised_per_week: float
+    hold_rate: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What came of all ways.
+
+    Attributes
+    ----------
+    scenario, known, asked, arena, able
+        What was compared.
+    heavier : Arena or None
+        The earlier days with more jobs; ``times`` as many.
+    earlier, later : array of bool
+        Jobs to tune on, and to judge on.
+    earlier_days, later_days : array of bool
+        The same as days.
+    confidence : str
+        What it rests on.
+    today : JudgedWay
+        Today's fleet.
+    judged : tuple of JudgedWay
+        The others, in a stated order.
+    winner : JudgedWay
+        The cheapest that holds, today's where none is cheaper.
+    """
+
+    scenario: Scenario
+    known: History
+    asked: Asked
+    arena: Arena
+    able: PathAbilities
+    heavier: Arena | None
+    times: float
+    earlier: Mask
+    later: Mask
+    earlier_days: Mask
+    later_days: Mask
+    confidence: str
+    today: JudgedWay
+    judged: tuple[JudgedWay, ...]
+    winner: JudgedWay
+
+
+def opened(scenario: Scenario, *, base_queue: bool = False) -> tuple[History, Asked, Arena, PathAbilities]:
+    """Read the past as jobs, nodes and readiness."""
+    known = history(scenario)
+    asked = asked_of(known)
+    able = abilities(
+        scenario.path, known.fleet.board, returnable=scenario.returnable, lead_s=scenario.node_lead_s,
+        lead_slow_s=scenario.node_lead_slow_s, ownership=scenario.ownership,
+    )  # fmt: skip
+    larger = larger_of(asked) if able.substitutes and scenario.substitute else None
+    back = asked.back(larger)
+    base = QUEUE if base_queue else asked.base
+    arena = Arena(
+        asked,
+        back,
+        scenario.queue,
+        scenario.wait_quantile,
+        scenario.wait_minutes,
+        larger,
+        base,
+        scenario.seed,
+    )
+    if scenario.arrival_scale != 1.0:
+        arena = scaled(arena, scenario.arrival_scale)
+    return known, arena.asked, arena, able
+
+
+def larger_of(asked: Asked) -> list[list[int]]:
+    """For each profile the larger ones that may serve it, by memory and slices; whole GPUs serve nobody else."""
+    profiles = [None, *(asked.board.profile(name) for name in asked.fleet.profiles[1:])]
+    return [
+        []
+        if one is None
+        else [
+            number
+            for number, other in enumerate(profiles)
+            if other is not None
+            and other.name != one.name
+            and other.memory_slices >= one.memory_slices
+            and other.compute_slices >= one.compute_slices
+        ]
+        for one in profiles
+    ]
+
+
+def contest(
+    scenario: Scenario,
+    policies: Sequence[str] | None = None,
+    tell: Callable[[str, Trial], object] | None = None,
+    *,
+    hindsight: bool = False,
+) -> Contest:
+    """Tune every way that the path can perform, and judge all on the same days.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, path, target.
+    policies : sequence of str, optional
+        Which ways; None: all that the path can perform.
+    tell : callable, optional
+        Told of every setting that is tried.
+    hindsight : bool
+        Tune on the very days that are judged, on a finer grid: what could have been had.
+    """
+    known, asked, arena, able = opened(scenario)
+    days = int(asked.seen_s // SECONDS_PER_DAY)
+    every_day = np.arange(len(arena.today.day_hours)) < max(days, 1)
+    confidence, split = parted(asked, arena, days)
+    before = arena.ready_s < split * SECONDS_PER_DAY
+    earlier, later = arena.judged & before, arena.judged & ~before
+    earlier_days = every_day & (np.arange(len(every_day)) < split)
+    later_days = every_day & ~earlier_days
+    if confidence != HELD_BACK:
+        earlier = later = arena.judged
+        earlier_days = later_days = every_day
+    if hindsight:
+        earlier, earlier_days = later, later_days
+    heavier, times = (
+        (None, 1.0) if hindsight or confidence == PEAKS else heavier_arena(arena, earlier, earlier_days)
+    )
+    tuning = Tuning(arena, earlier, earlier_days, heavier, able, hindsight, tell)
+    today = _judged("today", arena.today, None, arena, later, earlier_days, later_days)
+    judged = []
+    for policy in asked_policies(scenario, policies, able, known):
+        if confidence == PEAKS:
+            continue
+        trial = tuning.tuned(policy)
+        if trial is not None and policy in STATIC and not hindsight:
+            trial = _lasting(tuning, policy, trial)
+        elif trial is not None and not hindsight:
+            trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
+        one = _judged(policy, trial, tuning.reasons.get(policy), arena, later, earlier_days, later_days)
+        if confidence == LEFT_OUT and trial is not None:
+            rate = left_out_rate(arena, policy, earlier, earlier_days)
+            held = (rate or 0.0) >= HOLD_RATE
+            why = (
+                one.reason
+                if held
+                else "chosen by the other days, it holds the target on fewer than nine days of ten"
+            )
+            one = replace(one, hold_rate=rate, holds=one.holds and held, reason=why)
+        judged.append(one)
+    holding = [one for one in judged if one.holds]
+    winner = today
+    best = min(holding, key=lambda one: one.promised_per_week, default=today)
+    if best.promised_per_week < (1 - ALIKE) * today.promised_per_week:
+        winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
+    return Contest(scenario, known, asked, arena, able, heavier, times, earlier, later, earlier_days, later_days,
+                   confidence, today, tuple(judged), winner)  # fmt: skip
+
+
+def parted(asked: Asked, arena: Arena, days: int) -> tuple[str, int]:
+    """What a decision can rest on, and the day that parts tuning from judging."""
+    held_back = min(days // 2, MOST_HELD_BACK_DAYS)
+    split = days - held_back
+    late = arena.judged & (arena.ready_s >= split * SECONDS_PER_DAY)
+    early = arena.judged & ~late
+    if asked.nodes.snapshot or days < DAYS_FROM or int(arena.judged.sum()) < FEWEST_JOBS // 2:
+        return PEAKS, days
+    if days >= WEEKS_FROM_DAYS and min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS:
+        return HELD_BACK, split
+    return LEFT_OUT, days
+
+
+def asked_policies(
+    scenario: Scenario, policies: Sequence[str] | None, able: PathAbilities, known: History
+) -> list[str]:
+    """The ways that are compared: those that are named, or all that the path can perform on the board."""
+    if policies is None and scenario.policies is not None:
+        policies = [name.strip() for name in scenario.policies.split(",")]
+    if policies is not None:
+        wanted = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies}
+        return [name for name in POLICY_NAMES if name in wanted and performs(name, able, known)]
+    return [name for name in POLICY_NAMES if performs(name, able, known)]
+
+
+def performs(policy: str, able: PathAbilities, known: History) -> bool:
+    """Whether a path can perform a way on a board."""
+    if policy in (STATIC_MIG, NODE_POOLS) and not known.fleet.can_be_cut:
+        return False
+    return able.switches_nodes if policy in (ON_OFF, NODE_POOLS) else True
+
+
+def day_masks(arena: Arena, which: Mask, days: Mask) -> list[Mask]:
+    """The jobs of each day, days without jobs left out."""
+    day = np.floor(arena.ready_s / SECONDS_PER_DAY).astype(np.int64)
+    masks = (which & (day == number) for number in np.flatnonzero(days))
+    return [mask for mask in masks if mask.any()]
+
+
+def holds_day(arena: Arena, trial: Trial, which: Mask) -> bool:
+    """Whether one day was held: classes of enough jobs by themselves, and all jobs together."""
+    groups = [which & (arena.size == number) for number in range(len(arena.classes))]
+    judged = [which, *(group for group in groups if group.sum() >= 2 * FEWEST_IN_CLASS)]
+    today, mine = arena.today.late_s[0], trial.late_s[0]
+    return all(
+        order_statistic(mine[group], arena.quantile)
+        <= order_statistic(today[group], arena.quantile) + arena.minutes * SECONDS_PER_MINUTE + 1e-6
+        for group in judged
+    )
+
+
+def hold_rate(arena: Arena, trial: Trial, which: Mask, days: Mask) -> float | None:
+    """Share of the days that a setting held."""
+    masks = day_masks(arena, which, days)
+    return float(np.mean([holds_day(arena, trial, mask) for mask in masks])) if masks else None
+
+
+def left_out_rate(arena: Arena, policy: str, which: Mask, days: Mask) -> float | None:
+    """Share of the days that the setting held which is the cheapest on all other days."""
+    tried = [trial for trial in arena.trials if trial.setting.policy == policy]
+    day = np.floor(arena.ready_s / SECONDS_PER_DAY).astype(np.int64)
+    held = []
+    for number in np.flatnonzero(days):
+        mine, others = which & (day == number), which & (day != number)
+        if not mine.any() or not others.any():
+            continue
+        kept = days.copy()
+        kept[number] = False
+        ranked = sorted(tried, key=lambda trial, kept=kept: float(trial.day_hours[kept].sum()))  # type: ignore[misc]
+        chosen = next((trial for trial in ranked if arena.holds(trial, others)), None)
+        held.append(chosen is not None and holds_day(arena, chosen, mine))
+    return float(np.mean(held)) if held else None
+
+
+def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Trial | None:
+    """Of a fleet that never changes, the smallest from the tuned one on that holds on nine days of ten."""
+    arena = tuning.arena
+    larger = [
+        one for one in arena.trials if one.setting.policy == policy and one.setting.gpus >= trial.setting.gpus
+    ]
+    for one in sorted(
+        [trial, *larger], key=lambda one: (one.setting.gpus, one is not trial, tuning.strain(one))
+    ):
+        if one is not trial and not arena.holds(one, tuning.earlier):
+            continue
+        rate = hold_rate(arena, one, tuning.earlier, tuning.days)
+        if rate is not None and rate >= HOLD_RATE:
+            return one if one is trial else arena.play(one.setting)
+    tuning.reasons[policy] = "no size of it holds the target on nine days of ten"
+    return None
+
+
+def _judged(
+    policy: str,
+    trial: Trial | None,
+    reason: str | None,
+    arena: Arena,
+    later: Mask,
+    earlier_days: Mask,
+    later_days: Mask,
+) -> JudgedWay:
+    if trial is None:
+        return JudgedWay(policy, None, reason, False, np.nan, np.nan, None)
+    holds = arena.holds(trial, later)
+    if not holds:
+        reason = "it held on the days that it was tuned on, and not on those kept back"
+    return JudgedWay(
+        policy, trial, reason, holds, 7 * float(trial.day_hours[later_days].mean()),
+        7 * float(trial.day_hours[earlier_days].mean()), hold_rate(arena, trial, later, later_days),
+    )  # fmt: skip

@@ -1,0 +1,382 @@
+"""The decision: the first action that fits what was found, with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.demand.peaks import daily_peaks, level_for
+from gpuplanner.inbox import open_dataset
+from gpuplanner.ledger import by_bucket, by_tenant
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
+from gpuplanner.study.decision.arena import Arena, Trial
+from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
+from gpuplanner.study.decision.compare import Contest, contest
+from gpuplanner.study.decision.policies import TODAY, Tuning
+from gpuplanner.study.decision.promise import promised
+from gpuplanner.study.decision.shortage import (
+    SHORT_SHARE,
+    ends_waiting,
+    gpus_needed,
+    short_share,
+    shortage_of,
+    waited_s,
+    waiting_share,
+)
+from gpuplanner.study.decision.types import (
+    ASSUMED,
+    PEAKS,
+    ClassService,
+    Decision,
+    LayoutOnNodes,
+    Saving,
+    Service,
+    TeamRow,
+    Worth,
+)
+from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
+from gpuplanner.study.future.money import power_of, price_of
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.history import history
+from gpuplanner.units import SECONDS_PER_DAY
+
+HOURS_PER_WEEK = 168
+EXCEEDED = 0.10
+"""What peaks may exceed with this chance is given back where peaks are all that is known."""
+WHOLE_LIST = 0.02
+"""A fleet that is held below this share is asked about before anything is given back."""
+QUOTA_SHARE = 0.5
+"""Where more than this share of all waiting was of jobs that fitted, something else than the fleet kept them."""
+NOBODY = "nobody"
+NOBODYS = ("free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
+"""Parts of the installed hours that no team held."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A decision, and the contest that it comes from; None where nothing could be played."""
+
+    decision: Decision
+    contest: Contest | None
+
+
+def decide(
+    scenario: Scenario,
+    policies: Sequence[str] | None = None,
+    tell: Callable[[str, Trial], object] | None = None,
+) -> Answer:
+    """Decide what to do with a fleet: keep it, cut it otherwise, give some of it back, or buy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, path, target and who owns the fleet.
+    policies : sequence of str, optional
+        Which ways to run it are compared; None: all that the path can perform.
+    tell : callable, optional
+        Told of every setting that is tried.
+
+    Returns
+    -------
+    Answer
+
+    Raises
+    ------
+    ScenarioError
+        If the month has no jobs, or a policy is unknown.
+    """
+    from gpuplanner.study.decision.words import unknown_decision
+
+    reason = nothing_ran(scenario)
+    if reason is not None:
+        return Answer(unknown_decision(scenario, reason), None)
+    found = contest(scenario, policies, tell)
+    return Answer(_decided(found), found)
+
+
+def nothing_ran(scenario: Scenario) -> str | None:
+    """Why nothing can be played: no job asked for a GPU, or none states when it ran; None where one did."""
+    jobs = open_dataset(
+        data_folder(scenario.data), columns=["gpus", "start_time", "submit_time", "end_time"]
+    ).jobs
+    asked = jobs.filter(pl.col("gpus") > 0)
+    if asked.is_empty():
+        return "no job asked for a GPU"
+    ran = asked.filter(pl.col("start_time").is_not_null())
+    return "no job states when it ran" if ran.is_empty() else None
+
+
+def _decided(found: Contest) -> Decision:
+    from gpuplanner.study.decision.words import in_words
+
+    scenario, arena, asked = found.scenario, found.arena, found.asked
+    fleet = asked.nodes.total
+    needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
+    shortage = shortage_of(arena, needed)
+    short, waiting = short_share(arena), waiting_share(arena)
+    cut = _cut_that_ends(found) if waiting > SHORT_SHARE and asked.board.profiles else None
+    winner = found.winner.trial
+    assert winner is not None
+    peaks = _daily_peaks(asked)
+    held = _held_share(asked)
+    gpus, mean = fleet, float(fleet)
+    saving = Saving(None, reason="nothing is set free")
+    layouts = _layouts(asked, found.arena.today)
+    service = _service(found, arena.today)
+    policy, action = TODAY, "keep"
+    rightsized = winner.setting.view == RIGHTSIZED
+    ahead = run_out_of(found, rightsized=rightsized)
+    if not (short > SHORT_SHARE and needed) and within(ahead.recommended, scenario.horizon_days):
+        more = gpus_for(found, scenario.purchase_lead_days, rightsized=rightsized)
+    else:
+        more = needed if short > SHORT_SHARE and cut is None else 0
+    if more:
+        action, gpus, mean = "buy", fleet + more, float(fleet + more)
+        layouts = _with_more(layouts, more)
+        shortage = replace(shortage, gpus_needed=more)
+    elif found.confidence == PEAKS:
+        level = None if held < WHOLE_LIST or asked.nodes.inferred else _level(peaks, scenario, fleet)
+        if level is not None:
+            kept = _nodes_for(asked, level)
+            gpus = int(sum(asked.nodes.gpus[number] for number in kept))
+            mean, action = float(gpus), "give_back" if gpus < fleet else "keep"
+            layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in kept])
+            if gpus < fleet:
+                value = float((fleet - gpus) * HOURS_PER_WEEK)
+                saving = Saving(value, value, value)
+    elif cut is None and found.winner.policy != TODAY and held >= WHOLE_LIST:
+        policy = found.winner.policy
+        saving = _saving(found)
+        gpus = min(_most_gpus(found, winner), fleet)
+        mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
+        low = saving.low or 0.0
+        layouts = _layouts(asked, winner, gpus)
+        service = _service(found, winner)
+        is_cut = any(one.layout != WHOLE_GPU for one in layouts) and winner.setting.view != AS_TODAY
+        action = "give_back" if gpus < fleet or low > 1e-6 else "cut" if is_cut else "keep"
+        if action == "keep":
+            policy, gpus, mean = TODAY, fleet, float(fleet)
+            layouts, service = _layouts(asked, found.arena.today), _service(found, arena.today)
+            saving = Saving(None, reason="what could be saved may be nothing in a week to come")
+    if action == "keep" and cut is not None:
+        action, policy, layouts, service = (
+            "cut",
+            cut.setting.policy,
+            _layouts(asked, cut),
+            _service(found, cut),
+        )
+        gpus, mean, saving = fleet, float(fleet), Saving(None, reason="all GPUs stay on, cut otherwise")
+    decision = Decision(
+        sentence="", action=action, fleet_gpus=fleet, gpus=gpus, gpus_mean=mean, layouts=layouts, policy=policy,
+        path=scenario.path, base=arena.base, confidence=found.confidence, shortage=shortage, saving=saving,
+        worth=_worth(found, saving, fleet - gpus), service=service, run_out=ahead,
+        monday=(), missing=(), teams=_teams(scenario), gpus_hold_rate=_rate_of(found, policy),
+        left_out_share=_left_out(found), horizon_days=scenario.horizon_days,
+        purchase_lead_days=scenario.purchase_lead_days, fleet_inferred=asked.nodes.inferred,
+        board=found.known.fleet.name,
+    )  # fmt: skip
+    return in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
+
+
+def _rate_of(found: Contest, policy: str) -> float | None:
+    return next((one.hold_rate for one in (found.today, *found.judged) if one.policy == policy), None)
+
+
+def _cut_that_ends(found: Contest) -> Trial | None:
+    """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
+    from gpuplanner.study.decision.compare import performs
+    from gpuplanner.study.decision.policies import STATIC_MIG
+
+    if not performs(STATIC_MIG, found.able, found.known) or REQUESTED not in found.asked.views:
+        return None
+    arena = found.arena
+    tuning = Tuning(arena, arena.judged, np.ones(len(arena.today.day_hours), bool), None, found.able)
+    before = _waiting(arena, arena.today)
+    best: Trial | None = None
+    for trial in tuning.recut():
+        if best is None or _waiting(arena, trial) < _waiting(arena, best):
+            best = trial
+    if best is None or not arena.holds(best, arena.judged):
+        return None
+    better = ends_waiting(arena, best) or _waiting(arena, best) < before / 2
+    return arena.play(best.setting) if better and _waiting(arena, best) <= SHORT_SHARE else None
+
+
+def _waiting(arena: Arena, trial: Trial) -> float:
+    """Share of the jobs that start later than the limit after they became ready."""
+    waits = trial.wait_s[arena.judged]
+    return float(np.mean(waits > arena.minutes * 60.0)) if len(waits) else 0.0
+
+
+def _saving(found: Contest) -> Saving:
+    trial = found.winner.trial
+    assert trial is not None
+    today = found.today.trial
+    assert today is not None
+    saved = today.day_hours - trial.day_hours
+    days = found.earlier_days
+    value, low, high = promised(saved[days], float(found.asked.nodes.total * HOURS_PER_WEEK))
+    later = saved[found.later_days] if found.confidence == "held-back weeks" else np.zeros(0)
+    weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
+    return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(one, 3) for one in weeks))
+
+
+def _most_gpus(found: Contest, trial: Trial) -> int:
+    return trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, found.asked.seen_s)
+
+
+def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
+    """GPUs by layout where most are on: fixed nodes as they are; of pools the most that were cut at once, and whole."""
+    setting = trial.setting
+    if setting.fleet.capacity.shape[1] == 1:
+        numbers = setting.numbers
+        return _grouped(asked, [(number, setting.layouts[place][0]) for place, number in enumerate(numbers)])
+    cut = trial.outcome.on.filter(pl.col("pool") == 1)
+    most = replace(trial.outcome, on=cut).most_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
+    total = setting.gpus if gpus is None else gpus
+    left = min(most, total)
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for place in reversed(range(len(setting.numbers))):
+        size = asked.nodes.gpus[setting.numbers[place]]
+        sliced = left >= size
+        rows.append((setting.numbers[place], setting.layouts[place][1 if sliced else 0]))
+        left -= size if sliced else 0
+    kept, count = [], 0
+    for number, layouts in rows:
+        if count + len(layouts) <= total:
+            kept.append((number, layouts))
+            count += len(layouts)
+    return _grouped(asked, kept)
+
+
+def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
+    """GPUs by layout with the nodes that they are on."""
+    gpus: dict[str, int] = {}
+    nodes: dict[str, dict[str, None]] = {}
+    for number, layouts in sorted(rows, key=lambda row: row[0]):
+        for layout in layouts:
+            name = "whole" if layout == WHOLE_GPU else layout
+            gpus[name] = gpus.get(name, 0) + 1
+            if asked.nodes.named:
+                nodes.setdefault(name, {})[asked.nodes.names[number]] = None
+    order = sorted(gpus, key=lambda name: (name != "whole", -gpus[name], name))
+    return tuple(LayoutOnNodes(name, gpus[name], tuple(nodes.get(name, ()))) for name in order)
+
+
+def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnNodes, ...]:
+    """The same with so many whole GPUs more, on nodes that are not there yet."""
+    whole = next((one for one in layouts if one.layout == "whole"), LayoutOnNodes("whole", 0))
+    return (replace(whole, gpus=whole.gpus + more), *(one for one in layouts if one.layout != "whole"))
+
+
+def _service(found: Contest, trial: Trial) -> Service:
+    arena = found.arena
+    which = found.later if found.confidence != PEAKS else arena.judged
+    today, mine = arena.late_minutes(arena.today, which), arena.late_minutes(trial, which)
+    jobs = np.bincount(arena.size[which & arena.judged], minlength=len(arena.classes))
+    rows = tuple(
+        ClassService(name, int(jobs[number]), float(today[number]), float(mine[number]),
+                     float(today[number] + arena.minutes))
+        for number, name in enumerate(arena.classes)
+    )  # fmt: skip
+    added = max((float(one) for one in mine - today), default=0.0)
+    never = int(np.isinf(trial.late_s[0, which & arena.judged]).sum())
+    return Service(arena.quantile, max(added, 0.0), rows, arena.later_share(trial, which),
+                   arena.longest_minutes(trial, which), never)  # fmt: skip
+
+
+def _daily_peaks(asked: Asked) -> np.ndarray:
+    """Most GPUs that jobs held at once in each complete day, the day that the record begins in left out."""
+    requests = asked.views[AS_TODAY].requests
+    begun = ~np.isnan(asked.start_s)
+    end = np.where(np.isnan(asked.end_s), np.inf, asked.end_s)[begun] / SECONDS_PER_DAY
+    gpus = (asked.fleet.weights[requests.profile] * requests.total)[begun]
+    first = -(asked.zero.hour * 3600 + asked.zero.minute * 60 + asked.zero.second) / SECONDS_PER_DAY
+    shift = 1.0 if first < 0 else 0.0
+    days = int((asked.seen_s / SECONDS_PER_DAY) - first - shift)
+    offset = first + shift
+    return daily_peaks(asked.start_s[begun] / SECONDS_PER_DAY - offset, end - offset, gpus, max(days, 0))
+
+
+def _held_share(asked: Asked) -> float:
+    """GPU-hours held over those installed."""
+    requests = asked.views[AS_TODAY].requests
+    begun = ~np.isnan(asked.start_s)
+    end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
+    inside = np.clip(np.minimum(end, asked.seen_s) - np.maximum(asked.start_s, 0.0), 0.0, None)[begun]
+    gpus = (asked.fleet.weights[requests.profile] * requests.total)[begun]
+    return float(inside @ gpus) / max(asked.seen_s * asked.nodes.total, 1e-9)
+
+
+def _level(peaks: np.ndarray, scenario: Scenario, fleet: int) -> float | None:
+    return level_for(peaks, scenario.horizon_days, EXCEEDED, fleet=float(fleet)) if len(peaks) else None
+
+
+def _nodes_for(asked: Asked, level: float) -> list[int]:
+    """The fewest of today's nodes with so many GPUs, the largest first."""
+    order = sorted(range(len(asked.nodes.gpus)), key=lambda number: -asked.nodes.gpus[number])
+    kept: list[int] = []
+    while order and sum(asked.nodes.gpus[number] for number in kept) < level:
+        kept.append(order.pop(0))
+    return sorted(kept)
+
+
+def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
+    """Share of all waiting in which the request fitted, and the jobs that waited over the limit so."""
+    waited, counts = waited_s(arena)
+    requests = arena.asked.views[AS_TODAY].requests
+    until = np.where(np.isnan(arena.asked.start_s), arena.asked.seen_s, arena.asked.start_s)
+    whole = np.where(counts, np.maximum(until - requests.submit_s, 0.0), 0.0)
+    other = whole - np.minimum(waited, whole)
+    return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
+
+
+def _worth(found: Contest, saving: Saving, freed: int) -> Worth:
+    scenario, fleet = found.scenario, found.known.fleet
+    owned_as = scenario.ownership
+    if owned_as is None and found.known.trace.inventory is not None:
+        stated = found.known.trace.inventory["ownership"].drop_nulls().unique().to_list()
+        owned_as = stated[0] if len(stated) == 1 else None
+    power = power_of(fleet)
+    off = None if found.able.switches_nodes or found.able.returns == "returned" else 0.0
+    return worth_of(
+        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=found.asked.nodes.total, ownership=owned_as, power=power,
+        usd_per_kwh=usd_per_kwh_of(scenario), price=price_of(scenario, fleet),
+        value_freed_at=scenario.value_freed_at, idle_gpu_hours_per_week=off, returnable=scenario.returnable,
+        pue=scenario.pue or None,
+    )  # fmt: skip
+
+
+def _teams(scenario: Scenario) -> tuple[TeamRow, ...]:
+    """Who held what, the largest first, and last what nobody held."""
+    booked = ledger(scenario)
+    known = history(scenario)
+    jobs = dict(known.jobs.group_by("tenant").len().iter_rows())
+    rows = []
+    for row in by_tenant(booked).sort("held_gpu_hours", descending=True).iter_rows(named=True):
+        measured = row["used"] + row["held_idle"] > 0
+        idle = float(row["held_idle"]) if measured else None
+        rows.append(
+            TeamRow(str(row["tenant"]), float(row["held_gpu_hours"]), idle, int(jobs.get(row["tenant"], 0)))
+        )
+    buckets = dict(by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
+    free = sum(hours for name, hours in buckets.items() if name in NOBODYS)
+    return (*rows, TeamRow(NOBODY, float(free), float(free), 0))
+
+
+def _left_out(found: Contest) -> float:
+    """Share of the GPU-hours of the record that no figure counts: jobs that cannot be true beside the others."""
+    raw = open_dataset(
+        data_folder(found.scenario.data), columns=["gpus", "start_time", "end_time", "quarantined"]
+    )
+    hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
+    sums = raw.jobs.select(all=hours.sum(), out=hours.filter(pl.col("quarantined").is_not_null()).sum()).row(
+        0
+    )
+    return float((sums[1] or 0.0) / sums[0]) if sums[0] else 0.0

@@ -1,0 +1,127 @@
+"""Weeks with more jobs than those seen, as far as today's own fleet bears them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.simulate.nodes import NodeRequests, Readiness
+from gpuplanner.study.decision.arena import Arena, Mask
+from gpuplanner.study.decision.asked import AS_TODAY, Asked, View
+from gpuplanner.study.decision.promise import by_draw
+from gpuplanner.units import SECONDS_PER_DAY
+
+SURE = 0.8
+"""Level of two-sided intervals whose upper end must hold the target: nine of ten weeks to come ask for less."""
+MOST = 2.0
+STEPS = 4
+"""Steps in which a heavier week is made lighter until today's own fleet bears it."""
+LEAST = 1.02
+
+
+def heavier_arena(arena: Arena, earlier: Mask, days: Mask) -> tuple[Arena | None, float]:
+    """The earlier days with as many more jobs as a week to come may have, fewer where today's fleet does not bear them.
+
+    Returns
+    -------
+    tuple of Arena or None, and float
+        None where no more jobs than there were are borne; and the factor.
+    """
+    daily = _daily_gpu_hours(arena.asked, arena.ready_s, earlier, days)
+    mean = float(daily.mean()) if len(daily) else 0.0
+    if mean <= 0.0:
+        return None, 1.0
+    wanted = min(1.0 + by_draw(daily, SURE) / mean, MOST)
+    for step in range(STEPS):
+        times = 1.0 + (wanted - 1.0) * (1.0 - step / STEPS)
+        if times < LEAST:
+            break
+        found = _with_more(arena, earlier, times)
+        today = found.late_minutes(found.today, found.judged)
+        if (today <= arena.limits(earlier) + 1e-9).all():
+            return found, times
+    return None, 1.0
+
+
+def _daily_gpu_hours(
+    asked: Asked, ready_s: NDArray[np.float64], which: Mask, days: Mask
+) -> NDArray[np.float64]:
+    """GPU-hours that jobs would hold on each day if nobody waited."""
+    requests = asked.views[AS_TODAY].requests
+    gpus = asked.fleet.weights[requests.profile] * requests.total
+    begin, end = ready_s[which], ready_s[which] + requests.run_s[which]
+    found = [
+        float(
+            np.clip(
+                np.minimum(end, (day + 1) * SECONDS_PER_DAY) - np.maximum(begin, day * SECONDS_PER_DAY),
+                0,
+                None,
+            )
+            @ gpus[which]
+        )
+        for day in np.flatnonzero(days)
+    ]
+    return np.array(found) / 3600.0
+
+
+def scaled(arena: Arena, times: float) -> Arena:
+    """The same weeks with so many times the jobs: what was seen of today's fleet no longer holds, and is played.
+
+    Parameters
+    ----------
+    arena : Arena
+        The weeks as they were.
+    times : float
+        Below 1 some jobs are left out, above 1 there are copies of some, within the day after the original.
+    """
+    found = _with_more(arena, np.ones(len(arena.judged), bool), times)
+    played = np.where(found.played, np.where(np.isfinite(found.today.wait_s), found.today.wait_s, 0.0), 0.0)
+    # Of what waits on today's fleet with these jobs nobody has seen the cause: slices were short, or their place.
+    found.back = replace(
+        found.back,
+        by_count_s=played,
+        by_place_s=np.zeros(len(played)),
+        ready_s=np.where(found.played, found.ready_s, np.nan),
+    )
+    found.played_waits_s = played
+    return found
+
+
+def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
+    """The earlier jobs, a part of them again: copies come within the day after the original."""
+    asked = arena.asked
+    rng = np.random.default_rng([arena.seed, 43])
+    rows = np.flatnonzero(earlier | arena.carried)
+    if times < 1.0:
+        rows = rows[rng.random(len(rows)) < times]
+    copies = np.floor(times - 1.0 + rng.random(len(rows))).astype(np.int64).clip(0)
+    again = np.repeat(rows, np.where(earlier[rows] & ~arena.carried[rows], copies, 0))
+    order = np.concatenate([rows, again])
+    moved = np.concatenate([np.zeros(len(rows)), rng.uniform(0, SECONDS_PER_DAY, len(again))])
+
+    def of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(values[order] + moved)
+
+    views = {}
+    for name, view in asked.views.items():
+        taken: NodeRequests = view.requests.take(order)
+        views[name] = View(
+            replace(taken, submit_s=taken.submit_s + moved, ready_s=taken.ready_s + moved),
+            view.slowdown[order],
+        )
+    more = replace(
+        asked, jobs=asked.jobs[order], views=views, start_s=of(asked.start_s), end_s=of(asked.end_s),
+        pins=[asked.pins[row] for row in order],
+    )  # fmt: skip
+    back: Readiness = replace(
+        arena.back, ready_s=of(arena.back.ready_s), by_count_s=arena.back.by_count_s[order],
+        by_place_s=arena.back.by_place_s[order],
+    )  # fmt: skip
+    found = Arena(
+        more, back, arena.queue, arena.quantile, arena.minutes, arena.larger, arena.base, arena.seed
+    )
+    # The classes are those of the target, however many jobs each has here.
+    found.size, found.classes = arena.size[order], arena.classes
+    return found

@@ -1,0 +1,360 @@
+"""What a comparison found, as plain values with types: made once for all that it depends on, and kept on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+
+import numpy as np
+
+from gpuplanner.cost import PowerModel, gpu_kwh
+from gpuplanner.errors import OutputError
+from gpuplanner.files import to_json, write_atomically
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.bundled import input_hashes
+from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
+from gpuplanner.study.decision.compare import Contest, JudgedWay
+from gpuplanner.study.decision.decide import Answer, decide
+from gpuplanner.study.decision.policies import MEANINGS
+from gpuplanner.study.decision.types import PEAKS, Decision
+from gpuplanner.study.disk_cache import cache_folder, content_key
+from gpuplanner.study.future.money import power_of
+from gpuplanner.study.past.history import history
+from gpuplanner.study.stages import stage
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
+DECIMALS = 6
+FRONTIER_POINTS = 5
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """How late one size class starts under a way, and how much it may [min]."""
+
+    size_class: str
+    jobs: int
+    late_mean_min: float
+    late_quantile_min: float
+    todays_late_min: float
+    limit_min: float
+    wait_quantile_min: float
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """One way to run the fleet, on the days kept back.
+
+    Attributes
+    ----------
+    policy, meaning : str
+        Its name, and what it does.
+    gpu_hours, gpu_hours_promised : float or None
+        GPU-hours on, a week, on the days kept back and on those tuned on; None where it is out.
+    gpu_kwh : float or None
+        Energy of the GPUs alone, a week.
+    busy_gpu_hours : float or None
+        Of these, held by jobs.
+    most_gpus : int or None
+        GPUs on at once, at most.
+    late_mean_min, added_minutes, later_share, longest_min : float or None
+        How late jobs start on average; the largest difference to today over classes and the mean; the share of jobs
+        that start later than under today's own fleet; the longest delay.
+    completion_mean_min : float or None
+        From readiness to the end, on average.
+    switches : float or None
+        Nodes that came, a week.
+    never_started : int
+        Jobs that never started.
+    meets_target : bool
+        Whether the target is held on the days kept back.
+    hold_rate : float or None
+        Share of these days that held it.
+    reason : str or None
+        Why it is out.
+    knobs : mapping
+        What was set.
+    by_class : tuple of ClassRow
+        Classes of jobs.
+    """
+
+    policy: str
+    meaning: str
+    gpu_hours: float | None = None
+    gpu_hours_promised: float | None = None
+    gpu_kwh: float | None = None
+    busy_gpu_hours: float | None = None
+    most_gpus: int | None = None
+    late_mean_min: float | None = None
+    added_minutes: float | None = None
+    later_share: float | None = None
+    longest_min: float | None = None
+    completion_mean_min: float | None = None
+    switches: float | None = None
+    never_started: int = 0
+    meets_target: bool = False
+    hold_rate: float | None = None
+    reason: str | None = None
+    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+    by_class: tuple[ClassRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most."""
+
+    policy: str
+    gpu_hours: float
+    added_minutes: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All ways to run a fleet, and the decision that follows.
+
+    Attributes
+    ----------
+    decision : Decision
+        What to do.
+    quantile, minutes : float
+        The target: such a share of each class starts at most so many minutes later than today.
+    today : PolicyRow or None
+        Today's fleet; None where nothing could be played.
+    policies : tuple of PolicyRow
+        The other ways that the path can perform, in a stated order.
+    frontier : tuple of FrontierPoint
+        Settings that no other of the same way beats in both.
+    tuned_from, judged_from, judged_to : str or None
+        Instants between which is tuned and judged.
+    tuned_for_times_the_jobs : float
+        How many times the jobs the heavier days have.
+    hindsight_gpu_hours : float or None
+        What the winner would need had its days been known; None where it was not asked for.
+    """
+
+    decision: Decision
+    quantile: float
+    minutes: float
+    today: PolicyRow | None = None
+    policies: tuple[PolicyRow, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()
+    tuned_from: str | None = None
+    judged_from: str | None = None
+    judged_to: str | None = None
+    tuned_for_times_the_jobs: float = 1.0
+    hindsight_gpu_hours: float | None = None
+
+    @property
+    def winner(self) -> str:
+        """The recommended way."""
+        return self.decision.policy
+
+    @property
+    def rows(self) -> tuple[PolicyRow, ...]:
+        """Today's fleet and the ways that were played."""
+        return (() if self.today is None else (self.today,)) + self.policies
+
+    def row(self, policy: str) -> PolicyRow | None:
+        """A way by its name."""
+        return next((one for one in self.rows if one.policy == policy), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``compare --json``: ``decision``, and the figures behind it."""
+        found = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        saving = self.decision.saving
+        found |= {
+            "decision": _plain(self.decision.to_dict()),
+            "target": {"quantile": self.quantile, "minutes": self.minutes},
+            "winner": self.winner,
+            "saving_gpu_hours_per_week": saving.value,
+            "saving_low": saving.low,
+            "saving_high": saving.high,
+            "reason": saving.reason,
+        }
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The same object from what :meth:`to_dict` gave."""
+        decision = dict(values["decision"])
+        decision["saving"] = decision.pop("saving_gpu_hours_per_week")
+        return _typed(cls, {**values, "decision": decision})  # type: ignore[no-any-return]
+
+
+def comparison_of(answer: Answer) -> Comparison:
+    """Put a contest and its decision into a record."""
+    decision, found = answer.decision, answer.contest
+    if found is None:
+        return Comparison(decision, decision.service.quantile, 0.0)
+    law = power_of(found.known.fleet)
+    days = int(found.earlier_days.sum())
+    zero = found.asked.zero
+    split = zero + timedelta(days=days) if found.confidence == "held-back weeks" else zero
+    return Comparison(
+        decision=answer.decision,
+        quantile=found.arena.quantile,
+        minutes=found.arena.minutes,
+        today=_row(found, found.today, law),
+        policies=tuple(_row(found, one, law) for one in found.judged),
+        frontier=tuple(_frontier(found)),
+        tuned_from=zero.isoformat(),
+        judged_from=split.isoformat(),
+        judged_to=(zero + timedelta(days=len(found.later_days))).isoformat(),
+        tuned_for_times_the_jobs=round(found.times, DECIMALS),
+    )
+
+
+def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
+    """Compare and decide, from disk where the same was asked before.
+
+    Raises
+    ------
+    ScenarioError
+        If the data cannot be used.
+    """
+    scenario = scenario.projected(comparison.fields)
+    place = cache_folder() / "decisions" / f"{content_key(scenario, input_hashes(scenario.data))}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return Comparison.from_dict(json.loads(place.read_text(encoding="utf-8")))
+    text = to_json(comparison_of(decide(scenario, tell=tell)).to_dict())
+    with contextlib.suppress(OutputError):
+        write_atomically(place, lambda path: path.write_text(text, encoding="utf-8"))
+    # Read back, so that a result is the same object whether it was made or kept.
+    return Comparison.from_dict(json.loads(text))
+
+
+@stage(
+    "queue", "substitute", "path", "wait_minutes", "wait_quantile", "policies", "ownership", "returnable",
+    "node_lead_s", "node_lead_slow_s", "value_freed_at", "price_usd_per_kwh", "price_usd_per_gpu_hour", "currency",
+    "pue", "arrival_scale", "horizon_days", "purchase_lead_days", "projects", "seed", after=(history,),
+)  # fmt: skip
+def comparison(scenario: Scenario) -> Comparison:
+    """The one comparison of a study, by what it depends on."""
+    return compared(scenario)
+
+
+def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
+    arena, trial = found.arena, one.trial
+    if trial is None:
+        return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason)
+    which = found.later & arena.judged if found.confidence != PEAKS else arena.judged
+    late = trial.late_s[0, which]
+    mine, today = arena.late_minutes(trial, which), arena.late_minutes(arena.today, which)
+    view = found.asked.views[trial.setting.view].requests
+    done = trial.wait_s + view.run_s
+    weeks = max(float(found.later_days.sum()) / 7, 1e-9)
+    busy = _busy_hours(found, trial) / weeks
+    began = trial.outcome.on["from_s"].to_numpy()
+    days = np.floor(began / SECONDS_PER_DAY)
+    switches = float(np.isin(days, np.flatnonzero(found.later_days)).sum())
+    finite = which & np.isfinite(done)
+    return PolicyRow(
+        policy=one.policy,
+        meaning=MEANINGS[one.policy],
+        gpu_hours=one.hours_per_week,
+        gpu_hours_promised=one.promised_per_week,
+        gpu_kwh=None if law is None else gpu_kwh(
+            law, powered_gpu_hours=one.hours_per_week, resident_gpu_hours=min(busy, one.hours_per_week),
+            active_gpu_hours=min(busy, one.hours_per_week),
+        ),
+        busy_gpu_hours=busy,
+        most_gpus=trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, found.asked.seen_s),
+        late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
+        added_minutes=max(float((mine - today).max()), 0.0),
+        later_share=arena.later_share(trial, which),
+        longest_min=arena.longest_minutes(trial, which),
+        completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
+        switches=switches / weeks,
+        never_started=int(np.isinf(late).sum()),
+        meets_target=one.holds,
+        hold_rate=one.hold_rate,
+        reason=one.reason,
+        knobs=dict(trial.setting.knobs),
+        by_class=tuple(_class_rows(arena, trial, which, mine, today)),
+    )  # fmt: skip
+
+
+def _class_rows(
+    arena: Arena, trial: Trial, which: np.ndarray, mine: np.ndarray, today: np.ndarray
+) -> typing.Iterator[ClassRow]:
+    for number, name in enumerate(arena.classes):
+        members = which & (arena.size == number)
+        late = trial.late_s[0, members]
+        yield ClassRow(
+            size_class=name,
+            jobs=int(members.sum()),
+            late_mean_min=float(late.mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
+            late_quantile_min=float(mine[number]),
+            todays_late_min=float(today[number]),
+            limit_min=float(today[number]) + arena.minutes,
+            wait_quantile_min=order_statistic(trial.wait_s[members], arena.quantile) / SECONDS_PER_MINUTE,
+        )
+
+
+def _busy_hours(found: Contest, trial: Trial) -> float:
+    """GPU-hours that jobs hold on the days that are judged."""
+    asked = found.asked
+    view = asked.views[trial.setting.view].requests
+    begin = found.arena.ready_s + trial.wait_s
+    gpus = asked.fleet.weights[view.profile] * view.total
+    there = np.isfinite(begin)
+    days = np.flatnonzero(found.later_days)
+    if not len(days):
+        return 0.0
+    low, high = float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY
+    inside = np.clip(np.minimum(begin + view.run_s, high) - np.maximum(begin, low), 0.0, None)
+    return float(inside[there] @ gpus[there]) / SECONDS_PER_HOUR
+
+
+def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
+    """Settings of each way that no other of it beats in both hours and minutes, at most a few, evenly."""
+    arena = found.arena
+    for policy in MEANINGS:
+        tried = [trial for trial in arena.trials if trial.setting.policy == policy]
+        points = sorted(
+            (7 * float(trial.day_hours[found.earlier_days].mean()),
+             max(arena.excess(trial, found.earlier) + arena.minutes, 0.0))
+            for trial in tried
+        )  # fmt: skip
+        kept: list[tuple[float, float]] = []
+        for hours, added in points:
+            if np.isfinite(added) and (not kept or added < kept[-1][1]):
+                kept.append((hours, added))
+        places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
+        for place in places if kept else ():
+            yield FrontierPoint(policy, *(round(value, DECIMALS) for value in kept[place]))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - anything JSON holds
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return round(value, DECIMALS) if np.isfinite(value) else None
+    return value
+
+
+def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the inverse of _plain, by the types of fields
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = {field.name for field in dataclasses.fields(kind)}
+        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in names})
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _typed(next(one for one in inside if one is not type(None)), value)
+    if origin is tuple:
+        if len(inside) == 2 and inside[1] is Ellipsis:
+            return tuple(_typed(inside[0], one) for one in value)
+        return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
+    return value

@@ -1,0 +1,88 @@
+"""A comparison as tables: ways to run the fleet, their hours, and how late every size of job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from gpuplanner.study.decision.policies import TODAY
+from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
+
+_OF_POLICIES = (
+    "policy", "meaning", "gpu_hours", "gpu_hours_promised", "gpu_kwh", "most_gpus", "late_mean_min", "added_minutes",
+    "later_share", "longest_min", "completion_mean_min", "switches", "never_started", "meets_target", "hold_rate",
+    "reason",
+)  # fmt: skip
+_OF_CLASSES = (
+    "size_class", "jobs", "late_mean_min", "late_quantile_min", "todays_late_min", "limit_min", "wait_quantile_min",
+)  # fmt: skip
+_WORDS = ("policy", "meaning", "reason", "size_class", "kind")
+_COUNTS = ("most_gpus", "never_started", "jobs")
+
+
+def policy_table(found: Comparison) -> pl.DataFrame:
+    """A row for today's fleet and each way that was compared: what it means, costs and makes jobs late."""
+    rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
+    return _frame(rows, _OF_POLICIES)
+
+
+def class_table(found: Comparison) -> pl.DataFrame:
+    """A row for each way and size class: how late its jobs start, and may."""
+    rows = [
+        (row.policy, *(getattr(part, name) for name in _OF_CLASSES))
+        for row in found.rows
+        for part in row.by_class
+    ]
+    return _frame(rows, ("policy", *_OF_CLASSES))
+
+
+def hours_table(found: Comparison) -> pl.DataFrame:
+    """Where the hours of a week that GPUs are on went: ``busy_gpu_hours`` with jobs, ``idle_gpu_hours`` the rest."""
+    rows = []
+    for row in found.rows:
+        if row.gpu_hours is not None:
+            busy = min(row.busy_gpu_hours or 0.0, row.gpu_hours)
+            rows.append((row.policy, row.gpu_hours, busy, row.gpu_hours - busy))
+    return _frame(rows, ("policy", "gpu_hours", "busy_gpu_hours", "idle_gpu_hours"))
+
+
+def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
+    """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first.
+
+    Parameters
+    ----------
+    found : Comparison
+        No points if nothing was compared.
+    pinned : Comparison, optional
+        Another one, to stand beside it; the minutes of each are over those of its own today.
+    """
+    points: list[tuple[PolicyRow | FrontierPoint, str]] = []
+    points += [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
+    points += [(point, "setting") for point in found.frontier if point.policy != TODAY]
+    points += [(row, "pinned") for row in (() if pinned is None else pinned.rows)]
+    rows = [(one.policy, one.gpu_hours, one.added_minutes, kind) for one, kind in points]
+    return _frame(rows, ("policy", "gpu_hours", "added_minutes", "kind")).drop_nulls("gpu_hours")
+
+
+def target_in_words(found: Comparison) -> str:
+    """The service that ways are compared at.
+
+    Examples
+    --------
+    >>> from gpuplanner.scenario import Scenario
+    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> target_in_words(Comparison(unknown_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    "95% of the jobs of each size start at most 10 min later than on today's fleet, by assumed starts."
+    """
+    return (
+        f"{found.quantile:.0%} of the jobs of each size start at most {found.minutes:g} min later than on today's "
+        f"fleet, by {found.decision.base}."
+    )
+
+
+def _frame(rows: Sequence[tuple[object, ...]], names: tuple[str, ...]) -> pl.DataFrame:
+    """The columns have their types with no rows as well, and where none of them has a value."""
+    kinds: dict[str, type[pl.DataType]] = dict.fromkeys(_WORDS, pl.String)
+    kinds |= dict.fromkeys(_COUNTS, pl.Int64) | {"meets_target": pl.Boolean}
+    return pl.DataFrame(rows, schema={name: kinds.get(name, pl.Float64) for name in names}, orient="row")

@@ -1,0 +1,195 @@
+"""What a decision is made of: the one place that every figure of the first screen is read from."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+ACTIONS = ("keep", "cut", "give_back", "buy", "unknown")
+OBSERVED, ASSUMED, QUEUE = "observed starts", "assumed starts", "queue"
+BASES = (OBSERVED, ASSUMED, QUEUE)
+"""What service is measured from: starts that were seen, submission in their place, or a queue that explains them."""
+HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
+DECIMALS = 6
+CONFIDENCES = (HELD_BACK, LEFT_OUT, PEAKS)
+"""What a decision rests on, the strongest first."""
+
+
+@dataclass(frozen=True)
+class LayoutOnNodes:
+    """So many GPUs of one layout, and the nodes that they are on; ``whole`` is not cut, nodes are empty if unnamed."""
+
+    layout: str
+    gpus: int
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What the fleet itself kept waiting: a week's waiting [GPU h] and jobs, and the GPUs more that would end it.
+
+    ``by_place`` of the jobs waited although enough slices were free, on nodes where they did not fit together.
+    """
+
+    gpu_hours: float
+    jobs: int
+    by_place: int
+    gpus_needed: int | None
+    by_class: tuple[ClassShortage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClassShortage:
+    """The shortage of one size class: hours of waiting and jobs a week, parted by cause."""
+
+    size_class: str
+    hours: float
+    jobs: int
+    by_count: int
+    by_place: int
+
+
+@dataclass(frozen=True)
+class Saving:
+    """GPU-hours a week that are saved, with a 90 % interval for a week to come; None with a reason where none is."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+    realised: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a saving is worth to its owner: money only where somebody is paid less for it."""
+
+    ownership: str
+    usd_per_week: float | None
+    basis: str
+    kwh_per_week: float | None = None
+
+
+@dataclass(frozen=True)
+class ClassService:
+    """How much later a size class starts than today, and how much it may [min]."""
+
+    size_class: str
+    jobs: int
+    today_minutes: float
+    minutes: float
+    limit_minutes: float
+
+    @property
+    def added_minutes(self) -> float:
+        """Minutes over today's own."""
+        return self.minutes - self.today_minutes
+
+
+@dataclass(frozen=True)
+class Service:
+    """How late jobs start: the largest difference to today over all classes, and who pays [min]."""
+
+    quantile: float
+    added_minutes: float
+    by_class: tuple[ClassService, ...] = ()
+    later_share: float | None = None
+    longest_minutes: float | None = None
+    never_started: int = 0
+
+
+@dataclass(frozen=True)
+class RunOutSide:
+    """First week in which a fleet no longer holds the target, more likely than not; None with a reason."""
+
+    date: str | None
+    by_week: tuple[tuple[str, float], ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RunOut:
+    """Run-out under today's way and under the recommended one."""
+
+    today: RunOutSide
+    recommended: RunOutSide
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Evidence that would make the decision better, and the command that adds it."""
+
+    what: str
+    command: str
+
+
+@dataclass(frozen=True)
+class TeamRow:
+    """GPU-hours of a team in the window; None: nobody measured it. ``nobody`` is the row of hours that no team held."""
+
+    team: str
+    held_gpu_hours: float
+    idle_gpu_hours: float | None
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One answer for one fleet.
+
+    Attributes
+    ----------
+    sentence : str
+        The decision in words.
+    action : str
+        One of :data:`ACTIONS`.
+    fleet_gpus, gpus, gpus_mean : int, int, float
+        GPUs installed, GPUs that are on at once at most under the recommended way, and their mean.
+    layouts : tuple of LayoutOnNodes
+        How they are cut; their GPUs sum to ``gpus``.
+    policy, path : str
+        The recommended way, and who performs it.
+    base, confidence : str
+        One of :data:`BASES`, and of :data:`CONFIDENCES`.
+    gpus_hold_rate : float or None
+        Share of the windows left out of tuning in which ``gpus`` were enough.
+    """
+
+    sentence: str
+    action: str
+    fleet_gpus: int
+    gpus: int
+    gpus_mean: float
+    layouts: tuple[LayoutOnNodes, ...]
+    policy: str
+    path: str
+    base: str
+    confidence: str
+    shortage: Shortage
+    saving: Saving
+    worth: Worth
+    service: Service
+    run_out: RunOut
+    monday: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    teams: tuple[TeamRow, ...] = ()
+    how_sure: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    gpus_hold_rate: float | None = None
+    left_out_share: float = 0.0
+    horizon_days: int = 28
+    purchase_lead_days: int = 90
+    fleet_inferred: bool = False
+    board: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``--json``: plain values, ``saving`` under its full name."""
+        found = dataclasses.asdict(self)
+        found["saving_gpu_hours_per_week"] = found.pop("saving")
+        for row, one in zip(found["service"]["by_class"], self.service.by_class, strict=True):
+            # Of what is shown: a record that is read again gives the same.
+            row["added_minutes"] = round(
+                round(one.minutes, DECIMALS) - round(one.today_minutes, DECIMALS), DECIMALS
+            )
+        return found

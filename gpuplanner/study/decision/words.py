@@ -1,0 +1,270 @@
+"""A decision in words: the sentence, what to do on Monday, how sure it is, and what would make it surer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuplanner.demand.peaks import exceed_chance
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.compare import Contest
+from gpuplanner.study.decision.types import (
+    ASSUMED,
+    HELD_BACK,
+    LEFT_OUT,
+    PEAKS,
+    Decision,
+    LayoutOnNodes,
+    Missing,
+    RunOut,
+    RunOutSide,
+    Saving,
+    Service,
+    Shortage,
+    Worth,
+)
+
+WHOLE_LIST = 0.02
+QUOTA_SHARE, QUOTA_JOBS = 0.5, 20
+QUARANTINE = 0.01
+MOST_NODES_NAMED = 6
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def in_words(
+    decision: Decision,
+    found: Contest,
+    *,
+    held_share: float,
+    kept_elsewhere: tuple[float, int],
+    peaks: np.ndarray,
+) -> Decision:
+    """The decision with its sentences."""
+    quota = kept_elsewhere[0] >= QUOTA_SHARE and kept_elsewhere[1] >= QUOTA_JOBS
+    return replace(
+        decision,
+        sentence=sentence(decision),
+        monday=tuple(_monday(decision, found, quota=quota, jobs=kept_elsewhere[1])),
+        missing=tuple(_missing(decision, found, held_share)),
+        how_sure=tuple(_how_sure(decision, found, peaks)),
+        assumptions=tuple(_assumptions(decision, found)),
+    )
+
+
+def sentence(one: Decision) -> str:
+    """What to do with how many, and what it costs those who wait.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> unknown_decision(Scenario(), "no job states when it ran").sentence
+    'Nothing can be decided yet: no job states when it ran.'
+    """
+    fleet = _fleet(one)
+    if one.action == "buy":
+        more = one.gpus - one.fleet_gpus
+        date = one.run_out.recommended.date
+        when = "as soon as they can be had" if date is None or one.shortage.jobs else f"by {_day(date)}"
+        why = (
+            f"{one.shortage.jobs:,} jobs a week wait too long for want of them"
+            if one.shortage.jobs
+            else "then the fleet no longer starts jobs as it does today"
+        )
+        return f"Buy {more:,} GPUs more for your {fleet}, {when}: {why}."
+    if one.action == "give_back":
+        if one.gpus == one.fleet_gpus:
+            text = f"Let nodes of your {fleet} rest when they are idle: {one.gpus_mean:,.0f} GPUs are on on average"
+        else:
+            text = f"Keep {one.gpus:,} of your {fleet} and give {one.fleet_gpus - one.gpus:,} back"
+            text += (
+                ""
+                if one.gpus_mean > one.gpus - 0.5
+                else f"; let nodes rest, so that {one.gpus_mean:,.0f} are on"
+            )
+        return f"{text}{_cut_how(one)}. {_waits(one)}"
+    if one.action == "cut":
+        return f"Keep your {fleet} on, and cut {_cut_gpus(one):,} of them otherwise. {_waits(one)}"
+    why = {
+        PEAKS: "too little was seen to give any back",
+    }.get(one.confidence, "nothing that this path can perform serves jobs as well with less")
+    return f"Keep your {fleet} as they are: {why}."
+
+
+def _fleet(one: Decision) -> str:
+    if one.board:
+        return f"{one.fleet_gpus:,} {one.board}"
+    return f"{one.fleet_gpus:,} GPU{'' if one.fleet_gpus == 1 else 's'}"
+
+
+def _day(date: str) -> str:
+    year, month, day = date.split("-")
+    return f"{int(day)} {MONTHS[int(month) - 1]} {year}"
+
+
+def _cut_gpus(one: Decision) -> int:
+    return sum(part.gpus for part in one.layouts if part.layout != "whole")
+
+
+def _cut_how(one: Decision) -> str:
+    cut = _cut_gpus(one)
+    return f"; {cut:,} of them cut into slices" if cut else ""
+
+
+def _waits(one: Decision) -> str:
+    share, added = round(100 * one.service.quantile), one.service.added_minutes
+    if added < 0.5:
+        return f"{share} of 100 jobs of every size start as soon as today."
+    return f"{share} of 100 jobs of every size start at most {added:,.0f} minutes later than today."
+
+
+def nodes_text(part: LayoutOnNodes) -> str:
+    """The nodes of a layout, the first few by name.
+
+    Examples
+    --------
+    >>> nodes_text(LayoutOnNodes("whole", 16, ("n1", "n2")))
+    'n1, n2'
+    """
+    if len(part.nodes) <= MOST_NODES_NAMED:
+        return ", ".join(part.nodes)
+    return f"{part.nodes[0]} to {part.nodes[-1]} ({len(part.nodes)} nodes)"
+
+
+def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterator[str]:
+    """At most three steps, the one that everything else waits for first."""
+    steps = []
+    if quota:
+        steps.append(
+            f"look at quotas, limits and dependencies: {jobs:,} jobs waited over "
+            f"{found.arena.minutes:g} minutes although their GPUs were free"
+        )
+    data = found.scenario.data
+    if one.action == "buy":
+        steps.append(f"order {one.gpus - one.fleet_gpus:,} GPUs, or move work elsewhere until they are there")
+    elif one.action == "give_back":
+        kept = {name for part in one.layouts for name in part.nodes}
+        gone = (
+            [name for name in found.asked.nodes.names if name not in kept] if found.asked.nodes.named else []
+        )
+        if gone:
+            steps.append(f"drain {nodes_text(LayoutOnNodes('', 0, tuple(gone)))} and let them rest")
+        if one.policy in ("whole_on_off", "node_pools"):
+            knobs = _knobs(found, one.policy)
+            steps.append(
+                f"let nodes rest after {knobs['idle_minutes']} minutes without work, and keep "
+                f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
+            )
+    if one.action in ("cut", "give_back") and one.policy != "static_whole":
+        steps += [
+            f"cut {part.gpus:,} GPUs as {part.layout} on {nodes_text(part) or 'nodes of one pool'}"
+            for part in one.layouts
+            if part.layout != "whole"
+        ]
+    if _knobs(found, one.policy).get("requests") == "rightsized":
+        steps.append(f"tell teams what their jobs could ask for: gpuplanner hints {data}")
+    steps.append(f"look again in a week: gpuplanner start {data}")
+    yield from steps[:3] if len(steps) <= 3 else [*steps[:2], steps[-1]]
+
+
+def _knobs(found: Contest, policy: str) -> dict[str, float | int | str]:
+    for one in found.judged:
+        if one.policy == policy and one.trial is not None:
+            return dict(one.trial.setting.knobs)
+    return {}
+
+
+def _missing(one: Decision, found: Contest, held_share: float) -> Iterator[Missing]:
+    """What would make the decision surer, by what it would change."""
+    data, nodes = found.scenario.data, found.asked.nodes
+    if held_share < WHOLE_LIST:
+        yield Missing(
+            f"whether the list of jobs is whole: they held {held_share:.1%} of the GPUs",
+            f"gpuplanner describe {data}",
+        )
+    if nodes.inferred:
+        yield Missing(
+            "how many GPUs are installed: their number is the most that jobs were seen to hold",
+            f"gpuplanner ingest nodes NODES -o {data}",
+        )
+    if one.confidence == PEAKS:
+        yield Missing("more days of jobs than were seen", f"gpuplanner ingest auto JOBS -o {data}")
+    if one.base == ASSUMED:
+        yield Missing("when jobs started: they are taken to have started when they came",
+                      f"gpuplanner ingest auto JOBS -o {data}")  # fmt: skip
+    if one.board is None:
+        yield Missing("which board it is: nothing is said of cutting, energy or money",
+                      f"gpuplanner start {data} --board BOARD")  # fmt: skip
+    if found.known.trace.samples is None:
+        yield Missing(
+            "what the GPUs did while they were held", f"gpuplanner ingest nvidia-smi FILES -o {data}"
+        )
+    if one.worth.ownership == "unknown":
+        yield Missing("who owns the GPUs: what a saving is worth depends on it",
+                      f"gpuplanner start {data} --set ownership=owned")  # fmt: skip
+
+
+def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]:
+    """What it rests on, in words that a director knows."""
+    if one.left_out_share > QUARANTINE:
+        yield f"{one.left_out_share:.0%} of the GPU-hours are left out, as their jobs cannot be true beside the others."
+    days = int(found.asked.seen_s // 86400)
+    if one.confidence == HELD_BACK:
+        yield (
+            f"Tuned on the first {int(found.earlier_days.sum())} days, judged on the {int(found.later_days.sum())} "
+            "days after them."
+        )
+    elif one.confidence == LEFT_OUT:
+        yield f"{days} days are too few to keep weeks back: each day was judged by the others."
+    else:
+        yield f"Only the peaks of {len(peaks)} complete days speak."
+        passed = (
+            exceed_chance(peaks, one.gpus, one.horizon_days, fleet=one.fleet_gpus) if len(peaks) else None
+        )
+        if passed is not None:
+            yield f"The chance that the next {one.horizon_days} days pass {one.gpus:,} GPUs is {passed:.0%}."
+    if one.gpus_hold_rate is not None and one.confidence != PEAKS:
+        yield f"The target was held on {one.gpus_hold_rate:.0%} of the days not used to set it."
+    if one.saving.value is not None and one.saving.low is not None and one.saving.high is not None:
+        low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
+        spread = "" if low == high else f", {low} to {high} in 9 of 10 weeks"
+        realised = _realised(one.saving.realised) if one.saving.realised and spread else ""
+        yield f"A week saves {one.saving.value:,.0f} GPU-hours{spread}{realised}."
+    if found.times > 1.0:
+        yield f"It also holds with {found.times - 1:.0%} more jobs."
+    if found.arena.back.oversubscribed:
+        yield f"{found.arena.back.oversubscribed:,} jobs started where by this record there was no room for them."
+    yield from found.asked.nodes.remarks
+    yield from found.known.fleet.remarks()
+
+
+def _realised(weeks: Sequence[float]) -> str:
+    return f"; the weeks kept back saved {' and '.join(f'{week:,.0f}' for week in weeks)}"
+
+
+def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
+    """What was assumed, with the option that changes it."""
+    able = found.able
+    yield f"path {one.path}: {able.who}; --path to change"
+    if able.switches_nodes:
+        usual, slow = (round(seconds / 60) for seconds in (able.lead.middle_s, able.lead.slow_s))
+        yield f"a node takes {usual} minutes to come, {slow} where it is slow; --set node_lead_s=… to change"
+    yield f"peaks are looked at {one.horizon_days} days ahead, purchases {one.purchase_lead_days}"
+    if found.asked.nodes.inferred:
+        yield "nodes are inferred from the jobs on them"
+    if one.base == ASSUMED:
+        yield "jobs are taken to have started when they came"
+
+
+def unknown_decision(scenario: Scenario, reason: str) -> Decision:
+    """The answer where nothing can be played, with the command that adds what is missing."""
+    none = RunOutSide(None, (), reason)
+    return Decision(
+        sentence=f"Nothing can be decided yet: {reason}.", action="unknown", fleet_gpus=0, gpus=0, gpus_mean=0.0,
+        layouts=(), policy="today", path=scenario.path, base=ASSUMED, confidence=PEAKS,
+        shortage=Shortage(0.0, 0, 0, None), saving=Saving(None, reason=reason),
+        worth=Worth("unknown", None, "nothing is saved"), service=Service(scenario.wait_quantile, 0.0),
+        run_out=RunOut(none, none), monday=(),
+        missing=(Missing(reason, f"gpuplanner ingest auto JOBS -o {scenario.data}"),),
+    )  # fmt: skip

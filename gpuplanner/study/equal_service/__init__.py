@@ -1,1 +1,0 @@
-"""Policies at the same service: each tuned until its jobs wait no longer than they may, then judged by its cost."""

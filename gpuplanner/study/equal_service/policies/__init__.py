@@ -1,1 +1,0 @@
-"""Policies and how each is tuned: fixed fleets, calendars, reacting ones, pools of nodes."""

@@ -1,0 +1,274 @@
+"""Nodes as jobs were seen to hold them: how large each must be, and how its GPUs must be cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.hardware import GpuModel, fewest_gpus, format_layout, profile_on
+from gpuplanner.inbox.core.node_names import on_nodes
+from gpuplanner.ledger import inferred_inventory
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
+from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, some_columns
+
+HELD = (
+    "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",
+    "instances", "node_list",
+)  # fmt: skip
+"""Columns of ``schemas.Jobs`` that are looked at."""
+UNNAMED_SHARE = 0.1
+"""Share of the GPU-hours on nodes that are not named, above which the nodes are not known."""
+CLOCK = timedelta(seconds=1)
+"""What one job gives back another may take within the same second of a clock that counts seconds."""
+RECENT = timedelta(days=7)
+BESIDE = "inferred"
+"""Name of the GPUs that jobs held of which nobody says on which node."""
+
+
+def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame | None:
+    """Inventory that jobs were seen on: each node as large as the most that was held of it at once.
+
+    Of each profile a node has the most instances that were held at once, all beside each other, on the fewest boards
+    that hold them. How a job over several nodes was spread over them is not known: where its GPUs cannot be spread
+    evenly, its nodes are taken to be no larger than they must be.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    begin, end : datetime
+        The time to look at.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        Table ``schemas.Inventory``, sorted by node; None where jobs do not say where they ran. What jobs of unknown
+        nodes held beside the others is on a node called ``"inferred"``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"gpus": [8.0, 2.0], "node_list": ["n[1-2]", "n1"], "state": "COMPLETED",
+    ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=1)})
+    >>> seen_nodes(jobs, nine, nine + timedelta(hours=2)).select("node", "gpus").rows()
+    [('n1', 6), ('n2', 4)]
+    """
+    rows = _on_named_nodes(jobs, begin, end)
+    if rows is None or rows["node"].null_count() == rows.height:
+        return None
+    hours = (pl.col("end") - pl.col("start")).dt.total_seconds() * pl.col("gpus")
+    total, unnamed = rows.select(hours.sum(), hours.filter(pl.col("node").is_null()).sum().alias("no")).row(0)
+    if unnamed > UNNAMED_SHARE * total:
+        return None
+    found = _seen(rows.filter(pl.col("node").is_not_null()))
+    table = [
+        {
+            "node": name,
+            "gpu_model": node.board,
+            "gpus": node.gpus,
+            "mig_enabled": True if node.cut else None,
+            "layouts": ";".join([WHOLE_GPU] * (node.gpus - len(node.cut)) + node.cut) if node.cut else None,
+        }
+        for name, node in sorted(found.items())
+        if node.gpus
+    ]
+    if unnamed:
+        most = int(inferred_inventory(jobs, start=begin, end=end)["gpus"].sum())
+        more = most - sum(node.gpus for node in found.values())
+        boards = {row["gpu_model"] for row in table}
+        only = boards.pop() if len(boards) == 1 else None
+        table += [{"node": BESIDE, "gpu_model": only, "gpus": more}] if more > 0 else []
+    schema = {name: column.dtype for name, column in Inventory.columns().items()}
+    return pl.DataFrame(table, schema=schema) if table else None
+
+
+def with_seen_layouts(
+    inventory: pl.DataFrame, jobs: pl.DataFrame, begin: datetime, end: datetime
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """An inventory with layouts for nodes of which it has none, though jobs held instances on them.
+
+    Returns
+    -------
+    inventory : polars.DataFrame
+        Sizes stay as stated.
+    names : tuple of str
+        Nodes of which the layouts follow from jobs.
+    """
+    without = pl.col("layouts").is_null() & (pl.col("gpus") > 0)
+    if inventory["layouts"].null_count() < inventory.height:
+        without &= pl.col("mig_enabled").fill_null(value=False)  # beside stated layouts, none means not cut
+    asked = inventory.filter(without)
+    cut_jobs = jobs.filter(pl.col("instances").is_not_null()) if "instances" in jobs.columns else jobs.clear()
+    rows = None if asked.is_empty() or cut_jobs.is_empty() else _on_named_nodes(jobs, begin, end)
+    if rows is None:
+        return inventory, ()
+    boards = dict(asked.select("node", "gpu_model").iter_rows())
+    rows = rows.filter(pl.col("node").is_in(list(boards)))
+    rows = rows.with_columns(board=pl.col("node").replace_strict(boards, return_dtype=pl.String))
+    found = _seen(rows)
+    late = rows.filter(
+        pl.col("start") > pl.col("end").filter(pl.col("number") > 0).max().over("node") - RECENT
+    )
+    lately = _seen(late)
+    texts: dict[str, str] = {}
+    for name, gpus in asked.select("node", "gpus").iter_rows():
+        # Cut anew in between, what was held at one time does not fit beside what was held at another.
+        fits = [found[name].cut if name in found else [], lately[name].cut if name in lately else []]
+        cut = next((each for each in fits if 0 < len(each) <= gpus), None)
+        if cut:
+            texts[name] = ";".join([WHOLE_GPU] * (gpus - len(cut)) + cut)
+    layouts = pl.col("node").replace_strict(texts, default=None, return_dtype=pl.String)
+    table = inventory.with_columns(layouts=pl.coalesce("layouts", layouts))
+    mig = pl.when(pl.col("node").is_in(list(texts))).then(pl.lit(value=True)).otherwise("mig_enabled")
+    return table.with_columns(mig_enabled=mig), tuple(sorted(texts))
+
+
+def fewest_cut(jobs: pl.DataFrame, board: GpuModel, begin: datetime, end: datetime) -> list[str]:
+    """Layouts of the fewest GPUs of a board that hold the instances of all jobs, wherever these ran."""
+    everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(board.name))
+    rows = _on_named_nodes(everywhere, begin, end)
+    return [] if rows is None else _seen(rows)["all"].cut
+
+
+def spans_in(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
+    """Jobs with ``start`` and ``end``, the part of the time in which they ran."""
+    return jobs.with_columns(
+        start=pl.max_horizontal(pl.col("start_time"), pl.lit(begin)),
+        end=pl.min_horizontal(pl.col("end_time").fill_null(end), pl.lit(end)),
+    )
+
+
+def most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
+    """Most that was held at one time, ends before starts, in the column ``level``."""
+    until = pl.when(pl.col("end") - CLOCK > pl.col("start")).then(pl.col("end") - CLOCK).otherwise("end")
+    steps = pl.concat(
+        [
+            rows.select(*by, at="start", change=pl.col(amount)),
+            rows.select(*by, at=until, change=-pl.col(amount)),
+        ]
+    )
+    steps = steps.group_by(*by, "at").agg(pl.col("change").sum()).sort(*by, "at")
+    level = pl.col("change").cum_sum()
+    levels = steps.with_columns(level=level.over(*by) if by else level)
+    return levels.group_by(*by).agg(pl.col("level").max()) if by else levels.select(pl.col("level").max())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was held of a node: its board, its GPUs, and the layouts of those that are cut."""
+
+    board: str | None
+    gpus: int
+    cut: list[str]
+
+
+def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame | None:
+    """What jobs held: a row for each job and node, GPUs or instances of a profile of its board."""
+    held = gpu_jobs(some_columns(jobs, Jobs, HELD, where="jobs"), Window(begin, end))
+    held = held.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
+    if held.is_empty():
+        return None
+    texts = pl.col("node_list", "gpu_model", "profile_requested").cast(pl.String)
+    spread = on_nodes(spans_in(held, begin, end).with_columns(texts).with_row_index("row")).with_columns(
+        many=pl.len().over("row"),
+        place=pl.int_range(pl.len()).over("row"),
+    )
+    usual = (
+        spread.group_by("node", "gpu_model")
+        .len()
+        .sort("node", "len", "gpu_model", descending=[False, True, False])
+    )
+    boards = (
+        usual.drop_nulls("gpu_model").group_by("node", maintain_order=True).agg(board=pl.first("gpu_model"))
+    )
+    rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
+    pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
+    known = [(board, name, on_it) for board, name in pairs if (on_it := profile_on(board, name)) is not None]
+    profiles = pl.DataFrame(
+        known, schema=dict.fromkeys(("board", "profile_requested", "profile"), pl.String), orient="row"
+    )
+    rows = rows.join(profiles, on=["board", "profile_requested"], how="left", maintain_order="left")
+    sliced = pl.col("profile").is_not_null() & pl.col("instances").is_not_null()
+    total = (pl.col("instances") * pl.col("many")).round()
+    number = total // pl.col("many") + (pl.col("place") < total % pl.col("many")).cast(pl.Float64)
+    evenly = pl.when(pl.col("many") == 1).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
+    return rows.select(
+        "row", "node", "board", "start", "end", "gpus",
+        profile=pl.when(sliced).then("profile"),
+        number=pl.when(sliced).then(number).otherwise(0.0),
+        whole=pl.when(sliced).then(0.0).otherwise(evenly),
+        rest=pl.when(sliced | (pl.col("many") == 1)).then(0.0)
+        .otherwise(((pl.col("gpus") - evenly) * pl.col("many")).round()),
+    )  # fmt: skip
+
+
+def _seen(rows: pl.DataFrame) -> dict[str, _Seen]:
+    """Nodes by what was held of them."""
+    whole = _with_rests(rows)
+    most = dict(most_held(whole, "whole", "node").iter_rows())
+    cut = rows.filter(pl.col("number") > 0)
+    spans = cut.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max())
+    of_profiles: dict[str, dict[str, int]] = {}
+    for node, profile, number in (
+        most_held(cut, "number", "node", "profile").sort("node", "profile").iter_rows()
+    ):
+        of_profiles.setdefault(node, {})[profile] = round(number)
+    near = whole.join(spans, on="node")
+    # A node that was cut for a part of the time had its GPUs whole in the rest of it.
+    first, last = pl.max_horizontal("start", "first"), pl.min_horizontal("end", "last")
+    during = near.with_columns(start=first, end=last).filter(pl.col("start") < pl.col("end"))
+    beside = dict(most_held(during, "whole", "node").iter_rows())
+    after = dict(most_held(near.filter(pl.col("start") >= pl.col("last")), "whole", "node").iter_rows())
+    fewest: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
+    found: dict[str, _Seen] = {}
+    for node, board in rows.select("node", "board").unique(maintain_order=True).iter_rows():
+        counts = of_profiles.get(node, {})
+        key = (str(board), tuple(counts.items()))
+        if key not in fewest:
+            layouts = fewest_gpus(str(board), counts) if counts else []
+            fewest[key] = [format_layout(each) for each in layouts or ()]
+        texts = fewest[key]
+        gpus = max(_gpus(beside.get(node)) + len(texts), _gpus(most.get(node)))
+        uncut = _gpus(after.get(node)) > gpus - len(texts)
+        found[node] = _Seen(board, gpus, [] if uncut else list(texts))
+    return found
+
+
+def _gpus(held: float | None) -> int:
+    return int(np.ceil((held or 0.0) - 1e-6))
+
+
+def _with_rests(rows: pl.DataFrame) -> pl.DataFrame:
+    """Whole GPUs held, with those that a job held beyond an even share of its nodes: where there is room, else more."""
+    columns = ("node", "start", "end", "whole")
+    held = rows.filter(pl.col("whole") > 0).select(columns)
+    uneven = rows.filter(pl.col("rest") > 0)
+    if uneven.is_empty():
+        return held
+    room = dict(most_held(held, "whole", "node").iter_rows())
+    names = uneven["node"].unique().to_list()
+    on_node = {node: held.filter(node=node) for node in names}
+    for (_,), job in uneven.sort("start", "row", maintain_order=True).group_by("row", maintain_order=True):
+        start, end, left = job["start"][0], job["end"][0], round(job["rest"][0])
+        during = (pl.col("start") < end) & (pl.col("end") > start)
+        free = {}
+        for node in job["node"]:
+            level = dict(most_held(on_node[node].filter(during), "whole", "node").iter_rows()).get(node, 0.0)
+            free[node] = max(_gpus(room.get(node)) - _gpus(level), 0)
+        taken: Counter[str] = Counter()
+        for node in sorted(free, key=lambda name: -free[name]):
+            taken[node] += min(free[node], left - taken.total())
+        for place in range(left - taken.total()):
+            taken[list(free)[place % len(free)]] += 1
+        for node, more in taken.items():
+            if more:
+                row = pl.DataFrame([(node, start, end, float(more))], schema=held.schema, orient="row")
+                on_node[node] = pl.concat([on_node[node], row])
+                room[node] = max(dict(most_held(on_node[node], "whole", "node").iter_rows()).values())
+    return pl.concat([held.filter(~pl.col("node").is_in(names)), *on_node.values()])

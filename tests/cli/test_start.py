@@ -1,0 +1,272 @@
+"""``gpuplanner start``: files of a cluster in any order, and a decision; where there is none, what would help."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import typer
+
+from gpuplanner.cli.start.asking import Asker
+from gpuplanner.errors import MissingDependencyError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
+
+FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+HEADER = "JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"
+
+
+def accounting(place: Path, *, days: int = 21, offset: str = "", gres: str = "gres/gpu:a100=4") -> Path:
+    """Twelve jobs a day, one after another, on one of four nodes of four GPUs."""
+    lines = [HEADER]
+    for number in range(12 * days):
+        begin = FIRST + timedelta(hours=2 * number)
+        told = [f"{one:%Y-%m-%dT%H:%M:%S}{offset}" for one in (begin, begin, begin + timedelta(hours=1))]
+        tres = f"cpu=1,{gres},node=1"
+        lines.append(
+            "|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres])
+        )
+    file = place / "sacct.txt"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def node_list(place: Path, boards: tuple[str, ...] = ("a100",) * 4) -> Path:
+    file = place / "scontrol.txt"
+    rows = [
+        f"NodeName=n{number} Gres=gpu:{board}:4 State=IDLE" for number, board in enumerate(boards, start=1)
+    ]
+    file.write_text("\n\n".join(rows) + "\n")
+    return file
+
+
+def pods(place: Path, gpus: str = "nvidia.com/gpu", days: int = 8) -> Path:
+    items = []
+    for number in range(12 * days):
+        begin = FIRST + timedelta(hours=2 * number)
+        told = [f"{begin + timedelta(hours=hours):%Y-%m-%dT%H:%M:%SZ}" for hours in (0, 1)]
+        box = {"name": "main", "resources": {"limits": {gpus: "2"}}}
+        ended = {"terminated": {"startedAt": told[0], "finishedAt": told[1], "exitCode": 0}}
+        items.append({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"p{number}", "namespace": "ads", "creationTimestamp": told[0]},
+            "spec": {"nodeName": "n1", "containers": [box]},
+            "status": {"phase": "Succeeded", "startTime": told[0],
+                       "containerStatuses": [{"name": "main", "state": ended}]},
+        })  # fmt: skip
+    file = place / "pods.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return file
+
+
+def kube_nodes(place: Path) -> Path:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "4"}
+    items = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}", "labels": labels},
+         "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}}
+        for number in (1, 2)
+    ]  # fmt: skip
+    file = place / "nodes.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return file
+
+
+def decided(command, *arguments: object) -> dict:
+    code, out, err = command("start", *map(str, arguments), "--json", "--no-page")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_jobs_and_nodes_of_slurm_in_any_order_end_in_one_decision(command, tmp_path):
+    files = [node_list(tmp_path), accounting(tmp_path)]
+    found = decided(command, *files, "-o", tmp_path / "out", "--yes")
+    one = found["decision"]
+    # One node of four is ever used: three of sixteen GPUs' nodes can rest.
+    assert (one["action"], one["fleet_gpus"], one["gpus"], one["path"]) == ("give_back", 16, 4, "slurm")
+    assert sum(part["gpus"] for part in one["layouts"]) == one["gpus"]
+    assert one["worth"]["ownership"] == "owned"
+    assert (one["action"] in ACTIONS, one["base"] in BASES, one["confidence"] in CONFIDENCES) == (True,) * 3
+    assert found["page"] is None
+
+
+def test_the_folder_begins_again_where_it_ended(command, tmp_path):
+    out = tmp_path / "out"
+    first = decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out, "--set", "horizon_days=14")
+    own = Scenario.from_yaml(out / "scenario.yaml")
+    assert (Path(own.data).resolve(), own.path, own.horizon_days) == ((out / "data").resolve(), "slurm", 14)
+    for again in (out / "data", out / "scenario.yaml"):
+        assert decided(command, again, "-o", out)["decision"] == first["decision"]
+
+
+def test_pods_and_nodes_of_kubernetes_are_parts_of_one_dump(command, tmp_path):
+    files = [kube_nodes(tmp_path), pods(tmp_path)]
+    one = decided(command, *files, "-o", tmp_path / "out")["decision"]
+    assert (one["fleet_gpus"], one["board"], one["path"]) == (8, "H100-80GB-SXM5", "operator")
+    assert {name for part in one["layouts"] for name in part["nodes"]} <= {"n1", "n2"}
+
+
+def test_what_was_taken_is_said_with_the_option_that_changes_it(command, tmp_path):
+    code, out, err = command(
+        "start", str(accounting(tmp_path)), str(node_list(tmp_path)), "-o", str(tmp_path / "out"), "--no-page"
+    )
+    assert code == 0
+    labels = [line.split()[0] for line in err.splitlines() if line[:1].strip()]
+    order = [label for label in labels if label in ("Read", "Zone", "Path", "Owned?", "Today", "Ways")]
+    assert order == ["Read", "Zone", "Path", "Owned?", "Today", "Ways"]
+    for option in ("--tz to change", "--path to change", "--set ownership=… to change"):
+        assert option in err
+    assert (
+        out.index("Keep 4 of your 16")
+        < out.index("GPUs on at once")
+        < out.index("On Monday")
+        < out.index("Page")
+    )
+    assert "252 jobs" in err
+
+
+def test_zones_come_from_offsets_from_the_option_or_are_asked_for(command, tmp_path):
+    zoned = accounting(tmp_path, offset="+01:00")
+    decided(command, zoned, "-o", tmp_path / "a")
+    assert Scenario.from_yaml(tmp_path / "a" / "scenario.yaml").tz == "Etc/GMT-1"
+    naive = accounting(tmp_path)
+    decided(command, naive, "-o", tmp_path / "b", "--tz", "Europe/Oslo")
+    assert Scenario.from_yaml(tmp_path / "b" / "scenario.yaml").tz == "Europe/Oslo"
+    decided(command, naive, "-o", tmp_path / "c", "--yes")
+    assert Scenario.from_yaml(tmp_path / "c" / "scenario.yaml").tz == "UTC"
+    spans = [
+        json.loads((tmp_path / name / "data" / "provenance.json").read_text())["sources"][0]["span_start"]
+        for name in "bc"
+    ]
+    assert spans == ["2026-01-04T23:00:00Z", "2026-01-05T00:00:00Z"]
+
+
+def test_three_questions_at_most_and_a_wrong_answer_is_asked_again(command, tmp_path, monkeypatch):
+    answers = iter(["Europe/Olso", "Europe/Oslo", "A100-40GB", "rented"])
+    asked = []
+
+    def prompt(text, **_):
+        asked.append(text)
+        return next(answers)
+
+    monkeypatch.setattr(typer, "prompt", prompt)
+    monkeypatch.setattr(Asker, "of", classmethod(lambda cls, **_: cls(asks=True, talks=True)))
+    file = accounting(tmp_path, gres="gres/gpu=4")
+    code, _, _ = command("start", str(file), "-o", str(tmp_path / "out"), "--no-page")
+    assert code == 0
+    own = Scenario.from_yaml(tmp_path / "out" / "scenario.yaml")
+    assert (own.tz, own.board, own.ownership) == ("Europe/Oslo", "A100-40GB", "rented")
+    assert [text.split()[0] for text in asked] == ["Zone", "Zone", "Board", "Owned?"]
+
+
+def test_quiet_prints_two_sentences(command, tmp_path):
+    files = [str(accounting(tmp_path)), str(node_list(tmp_path))]
+    code, out, err = command("start", *files, "-o", str(tmp_path / "out"), "--quiet", "--no-page")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 2
+    assert out.startswith("Keep 4 of your 16")
+
+
+def test_the_largest_of_two_boards_is_planned_and_said(command, tmp_path):
+    boards = ("a100", "a100", "a100", "v100")
+    files = [str(accounting(tmp_path)), str(node_list(tmp_path, boards))]
+    code, out, err = command("start", *files, "-o", str(tmp_path / "out"), "--no-page")
+    assert code == 0
+    assert "of your 12" in out
+    assert "Of 16 GPUs, the plan is for the 12" in err
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "reason"),
+    [
+        (HEADER, "1|a|x|cpu|COMPLETED|{0}|{0}|{1}|1|n1|cpu=2,node=1|cpu=2,node=1", "no job asked for a GPU"),
+        (HEADER, "1|a|x|gpu|PENDING|{0}|Unknown|Unknown|1|None assigned|cpu=2,gres/gpu=1|",
+         "no job states when it ran"),
+        (HEADER.replace("|Start", ""), "1|a|x|gpu|COMPLETED|{0}|{1}|1|n1|cpu=2,gres/gpu=1|cpu=2,gres/gpu=1",
+         "no job states when it ran"),
+        ("JobID|User|Account|Partition|State|AllocTRES", "1|a|x|gpu|COMPLETED|cpu=2,gres/gpu=1",
+         "no job states when it ran"),
+    ],
+)  # fmt: skip
+def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, reason):
+    file = tmp_path / "sacct.txt"
+    rows = [
+        row.format("2026-01-05T00:00:00", "2026-01-05T05:00:00"),
+        row.format("2026-01-05T01:00:00", "2026-01-05T06:00:00"),
+    ]
+    file.write_text("\n".join([header, rows[0], rows[1].replace("1|a", "2|a", 1)]) + "\n")
+    one = decided(command, file, "-o", tmp_path / "out", "--yes")["decision"]
+    assert one["action"] == "unknown"
+    assert reason in one["sentence"]
+    assert one["missing"][0]["command"].startswith("sacct --parsable2")
+
+
+def test_pods_without_gpus_are_unknown_too(command, tmp_path):
+    one = decided(command, pods(tmp_path, gpus="cpu"), "-o", tmp_path / "out")["decision"]
+    assert (one["action"], one["path"]) == ("unknown", "operator")
+    assert "kubectl get pods" in one["missing"][0]["command"]
+
+
+def test_a_path_that_the_source_cannot_have_is_refused_with_the_cause(command, tmp_path):
+    code, out, err = command("start", str(pods(tmp_path)), "--path", "slurm", "-o", str(tmp_path / "out"))
+    assert (code, out) == (3, "")
+    assert "jobs of Kubernetes (kubernetes), and slurm is a part of Slurm" in err
+    code, _, err = command(
+        "start", str(accounting(tmp_path)), "--path", "dra", "-o", str(tmp_path / "b"), "--yes"
+    )
+    assert code == 3
+    assert "expected a path that Slurm has: parted, nvml, slurm" in err
+
+
+def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
+    empty, odd = tmp_path / "empty.txt", tmp_path / "odd.txt"
+    empty.write_text("")
+    odd.write_text("hello\n")
+    cases = {
+        "missing.txt": ("No such file", [tmp_path / "missing.txt"]),
+        "empty.txt": ("an empty file", [empty]),
+        "odd.txt": ("'hello'", [odd]),
+        "a list of jobs": ("inventory in 'scontrol.txt'", [node_list(tmp_path)]),
+        "no other source of jobs": ("'kubernetes' is there", [pods(tmp_path), accounting(tmp_path)]),
+    }
+    for number, (named, (got, files)) in enumerate(cases.items()):
+        code, out, err = command("start", *map(str, files), "-o", str(tmp_path / f"out{number}"), "--yes")
+        assert (code, out) == (3, ""), named
+        for part in (named, ": expected ", "; got ", got):
+            assert part in err
+        assert err.rstrip().endswith(".")
+
+
+def test_a_page_that_cannot_be_made_leaves_the_decision(command, tmp_path, monkeypatch):
+    from gpuplanner.cli.start import folder
+
+    def broken(*_):
+        text = "page: expected a library; got none. Install it."
+        raise MissingDependencyError(text)
+
+    monkeypatch.setattr(folder, "page_into", broken)
+    files = [str(accounting(tmp_path)), str(node_list(tmp_path))]
+    code, out, _ = command("start", *files, "-o", str(tmp_path / "out"), "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["page"], found["decision"]["gpus"]) == (None, 4)
+    assert "Install it" in found["page_reason"]
+    assert (tmp_path / "out" / "scenario.yaml").is_file()
+
+
+def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
+    from gpuplanner.cli.start.folder import BEGUN
+    from gpuplanner.report.render import MARK
+
+    assert BEGUN.text == MARK.text
+    assert set(BEGUN.names) <= set(MARK.names)
+
+
+def test_projects_are_answered_beside_the_decision(command, tmp_path):
+    file = tmp_path / "projects.yaml"
+    file.write_text("projects:\n- {name: x, team: vision, gpus: 4, from: 2026-06, to: 2026-07}\n")
+    files = [accounting(tmp_path), node_list(tmp_path)]
+    [answer] = decided(command, *files, "-o", tmp_path / "out", "--projects", file)["projects"]
+    assert (answer["name"], answer["gpus"], answer["served"]) == ("x", 4, True)
+    assert Scenario.from_yaml(tmp_path / "out" / "scenario.yaml").projects is not None

@@ -1,0 +1,160 @@
+"""What a path can do is read from one table: nothing is promised that the path does not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.catalog import board_names, facts, parameter, path_facts, paths_by_source
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import EMPTIED, MADE_BY, any_board, load_gpu_model
+from gpuplanner.hardware.abilities import CUTS, abilities, default_path, ownership_of
+from gpuplanner.inbox.registry import KUBERNETES, SOURCES
+
+AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
+
+
+@pytest.mark.parametrize("path", MADE_BY)
+def test_every_path_states_every_ability_with_a_source(path):
+    found = abilities(path)
+    assert set(found.facts) == set(facts("path_abilities")["ability"]) - {"default_for"}
+    assert found.cuts_on_demand in CUTS
+    assert all(f"({fact.source}, {fact.date})" in found.why(name) for name, fact in found.facts.items())
+
+
+@pytest.mark.parametrize("path", MADE_BY)
+def test_what_is_emptied_is_what_changes_of_plans_empty(path):
+    assert abilities(path).unit == EMPTIED.get(path, "gpu")
+
+
+def test_a_larger_instance_serves_a_smaller_request_only_where_claims_select():
+    assert [path for path in MADE_BY if abilities(path).substitutes] == ["dra"]
+
+
+@pytest.mark.parametrize("board", board_names())
+def test_cutting_for_a_job_by_dra_needs_hopper_or_newer_and_is_not_guessed(board):
+    model = load_gpu_model(board)
+    newer = model.architecture in ("Hopper", "Blackwell", "Blackwell Ultra")
+    found = abilities("dra", model)
+    assert found.cuts_on_demand == ("gpus" if newer else "never")
+    assert newer or "before Hopper" in found.why("cuts_on_demand")
+
+
+@pytest.mark.parametrize("path", MADE_BY)
+def test_a_board_that_cannot_be_cut_is_not_cut_by_anyone(path):
+    found = abilities(path, any_board("T4"))
+    assert found.cuts_on_demand == "never"
+    assert found.lead == found.boot
+
+
+@pytest.mark.parametrize(
+    ("path", "cuts"),
+    [
+        ("operator", "never"),
+        ("parted", "never"),
+        ("autoscaler", "never"),
+        ("slurm", "empty nodes"),
+        ("nvml", "gpus"),
+    ],
+)
+def test_who_cuts_for_a_job(path, cuts):
+    assert abilities(path, AMPERE).cuts_on_demand == cuts
+
+
+def test_only_an_autoscaler_waits_after_a_node_came():
+    # --scale-down-delay-after-add is 10 minutes by default; Slurm has no such setting.
+    assert {path for path in MADE_BY if abilities(path).cool_s} == {"autoscaler"}
+    assert abilities("autoscaler").cool_s == 600.0
+    assert abilities("autoscaler").usual_idle_s == 600.0
+    assert abilities("slurm").usual_idle_s is None, "SuspendTime is off by default"
+    assert abilities("autoscaler").shortest_idle_s == abilities("autoscaler").scan_s
+
+
+def test_an_operators_nodes_come_and_go_only_with_an_autoscaler_and_its_delays():
+    alone, beside = abilities("operator"), abilities("operator", returnable=True)
+    assert (alone.switches_nodes, alone.cool_s, alone.returns) == (False, 0.0, "idled")
+    assert (beside.switches_nodes, beside.returns) == (True, "returned")
+    assert (beside.scan_s, beside.cool_s) == (abilities("autoscaler").scan_s, abilities("autoscaler").cool_s)
+    assert "scale-down-delay-after-add" in beside.why("cool_s")
+    assert not abilities("parted", returnable=True).switches_nodes
+
+
+@pytest.mark.parametrize(
+    ("ownership", "returnable", "returns"),
+    [("owned", None, "idled"), ("reserved", None, "idled"), ("rented", None, "returned"), ("spot", None, "returned"),
+     ("owned", True, "returned"), ("rented", False, "idled")],
+)  # fmt: skip
+@pytest.mark.parametrize("path", MADE_BY)
+def test_owned_nodes_rest_unless_somebody_says_that_they_can_go(path, ownership, returnable, returns):
+    assert abilities(path, ownership=ownership, returnable=returnable).returns == returns
+
+
+def test_where_nobody_says_who_owns_nodes_only_an_autoscaler_returns_them():
+    assert [path for path in MADE_BY if abilities(path).returns == "returned"] == ["autoscaler"]
+
+
+def test_a_lead_that_is_not_stated_is_the_catalogues():
+    known, lead = parameter("node_lead_s"), abilities("slurm").lead
+    assert (lead.low_s, lead.middle_s, lead.slow_s) == (known.low, known.value, known.high) == (60, 300, 900)
+    assert known.source in lead.source
+    assert lead.date == known.date
+
+
+@pytest.mark.parametrize(
+    ("stated", "middle", "slow"),
+    [({"lead_s": 120}, 120, 360), ({"lead_s": 120, "lead_slow_s": 150}, 120, 150),
+     ({"lead_slow_s": 1800}, 300, 1800), ({"lead_s": 0}, 0, 0)],
+)  # fmt: skip
+def test_a_stated_lead_keeps_the_range_of_the_catalogue_unless_it_has_its_own(stated, middle, slow):
+    lead = abilities("autoscaler", **stated).lead
+    assert (lead.middle_s, lead.slow_s) == (middle, slow)
+    assert "as stated" in lead.source
+
+
+@pytest.mark.parametrize(
+    ("path", "board", "ownership", "cut"),
+    [
+        ("slurm", HOPPER, "owned", 1.0),  # mig-parted, one second
+        ("operator", HOPPER, "owned", 60.0),  # the manager on a node
+        ("nvml", HOPPER, "owned", 7 * 0.3),  # seven instances one after another
+        ("dra", HOPPER, "owned", 0.0),  # when a claim comes
+        ("slurm", AMPERE, "owned", 1.0),  # MIG mode is kept on the board while the node rests
+        ("slurm", AMPERE, "rented", 600.0),  # another board: MIG mode is off and takes a reset
+        ("slurm", HOPPER, "rented", 1.0),
+    ],
+)
+def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownership, cut):
+    found = abilities(path, board, ownership=ownership)
+    assert found.cut.value == pytest.approx(cut)
+    assert found.lead.middle_s == pytest.approx(found.boot.middle_s + cut)
+    assert found.lead.slow_s == pytest.approx(found.boot.slow_s + found.cut.high)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"path": "helm"}, "path"), ({"path": "slurm", "ownership": "leased"}, "ownership"),
+     ({"path": "slurm", "lead_slow_s": 200}, "in order"), ({"path": "slurm", "lead_s": -1}, "in order")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(wrong, says):
+    with pytest.raises(ScenarioError, match=says):
+        abilities(wrong.pop("path"), **wrong)
+
+
+def test_the_path_of_a_source_is_that_of_its_scheduler():
+    assert default_path("slurm") == default_path("Slurm") == default_path("slurm-states") == "slurm"
+    assert {default_path(source.name) for source in KUBERNETES} == {"operator"}
+    assert default_path("beacon") == "operator"
+    # No name in the table has left the readers.
+    assert set(paths_by_source()) <= set(SOURCES)
+
+
+def test_rows_name_paths_that_there_are():
+    named = {path for listed in facts("path_abilities")["paths"] for path in listed.split(";")}
+    assert named == set(MADE_BY)
+    with pytest.raises(ScenarioError, match="path"):
+        path_facts("helm")
+
+
+def test_kinds_of_ownership_are_those_of_inventories():
+    assert [ownership_of(kind) for kind in ("owned", "reserved", "on_demand", "spot", "rented")] == [
+        "owned", "reserved", "rented", "rented", "rented",
+    ]  # fmt: skip

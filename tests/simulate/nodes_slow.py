@@ -1,0 +1,528 @@
+"""Requests on named nodes of unequal size, played by a slow program written from the rules alone.
+
+It shares no code with the compiled loop and keeps no table that could go stale: whatever it wants to know of a node
+it counts anew from what runs. Lists and dicts, no arrays; a case of the tests takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+OFF, COMING, ON = "off", "coming", "on"
+
+
+def play_slow(
+    requests: list[dict[str, Any]],
+    fleet: dict[str, Any],
+    *,
+    queue: str,
+    placement: str,
+    larger: tuple[tuple[int, ...], ...],
+    weights: tuple[float, ...],
+    switching: dict[str, Any] | None,
+    pinned: list[list[int] | None] | None,
+) -> tuple[list[float], list[list[tuple[float, float, int]]]]:
+    """Start of each request in the order of the rows (nan: never), and (from, until, pool) of each node."""
+    game = Game(requests, fleet, queue, placement, larger, weights, switching, pinned)
+    return game.play()
+
+
+class Game:
+    """The state of all nodes and requests at one instant, and the six steps of an instant."""
+
+    def __init__(self, requests, fleet, queue, placement, larger, weights, switching, pinned):
+        self.fleet, self.strict, self.placement = fleet, queue == "strict", placement
+        self.larger, self.weights, self.switching = larger, weights, switching
+        self.pinned = pinned is not None
+        rows = sorted(
+            range(len(requests)), key=lambda row: (requests[row]["ready"], requests[row]["submit"], row)
+        )
+        self.requests = []  # by number
+        for row in rows:
+            asked = requests[row]
+            per = math.ceil(asked["total"] / asked["nodes"])
+            rest = asked["total"] - per * (asked["nodes"] - 1)
+            assert rest >= 1
+            places = [per] * (asked["nodes"] - 1) + [rest]
+            listed = pinned[row] if pinned is not None else None
+            self.requests.append({**asked, "row": row, "per": per, "places": places, "listed": listed})
+        self.nodes = []
+        for number, gpus in enumerate(fleet["gpus"]):
+            pool = fleet["first"][number]
+            self.nodes.append(
+                {
+                    "number": number,
+                    "gpus": gpus,
+                    "state": OFF if pool < 0 else ON,
+                    "pool": pool,
+                    "since": -math.inf,  # idle since
+                    "come_s": math.nan,
+                    "on": [] if pool < 0 else [(-math.inf, math.inf, pool)],
+                }
+            )
+        self.now = -math.inf
+        self.to_come = [request for request in self.requests if self.has_hope(request)]
+        self.queue: list[dict[str, Any]] = []
+        self.running: list[dict[str, Any]] = []  # request, start, end, profile served, amounts {node: amount}
+        self.last_add = -math.inf
+        self.start_s = [math.nan] * len(requests)
+
+    # What is asked again and again.
+
+    def profiles_for(self, request):
+        return (request["profile"], *self.larger[request["profile"]])
+
+    def capacity(self, node, profile):
+        return self.fleet["capacity"][node["number"]][node["pool"]][profile]
+
+    def free(self, node, profile):
+        held = [
+            run["amounts"].get(node["number"], 0) for run in self.running if run["profile_served"] == profile
+        ]
+        return self.capacity(node, profile) - sum(held)
+
+    def is_idle(self, node):
+        return node["state"] == ON and not any(node["number"] in run["amounts"] for run in self.running)
+
+    def used(self, node):
+        return sum(
+            self.weights[run["profile_served"]] * run["amounts"].get(node["number"], 0)
+            for run in self.running
+        )
+
+    def has_hope(self, request):
+        """Whether it could be served with every node on, empty, in the pool that suits it best."""
+        if request["listed"] is not None:
+            return True
+        for profile in self.profiles_for(request):
+            best = [max(pool[profile] for pool in node) for node in self.fleet["capacity"]]
+            per, rest = request["places"][0], request["places"][-1]
+            enough_for_per = sum(most >= per for most in best)
+            enough_for_rest = sum(most >= rest for most in best)  # nobody is left out: rest <= per
+            if enough_for_per >= request["nodes"] - 1 and enough_for_rest >= request["nodes"]:
+                return True
+        return False
+
+    # The loop of instants.
+
+    def play(self):
+        for _ in range(20_000):
+            if (now := self.next_instant()) is None:
+                return self.start_s, [node["on"] for node in self.nodes]
+            assert now >= self.now
+            self.now = now
+            self.end_requests()
+            self.nodes_come_up()
+            self.requests_join()
+            self.start_requests()
+            if self.switching:
+                self.grow()
+                # What went may have made room, under the most that may be on, for what waits.
+                if self.shrink() and self.queue:
+                    self.grow()
+        raise AssertionError("the play never ends")
+
+    def next_instant(self):
+        ends = [run["end"] for run in self.running]
+        coming = [node["come_s"] for node in self.nodes if node["state"] == COMING]
+        ready = [request["ready"] for request in self.to_come]
+        return min([*ends, *coming, *ready, *self.timers()], default=None)
+
+    def timers(self):
+        """When the next node may go: idle for long enough, then cooled down."""
+        if not self.switching:
+            return []
+        times = []
+        for node in self.nodes:
+            if self.is_idle(node) and node["number"] >= self.switching["always"]:
+                idle_till = node["since"] + self.switching["idle_s"]
+                cool_till = self.last_add + self.switching["cool_s"]
+                times.append(idle_till if idle_till > self.now else cool_till)
+        return [time for time in times if time > self.now]
+
+    # Step 1: ends.
+
+    def end_requests(self):
+        over = [run for run in self.running if run["end"] <= self.now]
+        self.running = [run for run in self.running if run["end"] > self.now]
+        for run in over:
+            for number in run["amounts"]:
+                if self.is_idle(self.nodes[number]):
+                    self.nodes[number]["since"] = self.now
+
+    # Step 2: nodes that come up.
+
+    def nodes_come_up(self):
+        for node in self.nodes:
+            if node["state"] == COMING and node["come_s"] <= self.now:
+                node["state"], node["since"] = ON, self.now
+
+    # Step 3: requests that are ready.
+
+    def requests_join(self):
+        self.queue += [request for request in self.to_come if request["ready"] <= self.now]
+        self.to_come = [request for request in self.to_come if request["ready"] > self.now]
+
+    # Step 4: starts, one pass in order of number.
+
+    def start_requests(self):
+        blocked: set[int] = set()
+        head = False
+        shadow: dict[str, Any] | None = None
+        for request in list(self.queue):
+            profile = request["profile"]
+            if self.pinned:
+                self.try_pinned(request)
+            elif profile > 0:
+                if profile not in blocked and not self.try_freely(request, None):
+                    blocked.add(profile)
+            elif head and self.strict:
+                pass
+            elif not self.try_freely(request, shadow) and not head:
+                head = True
+                if not self.strict:
+                    shadow = self.shadow_of(request)
+
+    def try_freely(self, request, shadow):
+        for profile in self.profiles_for(request):
+            amounts = self.choose(request, profile, shadow)
+            if amounts is not None:
+                if shadow is not None and self.now + request["limit"] > shadow["time"]:
+                    for number, amount in amounts.items():
+                        if number in shadow["extra"]:
+                            shadow["extra"][number] -= amount
+                self.start(request, profile, amounts)
+                return True
+        return False
+
+    def choose(self, request, profile, shadow):
+        """Amount on each of the chosen nodes, or None."""
+
+        def usable(node, amount):
+            if self.free(node, profile) < amount:
+                return False
+            if shadow is None or node["number"] not in shadow["extra"]:
+                return True
+            in_time = self.now + request["limit"] <= shadow["time"]
+            return in_time or amount <= shadow["extra"][node["number"]]
+
+        in_order = sorted((node for node in self.nodes if node["state"] == ON), key=self.key(profile))
+        chosen: dict[int, int] = {}
+        for amount in request["places"]:
+            left = [node for node in in_order if node["number"] not in chosen and usable(node, amount)]
+            if not left:
+                return None
+            chosen[left[0]["number"]] = amount
+        return chosen
+
+    def key(self, profile):
+        return {
+            "best": lambda node: (self.free(node, profile), node["number"]),
+            "fullest": lambda node: (-self.used(node), node["number"]),
+            "lowest": lambda node: node["number"],
+        }[self.placement]
+
+    def start(self, request, profile, amounts):
+        self.queue.remove(request)
+        self.start_s[request["row"]] = self.now
+        self.running.append(
+            {
+                "start": self.now,
+                "end": self.now + request["run"],
+                "over_at_the_latest": self.now + request["limit"],
+                "profile_served": profile,
+                "amounts": amounts,
+            }
+        )
+
+    def shadow_of(self, head):
+        """When the head can start at the latest, on which nodes, and what they have beyond its need."""
+
+        def free_at(node, time):
+            if node["state"] == COMING:
+                return self.capacity(node, 0) if time >= node["come_s"] else 0
+            over = [
+                run
+                for run in self.running
+                if run["profile_served"] == 0 and max(self.now, run["over_at_the_latest"]) <= time
+            ]
+            return self.free(node, 0) + sum(run["amounts"].get(node["number"], 0) for run in over)
+
+        moments = {self.now}
+        moments |= {max(self.now, run["over_at_the_latest"]) for run in self.running}
+        moments |= {node["come_s"] for node in self.nodes if node["state"] == COMING}
+        firsts = []
+        for node in self.nodes:
+            if node["state"] != OFF:
+                enough = [time for time in sorted(moments) if free_at(node, time) >= head["per"]]
+                if enough:
+                    firsts.append((enough[0], node["number"]))
+        firsts.sort()
+        if len(firsts) < head["nodes"]:
+            return {"time": math.inf, "extra": {}}
+        firsts = firsts[: head["nodes"]]
+        time = firsts[-1][0]
+        return {
+            "time": time,
+            "extra": {number: free_at(self.nodes[number], time) - head["per"] for _, number in firsts},
+        }
+
+    def try_pinned(self, request):
+        if request["listed"] is None:
+            self.try_freely(request, None)
+            return
+        profile, numbers = request["profile"], request["listed"]
+        free = [
+            self.free(self.nodes[number], profile) if self.nodes[number]["state"] == ON else 0
+            for number in numbers
+        ]
+        if sum(free) < request["total"] or min(free) < 1:
+            return
+        amounts, left = {}, request["total"]
+        for place, (number, most) in enumerate(zip(numbers, free, strict=True)):
+            later = len(numbers) - place - 1
+            amounts[number] = min(most, left - later)
+            left -= amounts[number]
+        self.start(request, profile, amounts)
+
+    # Step 5: nodes are switched on or cut anew.
+
+    def grow(self):
+        virtual = self.virtual = {
+            node["number"]: self.virtual_free(node) for node in self.nodes if node["state"] in (ON, COMING)
+        }
+        for request in self.queue:
+            for profile in self.profiles_for(request):
+                mine: list[int] = []
+                for need in request["places"]:
+                    number = self.find_place(profile, need, mine, virtual)
+                    if number is not None:
+                        virtual[number][profile] -= need
+                        mine.append(number)
+                if mine:
+                    break
+        for pool, kept in enumerate(self.switching["kept"]):
+            idle = [node for node in self.nodes if self.is_spare(node, pool, virtual)]
+            missing = kept - len(idle)
+            for _ in range(missing):
+                able = [node for node in self.nodes if self.may_boot(node) and any(self.counts(node, pool))]
+                if not able:
+                    break
+                self.boot(able[0], pool, virtual)
+
+    def virtual_free(self, node):
+        if node["state"] == COMING:
+            return self.counts(node, node["pool"])
+        return [self.free(node, profile) for profile in range(len(self.weights))]
+
+    def counts(self, node, pool):
+        return list(self.fleet["capacity"][node["number"]][pool])
+
+    def unclaimed(self, node, virtual):
+        return virtual[node["number"]] == self.counts(node, node["pool"])
+
+    def is_spare(self, node, pool, virtual):
+        if node["state"] == OFF or node["pool"] != pool or not self.unclaimed(node, virtual):
+            return False
+        return node["state"] == COMING or self.is_idle(node)
+
+    def find_place(self, profile, need, mine, virtual):
+        """Number of a node for one place of a request, which is told to come if it has to be, or None."""
+        for state in (ON, COMING):
+            for node in self.nodes:
+                number = node["number"]
+                if node["state"] == state and number not in mine and virtual[number][profile] >= need:
+                    return number
+        for node in self.nodes:
+            if self.may_boot(node) and (pools := self.pools_with(node, profile, need)):
+                self.boot(node, pools[0], virtual)
+                return node["number"]
+        for node in self.nodes:
+            convertible = (
+                self.is_idle(node)
+                and node["number"] >= self.switching["always"]
+                and self.unclaimed(node, virtual)
+                and self.capacity(node, profile) < need
+            )
+            if convertible and (pools := self.pools_with(node, profile, need)):
+                self.leave(node)
+                self.boot(node, pools[0], virtual)
+                return node["number"]
+        return None
+
+    def may_boot(self, node):
+        most = self.switching["most_gpus"]
+        on = sum(other["gpus"] for other in self.nodes if other["state"] != OFF)
+        return node["state"] == OFF and (most is None or on + node["gpus"] <= most)
+
+    def pools_with(self, node, profile, need):
+        pools = self.fleet["capacity"][node["number"]]
+        return [pool for pool, counts in enumerate(pools) if counts[profile] >= need]
+
+    def boot(self, node, pool, virtual):
+        node["state"], node["pool"], node["come_s"] = COMING, pool, self.now + self.switching["lead_s"]
+        node["on"].append((self.now, math.inf, pool))
+        self.last_add = self.now
+        virtual[node["number"]] = self.counts(node, pool)
+
+    def leave(self, node):
+        since, _, pool = node["on"].pop()
+        node["on"].append((since, self.now, pool))
+        node["state"] = OFF
+
+    # Step 6: idle nodes go off.
+
+    def shrink(self):
+        gone = False
+        for node in reversed(self.nodes):
+            if not self.is_idle(node) or node["number"] < self.switching["always"]:
+                continue
+            if self.now < node["since"] + self.switching["idle_s"]:
+                continue
+            if self.now < self.last_add + self.switching["cool_s"]:
+                continue
+            if any(
+                self.capacity(node, profile) > 0
+                for request in self.queue
+                for profile in self.profiles_for(request)
+            ):
+                continue
+            idle = [
+                other
+                for other in self.nodes
+                if self.is_idle(other)
+                and other["pool"] == node["pool"]
+                and (not self.queue or self.unclaimed(other, self.virtual))
+            ]
+            if len(idle) > self.switching["kept"][node["pool"]]:
+                self.leave(node)
+                gone = True
+        return gone
+
+
+# Cases.
+
+
+def random_case(seed: int) -> dict[str, Any]:
+    """What ``play_slow`` takes, by name: a small fleet on which time, GPUs and instances are short."""
+    rng = random.Random(seed)
+    nodes, profiles = rng.randint(2, 6), rng.choice([1, 2, 3, 3, 3])
+    kinds = _pools(rng, profiles)
+    gpus = [rng.randint(1, rng.choice([3, 8, 8])) for _ in range(nodes)]
+    capacity = [[_counts(rng, kind, count, profiles) for kind in kinds] for count in gpus]
+    able = [[pool for pool, counts in enumerate(node) if any(counts)] for node in capacity]
+    mode = rng.choices(["static", "switching", "pinned"], [3, 6, 1])[0]
+    off = {"static": 0.05, "switching": rng.choice([0.2, 0.5, 1.0]), "pinned": 0.0}[mode]
+    first = [rng.choice(pools) if pools and rng.random() >= off else -1 for pools in able]
+    fleet = {"gpus": gpus, "capacity": capacity, "first": first}
+    span = rng.choice([0, 20, 50, 100])
+    requests = [_request(rng, fleet, span) for _ in range(rng.randint(2, 40))]
+    substitution = rng.random() < 0.7
+    case: dict[str, Any] = {
+        "requests": requests,
+        "fleet": fleet,
+        "queue": rng.choice(["easy", "easy", "strict"]),
+        "placement": rng.choice(["best", "fullest", "lowest"]),
+        "larger": tuple(
+            tuple(range(profile + 1, profiles)) if substitution and profile else ()
+            for profile in range(profiles)
+        ),
+        "weights": (8.0, 1.0, 3.0)[:profiles],
+        "switching": _switching(rng, fleet, len(kinds)) if mode == "switching" else None,
+        "pinned": None,
+    }
+    if rng.random() < 0.8:  # else some wait for ever, and whoever they stand before with them
+        case["requests"] = requests = [each for each in requests if _starts_alone(each, case)]
+    if mode == "pinned":
+        case["pinned"] = [_pin(rng, request, fleet) for request in requests]
+    return case
+
+
+def _starts_alone(request, case):
+    [start], _ = play_slow(**{**case, "requests": [request]})
+    return not math.isnan(start)
+
+
+def _pools(rng, profiles):
+    """Ways to cut a node: what each GPU of the cut part offers, and whether another part stays whole."""
+    whole = {"share_whole": 1.0, "per_gpu": [0] * profiles}
+    cuts = {1: [[0]], 2: [[0, 2], [0, 7]], 3: [[0, 7, 0], [0, 1, 2], [0, 3, 1], [0, 0, 2], [0, 0, 2]]}[
+        profiles
+    ]
+    kinds = [whole]
+    kinds += [
+        {"share_whole": rng.choice([0.0, 0.0, 0.5]), "per_gpu": cut}
+        for cut in rng.sample(cuts, rng.choice([0, 1, 1, 2]) if len(cuts) > 2 else rng.randint(0, len(cuts)))
+    ]
+    rng.shuffle(kinds)
+    return kinds
+
+
+def _counts(rng, kind, gpus, profiles):
+    """What a node offers in a pool; now and then nothing, so that it cannot be in it."""
+    if rng.random() < 0.1:
+        return [0] * profiles
+    whole = math.ceil(gpus * kind["share_whole"])
+    return [whole, *((gpus - whole) * each for each in kind["per_gpu"][1:])]
+
+
+def _request(rng, fleet, span):
+    ready, run = rng.randint(0, span), rng.choice([0, 1, rng.randint(1, 6), rng.randint(1, 25)])
+    nodes = rng.choices([1, 2, 3], [5, 3, 2])[0]
+    most_of = [
+        max(counts) for counts in zip(*(pool for node in fleet["capacity"] for pool in node), strict=True)
+    ]
+    offered = [profile for profile, most in enumerate(most_of) if most or rng.random() < 0.05]
+    profile = rng.choice(offered or [0])
+    most = most_of[profile]
+    per = rng.randint(1, max(1, min(most + rng.choice([0, 0, 0, 1]), rng.choice([2, 4, 8]))))
+    total = per * nodes - (rng.randint(0, per - 1) if nodes > 1 else 0)
+    while total <= math.ceil(total / nodes) * (nodes - 1):  # the last node would have nothing
+        total += 1
+    return {
+        "ready": float(ready),
+        "submit": float(ready - rng.randint(0, 3)),
+        "run": float(run),
+        "limit": float(run + rng.choice([0, 0, rng.randint(0, 10), rng.randint(0, 10), 40])),
+        "profile": profile,
+        "total": total,
+        "nodes": nodes,
+    }
+
+
+def _switching(rng, fleet, pools):
+    gpus = fleet["gpus"]
+    on = sum(each for each, pool in zip(gpus, fleet["first"], strict=True) if pool >= 0)
+    always = rng.choice([0, 0, rng.randint(0, len(gpus))])
+    return {
+        "idle_s": float(rng.choice([0, 1, 3, 10])),
+        "lead_s": float(rng.choice([0, 1, 4, 9])),
+        "kept": tuple(rng.choice([0, 0, 1, 2]) for _ in range(pools)),
+        "cool_s": float(rng.choice([0, 0, 2, 7])),
+        "always": always,
+        "most_gpus": rng.choice([None, None, rng.randint(max(on, max(gpus)), sum(gpus))]),
+    }
+
+
+def _pin(rng, request, fleet):
+    """Nodes on which the request fits when they are empty, or None: anywhere."""
+    if rng.random() < 0.25:
+        return None
+    numbers = list(range(len(fleet["gpus"])))
+    rng.shuffle(numbers)
+    chosen: list[int] = []
+    offered = 0
+    for number in numbers:
+        here = fleet["capacity"][number][fleet["first"][number]][request["profile"]]
+        if here and len(chosen) < request["total"]:
+            chosen.append(number)
+            offered += here
+        if offered >= request["total"] and rng.random() < 0.7:
+            break
+    total, k = min(request["total"], offered), len(chosen)
+    if not chosen or total <= math.ceil(total / k) * (k - 1):
+        return None
+    request["total"], request["nodes"] = total, k
+    return chosen

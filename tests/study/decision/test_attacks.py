@@ -1,0 +1,96 @@
+"""What a record may hold, by itself or by intent: more jobs, a starved profile, holds, long boots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate.nodes import Switching
+from gpuplanner.study.decision.arena import WaySetting
+from gpuplanner.study.decision.asked import AS_TODAY
+from gpuplanner.study.decision.compare import contest, opened
+from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.heavier import scaled
+from gpuplanner.study.decision.shortage import short_share, waiting_share
+from tests.clusters import planted
+
+
+@pytest.fixture(scope="module")
+def tight(handed_over):
+    return handed_over(planted.planted("tight-1").cluster)
+
+
+@pytest.fixture(scope="module")
+def large(handed_over):
+    return handed_over(planted.planted("too_large-1").cluster)
+
+
+def test_half_as_many_jobs_again_are_never_answered_with_keep(tight):
+    found = decide(Scenario(data=tight, path="slurm", arrival_scale=1.5)).decision
+    assert found.action == "buy"
+    assert found.shortage.jobs > 0
+    assert found.gpus > found.fleet_gpus
+
+
+def test_more_jobs_wait_more(tight):
+    arena = opened(Scenario(data=tight, path="slurm"))[2]
+    shares = [waiting_share(scaled(arena, times)) for times in (0.7, 1.0, 1.3, 1.6)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.01 < 0.2 < shares[-1]
+
+
+def test_a_starved_profile_is_not_hidden_by_others_of_its_size(handed_over):
+    cluster = planted.planted("wrongly_cut-1").cluster
+    found = decide(Scenario(data=handed_over(cluster), path="slurm")).decision
+    waiting = {row.size_class: row.jobs for row in found.shortage.by_class}
+    assert max(waiting, key=lambda name: waiting[name]) == "1g.5gb"
+    assert found.action == "cut"
+
+
+def test_a_boot_for_everybody_is_late_for_everybody(large):
+    """Nodes that go at once and take 40 minutes to come: no share of the jobs is served as today."""
+    arena = opened(Scenario(data=large, path="slurm"))[2]
+    today = arena.today.setting
+    slow = replace(today, policy="boots", switching=Switching(0.0, 2400.0))
+    assert not arena.holds(arena.play(slow), arena.judged)
+    assert arena.holds(
+        arena.play(WaySetting("on", AS_TODAY, today.fleet, today.layouts, today.numbers)), arena.judged
+    )
+
+
+def test_where_nodes_may_take_longer_than_jobs_may_wait_the_largest_gang_has_a_reserve(large):
+    found = contest(Scenario(data=large, path="slurm", wait_minutes=5.0))
+    row = next(one for one in found.judged if one.policy == "whole_on_off")
+    assert found.able.lead.slow_s > 300
+    assert row.trial is None or row.trial.setting.knobs["idle_nodes_kept"] >= 1
+
+
+def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
+    """A way that lets 4 % of the jobs wait for days holds the quantile, and is out by the mean of all."""
+    arena = opened(Scenario(data=large, path="slurm"))[2]
+    judged = np.flatnonzero(arena.judged)
+    late = arena.today.late_s.copy()
+    late[:, judged[:: len(judged) // (len(judged) // 25)]] = 2 * 86400.0
+    forged = replace(arena.today, late_s=late)
+    assert (arena.late_minutes(forged, arena.judged)[:-1] <= arena.limits(arena.judged)[:-1]).all()
+    assert not arena.holds(forged, arena.judged)
+
+
+def test_a_hold_of_six_hours_is_no_shortage(handed_over):
+    cluster = planted.planted("quota_bound-1").cluster
+    arena = opened(Scenario(data=handed_over(cluster), path="slurm"))[2]
+    assert short_share(arena) < 0.01
+    submit = arena.asked.views[AS_TODAY].requests.submit_s
+    held = np.nansum(arena.asked.start_s - submit)
+    assert np.nansum(arena.asked.start_s - arena.back.ready_s) < 0.05 * held
+
+
+def test_jobs_that_never_start_are_never_served(large):
+    """One node of four GPUs holds all single jobs, and no gang of eight: a way with it alone is out."""
+    arena = opened(Scenario(data=large, path="slurm"))[2]
+    fleet = arena.asked.fleet.only([0])
+    one = WaySetting("one node", AS_TODAY, fleet, (), (0,))
+    assert not arena.holds(arena.play(one), arena.judged)

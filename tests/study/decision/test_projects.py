@@ -1,0 +1,160 @@
+"""Announced projects: read strictly, and answered with and without each, from weeks counted by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import add
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.projects import ALL, ProjectAnswer, answered
+from gpuplanner.study.decision.projects_file import read_projects
+from gpuplanner.study.decision.words import unknown_decision
+
+FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+DAYS, NODES = 42, 4
+HEADER = "JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory) -> Scenario:
+    """Four nodes of four GPUs: every morning two jobs of four GPUs for ten hours, and 20 of one GPU for an hour."""
+    place = tmp_path_factory.mktemp("flat")
+    lines = [HEADER]
+    for day in range(DAYS):
+        begin = FIRST + timedelta(days=day, hours=6)
+        held = [(0, 4, 10, f"n{node}") for node in (1, 2)]
+        held += [(turn * 30, 1, 1, "n3") for turn in range(20)]
+        for minutes, gpus, hours, node in held:
+            start = begin + timedelta(minutes=minutes)
+            tres = f"cpu=1,gres/gpu:a100={gpus},node=1"
+            told = [f"{one:%Y-%m-%dT%H:%M:%S}" for one in (start, start, start + timedelta(hours=hours))]
+            team = "vision" if gpus == 4 else "nlp"
+            lines.append(
+                "|".join([str(len(lines)), team, team, "gpu", "COMPLETED", *told, "1", node, tres, tres])
+            )
+    (place / "sacct.txt").write_text("\n".join(lines) + "\n")
+    nodes = "\n".join(f"n{number},4,A100-80GB" for number in range(1, NODES + 1))
+    (place / "nodes.csv").write_text(f"node,gpus,gpu_model\n{nodes}\n")
+    add("slurm", [place / "sacct.txt"], place / "data", tz="UTC")
+    add("nodes", [place / "nodes.csv"], place / "data")
+    return Scenario(data=str(place / "data"), path="slurm")
+
+
+def asked(scenario: Scenario, place: Path, text: str) -> tuple[ProjectAnswer, ...]:
+    file = place / "projects.yaml"
+    file.write_text(text)
+    own = Scenario(**{**scenario.__dict__, "projects": str(file)})
+    return answered(own, unknown_decision(own, "nothing was decided"))
+
+
+def test_what_fits_beside_the_peaks_is_taken_and_nobody_waits(flat, tmp_path):
+    # Ten GPUs are held at most, of sixteen: four more fit.
+    [found] = asked(
+        flat, tmp_path, "projects:\n- {name: x, team: nlp, gpus: 4, from: 2026-03-01, to: 2026-04-30}\n"
+    )
+    assert (found.fits, found.gpus_more, found.order_by) == (True, 0, None)
+    assert found.fits_chance_without >= found.fits_chance > 0.9
+    assert found.served is True
+    assert found.waits == ()
+    assert "can be taken" in found.sentence
+
+
+def test_what_does_not_fit_says_who_waits_and_what_to_order_by_when(flat, tmp_path):
+    [found] = asked(
+        flat, tmp_path, "projects:\n- {name: x, team: nlp, gpus: 12, from: 2026-09-01, chance: 0.7}\n"
+    )
+    assert (found.fits, found.gpus_more_without) == (False, 0)
+    assert found.fits_chance < 0.05 < 0.95 < found.fits_chance_without
+    # Ten and twelve are 22; two nodes of four make 24.
+    assert found.gpus_more == 8
+    assert found.order_by == "2026-06-03"  # 90 days before
+    assert found.late_days == 0
+    assert found.served is False
+    # One node is left for both jobs of four GPUs: the second waits ten hours for the first.
+    worst = found.waits[0]
+    assert worst.added_minutes >= 600
+    assert {row.name for row in found.waits if row.kind == "team"} >= {"vision"}
+    assert found.run_out_without is None
+    assert found.run_out_with is not None
+    assert found.run_out_with >= "2026-08-25"
+
+
+def test_an_order_that_comes_too_late_says_by_how_many_days(flat, tmp_path):
+    [found] = asked(flat, tmp_path, "projects:\n- {name: x, team: nlp, gpus: 12, from: 2026-03-16}\n")
+    # Seen to 15 or 16 February, and 90 days are needed from then on.
+    assert found.late_days in (61, 62)
+    assert "at once" in found.sentence
+
+
+def test_projects_that_fit_alone_and_not_together(flat, tmp_path):
+    text = """
+projects:
+- {name: one, team: a, gpus: 4, from: 2026-03-01}
+- {name: two, team: b, jobs: {count: 24, gpus: 4, hours: 1}, from: 2026-03-01, chance: 0.5}
+"""
+    one, two, both = asked(flat, tmp_path, text)
+    assert (one.fits, two.fits, both.fits) == (True, True, False)
+    assert (both.name, both.gpus, two.gpus, both.chance) == (ALL, 8, 4, 0.5)
+    # Both come in half of the futures, so that the fleet is enough in the other half.
+    assert 0.45 < both.fits_chance < 0.55
+
+
+def test_a_freeze_makes_room_and_a_release_takes_it(flat, tmp_path):
+    project = "projects:\n- {name: x, team: a, gpus: 4, from: 2026-03-02, to: 2026-03-29}\n"
+    spans = "kind: {}, from: 2026-02-20, to: 2026-04-20, factor: {}"
+    [plain] = asked(flat, tmp_path, project)
+    [release] = asked(flat, tmp_path, f"{project}calendar:\n- {{{spans.format('release', 1.5)}}}\n")
+    [freeze] = asked(flat, tmp_path, f"{project}calendar:\n- {{{spans.format('freeze', 0.5)}}}\n")
+    assert release.fits_chance < 0.05 < 0.9 < plain.fits_chance <= freeze.fits_chance
+    # 10 × 1.5 and 4 are 19 of 16, and nodes are of 4.
+    assert release.gpus_more - release.gpus_more_without == 4
+    assert (plain.gpus_more, freeze.gpus_more) == (0, 0)
+
+
+def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
+    [found] = asked(
+        flat, tmp_path, "projects:\n- {name: x, team: a, gpus: 8, board: h200, from: 2026-09-01}\n"
+    )
+    assert (found.fits, found.gpus_more, found.order_by) == (False, 8, "2026-06-03")
+    assert found.served is None
+
+
+def test_no_projects_no_answers(flat):
+    assert answered(flat, unknown_decision(flat, "nothing was decided")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("projects:\n- name: x\n  team: a\n  gpu: 4\n  from: 2026-03\n", ("line 4", "'gpu'", "4", "'gpus'")),
+        ("project: []\n", ("line 1", "'project'", "'projects'")),
+        ("projects:\n- {name: x, team: a, from: 2026-03}\n", ("line 2", "either gpus or jobs")),
+        ("projects:\n- {name: x, team: a, gpus: 2.5, from: 2026-03}\n", ("line 2", "whole number", "2.5")),
+        ("projects:\n- {name: x, team: a, gpus: 2, from: march}\n", ("line 2", "YYYY-MM", "'march'")),
+        ("projects:\n- {name: x, team: a, gpus: 2, from: 2026-03, to: 2026-02}\n", ("at or after", "2026-02-28")),
+        ("projects:\n- {name: x, team: a, gpus: 2, from: 2026-03, chance: 70}\n", ("from 0 to 1", "70")),
+        ("projects:\n- {name: x, gpus: 2, from: 2026-03}\n", ("key team", "name, gpus, from")),
+        ("projects:\n- {name: x, team: a, gpus: 2, from: 2026-03, board: h900}\n", ("board of the catalogue", "h900")),
+        ("projects:\n- {name: x, team: a, jobs: {count: 1, gpus: 1, hour: 2}, from: 2026-03}\n", ("'hour'", "'hours'")),
+        ("calendar:\n- {kind: relase, from: 2026-03, to: 2026-03, factor: 2}\n", ("line 2", "'relase'", "'release'")),
+        ("calendar:\n- {kind: freeze, from: 2026-03, factor: 2}\n", ("key to",)),
+        ("- a\n", ("projects.yaml", "keys projects, calendar")),
+    ],
+)  # fmt: skip
+def test_a_file_with_faults_is_refused_with_line_value_and_nearest_name(tmp_path, text, parts):
+    file = tmp_path / "projects.yaml"
+    file.write_text(text)
+    with pytest.raises(ScenarioError) as fault:
+        read_projects(file)
+    assert all(part in str(fault.value) for part in parts), str(fault.value)
+
+
+def test_a_month_is_its_first_and_its_last_day(tmp_path):
+    file = tmp_path / "projects.yaml"
+    file.write_text("projects:\n- {name: x, team: a, gpus: 2, from: 2026-02, to: 2026-02}\n")
+    [found] = read_projects(file).projects
+    assert (found.begin, found.end, found.chance, found.board) == ("2026-02-01", "2026-02-28", 1.0, None)

@@ -1,0 +1,75 @@
+"""Dumps that say little, or nothing: answered with less, or with the command that adds what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
+
+
+def line(number, day, hour, hours, gpus=1, node="n1", state="COMPLETED", waited_h=0.0, start=True):
+    def at(value):
+        whole = int(value * 60)
+        return f"2026-03-{day + whole // 1440:02d}T{whole % 1440 // 60:02d}:{whole % 60:02d}:00"
+
+    begun, ended = (at(hour + waited_h), at(hour + waited_h + hours)) if start else ("Unknown", "Unknown")
+    tres = f"gres/gpu={gpus},node=1"
+    place, held = (node, tres) if start else ("None assigned", "")
+    return f"{number}|u|lab|gpu|{state}|{at(hour)}|{begun}|{ended}|1|{place}|{tres}|{held}"
+
+
+def decided(accounted, name, lines, **more):
+    return decide(Scenario(data=accounted(name, lines), path="slurm", **more)).decision
+
+
+def test_one_job(accounted):
+    found = decided(accounted, "one", [line(1, 2, 9, 2.0)])
+    assert (found.action, found.confidence, found.fleet_inferred) == ("keep", "peaks only", True)
+    assert any("gpuplanner ingest nodes" in row.command for row in found.missing)
+
+
+def test_one_day(accounted):
+    found = decided(accounted, "day", [line(n, 2, n % 20, 1.0) for n in range(1, 60)])
+    assert found.action in ACTIONS
+    assert found.confidence in CONFIDENCES
+    assert found.saving.value is None
+
+
+def test_no_job_started(accounted):
+    found = decided(
+        accounted, "pending", [line(n, 2, n % 20, 1.0, state="PENDING", start=False) for n in range(1, 9)]
+    )
+    assert (found.action, found.sentence) == (
+        "unknown",
+        "Nothing can be decided yet: no job states when it ran.",
+    )
+    assert found.missing
+
+
+def test_no_job_asked_for_a_gpu(accounted):
+    lines = [line(n, 2, n, 1.0).replace("gres/gpu=1,", "") for n in range(1, 9)]
+    assert decided(accounted, "cpu", lines).action == "unknown"
+
+
+def test_jobs_longer_than_the_trace(accounted):
+    lines = [
+        line(n, 2, 0.1 * n, 1.0, state="RUNNING").replace("|2026-03-02T", "|2026-03-02T") for n in range(1, 6)
+    ]
+    lines = ["|".join([*row.split("|")[:7], "Unknown", *row.split("|")[8:]]) for row in lines]
+    found = decided(accounted, "running", lines)
+    assert found.action in ("keep", "buy")
+
+
+def test_a_fleet_all_of_one_class(accounted):
+    lines = [line(n, 2 + n // 4, 6 * (n % 4), 5.0, gpus=8) for n in range(1, 41)]
+    found = decided(accounted, "eights", lines)
+    assert [row.size_class for row in found.service.by_class] == ["5-8 GPUs"]
+    assert (found.fleet_gpus, found.base) == (8, BASES[0])
+
+
+def test_a_policy_that_nobody_knows_is_refused(accounted):
+    with pytest.raises(ScenarioError, match="policy"):
+        decided(accounted, "policy", [line(1, 2, 9, 2.0)], policies="sleep_more")

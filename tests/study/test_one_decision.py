@@ -1,0 +1,73 @@
+"""One decision: headline, findings, notes, tables and JSON say what it says, and nothing else is saved anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpuplanner.study import open_study
+from gpuplanner.study.decision.tables import class_table, frontier_frame, hours_table, policy_table
+from gpuplanner.study.findings import findings
+from gpuplanner.study.handover import notes
+from gpuplanner.study.study import Study
+from gpuplanner.study.walk import decided_figures
+
+
+def test_every_door_says_the_same(study: Study):
+    one, told = study.decision, json.loads(study.to_json())
+    assert one.saving.value > 0
+    assert study.headline["saved_gpu_hours_per_week"] == one.saving.value
+    assert study.headline["saved_cost_per_week"] == pytest.approx(one.worth.usd_per_week, abs=1e-6)
+    assert study.headline["saved_fraction"] == pytest.approx(
+        one.saving.value / (168 * one.fleet_gpus), abs=1e-6
+    )
+    assert (study.headline["action"], study.headline["winner"]) == (one.action, one.policy)
+    assert study.headline["recommended_gpus"] == one.gpus
+    assert study.findings[2] == notes(study)["Decision"] == told["decision"]["sentence"] == one.sentence
+    assert told["decision"] == told["comparison"]["decision"]
+    assert told["comparison"] == json.loads(json.dumps(study.comparison.to_dict()))
+
+
+def test_what_is_saved_is_what_the_tables_tell_apart(study: Study):
+    rows = {row["policy"]: row for row in study.tables["policies"].iter_rows(named=True)}
+    promised = rows["today"]["gpu_hours_promised"] - rows[study.decision.policy]["gpu_hours_promised"]
+    assert promised == pytest.approx(study.decision.saving.value, abs=0.01)
+    assert rows["today"]["gpu_hours"] == 168 * study.decision.fleet_gpus
+    hours = hours_table(study.comparison).to_dicts()
+    for row in hours:
+        assert row["busy_gpu_hours"] + row["idle_gpu_hours"] == pytest.approx(row["gpu_hours"])
+        assert row["gpu_hours"] == rows[row["policy"]]["gpu_hours"]
+
+
+def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
+    none = replace(study.decision.saving, value=None, low=None, high=None, reason="nothing is set free")
+    worth = replace(study.decision.worth, usd_per_week=None)
+    kept = replace(study.decision, action="keep", policy="today", saving=none, worth=worth)
+    figures = decided_figures(kept)
+    assert [figures[name] for name in figures if name.startswith("saved_")] == [None] * 3
+    assert findings(study.headline, study.tables, kept)[2] == kept.sentence
+
+
+def test_tables_have_their_columns_with_nothing_to_show_as_well(study: Study, tmp_path):
+    found = study.comparison
+    bare = replace(found, today=None, policies=(), frontier=())
+    for table in (policy_table, class_table, hours_table, frontier_frame):
+        assert table(bare).is_empty()
+        assert table(bare).schema == table(found).schema
+    # A way that is out has no hours, and no point in the picture; its reason stays.
+    out = replace(
+        found.policies[0], gpu_hours=None, added_minutes=None, by_class=(), reason="no setting holds"
+    )
+    gone = replace(found, policies=(out, *found.policies[1:]), frontier=())
+    assert out.policy not in frontier_frame(gone)["policy"]
+    assert policy_table(gone).filter(policy=out.policy)["reason"].to_list() == ["no setting holds"]
+    frame = frontier_frame(found, pinned=found)
+    assert frame.filter(kind="today").select("policy", "added_minutes").rows() == [("today", 0.0)]
+    assert frame.filter(kind="pinned").height == frame.filter(kind="tuned").height + 1
+
+
+def test_a_study_from_its_folder_has_the_same_decision(study: Study, tmp_path):
+    study.save(tmp_path / "study")
+    assert open_study(tmp_path / "study").comparison == study.comparison
