@@ -60,7 +60,7 @@ def main() -> None:
         past, (fleet, rules) = past_jobs(known), fleet_and_rules(scenario, known)
         until, rows = scenario.horizon_slots * scenario.slot_s, []
         for week in range(WEEKS):
-            jobs = workload(replicate(scenario, known, past, week), "rightsized").drop("active_gpus")
+            jobs = workload(replicate(scenario, known, past, week), "rightsized")
             run = simulate(
                 jobs, fleet, calendar_of(planned), rules, policy="plan", until_s=until, leave_unservable=True
             )

@@ -58,7 +58,7 @@ def week_after(scenario: Scenario, at: datetime) -> pl.DataFrame:
         .sort(order)
         .with_columns(job_id="key", limit_s=pl.max_horizontal("limit_s", "run_s"))
     )
-    return workload(jobs, "rightsized").drop("active_gpus")
+    return workload(jobs, "rightsized")
 
 
 def played(planned, jobs: pl.DataFrame, scenario: Scenario) -> tuple[float, float, float]:

@@ -194,7 +194,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
     fleet, rules = fleet_and_rules(study.scenario, known)
-    jobs = workload(replicate(study.scenario, known, past_jobs(known), 0), "requested").drop("active_gpus")
+    jobs = workload(replicate(study.scenario, known, past_jobs(known), 0), "requested")
     run = simulate(
         jobs, fleet, Calendar.constant(known.fleet.layouts), rules, policy="today", until_s=86_400.0
     )

@@ -58,14 +58,13 @@ def test_request_for_several_slices_runs_as_single_ones():
     jobs = pl.DataFrame(
         {
             "job_id": ["a", "b"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "limit_s": 90.0,
-            "active_gpus": [0.6, 2.0], "profile_whole": "gpu", "instances_whole": [3, 4], "sms_whole": None,
+            "profile_whole": "gpu", "instances_whole": [3, 4], "sms_whole": None,
             "profile_requested": ["2g.20gb", "gpu"], "instances_requested": [3, 4], "sms_requested": None,
         }
     )  # fmt: skip
     asked = workload(jobs, "requested")
     assert asked["job_id"].to_list() == ["a.1", "a.2", "a.3", "b"]
     assert asked["gpus"].to_list() == [1, 1, 1, 4]
-    assert asked["active_gpus"].sum() == pytest.approx(2.6)
 
 
 def test_imputed_runs_are_never_shorter_than_seen():

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.peaks import daily_peaks, level_for
+from gpuplanner.hardware.abilities import RETURNED
 from gpuplanner.inbox import open_dataset
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
@@ -175,7 +176,7 @@ def _decided(found: Contest) -> Decision:
     decision = Decision(
         sentence="", action=action, fleet_gpus=fleet, gpus=gpus, gpus_mean=mean, layouts=layouts, policy=policy,
         path=scenario.path, base=arena.base, confidence=found.confidence, shortage=shortage, saving=saving,
-        worth=_worth(found, saving, fleet - gpus), service=service, run_out=ahead,
+        worth=worth_for(scenario, saving, freed=fleet - gpus, fleet_gpus=fleet), service=service, run_out=ahead,
         monday=(), missing=(), teams=_teams(scenario), gpus_hold_rate=_rate_of(found, policy),
         left_out_share=_left_out(found), horizon_days=scenario.horizon_days,
         purchase_lead_days=scenario.purchase_lead_days, fleet_inferred=asked.nodes.inferred,
@@ -337,17 +338,18 @@ def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
     return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
 
 
-def _worth(found: Contest, saving: Saving, freed: int) -> Worth:
-    scenario, fleet = found.scenario, found.known.fleet
+def worth_for(scenario: Scenario, saving: Saving, *, freed: int, fleet_gpus: int) -> Worth:
+    """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it."""
+    known = history(scenario)
     owned_as = scenario.ownership
-    if owned_as is None and found.known.trace.inventory is not None:
-        stated = found.known.trace.inventory["ownership"].drop_nulls().unique().to_list()
+    if owned_as is None and known.trace.inventory is not None:
+        stated = known.trace.inventory["ownership"].drop_nulls().unique().to_list()
         owned_as = stated[0] if len(stated) == 1 else None
-    power = power_of(fleet)
-    off = None if found.able.switches_nodes or found.able.returns == "returned" else 0.0
+    able = scenario.abilities(known.fleet.board)
+    off = None if able.switches_nodes or able.returns == RETURNED else 0.0
     return worth_of(
-        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=found.asked.nodes.total, ownership=owned_as, power=power,
-        usd_per_kwh=usd_per_kwh_of(scenario), price=price_of(scenario, fleet),
+        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
+        power=power_of(known.fleet), usd_per_kwh=usd_per_kwh_of(scenario), price=price_of(scenario, known.fleet),
         value_freed_at=scenario.value_freed_at, idle_gpu_hours_per_week=off, returnable=scenario.returnable,
         pue=scenario.pue or None,
     )  # fmt: skip

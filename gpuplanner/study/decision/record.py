@@ -21,7 +21,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
-from gpuplanner.study.decision.decide import Answer, decide
+from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.types import PEAKS, Decision
 from gpuplanner.study.disk_cache import cache_folder, content_key
@@ -218,7 +218,21 @@ def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = N
     ScenarioError
         If the data cannot be used.
     """
-    scenario = scenario.projected(comparison.fields)
+    return _priced(scenario, _kept(scenario.projected(played.fields), tell))
+
+
+def _priced(scenario: Scenario, found: Comparison) -> Comparison:
+    """The same comparison at the scenario's own prices."""
+    decision = found.decision
+    if decision.action == "unknown":
+        return found
+    freed = decision.fleet_gpus - decision.gpus
+    worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus)
+    return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
+
+
+def _kept(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
+    """What was played, from disk where the same was asked before."""
     place = cache_folder() / "decisions" / f"{content_key(scenario, input_hashes(scenario.data))}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return Comparison.from_dict(json.loads(place.read_text(encoding="utf-8")))
@@ -231,12 +245,19 @@ def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = N
 
 @stage(
     "queue", "substitute", "path", "wait_minutes", "wait_quantile", "policies", "ownership", "returnable",
-    "node_lead_s", "node_lead_slow_s", "value_freed_at", "price_usd_per_kwh", "price_usd_per_gpu_hour", "currency",
-    "pue", "arrival_scale", "horizon_days", "purchase_lead_days", "projects", "seed", after=(history,),
+    "node_lead_s", "node_lead_slow_s", "arrival_scale", "horizon_days", "purchase_lead_days", "seed", after=(history,),
+)  # fmt: skip
+def played(scenario: Scenario) -> Comparison:
+    """What was played, by what it depends on: no price plays anything again."""
+    return _kept(scenario)
+
+
+@stage(
+    "value_freed_at", "price_usd_per_kwh", "price_usd_per_gpu_hour", "currency", "pue", after=(played,),
 )  # fmt: skip
 def comparison(scenario: Scenario) -> Comparison:
-    """The one comparison of a study, by what it depends on."""
-    return compared(scenario)
+    """The one comparison of a study, at the scenario's own prices."""
+    return _priced(scenario, played(scenario))
 
 
 def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:

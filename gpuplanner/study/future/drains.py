@@ -126,7 +126,7 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
     rules = Rules(scenario.queue, scenario.substitute, change=problem.change, drain=drain)
     played = []
     for number in range(min(scenario.replications, REHEARSALS)):
-        jobs = workload(replicate(scenario, known, past, number), "rightsized").drop("active_gpus")
+        jobs = workload(replicate(scenario, known, past, number), "rightsized")
         until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
         run = simulate(jobs, fleet, calendar, rules, policy="plan", until_s=until_s, leave_unservable=True)
         held = run.spells.drop_nulls("start_s").select("node", "start_s", "end_s", place="gpu", size="gpus")

@@ -70,7 +70,7 @@ def layouts_to_sweep(
     past = past_jobs(known)
     fleet, rules = fleet_and_rules(scenario, known)
     drawn = [
-        workload(replicate(scenario, known, past, number), "rightsized").drop("active_gpus")
+        workload(replicate(scenario, known, past, number), "rightsized")
         for number in range(scenario.replications)
     ]
     policies: dict[str, Calendar | OnDemand] = {**static_mixes(drawn[0], fleet, most=most)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -28,8 +26,8 @@ def past_jobs(known: History) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``key, tenant, submit_time, start_time, state, run_s, limit_s, active_gpus`` (SM activity in whole
-        GPUs; null if not measured) and ``profile_<view>, instances_<view>, sms_<view>``.
+        ``key, tenant, submit_time, start_time, state, run_s, limit_s`` and
+        ``profile_<view>, instances_<view>, sms_<view>``.
     """
     base = known.views["whole"].select(
         "key",
@@ -40,7 +38,6 @@ def past_jobs(known: History) -> pl.DataFrame:
         pl.col("state").cast(pl.String),
         "run_s",
         limit_s=pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(LIMIT_FACTOR * pl.col("run_s")),
-        active_gpus=pl.col("sm_activity") * pl.col("gpus"),
     )
     asks = [
         known.views[view].select(
@@ -94,11 +91,10 @@ def days_to_draw(known: History, past: pl.DataFrame) -> pl.DataFrame:
     return whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
 
 
-def workload(jobs: pl.DataFrame, view: str, *, keep: Sequence[str] = ()) -> pl.DataFrame:
+def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
     """The jobs as one view asks for them, in the form that the simulator reads.
 
-    A request for several slices runs as that many single slices: the simulator's jobs hold one instance. Columns
-    to ``keep`` are handed on.
+    A request for several slices runs as that many single slices: the simulator's jobs hold one instance.
     """
     asked = jobs.with_columns(
         profile=f"profile_{view}", instances=f"instances_{view}", sms_needed=f"sms_{view}"
@@ -111,24 +107,12 @@ def workload(jobs: pl.DataFrame, view: str, *, keep: Sequence[str] = ()) -> pl.D
         .explode("copy")
         .with_columns(
             gpus=pl.when(whole).then("instances").otherwise(1).cast(pl.Int32),
-            active_gpus=pl.when(whole)
-            .then("active_gpus")
-            .otherwise(pl.col("active_gpus") / pl.col("instances")),
             job_id=pl.when(whole | ~several).then("job_id").otherwise(pl.format("{}.{}", "job_id", "copy")),
         )
     )
     return exploded.select(
-        "job_id",
-        "tenant",
-        "submit_s",
-        "run_s",
-        "gpus",
-        "profile",
-        "sms_needed",
-        "limit_s",
-        "active_gpus",
-        *keep,
-    )
+        "job_id", "tenant", "submit_s", "run_s", "gpus", "profile", "sms_needed", "limit_s"
+    )  # fmt: skip
 
 
 def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) -> pl.DataFrame:

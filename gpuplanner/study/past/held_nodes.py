@@ -197,13 +197,16 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     sliced = pl.col("profile").is_not_null() & pl.col("instances").is_not_null()
     total = (pl.col("instances") * pl.col("many")).round()
     number = total // pl.col("many") + (pl.col("place") < total % pl.col("many")).cast(pl.Float64)
-    evenly = pl.when(pl.col("many") == 1).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
+    # Of a job with whole GPUs and slices the whole ones are sure to be on boards of their own.
+    mixed = pl.col("instances").is_not_null() & ~sliced
+    shared = (pl.col("many") == 1) & ~mixed
+    evenly = pl.when(shared).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
     return rows.select(
         "row", "node", "board", "start", "end", "gpus",
         profile=pl.when(sliced).then("profile"),
         number=pl.when(sliced).then(number).otherwise(0.0),
         whole=pl.when(sliced).then(0.0).otherwise(evenly),
-        rest=pl.when(sliced | (pl.col("many") == 1)).then(0.0)
+        rest=pl.when(sliced | mixed | shared).then(0.0)
         .otherwise(((pl.col("gpus") - evenly) * pl.col("many")).round()),
     )  # fmt: skip
 
