@@ -23,7 +23,7 @@ from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
-from gpuplanner.study.decision.types import PEAKS, Decision
+from gpuplanner.study.decision.types import PEAKS, Decision, Worth
 from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.future.money import power_of
 from gpuplanner.study.past.history import history
@@ -228,6 +228,7 @@ def _priced(scenario: Scenario, found: Comparison) -> Comparison:
         return found
     freed = decision.fleet_gpus - decision.gpus
     worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus)
+    worth = _typed(Worth, _plain(worth))  # rounded as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
 

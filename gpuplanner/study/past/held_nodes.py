@@ -198,7 +198,7 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     total = (pl.col("instances") * pl.col("many")).round()
     number = total // pl.col("many") + (pl.col("place") < total % pl.col("many")).cast(pl.Float64)
     # Of a job with whole GPUs and slices the whole ones are sure to be on boards of their own.
-    mixed = pl.col("instances").is_not_null() & ~sliced
+    mixed = pl.col("instances").is_not_null() & ~sliced & (pl.col("gpus") >= 1)
     shared = (pl.col("many") == 1) & ~mixed
     evenly = pl.when(shared).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
     return rows.select(

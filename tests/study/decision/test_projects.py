@@ -140,7 +140,7 @@ def test_no_projects_no_answers(flat):
         ("projects:\n- {name: x, gpus: 2, from: 2026-03}\n", ("key team", "name, gpus, from")),
         ("projects:\n- {name: x, team: a, gpus: 2, from: 2026-03, board: h900}\n", ("board of the catalogue", "h900")),
         ("projects:\n- {name: x, team: a, jobs: {count: 1, gpus: 1, hour: 2}, from: 2026-03}\n", ("'hour'", "'hours'")),
-        ("calendar:\n- {kind: relase, from: 2026-03, to: 2026-03, factor: 2}\n", ("line 2", "'relase'", "'release'")),
+        ("calendar:\n- {kind: relea, from: 2026-03, to: 2026-03, factor: 2}\n", ("line 2", "'relea'", "'release'")),
         ("calendar:\n- {kind: freeze, from: 2026-03, factor: 2}\n", ("key to",)),
         ("- a\n", ("projects.yaml", "keys projects, calendar")),
     ],
