@@ -55,7 +55,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             style={"description_width": LABELS}, layout={"width": "100%", "max_width": WIDTH},
         )  # fmt: skip
         self.code = widgets.HTML()
-        self.button = widgets.Button(description="Evaluate", tooltip="PanelAnswer the question as it stands")
+        self.button = widgets.Button(description="Evaluate", tooltip="Answer the question as it stands")
         self.pin = widgets.Button(description="Pin this answer", tooltip="Keep it beside the answers to come")
         self.reset = widgets.Button(description="Back to the start", tooltip="Set every control back")
         self.button.on_click(lambda _: self.ask())
