@@ -18,8 +18,8 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest
-from gpuplanner.study.decision.policies import TODAY, Tuning
+from gpuplanner.study.decision.compare import Contest, contest, performs
+from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.shortage import (
     SHORT_SHARE,
@@ -41,6 +41,7 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
+from gpuplanner.study.decision.words import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
 from gpuplanner.study.future.money import power_of, price_of
 from gpuplanner.study.past.accounts import ledger
@@ -50,10 +51,6 @@ from gpuplanner.units import SECONDS_PER_DAY
 HOURS_PER_WEEK = 168
 EXCEEDED = 0.10
 """What peaks may exceed with this chance is given back where peaks are all that is known."""
-WHOLE_LIST = 0.02
-"""A fleet that is held below this share is asked about before anything is given back."""
-QUOTA_SHARE = 0.5
-"""Where more than this share of all waiting was of jobs that fitted, something else than the fleet kept them."""
 NOBODY = "nobody"
 NOBODYS = ("free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
 """Parts of the installed hours that no team held."""
@@ -92,8 +89,6 @@ def decide(
     ScenarioError
         If the month has no jobs, or a policy is unknown.
     """
-    from gpuplanner.study.decision.words import unknown_decision
-
     reason = nothing_ran(scenario)
     if reason is not None:
         return Answer(unknown_decision(scenario, reason), None)
@@ -114,8 +109,6 @@ def nothing_ran(scenario: Scenario) -> str | None:
 
 
 def _decided(found: Contest) -> Decision:
-    from gpuplanner.study.decision.words import in_words
-
     scenario, arena, asked = found.scenario, found.arena, found.asked
     fleet = asked.nodes.total
     needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
@@ -191,9 +184,6 @@ def _rate_of(found: Contest, policy: str) -> float | None:
 
 def _cut_that_ends(found: Contest) -> Trial | None:
     """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
-    from gpuplanner.study.decision.compare import performs
-    from gpuplanner.study.decision.policies import STATIC_MIG
-
     if not performs(STATIC_MIG, found.able, found.known) or REQUESTED not in found.asked.views:
         return None
     arena = found.arena

@@ -23,14 +23,13 @@ from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
-from gpuplanner.study.decision.types import PEAKS, Decision, Worth
+from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision, Worth
 from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.future.money import power_of
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
-DECIMALS = 6
 FRONTIER_POINTS = 5
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, cut_fleet, order_statistic
-from gpuplanner.study.decision.asked import AS_TODAY
+from gpuplanner.study.decision.asked import AS_TODAY, counts_of
 from gpuplanner.study.decision.types import ClassShortage, Shortage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
@@ -177,8 +177,6 @@ def _with_nodes(arena: Arena, more: Sequence[tuple[str, ...]]) -> WaySetting:
     base, layouts = cut_fleet(asked, numbers, [[one] for one in asked.nodes.layouts])
     if not more:
         return WaySetting("more", AS_TODAY, base, layouts, tuple(numbers))
-    from gpuplanner.study.decision.asked import counts_of
-
     fleet = replace(
         base,
         gpus=np.concatenate([base.gpus, [len(one) for one in more]]),

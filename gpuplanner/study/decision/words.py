@@ -27,6 +27,7 @@ from gpuplanner.study.decision.types import (
 )
 
 WHOLE_LIST = 0.02
+"""A fleet that is held below this share is asked about before anything is given back."""
 QUOTA_SHARE, QUOTA_JOBS = 0.5, 20
 QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
