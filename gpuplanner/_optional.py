@@ -12,23 +12,6 @@ from gpuplanner.errors import MissingDependencyError
 def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
     """Import a library that belongs to an extra.
 
-    Parameters
-    ----------
-    name : str
-        Dotted module name, for example ``"altair"``.
-    extra : str
-        The extra of ``pyproject.toml`` that installs it.
-
-    Returns
-    -------
-    module
-        The imported module.
-
-    Raises
-    ------
-    MissingDependencyError
-        If the library is not installed; the message names the extra.
-
     Examples
     --------
     >>> import_optional("json", extra="plot").dumps(1)
@@ -46,20 +29,6 @@ def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module ha
 
 def late_name(package: str, homes: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - whatever has that name
     """Find a public name of a package in the module that holds it, which is loaded only now.
-
-    Parameters
-    ----------
-    package : str
-        Dotted name of the package.
-    homes : mapping of str to str
-        Module, below the package, of each name that is loaded late.
-    name : str
-        The name that is asked for.
-
-    Raises
-    ------
-    AttributeError
-        If it is none of them.
 
     Examples
     --------

@@ -88,22 +88,6 @@ def file_name(path: str | Path) -> str:
 def message(what: str, expected: str, got: str, todo: str) -> str:
     """Join the four parts of an error message.
 
-    Parameters
-    ----------
-    what : str
-        What is wrong and where: file, row, column.
-    expected : str
-        What would have been right.
-    got : str
-        What came instead, with a count.
-    todo : str
-        What the user can do about it.
-
-    Returns
-    -------
-    str
-        One paragraph.
-
     Examples
     --------
     >>> message("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs.")
@@ -115,18 +99,6 @@ def message(what: str, expected: str, got: str, todo: str) -> str:
 
 def require_sound(what: str, faults: Sequence[str]) -> None:
     """Let nothing be shown or written that its own check refuses.
-
-    Parameters
-    ----------
-    what : str
-        What was computed, and from what.
-    faults : sequence of str
-        What the check found.
-
-    Raises
-    ------
-    CheckError
-        If there are any.
 
     Examples
     --------

@@ -34,25 +34,6 @@ def slot_sums(
     Each interval is two events; a cumulative sum turns them into the whole slots between them, so the cost
     is the number of intervals plus the number of cells, however long the intervals are.
 
-    Parameters
-    ----------
-    begin, end : numpy.ndarray of int64, shape (n,)
-        Intervals ``[begin, end)`` in ticks from the start of the grid. What lies outside the grid is cut off;
-        an interval that ends before it begins counts nothing.
-    weight : numpy.ndarray, shape (n,)
-        Height of each interval. Integers are summed exactly.
-    group : numpy.ndarray of int, shape (n,)
-        Row of the result that the interval belongs to.
-    groups, slots : int
-        Shape of the result.
-    slot_ticks : int
-        Length of a slot in ticks.
-
-    Returns
-    -------
-    numpy.ndarray, shape (groups, slots)
-        Integral over each slot [weight x ticks], int64 for integer weights, else float64.
-
     Examples
     --------
     >>> begin, end, two, row = np.array([5]), np.array([25]), np.array([2]), np.array([0])
@@ -126,12 +107,6 @@ def require_zone(*instants: datetime | None, where: str) -> None:
 
 def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str) -> int:
     """Number of slots from `start` to `end`, after checking that they form a grid.
-
-    Raises
-    ------
-    SchemaError
-        If an instant has no time zone, `start` is not on a quarter of an hour (the finest offset of a time
-        zone), or the slots do not fill the time exactly.
 
     Examples
     --------

@@ -23,13 +23,6 @@ def entry(function: Function, **options: object) -> Function:
     memory alone where none of them can be written. By itself numba notices a change only of the file that a
     function stands in, not of those that it calls into; so the source of its whole room is part of the key: all
     files below the folder of the package, or beside the file of a function from elsewhere.
-
-    Parameters
-    ----------
-    function : callable
-        What numba can compile.
-    **options
-        To ``numba.njit``.
     """
     dispatcher = _njit()(function, **options)
     try:
@@ -40,15 +33,7 @@ def entry(function: Function, **options: object) -> Function:
 
 
 def part(function: Function, **options: object) -> Function:
-    """Compile a function that only other compiled functions call.
-
-    Parameters
-    ----------
-    function : callable
-        What numba can compile.
-    **options
-        To ``numba.njit``.
-    """
+    """Compile a function that only other compiled functions call."""
     return _njit()(function, **options)  # type: ignore[no-any-return]
 
 

@@ -28,22 +28,6 @@ def resolve(
 ) -> str:
     """Return the choice that equals the text, else the only one that begins with it (case ignored).
 
-    Parameters
-    ----------
-    text : str
-        What the user typed.
-    choices : iterable of str
-        Known names.
-    what : str
-        What is being named, for the message: ``"board"``.
-    error : type
-        Exception class to raise.
-
-    Raises
-    ------
-    GpuPlannerError
-        If nothing, or more than one name, begins with the text; the message lists the choices.
-
     Examples
     --------
     >>> resolve("a30", ["A30-24GB", "A100-40GB"], what="board")

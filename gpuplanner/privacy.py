@@ -24,16 +24,6 @@ def new_key(path: str | Path) -> None:
     Keep it apart from the data: who has both can tell by trial which pseudonym a name has. Without the key
     nobody can, and with the same key the same name gets the same pseudonym in every month.
 
-    Parameters
-    ----------
-    path : str or Path
-        File to make; it must not exist.
-
-    Raises
-    ------
-    PrivacyError
-        If it exists, or cannot be written.
-
     Examples
     --------
     >>> import tempfile
@@ -57,13 +47,7 @@ def new_key(path: str | Path) -> None:
 
 
 def read_key(path: str | Path) -> bytes:
-    """Read a key, and refuse one that others can read.
-
-    Raises
-    ------
-    PrivacyError
-        If the file cannot be read, is open to others, or holds no key.
-    """
+    """Read a key, and refuse one that others can read."""
     try:
         file = Path(path)
         mode = file.stat().st_mode
@@ -87,15 +71,6 @@ def read_key(path: str | Path) -> bytes:
 def pseudonym(name: str, key: bytes, kind: str) -> str:
     """Pseudonym of a name: the kind and ten digits of a keyed BLAKE2 hash.
 
-    Parameters
-    ----------
-    name : str
-        The name.
-    key : bytes
-        The key.
-    kind : str
-        What is named, such as ``"user"``: one name has different pseudonyms as user and as tenant.
-
     References
     ----------
     RFC 7693, The BLAKE2 Cryptographic Hash and Message Authentication Code.
@@ -113,11 +88,6 @@ def pseudonym(name: str, key: bytes, kind: str) -> str:
 
 def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.DataFrame:
     """Replace the names in some columns; nulls stay null.
-
-    Raises
-    ------
-    PrivacyError
-        If two names would get the same pseudonym.
 
     Examples
     --------
@@ -140,20 +110,6 @@ def rows_that_name(
     table: pl.DataFrame, names: Collection[str], *, but: Collection[str] = ()
 ) -> dict[str, int]:
     """Rows of each column of text in which one of some names stands as a word, upper case or lower.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        Any table.
-    names : collection of str
-        Names to look for. Those of one character, or without any letter, are left out: they stand everywhere.
-    but : collection of str
-        Columns not to look into.
-
-    Returns
-    -------
-    dict of str to int
-        Column → rows, for the columns with any.
 
     Examples
     --------
@@ -204,19 +160,6 @@ def merge_small_groups(
     Where the small groups together are still too few, the next smallest joins them: what is left out of a
     table with a total could be computed from it. Rows without a person count for nobody, rows without a group
     are a group.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        One row per person and whatever else, such as jobs.
-    by : str
-        Column of the groups.
-    people : str
-        Column of the people.
-    smallest : int
-        Fewest people of a group that keeps its name.
-    other : str
-        Name of all others together.
 
     Examples
     --------

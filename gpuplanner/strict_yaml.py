@@ -51,11 +51,6 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 def load_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFormatError) -> Any:  # noqa: ANN401 - anything that YAML can hold
     r"""Load one YAML document; mappings come as :class:`LinedMapping`.
 
-    Raises
-    ------
-    GpuPlannerError
-        Of the class ``error``, if the text is no single YAML document of plain data; the message names the line.
-
     Examples
     --------
     >>> load_strict("a: {b: 1}\nc: 2\n", where="x.yaml").lines

@@ -60,13 +60,6 @@ MINOR_UNITS = {
 def money_text(amount: Decimal, currency: str) -> str:
     """Print an amount with the decimals of its currency, never as a power of ten.
 
-    Parameters
-    ----------
-    amount : Decimal
-        The amount, exact.
-    currency : str
-        ISO 4217 code; two decimals where it is not known.
-
     Examples
     --------
     >>> money_text(Decimal("1E+6"), "USD"), money_text(Decimal("98.5"), "JPY"), money_text(Decimal("-0.001"), "EUR")
@@ -82,18 +75,6 @@ def money_text(amount: Decimal, currency: str) -> str:
 
 def split_exactly(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
     """Split a rounded amount so that the parts sum to it exactly (largest remainder).
-
-    Parameters
-    ----------
-    total : Decimal
-        The amount, already rounded; its number of decimals is kept.
-    weights : sequence of float
-        Non-negative shares, in any scale. All zero means equal shares.
-
-    Returns
-    -------
-    list of Decimal
-        One part per weight, in order.
 
     Examples
     --------

@@ -21,11 +21,6 @@ _AROUND = 0.05
 def plot_claimed(figures: pl.DataFrame) -> ChartType:
     """What was claimed and what was measured, one panel for each unit.
 
-    Parameters
-    ----------
-    figures : polars.DataFrame
-        From :func:`gpuplanner.claims.verdict.figures_of`; those that could not be measured are left out.
-
     Examples
     --------
     >>> from gpuplanner.claims.verdict import figure, figures_of

@@ -31,13 +31,7 @@ HEADINGS = {
 
 
 def write_page(out: Path, tested: Sequence[Tested], conditions: Conditions) -> None:
-    """Write ``index.html`` and ``claims.json``, the same figures twice, and a manifest.
-
-    Raises
-    ------
-    OutputError
-        If the folder cannot be written.
-    """
+    """Write ``index.html`` and ``claims.json``, the same figures twice, and a manifest."""
     with replaced_directory(out, mark=MARK) as folder:
         (folder / "index.html").write_text(page_of(tested, conditions), encoding="utf-8")
         records = {"claims": [record_of(*each) for each in tested]}

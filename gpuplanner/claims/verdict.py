@@ -39,23 +39,6 @@ def figure(
 ) -> dict[str, Any]:
     """One figure beside the claim.
 
-    Parameters
-    ----------
-    name, unit : str
-        What it is, and its unit; empty for a ratio.
-    measured : float or None
-        What came out; None if nothing could be measured.
-    claimed : tuple of (float or None, float or None)
-        Least and most that was claimed; None where the claim is open.
-    interval : tuple of (float or None, float or None), optional
-        Interval of what was measured at 95 %; without one the figure is exact.
-
-    Returns
-    -------
-    dict
-        A row of :data:`FIGURES`; ``holds`` is True if the whole interval lies within what was claimed, False if all
-        of it lies outside, and else None.
-
     Examples
     --------
     >>> figure("waits", "min", 3.0, claimed=(None, 4.0), interval=(2.5, 3.5))["holds"]
@@ -121,13 +104,6 @@ def share_over_units(hits: Sequence[int], of: Sequence[int], *, seed: int = 0) -
     """Interval of a share at 95 % where hits come in units that resemble each other, such as jobs or models.
 
     Whole units are drawn anew with replacement, and the share taken of all that is in them [1]_.
-
-    Parameters
-    ----------
-    hits, of : sequence of int, shape (n_units,)
-        Hits in each unit, and of how many; not all of nothing.
-    seed : int
-        Of the drawing.
 
     References
     ----------

@@ -197,13 +197,7 @@ def say(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write data to stdout.
-
-    Raises
-    ------
-    OutputError
-        If stdout is a file on a full disk.
-    """
+    """Write data to stdout."""
     try:
         typer.echo(printable(text), nl=not text.endswith("\n"))
     except BrokenPipeError:  # whoever reads it has seen enough

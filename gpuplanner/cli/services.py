@@ -64,11 +64,6 @@ def service_files(
 ) -> ServiceFiles | None:
     """Services to size, or None if the scenario is to be planned.
 
-    Raises
-    ------
-    typer.BadParameter
-        If both are asked for, or neither, or a file is missing.
-
     Examples
     --------
     >>> service_files("sample", None, None, None, None, None, None) is None

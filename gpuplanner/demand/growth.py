@@ -116,20 +116,6 @@ def fit_growth(needs: Series) -> GrowthLaw:
     is weighed by how well it foretold each week from those before (a Kalman filter), for the logarithm of the need and
     for the need itself. Nothing is chosen: what is not told apart stays in with its weight, and widens what is drawn.
 
-    Parameters
-    ----------
-    needs : sequence of float, shape (n,)
-        GPUs needed in each week, the last one last; NaN where it is not known. At least 4 known.
-
-    Returns
-    -------
-    GrowthLaw
-
-    Raises
-    ------
-    SchemaError
-        If fewer than 4 weeks are known, all are 0, or one is below 0.
-
     References
     ----------
     Harvey, "Forecasting, Structural Time Series Models and the Kalman Filter", Cambridge University Press, 1989.
@@ -244,26 +230,6 @@ def chance_by_week(
 ) -> np.ndarray:
     """Probability that the need of one of the weeks up to each has passed a capacity.
 
-    Parameters
-    ----------
-    needs : GrowthLaw, or sequence of float
-        A law, or the record that it is fitted to, see :func:`fit_growth`.
-    capacity : float
-        GPUs that there are.
-    weeks_ahead : int
-    seed : int
-        Of the paths drawn; two capacities over one seed see the same paths.
-
-    Returns
-    -------
-    numpy.ndarray, shape (weeks_ahead,)
-        Never falls.
-
-    Raises
-    ------
-    SchemaError
-        If the record cannot be fitted, or the capacity is not above 0.
-
     Examples
     --------
     >>> chance_by_week([50, 54, 47, 52, 49, 51], 200, weeks_ahead=8).max() < 0.02
@@ -307,29 +273,6 @@ def run_out(
     seed: int = 1,
 ) -> RunOutDate:
     """Say by when the weekly need has passed what there is; see :func:`chance_by_week`.
-
-    Parameters
-    ----------
-    needs : sequence of float, shape (n,)
-        GPUs that would have held the target in each past week, the last one last.
-    capacity : float
-        GPUs that there are.
-    first_week : datetime.date
-        First day of the first week ahead.
-    weeks_ahead : int
-    inferred : bool
-        Whether the capacity is itself the most that was ever held: it then runs out by construction, and no date is
-        given.
-    seed : int
-
-    Returns
-    -------
-    RunOutDate
-
-    Raises
-    ------
-    SchemaError
-        If a need is below 0, or the capacity is not above 0.
 
     Examples
     --------

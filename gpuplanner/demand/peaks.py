@@ -25,13 +25,6 @@ Peaks: TypeAlias = Sequence[float] | np.ndarray
 def peak_excess() -> pl.DataFrame:
     """The shipped table of how far the days to come passed the largest of those before, on public traces.
 
-    Returns
-    -------
-    polars.DataFrame
-        ``n`` (days seen), ``m`` (days ahead), ``exceeded`` (share of the windows in which the largest of the `m` days
-        passed that of the `n`), ``quantile`` and ``ratio`` (of the two largest, among those windows), ``series``,
-        ``windows``, ``source``, ``date``. ``benchmarks/peak_excess.py`` makes it anew.
-
     Examples
     --------
     >>> peak_excess().filter(n=10, m=28, quantile=0.5)["ratio"][0] > 1
@@ -44,19 +37,6 @@ def peak_excess() -> pl.DataFrame:
 
 def daily_peaks(begin: np.ndarray, end: np.ndarray, size: np.ndarray, days: int) -> np.ndarray:
     """Most that was held at once in each of so many whole days, exactly.
-
-    Parameters
-    ----------
-    begin, end : numpy.ndarray, shape (n,)
-        Spans ``[begin, end)`` in days from the first midnight; they may begin before it. Infinite where still held.
-    size : numpy.ndarray, shape (n,)
-        GPUs.
-    days : int
-        Whole days. Leave out those in which the record fills up, and that of its end.
-
-    Returns
-    -------
-    numpy.ndarray, shape (days,)
 
     Examples
     --------
@@ -82,13 +62,6 @@ def chance_of_more(n: int, m: int) -> float:
     If days are exchangeable, the largest of all `n` + `m` is as likely to be any of them, so it is one of the `m` to
     come with probability m / (n + m). Nothing is assumed of how peaks are spread.
 
-    Parameters
-    ----------
-    n : int
-        Complete days seen, at least 1.
-    m : int
-        Days ahead.
-
     Examples
     --------
     >>> [round(chance_of_more(10, ahead), 2) for ahead in (1, 7, 28)]
@@ -105,29 +78,6 @@ def exceed_chance(
     The chance that the largest peak is passed at all follows from counting (:func:`chance_of_more`); by how much, from
     public traces (:func:`peak_excess`). Between their days and lengths the table is read on straight lines; more days
     than it has are read as its most, and longer spans as so many of its longest, which is on the safe side.
-
-    Parameters
-    ----------
-    daily_peaks : sequence of float, shape (n,)
-        Peaks of complete days [GPUs], the last one last.
-    level : float
-        GPUs.
-    days_ahead : int
-        At least 1.
-    fleet : float, optional
-        GPUs that there are; peaks that touch it may have been higher, so nothing can be said.
-
-    Returns
-    -------
-    float or None
-        None where it is not known: fewer than two days, no demand, peaks that touch the fleet, or growth (see
-        :func:`unknown_because`). Where days were above the level themselves it is the chance that one ahead passes
-        the next lower peak: at most so likely.
-
-    Raises
-    ------
-    SchemaError
-        If there are no days ahead, or a peak is below 0 or not known.
 
     References
     ----------
@@ -159,19 +109,6 @@ def level_for(
     daily_peaks: Peaks, days_ahead: int, chance: float = 0.10, *, fleet: float | None = None
 ) -> float | None:
     """The level that demand passes on one of the days ahead with no more than a given chance.
-
-    Parameters
-    ----------
-    daily_peaks, days_ahead, fleet
-        As for :func:`exceed_chance`.
-    chance : float
-        Above 0 and below 1.
-
-    Returns
-    -------
-    float or None
-        In the unit of the peaks, never below the largest. None where nothing is known, or where the traces do not
-        reach so small a chance.
 
     Examples
     --------

@@ -288,12 +288,7 @@ class RunOff:
 
 
 def _blocks(origin: int, steps: int, slot_h: float) -> np.ndarray:
-    """Where blocks of the past begin [h], at the same hour as the origin, for each piece of the horizon.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n_pieces, n_blocks)
-    """
+    """Where blocks of the past begin [h], at the same hour as the origin, for each piece of the horizon."""
     now, stride = origin * slot_h, max(DAY_H, slot_h)
     days = now - stride * np.arange(1, int(LOOK_BACK_H / stride) + 1)
     starts = (days[:, None] + (SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()

@@ -93,15 +93,7 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
 
 
 def named_configs(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, tuple[NodeState, list[str]]]:
-    """Distinct states by config name, sorted, each with the nodes that have it at some time.
-
-    Parameters
-    ----------
-    plan : polars.DataFrame
-        A plan that :func:`~gpuplanner.export.states.checked_plan` returned.
-    at : datetime, optional
-        Only states in force at this time.
-    """
+    """Distinct states by config name, sorted, each with the nodes that have it at some time."""
     found: dict[str, tuple[NodeState, list[str]]] = {}
     for node, states in node_states(plan, at).items():
         for state in dict.fromkeys(states.values()):

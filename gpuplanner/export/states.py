@@ -82,14 +82,6 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
 
     A GPU that is off has the layout that it is parked with. Else it is released, as the column ``released`` says: it
     comes back whole.
-
-    Raises
-    ------
-    SchemaError
-        If the table is empty or not a layout plan, a range ends before it starts, or two ranges of one GPU
-        overlap.
-    GeometryError
-        If a layout cannot be placed on the board, or a node name could be mistaken for something else.
     """
     frame = check(plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     _check_ranges(frame)
@@ -106,20 +98,7 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
 
 
 def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
-    """State of each node at one time, by node name; GPUs for which the plan says nothing then are left out.
-
-    Parameters
-    ----------
-    plan : polars.DataFrame
-        A plan that :func:`checked_plan` returned.
-    at : datetime
-        With its zone.
-
-    Raises
-    ------
-    SchemaError
-        If the time has no zone, or the plan says nothing about it.
-    """
+    """State of each node at one time, by node name; GPUs for which the plan says nothing then are left out."""
     if at.tzinfo is None:
         text = message("time of export", "a time with its zone", at.isoformat(), "Give it in UTC.")
         raise SchemaError(text)

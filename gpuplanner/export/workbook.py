@@ -47,33 +47,6 @@ def write_workbook(
     is marked as quoted, so that editing the cell does not run it. Amounts of type Decimal are exact to the
     cent. Instants are shown in UTC. The same input gives the same bytes.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where to write.
-    sheets : mapping of str to polars.DataFrame
-        Tables by name, in order. Names are made legal and unique.
-    title : str
-        Heading of the first sheet.
-    notes : mapping of str to str
-        What the reader must know: period, currency, price date, baseline, sources, versions.
-    totals : mapping of str to sequence of str, optional
-        Columns to add up at the foot of a sheet, by its name in ``sheets``.
-
-    Returns
-    -------
-    Path
-        ``path``.
-
-    Raises
-    ------
-    OutputError
-        If a table has more rows than a sheet holds, or the folder cannot be written.
-    SchemaError
-        If a column of ``totals`` is missing or not numeric.
-    MissingDependencyError
-        If xlsxwriter is not installed.
-
     Examples
     --------
     >>> import tempfile

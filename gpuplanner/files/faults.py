@@ -39,19 +39,6 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 def explained(path: Path, *, within: tuple[Path, ...] = ()) -> Iterator[None]:
     """Turn what the system says against a writer into an :class:`OutputError`.
 
-    Parameters
-    ----------
-    path : Path
-        What is being written, for the message.
-    within : tuple of Path
-        Files and folders that a long block writes. Only faults of :data:`WRITE_FAULTS` are explained then, and
-        none that names a file elsewhere, which is an input. Default: whatever the system says is explained.
-
-    Raises
-    ------
-    OutputError
-        In place of an ``OSError``, or of what polars raises on a full disk.
-
     Examples
     --------
     >>> with explained(Path("a.txt")):

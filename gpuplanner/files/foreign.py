@@ -20,15 +20,6 @@ def foreign_entries(folder: Path, ours: Mapping[str, Written], beside: Path | No
     """Names, relative with ``/``, of files and whole folders that are not ours.
 
     A file of ours that somebody changed since is theirs.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    ours : mapping of str to Written
-        What we wrote into it.
-    beside : Path, optional
-        The folder that takes its place: where both have a folder of one name, it is looked into.
     """
     return list(_foreign(folder, ours, _folders_of(ours), beside, ""))
 
@@ -45,13 +36,7 @@ def in_the_way(new: Path, name: str) -> bool:
 
 
 def carry(source: Path, target: Path, names: list[str]) -> list[str]:
-    """Move entries from the old folder to the new one; names that are taken there stay where they are.
-
-    Returns
-    -------
-    list of str
-        Names that could not be moved.
-    """
+    """Move entries from the old folder to the new one; names that are taken there stay where they are."""
     left = []
     for name in names:
         if in_the_way(target, name):
@@ -66,13 +51,7 @@ def carry(source: Path, target: Path, names: list[str]) -> list[str]:
 
 
 def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
-    """Take away what we wrote, and folders that are empty then; nothing else.
-
-    Returns
-    -------
-    bool
-        True if the folder is gone.
-    """
+    """Take away what we wrote, and folders that are empty then; nothing else."""
     folders = {above for above in _folders_of(ours) if not _leads_out(folder, above)}
     for name in ours.keys() - {MANIFEST}:
         above = str(PurePosixPath(name).parent)
@@ -91,13 +70,7 @@ def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename, but never over anything.
-
-    Raises
-    ------
-    OSError
-        With ``EEXIST`` if the name is taken.
-    """
+    """Rename, but never over anything."""
     if not _renamed(source, target, _NOREPLACE):
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))

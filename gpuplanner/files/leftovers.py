@@ -27,11 +27,6 @@ UNFINISHED, NEW, PREVIOUS = "unfinished", "new", "previous"
 def recover(place: Path) -> None:
     """Clear up after runs that were killed while they wrote a place; only its sole writer may.
 
-    Warns
-    -----
-    GpuPlannerWarning
-        If the folder, or things in it that are not ours, had to be put back.
-
     Examples
     --------
     >>> recover(Path("/tmp/out"))
@@ -45,20 +40,7 @@ def recover(place: Path) -> None:
 
 
 def settle(room: Path, place: Path, *, after_a_kill: bool = False) -> None:
-    """Empty a room: what is ours goes, what is not ours goes to its place, and the room goes last.
-
-    Parameters
-    ----------
-    room, place : Path
-        The hidden room, and the place that it belongs to.
-    after_a_kill : bool
-        Say what had to be put back.
-
-    Warns
-    -----
-    GpuPlannerWarning
-        If things that are not ours could not go to their place; they stay in the room.
-    """
+    """Empty a room: what is ours goes, what is not ours goes to its place, and the room goes last."""
     if (room / UNFINISHED).exists():
         shutil.rmtree(room / NEW, ignore_errors=True)
         (room / UNFINISHED).unlink()

@@ -109,17 +109,7 @@ def files_of_ours(folder: Path, mark: Mark) -> dict[str, Written]:
 
 
 def write_manifest(folder: Path, mark: Mark, before: Mapping[Path, Written]) -> dict[str, Written]:
-    """List all files of a new folder in it.
-
-    Parameters
-    ----------
-    folder : Path
-        The whole new folder.
-    mark : Mark
-        Its kind.
-    before : mapping of Path to Written
-        Files of the old folder; one that the new folder shares with it is not read again.
-    """
+    """List all files of a new folder in it."""
     known = {}
     for path, written in before.items():
         if written.sha256 is not None and path.exists():

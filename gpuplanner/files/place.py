@@ -18,12 +18,6 @@ OWN_FOLDER = "a folder of its own"
 def place_of(path: str | Path) -> Path:
     """The absolute place that a path means; a link stays, and what it points to is written.
 
-    Raises
-    ------
-    OutputError
-        If the path has no name of its own (the root), its links turn in a circle, or it is no UTF-8 text, which
-        the libraries that write tables need.
-
     Examples
     --------
     >>> place_of("/tmp/../out")
@@ -45,11 +39,6 @@ def require_folder(path: str | Path) -> Path:
     """The place of a folder that a run may put in place of what stands there.
 
     Such a folder changes places with a new one, so it can be neither where someone stands nor a mount.
-
-    Raises
-    ------
-    OutputError
-        If it is the current folder or home, one above them, a mount, or a file.
 
     Examples
     --------

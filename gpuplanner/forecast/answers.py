@@ -34,17 +34,6 @@ def in_turn(
 ) -> Iterator[tuple[int, Any]]:
     """Run a function on every task, and give back the number of the task with what it said, as they end.
 
-    Parameters
-    ----------
-    work : callable
-        Of a module, so that another process finds it.
-    tasks : sequence of tuple
-        Its arguments.
-    workers : int or str
-        Processes; 1 for this one. Text is the address of a Dask scheduler, whose workers have this package as well.
-    progress : callable, optional
-        Is told how many tasks of how many are done.
-
     Examples
     --------
     >>> list(in_turn(pow, [(2, 3), (3, 2)]))

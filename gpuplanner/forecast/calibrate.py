@@ -45,26 +45,7 @@ def quantiles_at(
     before: np.ndarray,
     said: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Quantiles of a candidate at an origin.
-
-    Parameters
-    ----------
-    test : Backtest
-    model : str
-    place : int
-        Number of the origin; the number of all origins for the forecast of what is still to come.
-    known : numpy.ndarray, shape (n_series, n_origins, horizon)
-        What was known then of the outcomes; NaN elsewhere.
-    before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
-        Its quantiles at the origins before.
-    said : numpy.ndarray, shape (n_series, horizon, n_levels), optional
-        What it says there; from the backtest if not given.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n_series, horizon, n_levels)
-        Ordered, not negative, and capped.
-    """
+    """Quantiles of a candidate at an origin."""
     base = test.said(model)
     now = base[:, place] if said is None else said
     unit, known, before = test.unit[:, place], known[:, :place], before[:, :place]
@@ -98,15 +79,6 @@ def mean_at(
     Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
     for coverage, by the largest error there was while origins are few. The mean of a candidate that says one value
     alone becomes that of its quantiles.
-
-    Parameters
-    ----------
-    mean : numpy.ndarray, shape (...)
-        As the candidate says it.
-    said, calibrated : numpy.ndarray, shape (..., n_levels)
-        Quantiles as the candidate says them, and corrected.
-    cap : numpy.ndarray or float
-        What there can at most be, of a shape that `mean` broadcasts with.
 
     Examples
     --------

@@ -94,18 +94,6 @@ def hour_quantiles(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and quantiles of the same slot of the day over the last four weeks.
 
-    Parameters
-    ----------
-    history : numpy.ndarray, shape (n,)
-        At least one season long.
-    steps, season, week : int
-        Slots to forecast, in a season, in a week.
-
-    Returns
-    -------
-    mean : numpy.ndarray, shape (steps,)
-    quantiles : numpy.ndarray, shape (steps, n_levels)
-
     Examples
     --------
     >>> mean, quantiles = hour_quantiles(np.tile([1.0, 5.0], 10), 3, season=2, week=14)

@@ -75,14 +75,6 @@ def choose(scores: pl.DataFrame, *, seasons: float = 1.0) -> pl.DataFrame:
 def shrunk(own: np.ndarray, models: Sequence[str], seasons: np.ndarray) -> np.ndarray:
     """Records drawn towards what is believed of each model before it was tried, by the seasons forecast so far.
 
-    Parameters
-    ----------
-    own : numpy.ndarray, shape (n_models, n_series)
-        From :func:`relative`.
-    models : sequence of str, length n_models
-    seasons : numpy.ndarray, shape (n_models, n_series)
-        Seasons forecast behind each record, over all origins.
-
     Examples
     --------
     >>> shrunk(np.array([[1.0], [0.5]]), ["Naive", "AutoETS"], np.array([[16], [16]])).round(2).tolist()
@@ -96,13 +88,6 @@ def shrunk(own: np.ndarray, models: Sequence[str], seasons: np.ndarray) -> np.nd
 
 def relative(error: np.ndarray, naive: np.ndarray) -> np.ndarray:
     """Records relative to the naive forecast, cut off at :data:`WORST`.
-
-    Parameters
-    ----------
-    error : numpy.ndarray, shape (n_models, n_series)
-        Mean error or cost; NaN where there is none.
-    naive : numpy.ndarray, shape (n_series,)
-        Of the naive forecast.
 
     Examples
     --------
@@ -118,15 +103,6 @@ def relative(error: np.ndarray, naive: np.ndarray) -> np.ndarray:
 
 def pick(own: np.ndarray, full: np.ndarray, *, shut_out: np.ndarray) -> np.ndarray:
     """Number of the model with the best record, own and common; of equal ones the first.
-
-    Parameters
-    ----------
-    own : numpy.ndarray, shape (n_models, n_series)
-        Records relative to the naive forecast; NaN where there is none.
-    full : numpy.ndarray of bool, shape (n_series,)
-        Series whose records make the common one.
-    shut_out : numpy.ndarray of bool, shape (n_models, n_series)
-        Models that are not to be chosen.
 
     Examples
     --------

@@ -63,17 +63,6 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     A slot without a row is not a zero: within and behind a series it carries the last value on and is
     counted, before the first row of a series it stays unknown.
 
-    Parameters
-    ----------
-    demand : polars.DataFrame
-        Table ``schemas.Demand``, in any order.
-
-    Raises
-    ------
-    SchemaError
-        If there are fewer than two slots, a slot stands twice, slots do not lie on one grid, or a value is
-        infinite or negative.
-
     Examples
     --------
     >>> from datetime import UTC

@@ -85,13 +85,7 @@ def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judg
 
 
 def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Forecast what is still to come, with the candidate chosen for each series.
-
-    Returns
-    -------
-    mean : numpy.ndarray, shape (n_series, horizon)
-    quantiles : numpy.ndarray, shape (n_series, horizon, n_levels)
-    """
+    """Forecast what is still to come, with the candidate chosen for each series."""
     test, chosen = judged.test, judged.chosen[:, -1]
     grid, end = test.grid, len(test.origins)
     history = test.seen[end] if test.seen else grid.values
@@ -183,15 +177,6 @@ def _choice(
 
 def worse_than(naive: np.ndarray, cost: np.ndarray) -> np.ndarray:
     """Whether a candidate cost a series more than the naive forecast by more than noise.
-
-    Parameters
-    ----------
-    naive, cost : numpy.ndarray, shape (n_series, n_origins)
-        What each origin cost; NaN where that is not known.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (n_series,)
 
     Examples
     --------

@@ -86,25 +86,6 @@ def predict(history: np.ndarray, model: str, horizon: int, *, season: int, week:
     Where the history falls under a rule that forbids the model, and where the model answers with something
     that is not a number or runs away, the last value stands in.
 
-    Parameters
-    ----------
-    history : numpy.ndarray, shape (n,)
-        Demand up to the origin, without NaN.
-    model : str
-        One of :data:`MODELS`.
-    horizon, season, week : int
-        Slots to forecast, in a season, and in a week.
-
-    Returns
-    -------
-    numpy.ndarray, shape (horizon,)
-        Non-negative point forecast, float64.
-
-    Raises
-    ------
-    MissingDependencyError
-        If statsforecast is not installed.
-
     Examples
     --------
     >>> predict(np.array([1.0, 3.0] * 4), "SeasonalNaive", 3, season=2, week=14).tolist()

@@ -136,11 +136,6 @@ class PathAbilities:
     def why(self, ability: str) -> str:
         """Say what an ability rests on, with its source and date.
 
-        Parameters
-        ----------
-        ability : str
-            A name of ``facts``.
-
         Examples
         --------
         >>> print(abilities("autoscaler").why("cool_s"))
@@ -161,25 +156,6 @@ def abilities(
     ownership: str | None = None,
 ) -> PathAbilities:
     """Say what a path can do.
-
-    Parameters
-    ----------
-    path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
-        How the fleet is changed.
-    board : GpuModel, optional
-        On what. Without one, what the path can do where the board allows it, and no time for cutting.
-    returnable : bool, optional
-        Whether nodes that are not needed can be given to somebody else. None: as their ownership has it.
-    lead_s, lead_slow_s : float, optional
-        Middle and slow end of the time until a node that was away is there again [s]; None: the catalogue's. Where
-        only the middle is stated the slow end is as many times the middle as in the catalogue.
-    ownership : {"owned", "reserved", "rented", "on_demand", "spot"}, optional
-        How the nodes are paid for; None: nobody says so.
-
-    Raises
-    ------
-    ScenarioError
-        If the path or the ownership is unknown, or the slow end is before the middle.
 
     Notes
     -----
@@ -232,11 +208,6 @@ def abilities(
 def default_path(source: str) -> str:
     """The path of a cluster that a source of data speaks of, unless somebody says otherwise.
 
-    Parameters
-    ----------
-    source : str
-        Name of the source, as ``provenance`` of a dataset has it.
-
     Examples
     --------
     >>> default_path("slurm"), default_path("kubernetes"), default_path("philly")
@@ -247,11 +218,6 @@ def default_path(source: str) -> str:
 
 def ownership_of(kind: str | None) -> str | None:
     """Which of :data:`OWNERSHIPS` a kind in the words of an inventory is; None stays unknown.
-
-    Raises
-    ------
-    ScenarioError
-        If it is none of them.
 
     Examples
     --------

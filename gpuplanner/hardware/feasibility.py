@@ -83,20 +83,7 @@ def prove(board: GpuModel | str, counts: Mapping[str, int]) -> Proof:
 
 
 def arrangements(board: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
-    """Every way to place the instances, likeliest first; maxima and engines are not looked at.
-
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    counts : mapping of str to int
-        Instances of each profile, by the board's own names.
-
-    Yields
-    ------
-    Layout
-        Each once.
-    """
+    """Every way to place the instances, likeliest first; maxima and engines are not looked at."""
     wanted = [p for p in board.profiles for _ in range(counts.get(p.name, 0))]
 
     def place(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
@@ -117,13 +104,7 @@ def arrangements(board: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]
 
 
 def resolve_counts(board: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts by the board's own names, largest profile first, zeros left out; a whole GPU comes last.
-
-    Raises
-    ------
-    GeometryError
-        If a profile is unknown or a count is not a whole number of at least 0.
-    """
+    """Counts by the board's own names, largest profile first, zeros left out; a whole GPU comes last."""
     found: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:

@@ -52,27 +52,6 @@ def instances_changed(
 ) -> tuple[tuple[Placement, ...], tuple[Placement, ...], tuple[Placement, ...]]:
     """Say which instances go, come and stay.
 
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    before, after : str, mapping of str to int, or Layout
-        For text and counts the likeliest places are taken, `after` so that most instances of `before` stay.
-        A GPU that is off or not cut has no instances.
-    one_by_one : bool
-        Whether instances that both layouts have may stay where they are. Otherwise a GPU whose counts already
-        match is left alone, and any other loses all its instances first.
-
-    Returns
-    -------
-    tuple of three tuples of Placement
-        Destroyed, created, kept.
-
-    Raises
-    ------
-    GeometryError
-        If a layout is impossible.
-
     Examples
     --------
     >>> from gpuplanner.hardware import as_board

@@ -18,25 +18,7 @@ _COUNTS = ("compute_slices", "memory_slices", "max_instances")
 
 
 def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of one board with the types that :class:`~gpuplanner.hardware.GpuModel` needs.
-
-    Parameters
-    ----------
-    name : str
-        The board, for the message.
-    table : list of dict
-        Rows with the columns of ``mig_profiles.csv``; columns beyond those needed are left out.
-
-    Returns
-    -------
-    list of dict
-        ``placement_starts`` is a tuple of int, numbers are int or float, what is missing is None.
-
-    Raises
-    ------
-    GeometryError
-        Naming every fault of every row.
-    """
+    """Rows of one board with the types that :class:`~gpuplanner.hardware.GpuModel` needs."""
     faults = [] if _BOARD.fullmatch(name) else ["gpu_model must be letters, digits, '.', '_' and '-'"]
     rows: list[dict[str, Any]] = []
     for row in table:

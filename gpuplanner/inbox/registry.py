@@ -136,20 +136,6 @@ def read(
 def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | None = None) -> str:
     """Full name of a source; with ``"auto"``, that of the one source which all files look like.
 
-    Parameters
-    ----------
-    source : str
-        What the user typed: a name, a unique beginning of one, an alias or ``"auto"``.
-    files : sequence of str or Path
-        Files to look into for ``"auto"``.
-    columns : sequence of str, optional
-        As for :func:`detect`.
-
-    Raises
-    ------
-    TraceFormatError
-        If the name is unknown, or the files are of none or of different sources.
-
     Examples
     --------
     >>> name_of("dcgm-exp", []), name_of("sacct", [])

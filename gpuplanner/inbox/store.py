@@ -255,13 +255,7 @@ def part_of(folder: Path, source: str, key: str) -> Path:
 
 
 def open_part(folder: Path) -> Dataset:
-    """Open a part of a list of jobs.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is damaged.
-    """
+    """Open a part of a list of jobs."""
     tables = {
         name: read_table(folder / f"{name}.parquet", schema)
         for name, schema in TABLES.items()
@@ -296,13 +290,7 @@ def ordered_facts(facts: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What a folder says of itself.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing or no dataset.
-    """
+    """What a folder says of itself."""
     path = folder / MARK.file
     if not path.is_file():
         got = "nothing there"

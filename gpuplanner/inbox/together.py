@@ -47,16 +47,6 @@ class SourcePart:
 def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
     r"""Sort files by what they are: lists of jobs first, then node lists, then telemetry and bills.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files, and folders of files.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, is empty or looks like no source.
-
     Examples
     --------
     >>> import tempfile
@@ -77,22 +67,7 @@ def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
 
 
 def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: Any) -> list[Added]:  # noqa: ANN401 - of any reader
-    """Read parts into a dataset, so that each source says what these files say, and nothing that it said before.
-
-    Parameters
-    ----------
-    parts : sequence of SourcePart
-        As :func:`parts_of` gives them.
-    directory : str or Path
-        A dataset, or a new or empty folder. Sources that have no part stay as they are.
-    **options
-        As in :func:`gpuplanner.inbox.read`; each reader gets those that it knows.
-
-    Raises
-    ------
-    TraceFormatError, OutputError
-        As :func:`gpuplanner.inbox.add`.
-    """
+    """Read parts into a dataset, so that each source says what these files say, and nothing that it said before."""
     done = []
     for part in parts:
         given = {name: value for name, value in options.items() if name in SOURCES[part.source].options}
@@ -206,11 +181,6 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
 
 def require_jobs(found: Mapping[str, Any], files: Sequence[str | Path]) -> None:
     """Refuse files among which there is no list of jobs.
-
-    Raises
-    ------
-    TraceFormatError
-        That says which command makes one.
 
     Examples
     --------

@@ -38,20 +38,6 @@ def held_hours(
     A minute of a job with samples is used or held idle as its devices were; the part of its GPUs without a
     sample in that minute, and every minute without any, is as the mean activity of the job's record says; if
     there is none, the time is unobserved.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame or polars.LazyFrame
-        Table ``schemas.Jobs`` with ``board``; jobs that started.
-    samples : polars.DataFrame, optional
-        Table ``schemas.Samples``, at least one a minute where anything is to be seen.
-    window : Window
-        Time of the ledger.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``tenant``, ``board``, ``hour`` (number), ``state`` (one of :data:`STATES`), ``gpu_hours``.
     """
     keys = ["tenant", "board"]
     owners = jobs.lazy().select(keys).unique().sort(keys).with_row_index("owner").collect()

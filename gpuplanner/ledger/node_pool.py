@@ -158,21 +158,7 @@ def node_pool(
     out: pl.DataFrame,
     window: Window,
 ) -> NodePool | None:
-    """Who holds what on which node, or None where no job names a node or the inventory names one twice.
-
-    Parameters
-    ----------
-    started, queued : polars.LazyFrame
-        Jobs of one pool that held GPUs, and that waited for them.
-    taken, waiting : Spans
-        When these jobs held GPUs, and when those waited.
-    nodes : polars.DataFrame
-        Table ``schemas.Inventory`` of the pool.
-    out : polars.DataFrame
-        GPUs of the pool out of service, see :func:`gpuplanner.ledger.withheld.withheld`.
-    window : Window
-        Time of the ledger.
-    """
+    """Who holds what on which node, or None where no job names a node or the inventory names one twice."""
     number = {name: place for place, name in enumerate(nodes["node"])}
     if len(number) < nodes.height:
         return None
@@ -229,13 +215,6 @@ class NodeLists:
 
 def numbered_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndarray, NodeLists]:
     """Number the node lists of jobs; one that is missing or cannot be read is a list of one unknown node.
-
-    Parameters
-    ----------
-    texts : polars.Series
-        Node lists as their source writes them, as text or categories.
-    number : mapping of str to int
-        Number of each known node.
 
     Examples
     --------

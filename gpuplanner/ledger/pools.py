@@ -135,15 +135,6 @@ def boards_at_once(held: pl.DataFrame | pl.LazyFrame, board: str | None, window:
     most of each profile on a board demand; GPUs that are not cut come on top. How instances lay on the boards is
     not looked at: it may have taken more.
 
-    Parameters
-    ----------
-    held : polars.DataFrame or polars.LazyFrame
-        Table ``schemas.Jobs``; jobs of one pool that started.
-    board : str or None
-        Board of the pool in the catalogue, if it is known.
-    window : Window
-        The time to look at.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

@@ -86,28 +86,7 @@ def sweep_pool(
     pieces: Pieces | None,
     hours: int,
 ) -> PoolHours:
-    """Walk through every event of a pool, once.
-
-    Parameters
-    ----------
-    installed, taken : Spans
-        GPUs there, and GPUs held or out of service.
-    waiting : Spans
-        Jobs in the queue, with the GPUs that each asks for.
-    reservations : mapping of str to Reservation
-        By tenant. What the tenant does not hold of its reservation is reserved, as far as anything is left.
-    pieces : Pieces, optional
-        None: it is not known on which nodes GPUs are held.
-    hours : int
-        Length of the ledger.
-
-    Returns
-    -------
-    PoolHours
-        What is left of the installed GPUs: ``reserved`` by tenant; of the rest ``fragmented`` as far as it is in
-        pieces, ``unexplained`` as far as waiting jobs that fit asked for it, else ``free``. ``excess_gpus`` is the
-        most by which `taken` is above `installed` (0 where it never is) and ``excess_tick`` when that begins.
-    """
+    """Walk through every event of a pool, once."""
     kept = {tenant: each.kept for tenant, each in reservations.items()}
     own = {tenant: each.held for tenant, each in reservations.items()}
     levels = [installed, taken, *kept.values(), *own.values()]

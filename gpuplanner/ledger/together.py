@@ -21,21 +21,6 @@ def seen_together(
     nothing. What these did is given to the jobs in proportion to what each holds, so the tenants of a node can be
     told apart only by how much they held.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        ``job_id``, ``start_time``, ``end_time``, ``gpus``, ``instances``, ``node_list``, ``profile_requested``.
-    devices : polars.DataFrame
-        ``node``, ``kind`` (profile of an instance, "" for a whole GPU), ``minute`` and ``state`` of each device of
-        which it is not known who held it.
-    states : sequence of str
-        All states, those first that a held device is taken to be in first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``job_id``, ``minute``, ``devices`` (as many as the job held and were seen) and the devices in each state.
-
     Examples
     --------
     Of four GPUs three are held, and two work: the job that holds two of the three has two thirds of that.

@@ -26,25 +26,6 @@ WHERE = "ledger: out_of_service"
 def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
     """Check a table of GPUs out of service, and give each row the board of the pool that misses them.
 
-    Parameters
-    ----------
-    table : polars.DataFrame, optional
-        ``bucket`` (one of :data:`KINDS`), ``start_time``, ``end_time`` (null: to the end of the ledger),
-        ``gpus``; ``gpu_model`` where the pool has several boards; ``tenant``, for whom GPUs are reserved;
-        ``node``, on which they are.
-    boards : polars.Series
-        Boards of the pools.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of the table, and ``board``.
-
-    Raises
-    ------
-    SchemaError
-        Naming the column and the value that is not as described.
-
     Examples
     --------
     >>> withheld(None, pl.Series(["A100"])).height

@@ -68,13 +68,7 @@ def always_on(run: Served | pl.DataFrame, gpus: int) -> Scheduled:
 
 
 def covered(run: Simulated, window: Window | None) -> Window:
-    """The window to measure: as given, else the whole run.
-
-    Raises
-    ------
-    SchemaError
-        If the window is empty or reaches beyond the run.
-    """
+    """The window to measure: as given, else the whole run."""
     end = run.states["end_s"].max() if run.states.height else 0.0
     assert isinstance(end, float)
     if window is None:
@@ -98,14 +92,7 @@ def within(frame: pl.DataFrame, column: str, window: Window | None) -> pl.DataFr
 
 
 def held(spells: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFrame:
-    """Spells that began, with their time within the window.
-
-    Returns
-    -------
-    polars.DataFrame
-        The spells with ``held_s``, ``useful_s`` of it (what a spell lost counts evenly over its time),
-        ``instances`` (a whole GPU is one) and ``slices`` (compute slices held).
-    """
+    """Spells that began, with their time within the window."""
     served = spells["served_on"].drop_nulls().unique(maintain_order=True).to_list()
     sizes = {profile: slices_of(board, profile) for profile in (WHOLE_GPU, *served)}
     held_s, lost = _overlap("start_s", "end_s", window), pl.col("lost_s")
@@ -119,13 +106,7 @@ def held(spells: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFrame:
 
 
 def provided(states: pl.DataFrame, board: GpuModel, window: Window) -> pl.DataFrame:
-    """States with their time within the window, and what the GPU offers to jobs meanwhile.
-
-    Returns
-    -------
-    polars.DataFrame
-        The states with ``time_s``, ``instances`` and ``slices``; both are 0 unless the GPU is on.
-    """
+    """States with their time within the window, and what the GPU offers to jobs meanwhile."""
     layouts = states["layout"].unique(maintain_order=True).to_list()
     contents = {layout: parse_layout(layout) for layout in (OFF, *layouts)}
     instances = {layout: sum(counts.values()) for layout, counts in contents.items()}

@@ -80,23 +80,6 @@ def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: flo
     Changes of one instant count at once. Sorting is all that costs more than one pass: O(n log n). Integer
     changes are summed exactly.
 
-    Parameters
-    ----------
-    events : polars.DataFrame
-        The columns `by`, ``at_s`` [s] and `changes`.
-    by : str
-        Column of the groups.
-    changes : sequence of str
-        By how much each value changes.
-    until_s : float
-        End of the last piece of every group [s].
-
-    Returns
-    -------
-    polars.DataFrame
-        Pieces of a length above 0, sorted by group and time: `by`, ``start_s``, ``end_s`` and the values. The
-        pieces of a group are adjacent, from its first event on.
-
     Examples
     --------
     >>> events = pl.DataFrame({"node": 0, "at_s": [5.0, 0.0, 5.0], "held": [-2, 3, 1]})

@@ -50,17 +50,6 @@ class Settled:
 def settle(program: PatternBound, most: int, *, time_limit_s: float, seed: int) -> Settled:
     """Find a packing of at most `most` bins, or prove that there is none, or give up.
 
-    Parameters
-    ----------
-    program : PatternBound
-        The pattern program over the whole horizon, solved to the end.
-    most : int
-        Bins allowed.
-    time_limit_s : float
-        Limit of the integer program [s].
-    seed : int
-        Seed of the solver.
-
     Examples
     --------
     >>> import numpy as np

@@ -33,22 +33,6 @@ def orders(problem: AnyProblem) -> Iterator[Integers]:
 def fit(grid: Grid, order: Integers, *, rule: str, most: int) -> Bins | None:
     """Seat items in an order, opening a bin when none has room.
 
-    Parameters
-    ----------
-    grid : Grid
-        The items.
-    order : ndarray of int, shape (n_items,)
-        Every item once.
-    rule : {"first", "best"}
-        Take the first bin with room, or the one that is fullest over the item's life.
-    most : int
-        Bins that may be opened.
-
-    Returns
-    -------
-    Bins or None
-        None if `most` bins are too few for this order.
-
     Examples
     --------
     >>> from gpuplanner.packing.grid import as_grid

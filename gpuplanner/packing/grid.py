@@ -70,13 +70,6 @@ class Grid:
 def as_grid(problem: AnyProblem, moments: Integers | None = None) -> Grid:
     """Number the moments of a problem and turn sizes into words.
 
-    Parameters
-    ----------
-    problem : PackingProblem or MigPackingProblem
-        The problem.
-    moments : ndarray of int, optional
-        Instants to look at, ascending; those that matter for feasibility if None.
-
     Examples
     --------
     >>> from gpuplanner.packing.problem import PackingProblem

@@ -106,23 +106,6 @@ def price(
 ) -> Priced:
     """Find the sets of items worth more than a floor that fit into one bin.
 
-    Parameters
-    ----------
-    knapsack : Knapsack
-        The items.
-    values : ndarray of int, shape (n_items,)
-        What an item is worth; items worth nothing are left out.
-    prices : ndarray of int, shape (n_moments,)
-        Price of capacity at each moment, at least 0. They steer the search and never change its answer.
-    floor : int
-        Only sets worth more are of interest.
-    most_labels : int
-        Labels that are kept at most.
-    merge : bool
-        Keep one set for each active set; if false, list all sets.
-    most_patterns : int
-        Sets to return at most.
-
     Examples
     --------
     >>> low, high = np.array([0, 0, 1]), np.array([1, 2, 2])

@@ -23,11 +23,6 @@ _PEAKS = 3
 def windows(load: Integers) -> Iterator[tuple[int, int]]:
     """First moment and end of each window: three fullest of 8 moments, of 16, and so on, at last all.
 
-    Parameters
-    ----------
-    load : ndarray of int, shape (n_moments,)
-        Load at each moment.
-
     Examples
     --------
     >>> list(windows(np.array([1] * 9 + [5] * 8 + [1] * 3)))
@@ -51,22 +46,7 @@ def windows(load: Integers) -> Iterator[tuple[int, int]]:
 def stronger_bounds(
     problem: PackingProblem, grid: Grid, goal: Goal, packing: Callable[[], Integers]
 ) -> Iterator[int]:
-    """Raise ``goal.lower`` by the pattern bounds of windows, as far as they go.
-
-    Parameters
-    ----------
-    problem, grid : PackingProblem, Grid
-        The problem.
-    goal : Goal
-        Raised in place.
-    packing : callable
-        Gives the bins of the best packing so far, shape (n_items,): patterns to begin with.
-
-    Yields
-    ------
-    int
-        Work of each step.
-    """
+    """Raise ``goal.lower`` by the pattern bounds of windows, as far as they go."""
     for window in windows(total(grid, problem.sizes)):
         program = program_of(problem, grid, window, packing())
         if program is not None:

@@ -35,20 +35,6 @@ SHORT_S = 60.0
 def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFrame, dict[str, Pace]]:
     """Label the dips of one job, with the evidence.
 
-    Parameters
-    ----------
-    dips : polars.DataFrame
-        ``depth, lost_s, memory_change, traffic_change``, in order of time.
-    paces : sequence of Pace
-        Paces that dips keep, the most frequent first; no dip keeps two.
-
-    Returns
-    -------
-    table : polars.DataFrame
-        `dips` with ``label`` and ``evidence``.
-    paces : dict of str to Pace
-        Label → pace; checkpoints and evaluations share one where an evaluation follows a checkpoint.
-
     Examples
     --------
     >>> row = {"depth": 0.5, "lost_s": 200.0, "memory_change": -0.3, "traffic_change": None}

@@ -62,19 +62,6 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
     one falls as near to its due time as the worst link of the chain did, and every chain tried is a chance more.
     The instants need not lie on a grid.
 
-    Parameters
-    ----------
-    times_s : numpy.ndarray, shape (n,)
-        Instants of the events, ascending.
-    grain_s : float
-        Resolution of the instants: no link counts as nearer than half of it.
-
-    Returns
-    -------
-    Pace or None
-        None if every chain could well be chance, or its distances spread too much. At least three events that all
-        follow each other at one distance, within 5 %, are a pace as well, of which from the fourth on some may miss.
-
     Examples
     --------
     >>> find_pace(np.array([0.0, 60.0, 75.0, 120.0, 180.0, 300.0]))
@@ -118,17 +105,6 @@ def find_paces(
 
     In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
     second, events of one kind cannot hide the pace of another. Of both, that is taken which is less likely as a whole.
-
-    Parameters
-    ----------
-    times_s : numpy.ndarray, shape (n,)
-        Instants of the events, ascending.
-    kinds : sequence of numpy.ndarray of bool, shape (n,)
-        For each kind, which events are of it.
-    grain_s : float
-        Resolution of the instants.
-    most : int
-        Paces sought among all events.
 
     Examples
     --------
@@ -203,19 +179,6 @@ def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], l
 
 def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
     """Lag at which an even signal is most like itself, if that is more than by chance.
-
-    Parameters
-    ----------
-    signal : numpy.ndarray, shape (n,)
-        How far each row lies below its level.
-    shortest : int
-        Least lag.
-
-    Returns
-    -------
-    int or None
-        Rows of one period; None unless the autocorrelation has a peak above :data:`CORRELATED_FROM` there and
-        is above half of that at twice the lag.
 
     References
     ----------

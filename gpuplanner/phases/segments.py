@@ -201,20 +201,6 @@ def _merged(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]
 def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> list[int]:
     """Split a signal where that lowers its squared error most, and its parts again, while it pays.
 
-    Parameters
-    ----------
-    signal : numpy.ndarray, shape (n, d)
-        Signals in units of their noise.
-    shortest : int
-        Fewest rows of a part.
-    penalty : float
-        Least gain in squared error of a split.
-
-    Returns
-    -------
-    list of int
-        Ends of the parts, ascending, n last.
-
     References
     ----------
     Scott, Knott, "A cluster analysis method for grouping means in the analysis of variance", Biometrics 30(3),

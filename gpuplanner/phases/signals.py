@@ -90,18 +90,6 @@ class Signals:
 def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     """Average the samples of one job over its devices and over each step.
 
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples`` of one job.
-    step : timedelta, optional
-        Distance of the rows; by default that which the sampling allows, see :func:`step_for`.
-
-    Raises
-    ------
-    SchemaError
-        If there are no samples with any signal, or those of several jobs.
-
     Examples
     --------
     >>> from datetime import UTC, datetime
@@ -148,11 +136,6 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     """Distance of rows that suits a job: about :data:`ROWS_WANTED` rows, never finer than it was sampled.
 
     A minute is the most, unless the readings themselves are farther apart.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        ``time`` and ``node, gpu, instance`` of one job.
 
     Examples
     --------

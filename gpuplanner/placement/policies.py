@@ -84,11 +84,6 @@ POLICIES: Final = {
 def as_policy(policy: PlacementPolicy | str) -> PlacementPolicy:
     """Return the policy itself, or find it by its name.
 
-    Raises
-    ------
-    ScenarioError
-        If there is no such policy.
-
     Examples
     --------
     >>> as_policy("best-fit").gpu

@@ -17,23 +17,6 @@ from gpuplanner.planner.program.instance_prices import instance_prices
 def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
     """Where the instances of layouts lie on their board; GPUs that are not cut have none.
 
-    Parameters
-    ----------
-    board : GpuModel or str
-        The board.
-    layouts : iterable of str
-        Layout texts.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``layout, profile, start, size`` [memory slices], layouts in the given order.
-
-    Raises
-    ------
-    GeometryError
-        If the board, a profile or a layout does not exist.
-
     Examples
     --------
     >>> placement_table("A100-40GB", ["3g.20gb:1,2g.10gb:1", "gpu"]).rows()
@@ -53,26 +36,6 @@ def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFra
 
 def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> pl.DataFrame:
     """Where one instance more would be worth most.
-
-    Parameters
-    ----------
-    plan : Plan
-        A plan that was found.
-    problem : PlanProblem
-        Its problem.
-    count : int
-        Most rows.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``profile, slot_start, worth_gpu_hours``, dearest first: the values of
-        :func:`gpuplanner.planner.instance_prices` that are above 0.
-
-    Raises
-    ------
-    InfeasiblePlanError
-        If no plan was found.
 
     Examples
     --------

@@ -61,34 +61,6 @@ def compare_plans(
 ) -> pl.DataFrame:
     """Plan one problem by several methods, and measure every plan by the same bound.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        Demand, fleet, prices and limits.
-    methods : sequence of str
-        See :data:`gpuplanner.planner.METHODS`.
-    calendars : sequence of int
-        Most different vectors of counts; the method ``"calendar"`` is used once for each.
-    known : mapping of str to Plan, optional
-        Plans of this problem that are there already, by the name of their row.
-    **how
-        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``method`` (``"calendar (2)"`` with the number of vectors allowed), ``objective``, ``bound``, ``gap``,
-        ``changes``, ``gpu_hours_on``, ``unmet_gpu_hours``, ``distinct``, one row per plan. Costs are in
-        GPU-hours at the problem's prices. The bound is the best that any search proved for all plans, so that
-        it is the same in every row; the gap is measured from it. It is null if only static plans are asked
-        for: their own bound says nothing of others. ``distinct`` counts the different vectors of layout
-        counts in use. All but the bound is null where no plan was found.
-
-    Raises
-    ------
-    ScenarioError
-        If an argument makes no sense.
-
     Examples
     --------
     >>> from datetime import UTC, datetime
@@ -120,21 +92,6 @@ def with_limit(
 ) -> PlanProblem:
     """Set limits of a problem otherwise; what is None stays as it is.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem as it stands; it is not changed.
-    gpus : int, optional
-        Size of the fleet. What is taken away is off first, then whole, then cut; what is added is off. GPUs in
-        service become fewer or more by the same number in every slot.
-    whole_nodes_kept, switches_per_day : int, optional
-        See :class:`~gpuplanner.planner.Limits`.
-
-    Raises
-    ------
-    ScenarioError
-        If the limits make no sense.
-
     Examples
     --------
     >>> from datetime import UTC, datetime
@@ -163,31 +120,6 @@ def price_of_limits(
 
     Neither plan need be the best one, so that the price is known within a range: a variant costs at least
     its bound and at most its plan, and so does the problem as it stands.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem as it stands.
-    variants : mapping of str to PlanProblem
-        By name: the same demand at the same prices under other limits, see :func:`with_limit`.
-    base : Plan, optional
-        Plan of the problem as it stands, free to change, if there is one already.
-    **how
-        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``variant, objective, bound, extra_low, extra, extra_high, explanation``: first the problem as it
-        stands, then the variants. ``extra`` is the difference of the two plans [GPU h], and the true price
-        of the limits lies between ``extra_low`` (bound of the variant less cost as it stands) and
-        ``extra_high`` (cost of the variant less bound as it stands). The explanation says in words what
-        binds. Numbers are null where no plan was found.
-
-    Raises
-    ------
-    ScenarioError
-        If a variant has other slots, prices or demand within quotas: costs could not be compared.
 
     Examples
     --------

@@ -24,13 +24,7 @@ _TIME_LABEL = (
 
 
 def require(frame: pl.DataFrame, columns: Sequence[str], *, where: str) -> None:
-    """Refuse a frame that lacks columns the chart needs.
-
-    Raises
-    ------
-    SchemaError
-        Naming every missing column.
-    """
+    """Refuse a frame that lacks columns the chart needs."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         text = message(
@@ -43,13 +37,7 @@ def require(frame: pl.DataFrame, columns: Sequence[str], *, where: str) -> None:
 
 
 def to_data(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Make rows small and portable: instants as ISO text in UTC, numbers with six digits.
-
-    Raises
-    ------
-    SchemaError
-        If there are more than :data:`MAX_ROWS` rows.
-    """
+    """Make rows small and portable: instants as ISO text in UTC, numbers with six digits."""
     if frame.height > MAX_ROWS:
         text = message(
             where,
@@ -113,15 +101,6 @@ class Labels:
 
 def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Labels:
     """Break the names of an axis into lines between words.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names, as in the data.
-    width : int
-        Characters of a line; a longer word has a line of its own.
-    grid : bool
-        Draw a line at each name.
 
     Examples
     --------

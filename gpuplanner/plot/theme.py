@@ -160,27 +160,7 @@ def finish(
     room: int = 5,
     panels: Mapping[str, int] | None = None,
 ) -> AnyChart:
-    """Give a chart its title, the common look, and the numbers by which it is laid out for a width.
-
-    Parameters
-    ----------
-    chart : altair chart
-        Without configuration of its own.
-    title : str
-        The quantity shown.
-    finding : str
-        What the chart says, in a sentence; title and finding are its text alternative.
-    legend : int
-        Pixels that one legend entry needs; entries stand in as many columns as fit.
-    names : int
-        Pixels that the labels of the vertical axis may take.
-    room : int
-        Pixels kept free at the right edge, for labels that stand beyond their bars.
-    panels : mapping, optional
-        For small multiples: ``columns`` at most, ``minimum`` pixels of a panel, and the ``margin`` in pixels
-        that each needs beside its labels. Vega-Lite has no container width for them, so that
-        :func:`gpuplanner.plot.fitted` and the page compute it from these numbers.
-    """
+    """Give a chart its title, the common look, and the numbers by which it is laid out for a width."""
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)

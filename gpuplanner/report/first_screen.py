@@ -46,21 +46,7 @@ def first_screen(
     links: Links = (),
     doubts: Sequence[str] = (),
 ) -> str:
-    """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
-
-    Parameters
-    ----------
-    one : Decision
-        Every figure is read from it.
-    peaks : polars.DataFrame, optional
-        ``day, gpus``: GPUs held in the busiest hour of each day, drawn where no run-out can be.
-    period : str
-        What the table of teams covers.
-    links : sequence of (str, str)
-        Files beside the page.
-    doubts : sequence of str
-        What speaks against the figures.
-    """
+    """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page."""
     left, right = _left(one, peaks), fleet_picture(one)
     thin = one.confidence == PEAKS or one.action == "unknown"
     missing = _missing(one)

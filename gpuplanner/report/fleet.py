@@ -24,11 +24,6 @@ def fleet_picture(one: Decision) -> str:
 
     Nodes with the same layouts stand together, one row a node; of a fleet with more nodes than fit, or with nodes that
     nobody names, one row of boxes stands for each layout. GPUs that rest are outlines.
-
-    Parameters
-    ----------
-    one : Decision
-        Its ``layouts``, ``fleet_gpus`` and ``gpus`` are drawn.
     """
     if not one.layouts:
         return ""

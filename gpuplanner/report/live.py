@@ -63,11 +63,6 @@ def still(section: Section) -> Text:
 def parts(section: Section) -> list[Text | dict[str, object]]:
     r"""Part a section at its charts, without its heading: the notebook has its own.
 
-    Returns
-    -------
-    list
-        Pieces of text, and specifications of charts.
-
     Examples
     --------
     >>> parts(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
@@ -88,18 +83,7 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
 
 
 def show(section: Section) -> None:
-    """Display a section: text, live charts, tables.
-
-    Parameters
-    ----------
-    section : Section
-        From a function of this package.
-
-    Raises
-    ------
-    MissingDependencyError
-        If IPython or Altair is not installed.
-    """
+    """Display a section: text, live charts, tables."""
     display = import_optional("IPython.display", extra="notebook").display
     altair = import_optional("altair", extra="plot")
     plot.enable_offline_renderer()

@@ -156,19 +156,6 @@ def figure(
 
     The chart is drawn in the browser from the specification embedded here; without scripts, or in a mail
     program, a still picture takes its place.
-
-    Parameters
-    ----------
-    chart : altair chart
-        From :mod:`gpuplanner.plot`. Its own title gives way to ``title``.
-    title : str
-        The quantity shown.
-    alt : str
-        The message of the chart in words; shown under the title and read out in place of the chart.
-    table : polars.DataFrame, optional
-        The numbers behind the chart, folded away under it.
-    formats : mapping, optional
-        As for :func:`gpuplanner.report.tables.table`.
     """
     spec = {key: value for key, value in plot.chart_spec(chart).items() if key != "title"}
     spec["description"] = f"{title}. {alt}"
@@ -199,24 +186,6 @@ def render_page(
 
     Style, scripts and data are inline. The page's policy forbids every request and every script but the two
     that are part of it, named by their hash; so that text which slipped through as markup could not run.
-
-    Parameters
-    ----------
-    body_html : str
-        Fragments made by the functions of this module, joined.
-    title, subtitle : str
-        Plain text.
-    decision : str, optional
-        What the page says to do, in one sentence: it then is the heading, and the title stands small above it.
-    badge : (str, bool), optional
-        Markup about the data that stands in the corner, and whether it is a warning; it leads to the section of data.
-    provenance : mapping of str to str
-        Where the numbers come from: inputs with hashes, versions, parameters, seed.
-
-    Returns
-    -------
-    str
-        HTML; the same input gives the same text.
 
     Examples
     --------

@@ -37,19 +37,6 @@ def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
 
 
 def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str]) -> Path:
-    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    page, picture : callable
-        Text of each, made only if it is written.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; what stood there is intact.
-    """
+    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says."""
     text = picture() if Path(path).suffix == ".svg" else page()
     return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))

@@ -50,15 +50,7 @@ def quality(found: DataQuality) -> Section:
 
 
 def quality_page(found: DataQuality, *, title: str) -> str:
-    """A page of its own about the quality of the data, as :func:`gpuplanner.report.page.render_page` makes it.
-
-    Parameters
-    ----------
-    found : DataQuality
-        From :func:`gpuplanner.study.past.quality.data_quality`.
-    title : str
-        Plain text.
-    """
+    """A page of its own about the quality of the data, as :func:`gpuplanner.report.page.render_page` makes it."""
     facts = found.facts
     span = [facts[side] for side in ("span_start", "span_end")]
     subtitle = "without times" if None in span else f"{_minute(span[0])} to {_minute(span[1])} UTC"

@@ -52,30 +52,6 @@ def write_report(
     The folder gets ``index.html``, ``study.json``, ``workbook.xlsx``, ``plan.json``, ``scenario.yaml``,
     ``report.ipynb`` (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails,
     what stood there stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        What to report.
-    out : str or Path
-        Folder to put in place.
-    notebook : Path, optional
-        Another report notebook with the parameter ``scenario_path``.
-    inputs : iterable of str or Path
-        Files that the scenario came from: none of them may be among those that are replaced.
-    ledger : Path, optional
-        Parquet file of what reports forecast and what came (:mod:`gpuplanner.study.forecast_ledger`): the page
-        says how earlier forecasts did, and this one is written down once the report stands.
-
-    Returns
-    -------
-    Study
-        What the report shows.
-
-    Raises
-    ------
-    GpuPlannerError
-        If the scenario cannot be evaluated, the notebook fails, or the folder cannot be written.
     """
     out = Path(out)
     check_options(scenario)
@@ -126,24 +102,7 @@ def write_report(
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, keep: Path | None = None
 ) -> None:
-    """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs.
-
-    Parameters
-    ----------
-    source, target : Path
-        Notebook to run, and where to write it with its outputs.
-    parameters : mapping
-        Values for the names in its ``parameters`` cell.
-    keep : Path, optional
-        Where to leave the notebook if a cell fails.
-
-    Raises
-    ------
-    ScenarioError
-        If a parameter is not one of the notebook's, or the notebook does not exist.
-    GpuPlannerError
-        If a cell fails; the message is that of the cell.
-    """
+    """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs."""
     papermill = import_optional("papermill", extra="report")
     if not source.is_file():
         raise ScenarioError(message(str(source), "a notebook", "nothing there", "Check the path."))
@@ -177,13 +136,7 @@ def run_notebook(
 
 
 def page_body(executed: Path) -> str:
-    """Fragments of the page in the order of the cells that made them.
-
-    Raises
-    ------
-    OutputError
-        If the notebook shows no section.
-    """
+    """Fragments of the page in the order of the cells that made them."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     fragments = [_joined(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
     if not fragments:

@@ -31,20 +31,6 @@ def table(
 ) -> str:
     """An HTML table: numbers to the right with thousands separators, text escaped, missing values as a dash.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        The rows, in order.
-    caption : str
-        What the table shows.
-    formats : mapping, optional
-        Format specification by column, as for :func:`format`: ``",.1f"``, ``".0%"``. Other columns are shown
-        by what their name says of the unit.
-    headings : mapping, optional
-        Heading by column; other columns are headed by their name and unit.
-    max_rows : int
-        Rows shown; the table says how many more there are.
-
     Examples
     --------
     >>> html = table(pl.DataFrame({"tenant": ["a"], "cost_usd": [1234.5]}), caption="Cost")

@@ -53,15 +53,7 @@ _CLASSES = {"size_class": "asked for", "limit_min": "limit", "wait_quantile_min"
 
 
 def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
-    """The frontier of a comparison, every way by its name in words.
-
-    Parameters
-    ----------
-    found : Comparison
-        What was compared.
-    pinned : Comparison, optional
-        Another one, drawn as outlines.
-    """
+    """The frontier of a comparison, every way by its name in words."""
     return plot.plot_frontier(
         frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT
     )
@@ -128,22 +120,7 @@ def decided(found: Comparison) -> Section:
 
 
 def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
-    """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``).
-
-    Parameters
-    ----------
-    found : Comparison
-        What was compared.
-    path : str or Path
-        The suffix says which.
-    title : str
-        Of the page; plain text.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; what stood there is intact.
-    """
+    """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``)."""
     return write_drawn(
         path,
         page=lambda: _page(found, title),

@@ -34,20 +34,6 @@ def service_demands(
 ) -> dict[str, ServiceDemand]:
     """Join rates and latency limits, in the order of their services' names; a rate of 0 asks for nothing.
 
-    Parameters
-    ----------
-    rates : mapping of str to float
-        Requests of each service [1/s].
-    latencies : mapping of str to float
-        Latency limit of each service [ms]; the same services.
-    services : iterable of str
-        Services with profiles.
-
-    Raises
-    ------
-    ScenarioError
-        If services do not match, or a figure makes no sense; every fault is named.
-
     Examples
     --------
     >>> service_demands({"bert": 19, "vgg16": 0}, {"bert": 6434, "vgg16": 400}, ["bert", "vgg16"])

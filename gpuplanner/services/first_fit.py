@@ -41,15 +41,6 @@ def sized_alone(choices: Choices) -> Sizing:
     smallest that will do, for the rest; then all of them onto GPUs, first fit by decreasing size. This is the
     way of ParvaGPU but for its last step, which splits the instances of GPUs that stay half empty.
 
-    Parameters
-    ----------
-    choices : Choices
-        What can be chosen from.
-
-    Returns
-    -------
-    Sizing
-
     References
     ----------
     MunQ-Lee/ParvaGPU_SC24, src/configurator.c (``demand_matching``) and src/allocator.c.
@@ -71,18 +62,6 @@ def first_fit(choices: Choices, instances: Counts) -> Counts:
     """Pack instances onto GPUs, largest first, each onto the first GPU that can hold it.
 
     GPUs that hold the same are handled together, so that the work does not grow with their number.
-
-    Parameters
-    ----------
-    choices : Choices
-        Options and layouts.
-    instances : ndarray of int, shape (n_options,)
-        Instances of each option.
-
-    Returns
-    -------
-    ndarray of int, shape (n_layouts,)
-        GPUs by a layout that holds what was packed onto them.
     """
     profiles = {option.profile.name: option.profile for option in choices.options}
     names = sorted(profiles, key=lambda name: profiles[name].size_order, reverse=True)

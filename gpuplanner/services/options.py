@@ -123,28 +123,6 @@ def choices_for(
 
     Only throughput and the size of the instance matter to a plan, so the setting with the most throughput
     replaces all others that answer in time; of equals the quickest, then that with fewest processes.
-
-    Parameters
-    ----------
-    profiles : polars.DataFrame
-        A table :class:`~gpuplanner.services.profiles.ServiceProfiles`.
-    demands : mapping of str to ServiceDemand
-        Services asked for.
-    board : GpuModel
-        Board of every GPU.
-    latency_share : float
-        Share of the latency limit that a batch may take.
-
-    Returns
-    -------
-    Choices
-
-    Raises
-    ------
-    GeometryError
-        If the board has no instance of a size in the table.
-    InfeasiblePlanError
-        Naming every service that no setting answers in time, its limit and the least latency it can have.
     """
     of_size = smallest_of_compute(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
@@ -175,22 +153,7 @@ def choices_for(
 
 
 def least(choices: Choices) -> LeastSlices:
-    """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss.
-
-    Parameters
-    ----------
-    choices : Choices
-        What can be chosen from.
-
-    Returns
-    -------
-    LeastSlices
-
-    Raises
-    ------
-    ScenarioError
-        If that is more than :data:`MAX_GPUS`.
-    """
+    """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss."""
     compute: dict[str, int] = {}
     memory: dict[str, int] = {}
     for service, rate in choices.rate_per_s.items():
@@ -214,20 +177,6 @@ def least(choices: Choices) -> LeastSlices:
 
 def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:
     """Least weight of instances that together serve a rate: an unbounded covering knapsack.
-
-    Parameters
-    ----------
-    throughputs : sequence of float
-        Requests that one instance of each kind serves [1/s].
-    weights : sequence of int
-        Weight of one instance of each kind, at least 1.
-    rate : float
-        Requests to serve [1/s].
-
-    Returns
-    -------
-    int
-        Exact where it is small; else the bound that fractions of instances give.
 
     Examples
     --------

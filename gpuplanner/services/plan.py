@@ -107,22 +107,7 @@ class ServicePlan:
 
 
 def numbered(choices: Choices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """Give every instance a GPU, and every GPU its layout: places that no service takes are left free.
-
-    Parameters
-    ----------
-    choices : Choices
-        Options and layouts.
-    sizing : Sizing
-        Instances of each option, and GPUs of each layout, which hold them.
-
-    Returns
-    -------
-    segments : tuple of Segment
-        By service, smallest instance first; options without instances are left out.
-    layouts : tuple of str
-        What each GPU holds; GPUs that hold nothing are left out.
-    """
+    """Give every instance a GPU, and every GPU its layout: places that no service takes are left free."""
     free: dict[str, list[int]] = {}
     first = 0
     for layout, gpus in zip(choices.layouts, sizing.on.tolist(), strict=True):

@@ -62,17 +62,7 @@ def is_service_plan(text: str) -> bool:
 def services_from_json(
     text: str,
 ) -> tuple[ServicePlan, pl.DataFrame, dict[str, float], dict[str, float]]:
-    """Read what :func:`services_to_json` printed: plan, profiles, rates and latency limits.
-
-    Raises
-    ------
-    ScenarioError
-        If the text is not such a file.
-    SchemaError
-        If its measurements are no profiles of services.
-    GeometryError
-        If its board is none.
-    """
+    """Read what :func:`services_to_json` printed: plan, profiles, rates and latency limits."""
     try:
         values = json.loads(text)
         plan, asked = _plan_of(values), values["asked"]

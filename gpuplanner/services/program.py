@@ -44,23 +44,7 @@ class BoundedSizing:
 
 
 def sized_jointly(choices: Choices, floor: LeastSlices, start: Sizing, effort: Effort) -> BoundedSizing:
-    """Choose instances and layouts of all services together.
-
-    Parameters
-    ----------
-    choices : Choices
-        What can be chosen from.
-    floor : LeastSlices
-        Its least sizes.
-    start : Sizing
-        An answer to begin with; it is given back if nothing better is found in time.
-    effort : Effort
-        Limits of the search. Ctrl-C ends it as a deadline does.
-
-    Returns
-    -------
-    BoundedSizing
-    """
+    """Choose instances and layouts of all services together."""
     found = BoundedSizing(start, floor.gpus, floor.slices)
     try:
         if found.sizing.gpus > found.gpus:
@@ -75,22 +59,7 @@ def sized_jointly(choices: Choices, floor: LeastSlices, start: Sizing, effort: E
 
 
 def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> LinearModel:
-    """The model.
-
-    Parameters
-    ----------
-    choices, floor
-        As for :func:`sized_jointly`.
-    aim : {"gpus", "slices"}
-        What to have least of.
-    most_gpus : int
-        More GPUs than this are of no interest.
-
-    Returns
-    -------
-    LinearModel
-        With the columns of options first and those of layouts behind them.
-    """
+    """The model."""
     model = LinearModel()
     options, layouts = choices.options, choices.layouts
     profiles = [option.profile for option in options]

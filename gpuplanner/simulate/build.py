@@ -74,15 +74,7 @@ class Terms:
 
 
 def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, rules: Rules) -> Terms:
-    """Number the profiles and layouts of a run.
-
-    Raises
-    ------
-    GeometryError
-        If a profile or layout does not exist on the board.
-    ScenarioError
-        If a slot wants more GPUs than there are.
-    """
+    """Number the profiles and layouts of a run."""
     board = fleet.model
     if isinstance(calendar, OnDemand):
         calendar = calendar.opening(fleet)

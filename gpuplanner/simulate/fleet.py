@@ -200,13 +200,7 @@ class Calendar:
 
 @functools.lru_cache(maxsize=4096)
 def instances_of(board: GpuModel, layout: str) -> dict[str, int]:
-    """Instances of one layout by the board's own profile names, after proving that the board can hold them.
-
-    Raises
-    ------
-    GeometryError
-        If it cannot, or a profile is unknown.
-    """
+    """Instances of one layout by the board's own profile names, after proving that the board can hold them."""
     counts = parse_layout(layout)
     if WHOLE_GPU in counts:
         return counts

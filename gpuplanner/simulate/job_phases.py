@@ -31,26 +31,7 @@ class Phases(dy.Schema):
 
 
 def in_phases(jobs: pl.DataFrame, phases: pl.DataFrame | None) -> pl.DataFrame:
-    """One row for every phase of every job.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Checked jobs.
-    phases : polars.DataFrame or None
-        Phases of some of them.
-
-    Returns
-    -------
-    polars.DataFrame
-        The jobs with ``row``, their number, and ``phase``, from 0. A job with phases has their profiles, run
-        times, GPUs, SMs and limits in place of its own.
-
-    Raises
-    ------
-    SchemaError
-        If the phases are not as described, or of a job that is not there.
-    """
+    """One row for every phase of every job."""
     rows = jobs.with_row_index("row").with_columns(phase=pl.lit(0, pl.Int64))
     if phases is None:
         return rows

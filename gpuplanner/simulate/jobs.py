@@ -51,26 +51,14 @@ class Workload(dy.Schema):
 
 
 def checked(jobs: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Jobs as the run needs them.
-
-    Raises
-    ------
-    SchemaError
-        Naming every fault; under backfill also if a job on whole GPUs has no limit.
-    """
+    """Jobs as the run needs them."""
     table = check(jobs, Workload, where="jobs to simulate")
     refuse_endless(table, rules)
     return table
 
 
 def checked_phases(jobs: pl.DataFrame, phases: pl.DataFrame | None, rules: Rules) -> pl.DataFrame:
-    """All phases of jobs as a run over layouts needs them, with ``row``, the number of the job, and ``phase``.
-
-    Raises
-    ------
-    SchemaError
-        Naming every fault; under backfill also if a phase on whole GPUs has no limit.
-    """
+    """All phases of jobs as a run over layouts needs them, with ``row``, the number of the job, and ``phase``."""
     rows = in_phases(check(jobs, Workload, where="jobs to simulate"), phases)
     refuse_endless(rows, rules)
     return rows
@@ -94,20 +82,7 @@ def refuse_endless(jobs: pl.DataFrame, rules: Rules) -> None:
 def never_fitting(
     jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand
 ) -> pl.DataFrame:
-    """Jobs that no slot from their submission on has room for, even in an empty fleet.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Checked phases of jobs.
-    terms, fleet, calendar
-        As for :func:`~gpuplanner.simulate.simulate`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``job_id``, ``profile``, ``gpus`` and ``reason``, in the order of the jobs; of phases the first.
-    """
+    """Jobs that no slot from their submission on has room for, even in an empty fleet."""
     gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
     sized = jobs.select(
         "row",

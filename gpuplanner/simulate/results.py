@@ -16,26 +16,7 @@ from gpuplanner.simulate.slices.world import NONE, PROFILE_BITS, RECONFIGURING, 
 def phase_spells(
     kept: pl.DataFrame, left_out: pl.DataFrame, world: World, terms: Terms, fleet: Fleet
 ) -> pl.DataFrame:
-    """Every phase that the run came to, with what became of it, by job and phase.
-
-    Parameters
-    ----------
-    kept : polars.DataFrame
-        The phases in the order of the rows of the world, with ``row`` and ``phase``.
-    left_out : polars.DataFrame
-        The same columns, of the first phases of jobs that could never start.
-    world : World
-        After the run.
-    terms : Terms
-        Names of numbers.
-    fleet : Fleet
-        What is installed.
-
-    Returns
-    -------
-    polars.DataFrame
-        As ``Run.spells``, and ``row``.
-    """
+    """Every phase that the run came to, with what became of it, by job and phase."""
     work = world.jobs
     gpu = pl.Series(work.gpu)
     started = gpu != NONE
@@ -101,26 +82,7 @@ def outcomes_of(jobs: pl.DataFrame, spells: pl.DataFrame, policy: str, replicati
 
 
 def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet, *, placed: bool) -> pl.DataFrame:
-    """Turn changes into rows that last until the next change of the same GPU.
-
-    Parameters
-    ----------
-    log : array of CHANGE
-        Changes of state.
-    end_s : float
-        End of the run [s].
-    terms : Terms
-        Names of numbers.
-    fleet : Fleet
-        What is installed.
-    placed : bool
-        Whether layouts are placements, in the form of the loop that cuts on demand.
-
-    Returns
-    -------
-    polars.DataFrame
-        As ``Run.states``.
-    """
+    """Turn changes into rows that last until the next change of the same GPU."""
     texts, layouts = {NONE: "off"}, {}
     if not placed:
         texts |= dict(enumerate(terms.layouts))

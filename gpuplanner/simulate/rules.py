@@ -331,11 +331,6 @@ class Rules:
 def refuse_rules_for_gangs(rules: Rules) -> None:
     """Raise if the rules are more than a run over a calendar of layouts knows: FIFO, strict or EASY.
 
-    Raises
-    ------
-    ScenarioError
-        Naming what it does not know.
-
     Examples
     --------
     >>> refuse_rules_for_gangs(Rules(queue="strict"))

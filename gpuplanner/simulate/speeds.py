@@ -61,13 +61,7 @@ class Speeds:
 
 
 def kinds_of(jobs: pl.DataFrame, speeds: Speeds | None) -> Ints:
-    """Number of the class of every job; ``NONE`` where there is none.
-
-    Raises
-    ------
-    SchemaError
-        If a class of the jobs is not in the table.
-    """
+    """Number of the class of every job; ``NONE`` where there is none."""
     if speeds is None:
         return np.full(jobs.height, NONE)
     numbers = {name: number for number, name in enumerate(speeds.classes)}
@@ -87,26 +81,7 @@ def kinds_of(jobs: pl.DataFrame, speeds: Speeds | None) -> Ints:
 def slowdowns(
     speeds: Speeds | None, board: GpuModel, profiles: tuple[str, ...], wanted: Ints, substitutes: Ints
 ) -> Floats:
-    """Run time on an instance over that on the whole GPU, shape (n_classes, n_profiles); NaN where it is not needed.
-
-    Parameters
-    ----------
-    speeds : Speeds or None
-        The table.
-    board : GpuModel
-        The board.
-    profiles : tuple of str
-        Name of each profile number; the first is the whole GPU.
-    wanted : array of int, shape (n, 2)
-        Class and profile number of the jobs that have a class.
-    substitutes : array of int, shape (n_profiles, most)
-        Profiles that may stand in, then ``NONE``.
-
-    Raises
-    ------
-    SchemaError
-        If a job might be served on a profile that its class has no speed for.
-    """
+    """Run time on an instance over that on the whole GPU, shape (n_classes, n_profiles); NaN where it is not needed."""
     if speeds is None:
         return np.zeros((0, len(profiles)))
     found = np.full((len(speeds.classes), len(profiles)), np.nan)

@@ -22,27 +22,7 @@ def add_own_needs(
     headroom: float,
     minimum_minutes: int,
 ) -> pl.DataFrame:
-    """Add what the jobs were observed to use, and that with headroom.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs`` with ``row``, ``profile``, ``sizable``, ``asked_sms`` and ``cut``: it held instances.
-    samples : polars.DataFrame, optional
-        Table ``schemas.Samples``.
-    board : GpuModel
-        The board.
-    headroom : float
-        Share added to a mean activity and to peak memory.
-    minimum_minutes : int
-        Fewest minutes of telemetry whose quantile counts.
-
-    Returns
-    -------
-    polars.DataFrame
-        `jobs` with ``minutes`` of telemetry, ``used_sms`` and ``used_memory_gib``, and with headroom
-        ``own_sms`` and ``own_memory_gib``; null where not observed, or where the job cannot be sized.
-    """
+    """Add what the jobs were observed to use, and that with headroom."""
     seen = pl.col("minutes") >= minimum_minutes
     whole = float(board.sms_of(WHOLE_GPU))
     # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
@@ -76,21 +56,7 @@ def add_own_needs(
 
 
 def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
-    """Add what jobs of the same tenant and class need, else of the same class, to jobs not observed.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From :func:`add_own_needs`.
-    minimum_jobs : int
-        Fewest observed jobs that stand for a class.
-
-    Returns
-    -------
-    polars.DataFrame
-        `jobs` with ``class_sms``, ``class_memory_gib`` and ``class_jobs`` (how many stand for it); null where
-        the job itself was observed, cannot be sized, or has no class with enough evidence.
-    """
+    """Add what jobs of the same tenant and class need, else of the same class, to jobs not observed."""
     needs = ("sms", "memory_gib")
     observed = jobs.filter(pl.all_horizontal(pl.col(f"own_{need}").is_not_null() for need in needs))
     blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)

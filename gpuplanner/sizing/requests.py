@@ -13,19 +13,7 @@ from gpuplanner.sizing.smallest_profile import slices, smallest_of_share
 
 
 def sizes(board: GpuModel) -> pl.DataFrame:
-    """All profiles of a board as a table, with the rank by which requests are compared.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``profile``, ``rank`` (slices from small to large, then full-size profiles, then the whole GPU; null
-        for variants, which are never exchanged), ``sms``, ``memory_gib`` [GiB], ``share`` of the board.
-
-    Raises
-    ------
-    GeometryError
-        If no source states the SMs of the board.
-    """
+    """All profiles of a board as a table, with the rank by which requests are compared."""
     names = [part.name for part in slices(board)]
     full = [
         part for part in board.profiles if part.memory_slices == board.memory_slices and not part.attribute

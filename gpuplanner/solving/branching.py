@@ -76,31 +76,6 @@ def branch_and_bound(
 ) -> Branched | None:
     """Minimise a small model whose columns are whole numbers.
 
-    Parameters
-    ----------
-    model : LinearModel
-        The model; every column needs two bounds.
-    sums : mapping of str to ndarray of int
-        Sums of columns to branch on before single columns; all are whole in every answer.
-    columns : ndarray of int
-        Single columns to branch on. The others must be whole once these and the sums are.
-    effort : Effort
-        Deadline and work of the search; the seed plays no part.
-    gap : float
-        Relative gap at which to stop.
-    nodes : int
-        Most linear programs: a limit that means the same on every machine.
-
-    Returns
-    -------
-    Branched or None
-        None if the time was up, or the work done, before it began, or if there is no answer at all.
-
-    Raises
-    ------
-    MissingDependencyError
-        If HiGHS is not installed.
-
     Examples
     --------
     >>> model = LinearModel()

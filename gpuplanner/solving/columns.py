@@ -114,24 +114,6 @@ def fewest_columns(
 ) -> tuple[NDArray[np.int64] | None, bool]:
     """Choose at most `most` patterns that together cover every item.
 
-    Parameters
-    ----------
-    patterns : ndarray of bool, shape (n_patterns, n_items)
-        The choice.
-    most : int
-        Most patterns to take.
-    time_limit_s : float
-        Limit of the solver [s].
-    seed : int
-        Seed of the solver.
-
-    Returns
-    -------
-    chosen : ndarray of int or None
-        Patterns that cover all items; None if none were found.
-    decided : bool
-        Whether the solver said that this is all there is: an answer, or that none exists.
-
     Examples
     --------
     >>> patterns = np.array([[True, True, False], [False, True, True], [False, False, True]])

@@ -77,11 +77,6 @@ class Effort:
     ) -> Effort:
         """Check the limits and start the clock.
 
-        Raises
-        ------
-        ScenarioError
-            If a limit makes no sense; every fault is named.
-
         Examples
         --------
         >>> Effort.begin(gap_target=0.005, time_limit_s=60, seed=0, solver="highs").spent()

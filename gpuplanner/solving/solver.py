@@ -69,31 +69,6 @@ def solve(
 ) -> Solution:
     """Minimise a model.
 
-    Parameters
-    ----------
-    model : LinearModel
-        Columns are whole numbers unless relaxed.
-    effort : Effort
-        Solver, seed and deadline.
-    gap : float
-        Relative gap at which the solver may stop.
-    relaxed : bool
-        Let columns take fractions.
-    start : ndarray of float, optional, shape (n_columns,)
-        A feasible answer to begin with (HiGHS).
-    nodes : int, optional
-        Most branch-and-bound nodes (HiGHS): a limit that does not depend on the speed of the machine.
-
-    Returns
-    -------
-    Solution
-        A solver that fails leaves status ``unknown``.
-
-    Raises
-    ------
-    MissingDependencyError
-        If PuLP or the solver is not installed.
-
     Examples
     --------
     >>> model = LinearModel()

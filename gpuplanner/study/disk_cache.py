@@ -44,21 +44,6 @@ def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = 
 
     Most of the time of a walk is the backtest of its forecasts, and every command, notebook and report of one
     trace asks for the same ones.
-
-    Parameters
-    ----------
-    demand : polars.DataFrame
-        Table ``schemas.Demand`` on one grid.
-    horizon : int
-        Slots to forecast.
-    known : RunOff, optional
-        What is known of the jobs behind the series.
-
-    Returns
-    -------
-    ForecastResult
-        Found by the demand, the horizon, the code of the forecast and its library; made anew where nothing is
-        kept or what is kept cannot be read. A folder that cannot be written costs time and nothing else.
     """
     name = _key(demand, horizon, known)
     places = {frame: cache_folder() / "forecasts" / f"{name}-{frame}.parquet" for frame in FRAMES}

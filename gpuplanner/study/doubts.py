@@ -21,17 +21,7 @@ MUCH_LONGER = 10.0
 
 
 def doubts(known: History, booked: pl.DataFrame, found: Comparison) -> list[str]:
-    """Say what speaks against the figures of a study, most serious first.
-
-    Parameters
-    ----------
-    known : History
-        What was known at the time of planning.
-    booked : polars.DataFrame
-        The ledger by bucket: ``bucket, gpu_hours``.
-    found : Comparison
-        Ways to run the fleet, and the decision.
-    """
+    """Say what speaks against the figures of a study, most serious first."""
     return [
         *_more_than_there_is(known, booked),
         *_thinning_end(known),

@@ -16,22 +16,7 @@ TOLD = 0.0005
 def findings(
     headline: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision: Decision
 ) -> list[str]:
-    """Say the three findings that a planner should take away; each states its own uncertainty.
-
-    Parameters
-    ----------
-    headline : mapping
-        Headline figures of the study.
-    tables : mapping
-        Tables of the study.
-    decision : Decision
-        What to do.
-
-    Returns
-    -------
-    list of str
-        Three sentences or short paragraphs.
-    """
+    """Say the three findings that a planner should take away; each states its own uncertainty."""
     return [
         _where_time_went(headline, tables),
         _who_asks_too_much(headline),

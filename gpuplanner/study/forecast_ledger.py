@@ -33,13 +33,7 @@ a unit short in units planned, and ``y`` what came: null until a later report ha
 
 
 def read_ledger(path: str | Path) -> pl.DataFrame:
-    """Open a ledger of forecasts; one that does not exist is empty.
-
-    Raises
-    ------
-    ScenarioError
-        If the file is not one.
-    """
+    """Open a ledger of forecasts; one that does not exist is empty."""
     place = Path(path)
     if not place.exists():
         return pl.DataFrame(schema=SCHEMA)
@@ -55,17 +49,6 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
     """Write down what a study forecasts for the pool, and what came of what was forecast before.
 
     What was once said of a slot stands: a study of the same month changes nothing of it.
-
-    Parameters
-    ----------
-    ledger : polars.DataFrame
-        From :func:`read_ledger`.
-    study : Study
-
-    Returns
-    -------
-    polars.DataFrame
-        The same with more rows, sorted by series, cutoff and slot.
     """
     if study.plan is None:
         return ledger
@@ -108,13 +91,6 @@ def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFr
 
 def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
     """How good each past forecast was, by its cutoff, over the slots that have come since.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``cutoff``, ``slots``, ``mae`` of the median and ``naive_mae`` of the last value [instances], ``coverage_90``;
-        ``cost`` of what was planned and ``naive_cost`` of planning for the last value, in prices of a unit planned,
-        per unit needed.
 
     Examples
     --------

@@ -57,13 +57,7 @@ SHEETS = {
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
-    """Read a plan.json with the problem in it.
-
-    Raises
-    ------
-    ScenarioError
-        If the file is no plan.
-    """
+    """Read a plan.json with the problem in it."""
     pools = read_plans(path)
     if len(pools) > 1:
         text = message(
@@ -74,13 +68,7 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
 
 
 def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
-    """Read a plan.json of one pool or of a fleet, by pool.
-
-    Raises
-    ------
-    ScenarioError
-        If the file is no plan.
-    """
+    """Read a plan.json of one pool or of a fleet, by pool."""
     try:
         return fleet_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ScenarioError) as error:
@@ -193,14 +181,7 @@ def export_files(
     gres_type: str | None = None,
     scenario: Scenario | None = None,
 ) -> dict[str, str]:
-    """Text of each export by file name; parameters as for :func:`export_plan`.
-
-    Raises
-    ------
-    ScenarioError
-        If there is no such format, if the plan is one of whole GPUs on a board without MIG, where there is nothing to
-        apply, or if its nodes have no names: files for nodes that are made up would be applied to others.
-    """
+    """Text of each export by file name; parameters as for :func:`export_plan`."""
     formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:

@@ -20,13 +20,7 @@ def held_jobs(folder: str) -> pl.DataFrame:
 
 
 def peaks_of_folder(folder: str, board: str) -> pl.DataFrame:
-    """Peaks of the jobs of a dataset, with the profile that its telemetry says is enough.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``job``, ``program`` (class of the job), ``peak_gib``, ``profile_needed`` as right-sizing gives it.
-    """
+    """Peaks of the jobs of a dataset, with the profile that its telemetry says is enough."""
     trace = load_trace(folder)
     jobs = asked_and_used(trace.jobs, {None: board}, samples=trace.samples).drop_nulls("memory_peak_gib")
     program = pl.col("job_class").fill_null("-")
@@ -35,28 +29,7 @@ def peaks_of_folder(folder: str, board: str) -> pl.DataFrame:
 
 
 def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
-    """Slices by what was seen, with what is predicted of the same rows where they describe a model.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        ``job`` and ``peak_gib``; ``program`` (else one program), ``ran_profile`` and ``ran`` where a smaller slice was
-        tried, and the columns of ``size --table`` where the peak shall be predicted too.
-    board : str
-        The board.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``peak_is``, ``profile``, ``because``, ``try_next``; with a model also ``predicted_gib``, ``upper_gib`` and
-        ``right``: ``both`` agree within the bound, else ``seen`` (a peak is what it is), or ``prediction`` (an upper
-        bound says only that the job needs no more).
-
-    Raises
-    ------
-    TraceFormatError
-        If there is no job or no peak.
-    """
+    """Slices by what was seen, with what is predicted of the same rows where they describe a model."""
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
         raise TraceFormatError(

@@ -37,18 +37,6 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> dict[str, Any]:
     boards for what fits one; plans above the risk or past the deadline are left out, and the rest is ranked by cost,
     then by time.
 
-    Returns
-    -------
-    dict
-        ``plans``, ``model``, ``assumed``, ``tool_does`` and, where nothing meets the deadline, ``note``.
-
-    Raises
-    ------
-    InfeasiblePlanError
-        If no plan fits any of the boards; the closest is named.
-    ScenarioError
-        If the wish cannot be read.
-
     Examples
     --------
     >>> found = sized(Wish("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8}))

@@ -69,13 +69,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         """What the controls ask as they stand."""
 
     def ask(self) -> Future[Answer]:
-        """Answer the question in the background and show the answer when it is there.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            The answer; in a plain Python session, wait for its result.
-        """
+        """Answer the question in the background and show the answer when it is there."""
         self._asked += 1
         self.status.value = self._working
         if self._pending is not None:
@@ -93,13 +87,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         self._timer = loop.call_later(DEBOUNCE_S, self.ask)
 
     def tell(self, text: str) -> None:
-        """Say from the worker how far it is.
-
-        Raises
-        ------
-        CancelledError
-            If another question was put meanwhile: nobody waits for this answer any more.
-        """
+        """Say from the worker how far it is."""
         if self._running != self._asked:
             raise CancelledError
         self._in_kernel(self._told, self._running, text)

@@ -114,19 +114,6 @@ GROUPS = {
 def make_held_out(group: str, seed: int) -> SyntheticJob:
     """Draw one job of a group.
 
-    Parameters
-    ----------
-    group : str
-        One of :data:`GROUPS`; it becomes the shape of the job.
-    seed : int
-        Same group and seed, same job.
-
-    Returns
-    -------
-    SyntheticJob
-        Its ``period`` is None where activity was not read, fewer than :data:`LEAST_DIPS` dips in a row
-        were seen, or dips keep no pace.
-
     Examples
     --------
     >>> job = make_held_out("every 10 s", 0)

@@ -68,16 +68,6 @@ class _Course:
 def make_job(seed: int) -> SyntheticJob:
     """Draw one job.
 
-    Parameters
-    ----------
-    seed : int
-        Same seed, same job. The shapes of :data:`SHAPES` come in turn.
-
-    Returns
-    -------
-    SyntheticJob
-        3 to 30 hours long, read once a minute on average.
-
     Examples
     --------
     >>> job = make_job(0)

@@ -19,18 +19,7 @@ _WARM_UP_STEPS = 10
 
 
 def telemetry_of_runs(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Readings of the runs, and their jobs.
-
-    Parameters
-    ----------
-    folder : Path
-        ``h100_runs`` of the public traces.
-
-    Returns
-    -------
-    samples, jobs : polars.DataFrame
-        Table ``schemas.Samples``; and ``job_id, job_class, gpus``.
-    """
+    """Readings of the runs, and their jobs."""
     parts = []
     for run in RUNS:
         samples = read("node-csv", folder / f"{run}_telemetry.csv.gz").samples
@@ -41,18 +30,7 @@ def telemetry_of_runs(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def step_times(folder: Path) -> pl.DataFrame:
-    """Seconds of the steps of every training log that tells them.
-
-    Parameters
-    ----------
-    folder : Path
-        ``training_logs`` of the public traces.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``log, step, step_s``; a log of few lines tells the mean of the steps since the last line.
-    """
+    """Seconds of the steps of every training log that tells them."""
     parts = []
     for path in sorted((*folder.glob("*/*.gz"), *folder.glob("*/*.out"))):
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

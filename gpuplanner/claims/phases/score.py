@@ -69,13 +69,6 @@ def tolerance(length: timedelta, *, surely: timedelta = SURELY) -> timedelta:
 def score_changes(found: Sequence[datetime], true: Sequence[datetime], within: timedelta) -> Score:
     """Compare changes that were found with the true ones.
 
-    Parameters
-    ----------
-    found, true : sequence of datetime
-        Instants of change.
-    within : timedelta
-        Greatest distance at which a change counts as found, see :func:`tolerance`.
-
     References
     ----------
     Truong, Oudre, Vayatis, "Selective review of offline change point detection methods", Signal Processing 167,

@@ -25,11 +25,6 @@ def _room(names: list[str]) -> int:
 def plot_seeds(rows: pl.DataFrame) -> ChartType:
     """Every seed of both cases as a mark, beside the reported figures and their bands.
 
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        From :func:`gpuplanner.claims.twenty_jobs.experiment.replicate`, with both cases.
-
     Examples
     --------
     >>> from gpuplanner.claims.twenty_jobs import CASE_1, CASE_2, replicate
@@ -85,11 +80,6 @@ def plot_seeds(rows: pl.DataFrame) -> ChartType:
 
 def plot_timeline(served: dict[str, ServedBatch]) -> ChartType:
     """Who ran where and when, one panel for each way of serving, one row per GPU and instance.
-
-    Parameters
-    ----------
-    served : dict of str to ServedBatch
-        The same jobs served in different ways.
 
     Examples
     --------
@@ -167,11 +157,6 @@ def _lanes(served: ServedBatch) -> pl.DataFrame:
 def plot_decomposition(parts: pl.DataFrame) -> ChartType:
     """Share of each gain that is right-sizing and that is layouts, with the spread between both orders.
 
-    Parameters
-    ----------
-    parts : polars.DataFrame
-        From :func:`gpuplanner.claims.twenty_jobs.decompose.decompose`.
-
     Examples
     --------
     >>> parts = pl.DataFrame({"measure": "x", "part": ["right-sizing", "layouts"], "share": [0.9, 0.1],
@@ -211,11 +196,6 @@ def plot_decomposition(parts: pl.DataFrame) -> ChartType:
 
 def plot_ablations(rows: pl.DataFrame) -> ChartType:
     """Mean and 95 % interval over seeds of both cases under every ablation.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``ablation, case, metric, unit, mean, low, high``.
 
     Examples
     --------

@@ -99,11 +99,6 @@ def degraded(jobs: pl.DataFrame, layouts: Counter[str], harder: Harder) -> pl.Da
     A job whose need no instance serves runs, slower, on the one with the most capacity among those that hold
     its memory. Where there is none it is left out.
 
-    Returns
-    -------
-    polars.DataFrame
-        Jobs with ``need`` and ``run_min`` as served.
-
     Examples
     --------
     >>> jobs = draw_harder(Harder(), seed=1)

@@ -141,11 +141,6 @@ def _mixes(jobs: int, slices: int, sizes: tuple[int, ...]) -> list[tuple[int, ..
 def forecast_day(harder: Harder) -> ForecastResult:
     """Forecast the instances wanted in the slots of the coming day, from the days of the history.
 
-    Returns
-    -------
-    ForecastResult
-        Of one series per profile, for the whole day, so that what is judged begins with a morning too.
-
     Examples
     --------
     >>> found = forecast_day(Harder(history_days=7))

@@ -13,15 +13,7 @@ MOVERS = (compare_harder.GREEDY, compare_harder.FORECAST, compare_harder.PERFECT
 
 
 def compared(seeds: range, harder: cases.Harder) -> Shown:
-    """All policies on one fleet: means, differences seed by seed, and what they say.
-
-    Parameters
-    ----------
-    seeds : range
-        Seeds of the weeks that are served.
-    harder : Harder
-        The case.
-    """
+    """All policies on one fleet: means, differences seed by seed, and what they say."""
     name = f"{harder.design.gpus} GPUs"
     runs = cases.replicate_harder(seeds, harder)
     means = cases.summarise(runs, compare_harder.MEASURES).pivot("measure", index="policy", values="mean")

@@ -150,13 +150,7 @@ def recommend(asked: pl.DataFrame, samples: pl.DataFrame, design: Design, profil
 
 
 def shipped_rule(asked: pl.DataFrame, samples: pl.DataFrame, design: Design) -> list[str]:
-    """The same decision by :func:`gpuplanner.sizing.rightsize`, which sizes for the 95 % quantile of minutes.
-
-    Returns
-    -------
-    list of str
-        Profiles in the order of `asked`.
-    """
+    """The same decision by :func:`gpuplanner.sizing.rightsize`, which sizes for the 95 % quantile of minutes."""
     known = asked.select(
         "job_id",
         attempt=pl.lit(1, pl.Int32),
@@ -174,13 +168,6 @@ def verdicts(
     jobs: pl.DataFrame, requested: Iterable[str], design: Design, speed: str = "slices"
 ) -> pl.Series:
     """What became of each request, by the hidden truth: for judging a recommender, never for deciding.
-
-    Returns
-    -------
-    polars.Series
-        ``right``: holds the job at full speed, and no larger than the need. ``larger``: more than needed.
-        ``slower``: less capacity than the job uses, but memory enough. ``out of memory``: too little memory.
-        In the order of the jobs.
 
     Examples
     --------

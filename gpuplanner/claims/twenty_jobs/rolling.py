@@ -63,20 +63,6 @@ class Scene:
 def roll_layouts(jobs: pl.DataFrame, harder: Harder, foresight: str) -> Run:
     """Serve a batch with layouts that are decided anew when somebody waits.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From :func:`gpuplanner.claims.twenty_jobs.harder.draw_harder`. Each runs on what it needs, or on something
-        larger that nobody waits for; its run time is the same on both.
-    harder : Harder
-        Fleet, slots and history.
-    foresight : str
-        One of :data:`FORESIGHT`.
-
-    Returns
-    -------
-    Run
-
     Examples
     --------
     >>> from gpuplanner.claims.twenty_jobs.harder import draw_harder

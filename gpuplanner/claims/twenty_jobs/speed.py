@@ -34,11 +34,6 @@ _RATIOS = {
 def capacities(board: str, speed: str) -> Mapping[str, float]:
     """Capacity of each plain profile of a board.
 
-    Raises
-    ------
-    ScenarioError
-        If the speed model is unknown.
-
     Examples
     --------
     >>> capacities("H100-80GB-SXM5", "slices")["3g.40gb"], capacities("H100-80GB-SXM5", "sms")["3g.40gb"]

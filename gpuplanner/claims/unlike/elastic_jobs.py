@@ -114,15 +114,7 @@ def rigid_jobs(jobs: pl.DataFrame, models: Mapping[str, ElasticModel], fleet: Fl
 
 
 def checked_elastic(jobs: pl.DataFrame, models: Mapping[str, ElasticModel], fleet: Fleet) -> pl.DataFrame:
-    """Jobs in order of arrival, with ``row``.
-
-    Raises
-    ------
-    SchemaError
-        If they are not as described, or of a class without a model.
-    ScenarioError
-        If a job asks for more than the fleet.
-    """
+    """Jobs in order of arrival, with ``row``."""
     table = check(jobs, ElasticJobs, where="elastic jobs").with_row_index("row").sort("submit_s", "row")
     unknown = sorted(set(table["job_class"]) - set(models))
     if unknown:

@@ -27,18 +27,6 @@ STAGES = ((0.3, 500.0), (0.4, 3000.0), (0.3, 20_000.0))
 def draw_unlike(seed: int, count: int, load: float) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Jobs with plans of 1, 2, 4 or 8 GPUs whose memory falls with tensor parallelism; users pick by habit.
 
-    Parameters
-    ----------
-    seed, count : int
-        Seed, and how many jobs.
-    load : float
-        Work that arrives over what the fleet does, if each job runs on one GPU.
-
-    Returns
-    -------
-    jobs, plans : polars.DataFrame
-        Tables ``MixedJobs`` and ``Plans``.
-
     Examples
     --------
     >>> jobs, plans = draw_unlike(0, count=3, load=0.9)

@@ -16,13 +16,6 @@ GAP = 0.005
 def by_programme(problem: Assignment, *, gap: float = GAP) -> NDArray[np.bool_]:
     """Solve the assignment: at most one option a job, within the GPUs of every type, largest sum of values.
 
-    Parameters
-    ----------
-    problem : Assignment
-        The options and what they are worth.
-    gap : float
-        Share of the best value that may be missing.
-
     Examples
     --------
     >>> both = Assignment(np.array([1.0, 0.8]), np.array([0, 1]), np.array([0, 0]), np.array([4, 4]), (4,))

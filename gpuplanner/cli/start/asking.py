@@ -98,13 +98,7 @@ def zone_of(offsets: tuple[str, ...]) -> str:
 
 
 def known_zone(text: str) -> str:
-    """A zone of the tz database.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """A zone of the tz database."""
     from gpuplanner.inbox.core.times import known_zone as checked
 
     checked(text)

@@ -21,25 +21,13 @@ BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
 
 
 def scenario_into(asked: Scenario, place: Path) -> None:
-    """Write the scenario alone: an older page would show another decision, and goes.
-
-    Raises
-    ------
-    OutputError
-        If the folder cannot be written.
-    """
+    """Write the scenario alone: an older page would show another decision, and goes."""
     with replaced_directory(place, mark=BEGUN) as folder:
         (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
 
 
 def page_into(asked: Scenario, place: Path) -> None:
-    """Write the page with all that belongs to it.
-
-    Raises
-    ------
-    GpuPlannerError
-        If the page cannot be made; what stood there is as it was.
-    """
+    """Write the page with all that belongs to it."""
     from gpuplanner.report.render import write_report
 
     write_report(asked, place)

@@ -78,31 +78,7 @@ def assemble_bill(
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``.
-
-    Parameters
-    ----------
-    rows : Rows
-        Good rows; ``Tags`` as text in JSON: an object, or a list of objects with ``key`` and ``value``.
-    delivery : Delivery
-        What they were read from.
-    source : str
-        Name of the source.
-    checks : sequence of Check
-        Conditions of this source, beyond those on all bills.
-    notes : sequence of str
-        What a reader of the provenance must know.
-
-    Returns
-    -------
-    Dataset
-        With the totals of each currency, as exact text: amounts of two currencies are never added.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left, or two files hold the same rows.
-    """
+    """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``."""
     _refuse_repeated_parts(rows)
     rows = replace(rows, good=rows.good.with_columns(tidy=_tidy(pl.col("Tags"))))
     start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")

@@ -130,22 +130,6 @@ def cur2_name(legacy: str) -> str:
 def read_cur(paths: Sequence[str | Path]) -> Dataset:
     r"""Read AWS Cost and Usage Reports, all legacy or all CUR 2.0.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`~.delivery.delivered`.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["charges"]``. The billed cost is the unblended cost; the effective cost is the
-        amortised one.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] AWS, Cost and Usage Reports user guide: data dictionary; AWS Data Exports user guide: CUR 2.0 table

@@ -72,22 +72,6 @@ class Manifest:
 def delivered(paths: Iterable[str | Path]) -> Delivery:
     """Files to read: those given, and the parts that count in each folder given.
 
-    Parameters
-    ----------
-    paths : iterable of str or Path
-        Files and folders.
-
-    Returns
-    -------
-    Delivery
-        The files, and those left out.
-
-    Raises
-    ------
-    TraceFormatError
-        If a folder has no parts, lacks one that its manifest lists, or if it cannot be said which of several
-        refreshes of a period is the newest.
-
     Examples
     --------
     >>> import tempfile

@@ -79,22 +79,6 @@ Microsoft), at the end of the usage type (AWS), in the name of the meter (Micros
 def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files, CSV (plain or gzip) or Parquet, and folders of parts, see :func:`~.delivery.delivered`.
-        All of one version.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["charges"]``.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] FinOps Foundation, FinOps Open Cost and Usage Specification, versions 1.0 (2024), 1.1 (2024) and 1.2

@@ -22,11 +22,6 @@ MARKET = r" (?:spot|low priority)$"
 def instance_types() -> pl.DataFrame:
     """GPUs of each instance type of the catalogue.
 
-    Returns
-    -------
-    polars.DataFrame
-        ``key``, ``gpu_model``, ``gpu_count``; one row per type.
-
     Examples
     --------
     >>> instance_types().filter(key="p5.48xlarge")["gpu_count"].item()

@@ -61,13 +61,6 @@ class Boards:
         What the user said goes first, then the word and the profile in it, then what is installed where the device
         is, then what is installed at all, then the profiles that the source names with the same word elsewhere.
 
-        Parameters
-        ----------
-        word : str or None
-            As :func:`gpuplanner.hardware.parse_device` reads it; None if the source names none.
-        near : collection of str
-            Boards on the nodes where the device is.
-
         Examples
         --------
         >>> Boards().device("a100_3g.20gb").board, round(Boards().device("1g.10gb").share.compute, 4)
@@ -102,21 +95,6 @@ def keys_of(word: str | None) -> tuple[str, ...]:
 def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
     """Check what the user said of boards.
 
-    Parameters
-    ----------
-    boards : mapping of str to str, optional
-        Word of the source → board; ``"gpu"`` stands for devices of which the source names no board.
-
-    Returns
-    -------
-    dict
-        Word in small letters → board of the catalogue.
-
-    Raises
-    ------
-    TraceFormatError
-        If a board is not in the catalogue, or what is said may be several.
-
     Examples
     --------
     >>> stated_boards({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3"})
@@ -138,16 +116,6 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
 
 def told_by_profiles(words: Iterable[DeviceWord]) -> dict[str, tuple[str, ...]]:
     """Boards that have all the MIG profiles which a source names with one word for the board.
-
-    Parameters
-    ----------
-    words : iterable of DeviceWord
-        All words of the source.
-
-    Returns
-    -------
-    dict
-        Word for the board → boards, where a profile stands with it and some board has them all.
 
     Examples
     --------

@@ -138,15 +138,6 @@ NO_QUEUE = Check(
 def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_id") -> list[Finding]:
     """Evaluate checks on rows; only those that hold somewhere are returned.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows with the columns that the conditions name.
-    checks : sequence of Check
-        What to look for.
-    of : str
-        Column that names a row in an example: ``job_id`` or ``line``.
-
     Examples
     --------
     >>> frame = pl.DataFrame({"job_id": ["a", "b"], "gpus": [0.0, 8.0]})
@@ -165,17 +156,7 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
 
 
 def reject_findings(rejects: pl.DataFrame, rows_in: int, harmless: Iterable[str]) -> list[Finding]:
-    """Count the rejected rows by reason.
-
-    Parameters
-    ----------
-    rejects : polars.DataFrame
-        ``file``, ``row``, ``reason``, ``raw``.
-    rows_in : int
-        Rows of the files; more than 1 % of them faulty is an error.
-    harmless : iterable of str
-        Reasons that are no faults, such as the step rows of an accounting dump.
-    """
+    """Count the rejected rows by reason."""
     if rejects.is_empty():
         return []
     reasons = rejects.group_by("reason", maintain_order=True).agg(

@@ -20,25 +20,6 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
 
     Ten million jobs take about as much memory as one piece and the columns asked for.
 
-    Parameters
-    ----------
-    path : str or Path
-        A Parquet file of table ``schemas.Jobs``.
-    columns : sequence of str
-        Columns to keep.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns, text as categories. One without any value takes no room.
-
-    Raises
-    ------
-    SchemaError
-        If a row is not as declared.
-    OSError, polars.exceptions.PolarsError
-        If the file cannot be read.
-
     Examples
     --------
     >>> from gpuplanner.study.bundled import sample_folder

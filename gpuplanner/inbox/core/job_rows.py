@@ -47,46 +47,7 @@ def assemble(
     boards: Mapping[str, str] | None = None,
     more_files: Sequence[TextFile] = (),
 ) -> Dataset:
-    """Make a trace of rows that have the columns of ``schemas.Jobs``.
-
-    Parameters
-    ----------
-    rows : Rows
-        Good rows with the columns of ``schemas.Jobs`` (those that may be null may be absent), except that ``gpus``
-        counts devices of any kind; words for them may stand in :data:`~gpuplanner.inbox.core.shares.DEVICES`.
-    source : str
-        Name of the source.
-    time_zone : str, optional
-        Zone in which naive times were read.
-    origin : datetime, optional
-        Instant from which seconds were counted.
-    last_seen : polars.Expr, optional
-        Instants at which rows were observed, where that is later than their own times; the observation
-        ends at the last of all.
-    checks : sequence of Check
-        Conditions of this source for the quality report, beyond those on all jobs.
-    notes : sequence of str
-        What a reader of the provenance must know.
-    harmless : sequence of str
-        Reject reasons that are no faults.
-    inventory : polars.DataFrame, optional
-        Table ``schemas.Inventory``.
-    boards : mapping of str to str, optional
-        Word of the source → board, as the user said it.
-    more_files : sequence of TextFile
-        Files read beside those of the jobs.
-
-    Returns
-    -------
-    Dataset
-        With rows in = rows kept + rows rejected. Jobs in quarantine are among the rows kept, and in none of the
-        figures.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left, or a stated board is not in the catalogue.
-    """
+    """Make a trace of rows that have the columns of ``schemas.Jobs``."""
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
     rows = _without_duplicates(rows.reject(ORDER_FAULTS), seen)

@@ -19,13 +19,7 @@ REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 
 
 def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
-    """A table of a folder: its columns alone are checked, or, for a declared table, its values too.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing, damaged or not of the schema.
-    """
+    """A table of a folder: its columns alone are checked, or, for a declared table, its values too."""
     try:
         frame = pl.read_parquet(path, glob=False)
         if isinstance(schema, pl.Schema):
@@ -37,13 +31,7 @@ def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
 
 
 def read_findings(path: Path) -> pl.DataFrame:
-    """A quality report.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing, damaged or no list of findings.
-    """
+    """A quality report."""
     quality = read_json(path)
     try:
         return pl.DataFrame(quality, schema=QUALITY, orient="row")
@@ -53,13 +41,7 @@ def read_findings(path: Path) -> pl.DataFrame:
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    """A JSON file.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing or damaged.
-    """
+    """A JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

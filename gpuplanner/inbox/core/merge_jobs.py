@@ -34,22 +34,6 @@ def merge(traces: Sequence[Dataset]) -> Dataset:
     by name. A job attempt that several tell of is taken from the latest of them, and the other rows are
     rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory and
     quotas are those of the latest export that has any.
-
-    Parameters
-    ----------
-    traces : sequence of Dataset
-        At least one, each of one file.
-
-    Returns
-    -------
-    Dataset
-        Checks on jobs are made anew, and so is the quarantine; other findings are those of the files, with their
-        rows summed.
-
-    Raises
-    ------
-    TraceFormatError
-        If there are none, or they are of different sources or zones.
     """
     parts = sorted(traces, key=lambda part: (_instant(part.provenance["span_end"]), _names(part)))
     _require_alike(parts)

@@ -22,11 +22,6 @@ DERIVED = ("job_evidence",)
 def as_read(samples: pl.DataFrame) -> pl.DataFrame:
     """Samples without the counters that came later into the table and that their source does not have.
 
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-
     Examples
     --------
     >>> as_read(pl.DataFrame({"power_w": [None], "sm_occupancy": [None]})).columns
@@ -58,15 +53,7 @@ def write_month(samples: pl.DataFrame, path: Path) -> None:
 
 
 def months(folder: Path, source: str) -> dict[str, Path]:
-    """Name of the folder of each month → its file of one source, in the order of time.
-
-    Parameters
-    ----------
-    folder : Path
-        A dataset.
-    source : str
-        Name of the source; ``"*"`` for the months of any one.
-    """
+    """Name of the folder of each month → its file of one source, in the order of time."""
     return {path.parent.name: path for path in sorted((folder / SAMPLES).glob(f"{MONTH}*/{source}.parquet"))}
 
 

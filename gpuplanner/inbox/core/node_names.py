@@ -15,11 +15,6 @@ GROUP = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
 def expand_node_list(text: str) -> list[str]:
     """Names in a node list of Slurm, or in a list with commas.
 
-    Raises
-    ------
-    TraceFormatError
-        If it cannot be read.
-
     Examples
     --------
     >>> expand_node_list("n[01-03,7],login1")
@@ -54,17 +49,6 @@ def known_nodes(text: str) -> list[str] | None:
 
 def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
     """One row for each job and node, the GPUs of a job spread evenly over its nodes.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``, or at least ``node_list`` and ``gpus``; ``instances`` where it is there.
-
-    Returns
-    -------
-    polars.DataFrame
-        The jobs with ``node`` (null where the source does not name the nodes, or the list cannot be read), and
-        ``gpus`` and ``instances`` on that node.
 
     Examples
     --------

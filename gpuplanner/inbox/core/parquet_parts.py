@@ -13,29 +13,12 @@ ROW_GROUP = 1 << 18
 
 
 def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table that is in memory.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        Any table.
-    path : Path
-        File to make.
-    """
+    """Write a table that is in memory."""
     table.lazy().sink_parquet(path, row_group_size=ROW_GROUP, engine="streaming")
 
 
 def write_parts(parts: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, path: Path) -> None:
     """Write what :func:`write_table` writes of all parts below each other, with a few of them in memory.
-
-    Parameters
-    ----------
-    parts : callable
-        Gives tables of the columns of `schema`, one after the other.
-    schema : polars.Schema
-        Columns to write.
-    path : Path
-        File to make.
 
     Examples
     --------

@@ -46,13 +46,7 @@ def watched_by(watcher: Progress | None) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[None]:
-    """Show on stderr how far reading has come, if that is a terminal and there is much to read.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing.
-    """
+    """Show on stderr how far reading has come, if that is a terminal and there is much to read."""
     if quiet or not sys.stderr.isatty():
         yield
         return

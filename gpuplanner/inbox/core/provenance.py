@@ -17,20 +17,7 @@ from gpuplanner.inbox.core.times import iso
 
 
 def file_findings(rows: Rows, harmless: Sequence[str] = ()) -> list[Finding]:
-    """What the rejects, and the files themselves, make one doubt.
-
-    Parameters
-    ----------
-    rows : Rows
-        After the last rejection.
-    harmless : sequence of str
-        Reject reasons that are no faults.
-
-    Returns
-    -------
-    list of Finding
-        In no order.
-    """
+    """What the rejects, and the files themselves, make one doubt."""
     findings = reject_findings(rows.rejects, rows.count, [HEADER_AGAIN, *harmless])
     if rows.blank:
         findings.append(Finding("blank lines", "info", rows.blank, "none: not counted as rows", ""))
@@ -56,31 +43,7 @@ def provenance(
     notes: Sequence[str] = (),
     more_files: Sequence[TextFile] = (),
 ) -> dict[str, Any]:
-    """Where the rows came from and how many there were; ready for JSON.
-
-    Parameters
-    ----------
-    rows : Rows
-        After the last rejection: what is good is kept.
-    source : str
-        Name of the source.
-    span : tuple of datetime or None
-        First and last instant; None where the rows have no time.
-    time_zone : str, optional
-        Zone in which naive times were read.
-    origin : datetime, optional
-        Instant from which seconds were counted.
-    notes : sequence of str
-        What a reader must know; the columns that were not read are added.
-    more_files : sequence of TextFile
-        Files read beside those of the rows.
-
-    Returns
-    -------
-    dict
-        ``source``, ``files``, ``rows_in``, ``rows_kept``, ``rows_rejected``, ``span_start``, ``span_end``,
-        ``time_zone``, ``origin``, ``notes``, ``gpuplanner``.
-    """
+    """Where the rows came from and how many there were; ready for JSON."""
     unused = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
     named = zip(rows.file_names(), rows.files, strict=True)
     return {
@@ -102,13 +65,7 @@ def provenance(
 
 
 def require_some(rows: Rows, source: str, what: str = "job") -> None:
-    """Refuse files of which no row is left.
-
-    Raises
-    ------
-    TraceFormatError
-        With the commonest reasons.
-    """
+    """Refuse files of which no row is left."""
     if not rows.good.is_empty():
         return
     reasons = rows.rejects["reason"].value_counts(sort=True).head(5).iter_rows()

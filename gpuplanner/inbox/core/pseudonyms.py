@@ -27,25 +27,6 @@ def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) ->
     Lines of rejected rows and examples in the quality report are withheld, since they quote the source. The report
     warns where a name that was replaced still stands in a column that was kept.
 
-    Parameters
-    ----------
-    trace : Dataset
-        As read.
-    key : bytes
-        From :func:`gpuplanner.privacy.read_key`.
-    columns : sequence of {"user", "tenant", "job_id", "job_name", "partition"}
-        What to replace.
-
-    Returns
-    -------
-    Dataset
-        With the same rows and figures.
-
-    Raises
-    ------
-    PrivacyError
-        If a column is none of those.
-
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1"], "user": ["alice"], "tenant": ["vision"]})

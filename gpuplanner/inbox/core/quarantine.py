@@ -48,18 +48,6 @@ _NEVER = np.iinfo(np.int64).max
 def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -> pl.DataFrame:
     """Mark the jobs that cannot be true beside the others.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``. Marks that it has are made anew.
-    inventory : polars.DataFrame, optional
-        Table ``schemas.Inventory``. Without it nothing is known of what jobs can hold together.
-
-    Returns
-    -------
-    polars.DataFrame
-        The jobs in their order, with ``quarantined``: one of :data:`RULES`, or null.
-
     Examples
     --------
     >>> from datetime import UTC
@@ -88,15 +76,7 @@ def believed(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
-    """Lines of the quality report on the jobs in quarantine, by rule, with the GPU-hours that they state.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs`` with its marks.
-    until : datetime
-        End of the observation.
-    """
+    """Lines of the quality report on the jobs in quarantine, by rule, with the GPU-hours that they state."""
     marked = jobs.filter(pl.col("quarantined").is_not_null())
     found = []
     for name in RULES:

@@ -51,32 +51,6 @@ def resolve_jobs(
 ) -> tuple[pl.DataFrame, pl.DataFrame | None, list[Finding]]:
     """Decide what the devices of jobs and nodes are, and count jobs in GPUs.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        With ``gpus`` (number of devices) and, where the source has them, ``devices`` (see :data:`DEVICES`),
-        ``gpu_model``, ``profile_requested``, ``instances`` and ``node_list``. Rows whose ``instances`` are known
-        are counted in GPUs already.
-    inventory : polars.DataFrame, optional
-        Table ``schemas.Inventory``.
-    stated : mapping of str to str, optional
-        Word → board, as the user said it.
-
-    Returns
-    -------
-    jobs : polars.DataFrame
-        With ``gpus`` and ``gpus_by_memory`` in whole boards, ``instances``, and ``gpu_model`` and
-        ``profile_requested`` as the catalogue has them; where that is not known, in the words of the source.
-    inventory : polars.DataFrame or None
-        With ``gpu_model`` likewise.
-    findings : list of Finding
-        What was decided how, and what was not.
-
-    Raises
-    ------
-    TraceFormatError
-        If a board that the user stated is not in the catalogue.
-
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [1.0, 2.0], "devices": ["a100_1g.5gb=1", "a100=2"]})
@@ -98,23 +72,6 @@ def resolve_nodes(
     inventory: pl.DataFrame, stated: Mapping[str, str] | None = None
 ) -> tuple[pl.DataFrame, list[Finding]]:
     """Decide which boards the nodes of an inventory have.
-
-    Parameters
-    ----------
-    inventory, stated
-        As for :func:`resolve_jobs`.
-
-    Returns
-    -------
-    inventory : polars.DataFrame
-        With ``gpu_model`` as the catalogue has it; where that is not known, in the words of the source.
-    findings : list of Finding
-        What was not decided.
-
-    Raises
-    ------
-    TraceFormatError
-        If a board that the user stated is not in the catalogue.
 
     Examples
     --------

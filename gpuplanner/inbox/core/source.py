@@ -87,20 +87,7 @@ class Form:
 
 
 def family(name: str, description: str, *forms: Form) -> Source:
-    """A source of several kinds of files, told apart by their first lines.
-
-    Parameters
-    ----------
-    name, description : str
-        As in :class:`Source`.
-    *forms : Form
-        The first one reads, and refuses with its message, what looks like none of them.
-
-    Returns
-    -------
-    Source
-        Its options are those of any form; those that mean nothing for a form are left out with a warning.
-    """
+    """A source of several kinds of files, told apart by their first lines."""
 
     def read(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
         chosen = {str(path): _form(forms, path) for path in paths}
@@ -126,30 +113,6 @@ def family(name: str, description: str, *forms: Form) -> Source:
 
 def useful(where: str, options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """Leave out the options that would change nothing, with a warning, so that one script can read many sources.
-
-    Parameters
-    ----------
-    where : str
-        What is read, for messages.
-    options : mapping of str to object
-        What was given.
-    known : frozenset of str
-        Those that mean something here.
-
-    Returns
-    -------
-    dict of str to object
-        The options that mean something.
-
-    Raises
-    ------
-    TraceFormatError
-        If one means nothing anywhere.
-
-    Warns
-    -----
-    GpuPlannerWarning
-        Naming those that mean nothing here.
 
     Examples
     --------

@@ -35,27 +35,7 @@ NO_SUM = ("models", "series", "pools", "jobs", "containers", "steps", "mean_step
 
 
 def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
-    """Lay new rows beside those that a source gave before.
-
-    Parameters
-    ----------
-    old : Dataset
-        What the source said before, without its table.
-    new : Dataset
-        As just read.
-    table : polars.DataFrame
-        The rows that it gave before.
-
-    Returns
-    -------
-    Dataset
-        With findings and totals summed.
-
-    Raises
-    ------
-    TraceFormatError
-        If the new rows speak of what the old ones speak of.
-    """
+    """Lay new rows beside those that a source gave before."""
     kind = new.kind
     key = list(KEYS[kind])
     again = new.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
@@ -115,47 +95,7 @@ def assemble_reading(
     time_zone: str | None = None,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Make a dataset of rows that have the columns of a table.
-
-    Parameters
-    ----------
-    rows : Rows
-        Good rows with the columns of ``schemas.TABLES[kind]``; those that may be null may be absent.
-    kind : str
-        Name of the table.
-    source : str
-        Name of the source.
-    order : sequence of str
-        Columns to sort by.
-    key : sequence of str
-        Columns that no two rows may share; the later row is rejected.
-    what : str
-        What a row is, for messages.
-    shape : callable, optional
-        Turns the good rows of the files into the rows of the table, where they are not the same.
-    checks : sequence of Check
-        Conditions for the quality report.
-    findings : sequence of Finding
-        Further lines of the quality report.
-    totals : mapping of str to polars.Expr, optional
-        Figures over the whole table, by name.
-    span : sequence of str
-        Columns of instants whose first and last are the span.
-    time_zone : str, optional
-        Zone in which naive times were read.
-    notes : sequence of str
-        What a reader of the provenance must know.
-
-    Returns
-    -------
-    Dataset
-        With rows in = rows kept + rows rejected.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left.
-    """
+    """Make a dataset of rows that have the columns of a table."""
     if key:
         again = ~pl.struct(*key).is_first_distinct()
         rows = rows.reject({f"the same {' and '.join(key)} as an earlier row": again})

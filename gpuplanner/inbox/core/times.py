@@ -54,11 +54,6 @@ def iso(instant: datetime | None) -> str | None:
 def known_zone(name: str) -> str:
     """Return the name of a time zone, or an offset of whole hours such as ``+02:00``, if there is such a one.
 
-    Raises
-    ------
-    TraceFormatError
-        If the name is not in the time zone database; near names are offered.
-
     Examples
     --------
     >>> known_zone("Europe/Oslo")
@@ -79,11 +74,6 @@ def known_zone(name: str) -> str:
 
 def known_origin(origin: datetime | str) -> datetime:
     """Return the instant from which a source counts its seconds, in UTC.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is no date and time, or has no offset from UTC.
 
     Examples
     --------
@@ -106,20 +96,6 @@ def to_utc(frame: pl.DataFrame, columns: Sequence[str], tz: str) -> pl.DataFrame
     When clocks go back, an hour is shown twice. Such a time is read as the earliest instant that is not
     before the other times of its row named earlier in `columns`, and the row is marked in the column
     ``ambiguous``. A time that the clock skipped becomes null.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Has `columns` as naive ``Datetime``.
-    columns : sequence of str
-        In the order in which the events must follow each other.
-    tz : str
-        Time zone, see :func:`known_zone`.
-
-    Returns
-    -------
-    polars.DataFrame
-        `frame` with `columns` as ``Datetime("us", "UTC")`` and the Boolean column ``ambiguous``.
 
     Examples
     --------

@@ -74,13 +74,7 @@ class Dump:
     rejects: list[tuple[PodPlace, str]] = field(default_factory=list)
 
     def add(self, thing: Object, kind: str, place: PodPlace) -> None:
-        """Sort in one object.
-
-        Raises
-        ------
-        ValueError
-            If a part of it is not what the API says.
-        """
+        """Sort in one object."""
         about = part(thing, "metadata")
         uid, owner = text(about.get("uid")), owner_of(thing)
         if uid and owner:
@@ -133,13 +127,7 @@ class Dump:
 
 
 def read_dump(paths: Sequence[str | Path]) -> Dump:
-    """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read.
-    """
+    """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row."""
     dump = Dump()
     for number, path in enumerate(paths):
         read = read_yaml_items if is_kubernetes_yaml(head(path)) else read_items

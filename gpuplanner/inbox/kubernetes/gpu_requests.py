@@ -90,25 +90,6 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     the boards, else the part of their memory that it names. A request of GPUs alone is of whole ones, as HAMi
     reads it unless its operator has set ``defaultMem``. The annotations of KAI count where no container asks.
 
-    Parameters
-    ----------
-    spec : mapping
-        Specification of a pod.
-    annotations : mapping
-        Its annotations.
-
-    Returns
-    -------
-    dict of str to Fraction
-        Number of each GPU resource; under :data:`BOARDS` the sum of shares of boards, with their memory under
-        :data:`BOARDS_BY_MEMORY` and :data:`BOARDS_MIB`; under :data:`MEMORY_MIB` the memory [MiB] that is to be
-        divided by that of the board.
-
-    Raises
-    ------
-    ValueError
-        If a request is no number of GPUs, or no part of one.
-
     References
     ----------
     Kubernetes, *Sidecar Containers*, "Resource sharing within containers".
@@ -154,11 +135,6 @@ def asks_for_parts(asks: Mapping[str, Fraction]) -> bool:
 
 def holds_for_others(about: Object) -> bool:
     """True for the pod that keeps a whole GPU for the pods of KAI or Run:ai that share it.
-
-    Parameters
-    ----------
-    about : mapping
-        Metadata of a pod.
 
     References
     ----------

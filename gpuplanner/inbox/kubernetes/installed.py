@@ -31,27 +31,6 @@ def installed_gpus(
     more GPUs are counted than must be, it follows only if the operator cut them, which cuts all alike. A node that
     offers nothing at the moment is cut as its labels say.
 
-    Parameters
-    ----------
-    labels, resources : mapping
-        Labels of the node; its capacity of GPU resources.
-    replicas : mapping of str to int
-        Resource → pods that share one unit of it; 0 if their number is not told.
-    model, profile : str, optional
-        Product, and the profile of all its instances under the strategy ``single``.
-
-    Returns
-    -------
-    gpus : int or None
-        None if it does not follow.
-    layouts : str or None
-        As in ``schemas.Inventory``; None if no GPU is cut, or it does not follow how.
-
-    Raises
-    ------
-    ValueError
-        If the label is no number.
-
     Examples
     --------
     >>> capacity = {"nvidia.com/gpu": 6, "nvidia.com/mig-1g.10gb": 14}

@@ -96,20 +96,7 @@ class _Grip:
 
 
 def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame]:
-    """Make the rows of a dump.
-
-    Parameters
-    ----------
-    dump : Dump
-        Sorted objects.
-
-    Returns
-    -------
-    rows : Rows
-        One good row per job, and one reject per pod, Job and Workload that is none by itself.
-    names : polars.DataFrame
-        Table ``schemas.JobNames``: the pods of each job, by which telemetry knows it.
-    """
+    """Make the rows of a dump."""
     jobs = _Jobs(dump)
     rows = jobs.rows()
     schema = {"name": pl.String, "job_id": pl.String}

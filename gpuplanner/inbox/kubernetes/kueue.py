@@ -83,11 +83,6 @@ class KueueWorkload:
 def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
     """Read an object of kind Workload.
 
-    Raises
-    ------
-    ValueError
-        If it lacks its name or creation time, or a part is not what the API says.
-
     References
     ----------
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.

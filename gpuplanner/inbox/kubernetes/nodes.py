@@ -113,11 +113,6 @@ class Node:
 def read_node(node: Object) -> Node:
     """Read an object of kind Node.
 
-    Raises
-    ------
-    ValueError
-        If it has no name, or a figure that is none.
-
     References
     ----------
     NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery: under the MIG strategy ``single`` the labels count
@@ -203,11 +198,6 @@ def board_and_profile(product: str | None) -> tuple[str | None, str | None]:
 def registered_boards(annotations: Object) -> tuple[int, int | None] | None:
     """Boards that the device plugin of HAMi or Volcano lists, and the memory of one [MiB] if all have the same.
 
-    Returns
-    -------
-    tuple of int and int, or None
-        None if there is no such list, or none that can be read.
-
     References
     ----------
     Project-HAMi/HAMi, docs/develop/protocol.md@12b5870b (fields joined by commas, boards by colons); Project-HAMi
@@ -253,23 +243,7 @@ def _memory_mib(labels: Object, model: str | None, profile: str | None) -> int |
 def inventory_of(
     nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]
 ) -> tuple[pl.DataFrame | None, list[str]]:
-    """Inventory of the nodes that have GPUs.
-
-    Parameters
-    ----------
-    nodes : mapping of str to Node
-        By name.
-    devices : iterable of ClaimedDevice
-        DRA devices of the cluster. A node whose driver lists them counts these.
-
-    Returns
-    -------
-    inventory : polars.DataFrame or None
-        Table ``schemas.Inventory``; None if there are no nodes with GPUs, or if any has an unknown number
-        of them: a denominator that is not whole is none.
-    unknown : list of str
-        Names of the nodes whose number of GPUs does not follow from what they tell.
-    """
+    """Inventory of the nodes that have GPUs."""
     boards: dict[str, dict[str, str | None]] = {}
     whole: set[str] = set()
     for device in devices:

@@ -122,11 +122,6 @@ class Identity(NamedTuple):
 def identity(thing: Object) -> Identity:
     """Read the metadata of an object.
 
-    Raises
-    ------
-    ValueError
-        If it lacks its name or creation time, or a part is not what the API says.
-
     Examples
     --------
     >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
@@ -145,13 +140,7 @@ def identity(thing: Object) -> Identity:
 
 
 def read_pod(pod: Object, place: PodPlace) -> Holding:
-    """Read an object of kind Pod.
-
-    Raises
-    ------
-    ValueError
-        If it lacks its name or creation time, or a part is not what the API says.
-    """
+    """Read an object of kind Pod."""
     spec, status = part(pod, "spec"), part(pod, "status")
     bound, _, since = condition(status, "PodScheduled")
     node = text(spec.get("nodeName"))
@@ -174,13 +163,7 @@ def read_pod(pod: Object, place: PodPlace) -> Holding:
 
 
 def read_job(job: Object, place: PodPlace) -> Holding:
-    """Read an object of kind Job (``batch/v1``): all that is left where its pods are not in the dump.
-
-    Raises
-    ------
-    ValueError
-        If it lacks its name or creation time, or a part is not what the API says.
-    """
+    """Read an object of kind Job (``batch/v1``): all that is left where its pods are not in the dump."""
     spec, status = part(job, "spec"), part(job, "status")
     failed, reason, failed_at = condition(status, "Failed")
     complete, _, complete_at = condition(status, "Complete")
@@ -213,13 +196,7 @@ def read_job(job: Object, place: PodPlace) -> Holding:
 
 
 def owner_of(thing: Object) -> Owner | None:
-    """Kind, name and uid of the controller of an object.
-
-    Raises
-    ------
-    ValueError
-        If its ``ownerReferences`` are no list of objects.
-    """
+    """Kind, name and uid of the controller of an object."""
     for each in parts(part(thing, "metadata"), "ownerReferences"):
         if each.get("controller"):
             return tuple(text(each.get(name)) or "" for name in ("kind", "name", "uid"))  # type: ignore[return-value]

@@ -14,11 +14,6 @@ from gpuplanner.schemas import QueueQuotas, conform
 def quota_rows(queue: Object) -> list[dict[str, Any]]:
     """Quotas for GPUs of an object of kind ClusterQueue.
 
-    Raises
-    ------
-    ValueError
-        If a part is not what the API says.
-
     References
     ----------
     kubernetes-sigs/kueue, apis/kueue/v1beta1/clusterqueue_types.go; v1beta2 calls `cohort` `cohortName`.
@@ -70,22 +65,7 @@ def _amount(resource: Object, name: str) -> float | None:
 def quota_table(
     rows: Iterable[Mapping[str, Any]], models: Mapping[str, str], namespaces: Mapping[str, Iterable[str]]
 ) -> pl.DataFrame | None:
-    """Make the table of quotas.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        From :func:`quota_rows`.
-    models : mapping of str to str
-        ResourceFlavor → board.
-    namespaces : mapping of str to iterable of str
-        ClusterQueue → namespaces with a LocalQueue for it.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        Table :class:`Quotas`; None if there are no quotas.
-    """
+    """Make the table of quotas."""
     full = [
         {
             **row,

@@ -141,22 +141,6 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
 def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
     """Read the nodes of dumps of Kubernetes objects, and nothing else of them, as an inventory.
 
-    Parameters
-    ----------
-    paths, boards
-        As for :func:`read_kubernetes`.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["inventory"]``. Nodes that take no new jobs keep their GPUs, and are named in the
-        quality report.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, there are no nodes with GPUs, or a node does not tell how many it has.
-
     Examples
     --------
     >>> import json, tempfile
@@ -172,13 +156,7 @@ def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, s
 
 
 def is_nodes_alone(path: str | Path) -> bool:
-    """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object.
-
-    Raises
-    ------
-    TraceFormatError
-        If it cannot be read.
-    """
+    """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object."""
     lines = head(path)
     if not any("Node" in line for line in lines):
         return False

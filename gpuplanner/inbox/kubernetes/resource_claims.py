@@ -76,11 +76,6 @@ class DeviceClaim:
 def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     """Read the GPUs of a ResourceSlice (``resource.k8s.io`` v1beta1, v1beta2 or v1).
 
-    Raises
-    ------
-    ValueError
-        If a part is not what the API says.
-
     Examples
     --------
     >>> gpu = {"attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-1"}}}
@@ -114,11 +109,6 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
 
 def read_claim(spec: Object, status: Object) -> DeviceClaim:
     """Read the specification of a claim or template, and the status of a claim.
-
-    Raises
-    ------
-    ValueError
-        If a part is not what the API says.
 
     Examples
     --------
@@ -159,15 +149,7 @@ def _profile(request: Object) -> str | None:
 
 
 def held(claim: DeviceClaim, devices: Mapping[tuple[str, str, str], ClaimedDevice]) -> Held:
-    """What a claim holds, or asks for while it holds nothing.
-
-    Parameters
-    ----------
-    claim : DeviceClaim
-        The claim.
-    devices : mapping
-        Devices by key; those of drivers that the dump leaves out are missing.
-    """
+    """What a claim holds, or asks for while it holds nothing."""
     if not claim.allocated:
         return claim.asked
     known = [devices.get(key) for key in claim.allocated]

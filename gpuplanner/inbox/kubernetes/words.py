@@ -71,11 +71,6 @@ def gpu_resource(name: str) -> GpuResource | None:
 def quantity(value: object, where: str = "") -> Decimal:
     """Read a quantity of the API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``; `where` names it in the fault.
 
-    Raises
-    ------
-    ValueError
-        If it is none.
-
     Examples
     --------
     >>> quantity("80Gi"), quantity("500m")
@@ -90,13 +85,7 @@ def quantity(value: object, where: str = "") -> Decimal:
 
 
 def count(value: object, where: str) -> int:
-    """Read a whole number of devices.
-
-    Raises
-    ------
-    ValueError
-        If it is none, or more than any machine has.
-    """
+    """Read a whole number of devices."""
     number = quantity(value, where)
     if number != number.to_integral_value() or not 0 <= number <= MAX_GPUS_PER_JOB:
         reason = f"{where}: {str(value)[:40]!r} is no number of GPUs"
@@ -106,11 +95,6 @@ def count(value: object, where: str) -> int:
 
 def within(owner: Object, name: str, most: int) -> Fraction:
     """Read a figure between 0 and `most`; 0 where it is absent.
-
-    Raises
-    ------
-    ValueError
-        If it is none, or outside.
 
     Examples
     --------
@@ -139,13 +123,7 @@ def condition(status: Object, kind: str) -> tuple[bool, str, datetime | None]:
 
 
 def instant(owner: Object, name: str) -> datetime | None:
-    """Time of an object; None if it has none.
-
-    Raises
-    ------
-    ValueError
-        If it is no date and time with an offset from UTC, or none between 1970 and 2100.
-    """
+    """Time of an object; None if it has none."""
     value = owner.get(name)
     if value is None:
         return None
@@ -160,13 +138,7 @@ def instant(owner: Object, name: str) -> datetime | None:
 
 
 def part(owner: Object, name: str) -> Object:
-    """A part of an object; an empty one if it is absent.
-
-    Raises
-    ------
-    ValueError
-        If something else stands there.
-    """
+    """A part of an object; an empty one if it is absent."""
     value = owner.get(name)
     if value is None:
         return {}
@@ -177,13 +149,7 @@ def part(owner: Object, name: str) -> Object:
 
 
 def parts(owner: Object, name: str) -> Iterator[Object]:
-    """The objects of a list; none if it is absent.
-
-    Raises
-    ------
-    ValueError
-        If something else stands there.
-    """
+    """The objects of a list; none if it is absent."""
     value = owner.get(name)
     if value is None:
         return
@@ -194,13 +160,7 @@ def parts(owner: Object, name: str) -> Iterator[Object]:
 
 
 def text(value: object) -> str | None:
-    """The value if it is text, and not empty.
-
-    Raises
-    ------
-    ValueError
-        If it has characters that cannot be shown, such as control characters.
-    """
+    """The value if it is text, and not empty."""
     if not isinstance(value, str) or not value:
         return None
     if not value.isprintable():

@@ -46,26 +46,6 @@ def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile,
     a number, true, false or null, or else text, also where it looks like a time. Items are put together one at a
     time.
 
-    Parameters
-    ----------
-    path : str or Path
-        YAML, plain or gzip.
-    lists : collection of str
-        Keys at the top of a document under which its items stand.
-
-    Returns
-    -------
-    file : TextFile
-        The file, for the provenance.
-    items : iterator of Item
-        In their order. An object with a key that stands there twice gives an item with a `fault`.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file cannot be read; while iterating, if it is no YAML, is nested too deep, or has tags or aliases,
-        which kubectl never writes and which can make a short file very large. The line is named.
-
     Examples
     --------
     >>> import tempfile

@@ -160,24 +160,6 @@ JOB_CLASSES = (
 def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) -> pl.DataFrame:
     """Draw the jobs that six tenants would submit.
 
-    Parameters
-    ----------
-    start : datetime
-        First instant, with a time zone; days of the week follow from it.
-    days : int
-        Number of days.
-    seed : int
-        Same seed, same jobs.
-    scale : float
-        Factor on all arrival rates.
-
-    Returns
-    -------
-    polars.DataFrame, shape (n_jobs, 14)
-        ``job_id, attempt, tenant, user, job_class, tier, submit_time, gpus, profile_requested``, ``state``
-        (how it will end), ``run_s`` [s], ``time_limit_s`` [s], ``sm_activity`` [0-1 of the GPUs held] and
-        ``memory_peak_gib`` [GiB], sorted by submission.
-
     Examples
     --------
     >>> from datetime import UTC
@@ -198,23 +180,7 @@ def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) 
 
 
 def as_jobs(requests: pl.DataFrame, placed: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
-    """Join requests with the times and nodes at which a scheduler placed them.
-
-    Parameters
-    ----------
-    requests : polars.DataFrame
-        From :func:`make_requests`.
-    placed : polars.DataFrame
-        ``job_id``, ``start_time``, ``end_time``, ``node_list``, ``nodes``.
-    start, end : datetime
-        The observation: jobs that ended before ``start`` are left out; what lies after ``end`` is not known.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table ``schemas.Jobs``: a job that has not ended by ``end`` is RUNNING or PENDING, and its activity
-        and memory are not known yet.
-    """
+    """Join requests with the times and nodes at which a scheduler placed them."""
     columns = ["job_id", "start_time", "end_time", "node_list", "nodes"]
     joined = requests.join(placed.select(columns), on="job_id", how="left", maintain_order="left")
     begun = pl.col("start_time") < end

@@ -33,19 +33,6 @@ class Course:
 def make_samples(jobs: pl.DataFrame, *, seed: int) -> pl.DataFrame:
     """Draw one sample a minute for one GPU of each job.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Rows of ``schemas.Jobs`` that have started and ended and whose activity and memory are known, with the
-        columns ``node`` and ``gpu`` of the GPU to show.
-    seed : int
-        Same seed, same samples.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table ``schemas.Samples``, sorted by node, GPU and time.
-
     Examples
     --------
     >>> make_samples(pl.DataFrame(schema={"job_id": pl.String}), seed=1).height

@@ -85,21 +85,6 @@ def read_acme(paths: Sequence[str | Path]) -> Dataset:
     is end - submission, against its documentation. The run time is end - start where both are in the table;
     else, in Kalos, duration - queue.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip, all whole or all reduced. Rows of a reduced table have no state.
-
-    Returns
-    -------
-    Dataset
-        One row per job; the tenant is the cluster.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] InternLM/AcmeTrace, README: schema of ``trace_seren.csv`` and ``trace_kalos.csv``.

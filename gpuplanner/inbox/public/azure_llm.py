@@ -46,23 +46,6 @@ CHECKS = (
 def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read a log of requests with their tokens; the name of a file is its service.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    tz : str
-        Zone of the times, which the source does not tell.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["requests"]``.
-
-    Raises
-    ------
-    TraceFormatError
-        If no zone is given, a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

@@ -32,11 +32,6 @@ class Clock:
     def of(cls, origin: datetime | str | None, known: datetime | None = None) -> Clock:
         """The clock that starts at `origin`, else at the instant that the source tells, else at 1970-01-01.
 
-        Raises
-        ------
-        TraceFormatError
-            If the origin is no date and time with its offset from UTC.
-
         Examples
         --------
         >>> Clock.of(None).relative, Clock.of("2023-01-01T00:00:00Z").relative
@@ -71,24 +66,7 @@ class Clock:
 def localized(
     rows: Rows, columns: Sequence[str], zone: str, *, called: Mapping[str, str] | None = None
 ) -> Rows:
-    """Turn naive times into UTC instants.
-
-    Parameters
-    ----------
-    rows : Rows
-        Good rows have `columns` as naive times, which may be null.
-    columns : sequence of str
-        In the order in which the events must follow each other.
-    zone : str
-        Time zone, see :func:`gpuplanner.inbox.core.times.known_zone`.
-    called : mapping of str to str, optional
-        What the source calls a column, where that is another name.
-
-    Returns
-    -------
-    Rows
-        With instants and the Boolean column ``ambiguous``, without rows that have a time the clocks skipped.
-    """
+    """Turn naive times into UTC instants."""
     was = [pl.col(name).is_not_null().alias(f"was:{name}") for name in columns]
     good = to_utc(rows.good.with_columns(was), columns, zone)
     skipped = {

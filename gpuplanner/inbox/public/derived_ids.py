@@ -11,17 +11,6 @@ def told_apart(rows: pl.DataFrame) -> pl.DataFrame:
     An export lists no job twice, so equal ids within it are different jobs that its columns cannot tell apart.
     In a second export the same id is the same job again.
 
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``file`` and ``job_id``.
-
-    Returns
-    -------
-    polars.DataFrame
-        `rows`, with ``#2``, ``#3`` and so on behind the ids of those that are not the first, and ``twin``, how
-        many rows of the file with the same id stand before each.
-
     Examples
     --------
     >>> told_apart(pl.DataFrame({"file": [0, 0, 1], "job_id": ["a", "a", "a"]}))["job_id"].to_list()

@@ -25,22 +25,6 @@ NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can b
 def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     r"""Read cumulative distributions: pairs of columns ``x`` and ``x__cdf_pct``.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip; a series is named by its file and column.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["distributions"]``, one row per series and line; rows in, kept and rejected are
-        lines.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

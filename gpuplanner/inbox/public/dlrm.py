@@ -60,23 +60,6 @@ def read_dlrm(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     An instance without creation time existed before the trace; one without deletion time outlived it and still
     runs. How the others ended is not told.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    origin : datetime or str, optional
-        Instant of second 0. The default, 1970-01-01, makes it plain that the dates are relative.
-
-    Returns
-    -------
-    Dataset
-        One row per instance; the tenant is the application.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

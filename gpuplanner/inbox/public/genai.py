@@ -56,21 +56,6 @@ CLOCK = (
 def read_genai(paths: Sequence[str | Path]) -> Dataset:
     r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric a file.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip, under the names that the source gave them.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["gauges"]``.
-
-    Raises
-    ------
-    TraceFormatError
-        If the name of a file tells no metric, a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] alibaba/clusterdata, cluster-trace-v2026-GenAI, README: detailed file descriptions.

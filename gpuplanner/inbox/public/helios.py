@@ -73,23 +73,6 @@ CHECKS = (
 def read_helios(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read Helios job tables, ``cluster_log.csv``.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files of one cluster (job ids repeat between clusters), plain or gzip.
-    tz : str, optional
-        Zone of the times; :data:`TIME_ZONE` if not given.
-
-    Returns
-    -------
-    Dataset
-        One row per job; the tenant is the virtual cluster.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] S-Lab-System-Group/HeliosData, README: schema of ``cluster_log.csv``.

@@ -45,21 +45,6 @@ def looks_like_quotas(lines: Sequence[str]) -> bool:
 def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
     r"""Read ``cluster_gpu_number.csv``: a row a day, a column a virtual cluster; 0 means that it did not exist.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files of one cluster, plain or gzip.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["quotas"]``; rows in, kept and rejected are days.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] S-Lab-System-Group/HeliosData, README: schema of ``cluster_gpu_number.csv``.

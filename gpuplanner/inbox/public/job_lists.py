@@ -108,23 +108,6 @@ def read_itp(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
 def read_spot(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read the job list; its node list is read as source ``nodes``.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    origin : datetime or str, optional
-        Instant of second 0. The default, 1970-01-01, makes it plain that the dates are relative.
-
-    Returns
-    -------
-    Dataset
-        One row per job, with GPUs = GPUs of one worker × workers.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile
@@ -148,23 +131,6 @@ def read_simulator(paths: Sequence[str | Path], *, origin: datetime | str | None
 
     Columns `job_id`, `submit_time`, `duration`, `num_gpus`; see :data:`SIMULATOR_COLUMNS`.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    origin : datetime or str, optional
-        Instant of second 0. The default, 1970-01-01, makes it plain that the dates are relative.
-
-    Returns
-    -------
-    Dataset
-        One row per job.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile
@@ -186,33 +152,7 @@ def read_list(
     fills: Mapping[str, pl.Expr] | None = None,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Read job lists; queueing is not in them, so the start is set to the submission.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    columns : mapping of str to Field
-        Must give `job_id`, `submit_s`, `run_s` and, if `fills` does not, `gpus`.
-    clock : Clock
-        What second 0 is.
-    source : str
-        Name of the source.
-    fills : mapping of str to polars.Expr, optional
-        Further columns of ``schemas.Jobs``; the tenant is the name of the file unless one is given.
-    notes : sequence of str
-        What a reader of the provenance must know.
-
-    Returns
-    -------
-    Dataset
-        One row per job.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-    """
+    """Read job lists; queueing is not in them, so the start is set to the submission."""
     return list_trace(
         read_rows(paths, columns, source=source), clock, source=source, fills=fills, notes=notes
     )

@@ -39,23 +39,6 @@ def looks_like_miso(lines: Sequence[str]) -> bool:
 def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read the arrivals and the run times of the same jobs.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        ``trace_*.json`` and ``exp_*.json``, plain or gzip.
-    origin : datetime or str, optional
-        Instant of second 0. The default, 1970-01-01, makes it plain that the dates are relative.
-
-    Returns
-    -------
-    Dataset
-        One row per job; how much of a GPU each held is not in the files.
-
-    Raises
-    ------
-    TraceFormatError
-        If the two files are not given, one cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

@@ -67,25 +67,7 @@ HELIOS_CHECKS = (
 
 
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read the per-minute sequences of Helios virtual clusters; the folder of a file names its pool.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        ``VC/cluster_sequence_vc.csv``, plain or gzip.
-    tz : str, optional
-        Zone of the times; that of :mod:`gpuplanner.inbox.public.helios` if not given.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["occupancy"]`` in GPUs.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-    """
+    r"""Read the per-minute sequences of Helios virtual clusters; the folder of a file names its pool."""
     zone = known_zone(tz or HELIOS_ZONE)
     rows = read_rows(paths, HELIOS_COLUMNS, source="helios")
     pools = {number: file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
@@ -95,23 +77,6 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
 
 def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the per-minute count of active and of all Philly nodes.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        ``philly_node_sequence.csv``, plain or gzip.
-    tz : str, optional
-        Zone of the times; that of :mod:`gpuplanner.inbox.public.philly` if not given.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["occupancy"]`` in nodes.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
 
     Examples
     --------

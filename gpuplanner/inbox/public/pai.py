@@ -97,23 +97,6 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     A task is a row of the trace, named job/task, since each has GPUs, times and a state of its own. The job
     table gives the user and the submission, the instance table the machines.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip, with or without a header line, in any order.
-    origin : datetime or str, optional
-        Instant of second 0. The default, 1970-01-01, keeps hours and weekdays true in UTC+8.
-
-    Returns
-    -------
-    Dataset
-        One row per task; the tenant is the user, else ``pai``.
-
-    Raises
-    ------
-    TraceFormatError
-        If no task table is among the files, one cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] alibaba/clusterdata, cluster-trace-gpu-v2020, README: data files in the trace.

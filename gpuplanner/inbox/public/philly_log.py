@@ -73,23 +73,6 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     The status is that of the job, so it is given to the last attempt; those before it failed. A last attempt
     without an end still ran when the snapshot was taken. A job without attempts was never scheduled.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        JSON files, plain or gzip.
-    tz : str, optional
-        Zone of the times; :data:`gpuplanner.inbox.public.philly.TIME_ZONE` if not given.
-
-    Returns
-    -------
-    Dataset
-        One row per attempt, and one per job without any.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     References
     ----------
     .. [1] msr-fiddle/philly-traces, README: schema of ``cluster_job_log``.

@@ -38,21 +38,6 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
 
     They are no jobs and no telemetry: the times have no unit and the steps no dates.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["step_times"]``.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

@@ -29,13 +29,7 @@ TRES_SCHEMA = {
 
 
 def with_times(rows: Rows, zone: str | None) -> Rows:
-    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``).
-
-    Raises
-    ------
-    TraceFormatError
-        If there are naive times and no zone.
-    """
+    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``)."""
     names = [f"{text}_time" for text in TIMES]
     frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in TIMES)
     naive = frame.with_columns(
@@ -84,22 +78,7 @@ def with_states(rows: Rows) -> Rows:
 
 
 def with_derived_times(rows: Rows, absent: Collection[str]) -> tuple[Rows, list[Check]]:
-    """Derive the times that a field list leaves out from those that it has.
-
-    Parameters
-    ----------
-    rows : Rows
-        With instants, states and ``elapsed_s``.
-    absent : collection of str
-        Which of Submit, Start and End no file has.
-
-    Returns
-    -------
-    rows : Rows
-        Rows that still have no submission are rejected.
-    checks : list of Check
-        What was derived, for the quality report.
-    """
+    """Derive the times that a field list leaves out from those that it has."""
     submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
     elapsed, checks = seconds(pl.col("elapsed_s")), []
     good = rows.good

@@ -98,13 +98,7 @@ def read_inventory(
 
 
 def inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
-    """Rows of node lists, in whichever of the forms they are.
-
-    Raises
-    ------
-    TraceFormatError
-        As :func:`read_inventory`.
-    """
+    """Rows of node lists, in whichever of the forms they are."""
     rows = _with_times(_with_layouts(_rows(paths, boards))).reject(
         {
             "the same node again": ~pl.col("node").is_first_distinct(),

@@ -34,21 +34,6 @@ NO_TIMES = "no times and no GPUs: ask sacct for Submit,Start,End,AllocTRES as we
 def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     r"""Read sacct output that has no times, such as that of a plain ``sacct --parsable2``.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text with a header line, plain or gzip.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["job_states"]``; steps of jobs are in the reject table.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
-
     Examples
     --------
     >>> import tempfile

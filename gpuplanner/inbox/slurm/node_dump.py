@@ -44,28 +44,6 @@ def read_slurm_nodes(
 
     Instances are counted as the fewest boards that can hold them: seven of 1g are one board, and so are two of 3g.
 
-    Parameters
-    ----------
-    path : str or Path
-        Text of ``scontrol show node`` (also ``--oneliner``), or of ``sinfo -N`` with its header line and the
-        columns NODELIST and GRES.
-    columns : dict of str to Field
-        Fields for ``node``, ``gpus``, ``gpu_model``, ``mig_enabled`` and ``layouts``.
-    stated : mapping of str to str, optional
-        Type of a GPU → board, as the user said it.
-
-    Returns
-    -------
-    Rows
-        One row per node, with its ``state`` where that is told; a node that sinfo lists for several partitions
-        counts once. Rejected are nodes whose number of GPUs does not follow: several nodes on one line, and MIG
-        instances of a board that is not known.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file cannot be read.
-
     Examples
     --------
     >>> import tempfile

@@ -35,23 +35,6 @@ def looks_like_nodes(lines: Sequence[str]) -> bool:
 def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
     r"""Read node lists.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        As :func:`gpuplanner.inbox.slurm.inventory.read_inventory`, of one kind; each node once.
-    boards : mapping of str to str, optional
-        Word of the list → board, where the catalogue does not know it.
-
-    Returns
-    -------
-    Dataset
-        Table ``schemas.TABLES["inventory"]``.
-
-    Raises
-    ------
-    TraceFormatError
-        As :func:`gpuplanner.inbox.slurm.inventory.read_inventory`.
-
     Examples
     --------
     >>> import tempfile

@@ -21,26 +21,7 @@ NOT_A_JOB = "not a job: no object with a job_id"
 
 
 def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
-    """Read JSON into the fields that the text form of sacct has.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        JSON files, plain or gzip.
-    columns : mapping of str to Field
-        Fields of sacct to read; ``start repaired`` is filled too.
-
-    Returns
-    -------
-    Rows
-        One row per job, and one per step where a file lists steps beside the jobs; the place of a row is
-        the number of its item. Epoch seconds are handed on as they are: they need no zone.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, or lists no jobs.
-    """
+    """Read JSON into the fields that the text form of sacct has."""
     records, files = Records(columns), []
     for number, path in enumerate(paths):
         file, items = read_items(path, LISTS)

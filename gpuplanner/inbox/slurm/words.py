@@ -94,11 +94,6 @@ class Tres:
 def parse_tres(text: str) -> Tres:
     """Read a TRES text such as ``billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G,node=1``.
 
-    Raises
-    ------
-    ValueError
-        If an item is not ``name=value``, or a count of GPUs or nodes is no whole number.
-
     Examples
     --------
     >>> parse_tres("cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1").gpus
@@ -166,16 +161,6 @@ def duration_s(text: pl.Expr) -> pl.Expr:
 
 def known_fields(lines: Sequence[str]) -> list[str] | None:
     """Field names of a file without a header line, from the number of fields and what stands in them.
-
-    Parameters
-    ----------
-    lines : sequence of str
-        First lines of the file.
-
-    Returns
-    -------
-    list of str or None
-        One of :data:`FIELD_LISTS` if more than half of the lines fit it; None if none does.
 
     Examples
     --------

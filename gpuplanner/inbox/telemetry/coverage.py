@@ -14,16 +14,6 @@ def steps(samples: pl.DataFrame) -> pl.DataFrame:
     """Time between successive instants at which a GPU was seen.
 
     A GPU counts once, whether it was sampled whole, by instance or both.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``node``, ``gpu``, ``begin``, ``end``, ``step_s``, ``usual_s`` (median step of the GPU), ``gap``.
     """
     return (
         samples.select(*GPU, begin="time")

@@ -31,19 +31,6 @@ LAG_S = 1.0
 def board_readings(samples: pl.DataFrame) -> pl.DataFrame:
     """Power and energy counter of each board at each instant, once.
 
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        ``time``, ``node``, ``gpu``, ``instance``, ``job_id``, ``power_w`` and ``energy_counter_j`` of table
-        ``schemas.Samples``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``time``, ``node``, ``gpu``, ``job_id`` (of the whole GPU; null where only instances were sampled),
-        ``power_w`` and ``energy_counter_j``, sorted by time. Readings of the whole GPU go before those that its
-        instances repeat. Between two readings of the counter, those without it are left out: it has counted on.
-
     Examples
     --------
     >>> told = {"time": [0, 0, 1, 2], "node": "n1", "gpu": 0, "instance": [1, 2, 1, 1], "job_id": None}
@@ -80,24 +67,6 @@ def board_steps(
     readings: pl.DataFrame, gap_s: float | None = None, by: Sequence[str] = BOARD
 ) -> pl.DataFrame:
     """Energy between successive readings of each board.
-
-    Parameters
-    ----------
-    readings : polars.DataFrame
-        From :func:`board_readings`.
-    gap_s : float, optional
-        Longest step that is no gap [s]. Default: 2.5 times the median step of the board; at most an hour.
-    by : sequence of str
-        Columns that tell boards apart.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of `readings` at the begin of the step; ``end``, ``power_end``, ``counter_end``, ``job_end``;
-        ``step_s``, ``gap``; ``counted_j``, the difference of the counter (null where it makes no sense);
-        ``integrated_j``, the trapezoid under the power (null over a gap); ``since_reset_j``, the counter after it had
-        started anew (what was drawn at least; else null); and ``energy_j``, the first of these that there is. A
-        restart in a gap so long that the counter has passed its old value cannot be seen: energy is too low then.
 
     Examples
     --------
@@ -136,21 +105,6 @@ def board_steps(
 
 def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFrame:
     """Energy of each board from its first to its last reading, by the counter and by the power.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Columns `by` and :data:`TOLD`; those of the latter that may be null may be absent.
-    by : sequence of str
-        Columns that tell boards apart. A sole one, of numbers in ascending order over rows in the order of board and
-        time, is the quickest way to tell them.
-
-    Returns
-    -------
-    polars.DataFrame
-        `by`, ``energy_kwh`` (null where neither was read) of which ``gap_kwh`` over gaps; over the
-        steps for which there are both, ``counted_kwh`` and ``integrated_kwh``; and ``restarts``, steps over which
-        the counter makes no sense; sorted by board.
 
     Examples
     --------

@@ -66,14 +66,7 @@ class Gathering:
         self._device_of: list[int] = []
 
     def add(self, rows: Rows) -> None:
-        """Check the rows of a block, and put the good ones aside.
-
-        Parameters
-        ----------
-        rows : Rows
-            ``time``, ``node``, ``gpu`` and what there is of ``instance``, ``profile``, ``board``, ``job_id`` and
-            ``mig_enabled``; and either all quantities as numbers, or ``metric``, ``value`` and ``fault`` as text.
-        """
+        """Check the rows of a block, and put the good ones aside."""
         self.count += rows.count
         self.blank += rows.blank
         if rows.good.width:
@@ -218,13 +211,7 @@ class Gathering:
         self._last[number] = pl.concat([known, ends]).unique("stream", keep="last")
 
     def falls(self, gone: np.ndarray) -> tuple[int, int, int]:
-        """Times that fall from one row of a stream to the next: how many, and file and line of the first.
-
-        Parameters
-        ----------
-        gone : numpy.ndarray
-            Numbers of rows that turned out to be repetitions, in order.
-        """
+        """Times that fall from one row of a stream to the next: how many, and file and line of the first."""
         if not self.backwards:
             return 0, 0, 0
         back = pl.concat(self.backwards)

@@ -81,11 +81,6 @@ class Holders:
         """Samples with the job that held each device, where it is known, and how.
 
         A job that the source named is kept, under the name that the list of jobs has for it.
-
-        Parameters
-        ----------
-        samples : polars.LazyFrame
-            Table ``schemas.Samples``, sorted by time.
         """
         columns = samples.collect_schema().names()
         stated = pl.col("job_id").is_not_null()
@@ -139,20 +134,7 @@ def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
 
 
 def held_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
-    """Which jobs held how many devices of which kind on each node, from each instant at which that changed.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``; jobs without start or nodes hold nothing.
-    until : datetime, optional
-        End of the observation: of a job that still ran then, nobody knows what it held later. Default: for ever.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns :data:`MEMBERS`; ``job_id`` is null where nobody holds anything from then on.
-    """
+    """Which jobs held how many devices of which kind on each node, from each instant at which that changed."""
     counted = jobs.filter(pl.col("start_time").is_not_null(), pl.col("node_list").is_not_null()).select(
         "job_id",
         "node_list",
@@ -191,23 +173,6 @@ def find_holders(
     Where one job alone ran on a node and asked for such devices (instances of that profile, or whole GPUs), and held
     as many as there are, it held each of them. A GPU that is cut is held by its instances' jobs. Otherwise the list
     of jobs, which names no device, cannot tell which of them a job held.
-
-    Parameters
-    ----------
-    devices : polars.DataFrame
-        From :func:`devices_of`.
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    names : polars.DataFrame, optional
-        Table ``schemas.JobNames``.
-    until : datetime, optional
-        As for :func:`held_devices`.
-
-    Returns
-    -------
-    Holders
-        A node that telemetry knows by its full name and the list of jobs by the first part of it, or the other
-        way round, is one node where no other has that first part.
 
     Examples
     --------
@@ -251,15 +216,7 @@ def find_holders(
 
 
 def members_on(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Do what :func:`held_devices` does for some nodes and kinds of devices, in the node names of the telemetry.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    devices : polars.DataFrame
-        ``node`` and ``kind``.
-    """
+    """Do what :func:`held_devices` does for some nodes and kinds of devices, in the node names of the telemetry."""
     plain = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
     members = held_devices(plain.filter(_nodes_seen(plain, devices["node"])))
     known = _same_nodes(devices["node"].unique(), members["node"].unique())

@@ -46,29 +46,7 @@ def join_report(
     seen: pl.DataFrame,
     until: datetime | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Sum the observed GPU-hours by how the job is known.
-
-    Parameters
-    ----------
-    samples : polars.LazyFrame
-        Table ``schemas.Samples`` with jobs given, see :meth:`Holders.give_jobs`.
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    holders : Holders
-        What gave them.
-    seen : polars.DataFrame
-        Table ``schemas.Coverage`` of the samples.
-    until : datetime, optional
-        End of the list of jobs.
-
-    Returns
-    -------
-    facts : dict
-        GPU-hours ``matched`` (stated or found), ``together`` and ``unmatched``, and ``by_reason``. They sum to the
-        observed GPU-hours of the coverage report.
-    findings : list of Finding
-        Samples by outcome, and what speaks against the match.
-    """
+    """Sum the observed GPU-hours by how the job is known."""
     told = _outcomes(samples, jobs, holders, until)
     counts = told.group_by("node", "day", "outcome").agg(rows=pl.len()).collect(engine="streaming")
     share = pl.col("rows") / pl.col("rows").sum().over("node", "day")

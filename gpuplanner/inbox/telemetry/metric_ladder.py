@@ -30,20 +30,6 @@ ORDER = ("time", *DEVICE_KEY)
 def climbed(wide: pl.DataFrame) -> pl.DataFrame:
     """Climb down the ladder for every sample by itself; :func:`on_one_rung` then holds each device to one rung.
 
-    Parameters
-    ----------
-    wide : polars.DataFrame
-        One row per device and time, in order: ``time``, ``node``, ``gpu``, ``instance``, ``profile``, ``job_id``, what
-        there is of :data:`gpuplanner.inbox.telemetry.readers.metrics.QUANTITIES` in our units (one that is absent was
-        not measured), and optionally ``mig_enabled``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table ``schemas.Samples``. ``sm_activity`` holds what the rung in ``activity_source`` gives. Where tensor or
-        memory activity alone was measured, the rung is ``profiling`` and ``sm_activity`` is null. Traffic is null
-        unless both directions were read.
-
     Examples
     --------
     >>> from datetime import UTC, datetime
@@ -98,19 +84,7 @@ def climbed(wide: pl.DataFrame) -> pl.DataFrame:
 
 
 def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
-    """What each device was ever read by.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame or polars.LazyFrame
-        Table ``schemas.Samples``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``node``, ``gpu``, ``instance``, ``has_sm`` (its SM activity was read) and ``has_better`` (something better
-        than the legacy counter was). Those of several tables, one below the other, are as good as those of all.
-    """
+    """What each device was ever read by."""
     source = pl.col("activity_source")
     return (
         samples.lazy()
@@ -145,19 +119,6 @@ def on_one_rung(samples: Frame, ever: pl.DataFrame) -> Frame:
     """Take away activity that comes from a worse counter than the best that the device was ever read by.
 
     What is told of a device later can only take more away, so doing it again changes nothing.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-    ever : polars.DataFrame
-        From :func:`rungs`, of at least these samples.
-
-    Returns
-    -------
-    polars.DataFrame
-        The same rows; where the activity is gone, the rung is ``profiling`` if tensor or memory activity is left,
-        else ``none``.
 
     Examples
     --------

@@ -32,25 +32,6 @@ def grow(
     """Lay new telemetry over that of the same source; nothing is written.
 
     Months are read one by one, those without new samples only if a device in them was read by a better counter now.
-
-    Parameters
-    ----------
-    old : Dataset
-        What the source said before, without its samples.
-    there : mapping of str to Path
-        Folder of a month → the file of its samples.
-    new : Dataset
-        As just read.
-    by_metric : bool
-        As for :func:`overlay`.
-
-    Returns
-    -------
-    whole : Dataset
-        Without its samples. Coverage and findings on samples are made anew from all samples; other findings are
-        summed.
-    months : dict of str to polars.DataFrame
-        Folder of a month → its samples, for the months that change.
     """
     assert new.told is not None, "as every reader gives it"
     coming = by_month(pl.concat([new.tables["samples"], new.told], how="horizontal"))
@@ -92,21 +73,6 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     are readings of single metrics, each quantity that the old sample lacks is taken from the new one, and activity
     from the better rung. Either way the order in which files come decides only between rows that contradict one
     another, and laying over in several steps gives what laying over in one does.
-
-    Parameters
-    ----------
-    old, new : polars.DataFrame
-        Table ``schemas.Samples``, each with one row per device and time; `new` also with ``file``, ``row`` and
-        ``raw``, where each was read.
-    by_metric : bool
-        Rows of the source are readings of single metrics.
-
-    Returns
-    -------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``, sorted by time and device.
-    again : polars.DataFrame
-        ``file``, ``row``, ``reason``, ``raw`` of new samples that contradict, or that were there and add nothing.
 
     Examples
     --------

@@ -52,15 +52,7 @@ JUDGED_BY = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "
 
 
 def of_samples(samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
-    """Everything that the samples tell by themselves, whatever files they came from.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Columns :data:`JUDGED_BY` of table ``schemas.Samples``, in its order.
-    days : polars.DataFrame
-        Table of :func:`gpuplanner.inbox.telemetry.coverage.coverage`.
-    """
+    """Everything that the samples tell by themselves, whatever files they came from."""
     return of_seen(seen_of(samples), days)
 
 
@@ -88,15 +80,7 @@ def is_of_samples(check: str) -> bool:
 
 
 def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
-    """Count the rejected rows by reason; readings that came twice are no fault.
-
-    Parameters
-    ----------
-    rejects : polars.DataFrame
-        ``file``, ``row``, ``reason``, ``raw``.
-    rows_in : int
-        Rows of the files.
-    """
+    """Count the rejected rows by reason; readings that came twice are no fault."""
     repeated = rejects.filter(pl.col("reason") == AGAIN)
     found = reject_findings(rejects.filter(pl.col("reason") != AGAIN), rows_in, ())
     if repeated.height:
@@ -148,17 +132,7 @@ def _low_coverage(days: pl.DataFrame) -> list[Finding]:
 def overlaps(
     spans: Mapping[tuple[int, int], tuple[int, int]], devices: Sequence[Device], names: Sequence[str]
 ) -> list[Finding]:
-    """Devices that two files speak of at the same time.
-
-    Parameters
-    ----------
-    spans : mapping
-        Number of file and of device → first and last time.
-    devices : sequence of tuple
-        Node, GPU and instance by number.
-    names : sequence of str
-        Names of the files.
-    """
+    """Devices that two files speak of at the same time."""
     if len(names) < 2:
         return []
     ordered = sorted(

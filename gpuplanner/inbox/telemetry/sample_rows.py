@@ -63,26 +63,7 @@ def from_readings(
     notes: Sequence[str] = (),
     more: Sequence[Finding] = (),
 ) -> Dataset:
-    """Telemetry of a source with one row per device, time and metric.
-
-    Parameters
-    ----------
-    rows : Rows
-        Columns of :data:`gpuplanner.inbox.telemetry.readers.labels.READING`.
-    metrics : dict of str to Metric
-        Name in the source → what it is.
-    source : str
-        Name of the source.
-    within_s : float
-        How far apart the readings of one round may be [s].
-    time_zone, notes, more
-        As in :class:`Story`.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left, or units are mixed up.
-    """
+    """Telemetry of a source with one row per device, time and metric."""
     gathered = Gathering(metrics)
     gathered.add(rows)
     return finish(gathered, rows.files, Story(source, time_zone, notes, more), within_s=within_s)
@@ -98,21 +79,7 @@ def from_table(
     processes: pl.DataFrame | None = None,
     empty_is_fine: bool = False,
 ) -> Dataset:
-    """Telemetry of a source with one row per device and time.
-
-    Parameters
-    ----------
-    rows : Rows
-        ``time``, ``node``, ``gpu``, all quantities, and what there is of ``instance``, ``profile``,
-        ``board``, ``job_id`` and ``mig_enabled``.
-    source, time_zone, notes, more, processes, empty_is_fine
-        As in :class:`Story`.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left, or units are mixed up.
-    """
+    """Telemetry of a source with one row per device and time."""
     gathered = Gathering()
     gathered.add(rows)
     story = Story(source, time_zone, notes, more, processes, empty_is_fine)
@@ -128,33 +95,7 @@ def finish(
     way: Way | None = None,
     again: FileBlocks | None = None,
 ) -> Dataset:
-    """Telemetry of all rows that were gathered.
-
-    Parameters
-    ----------
-    gathered : Gathering
-        All rows of the files.
-    files : sequence of TextFile
-        What was read.
-    story : Story
-        What else there is to say.
-    within_s : float
-        As in :func:`from_readings`.
-    way : Way, optional
-        Where samples go; by default into memory.
-    again : FileBlocks, optional
-        The files, to be read again for rows to show, where their text was not kept.
-
-    Returns
-    -------
-    Dataset
-        Where the samples went into a folder, it has none of them and no ``told``.
-
-    Raises
-    ------
-    TraceFormatError
-        If no row is left, or units are mixed up.
-    """
+    """Telemetry of all rows that were gathered."""
     way = way or Way()
     names = names_of(files)
     where = f"{story.source}: {', '.join(names[:5])}"

@@ -99,14 +99,7 @@ class Seen:
         return SamplePlace(node, gpu, EPOCH + timedelta(microseconds=int(time_us)))
 
     def see(self, rows: Columns) -> None:
-        """Take in the samples of a span, which is later than those before.
-
-        Parameters
-        ----------
-        rows : dict of str to numpy.ndarray
-            ``time`` [us since 1970], ``rank`` and what there is of ``xid``, ``power`` and ``energy_counter``, sorted
-            by time and device.
-        """
+        """Take in the samples of a span, which is later than those before."""
         time, rank = rows["time"], rows["rank"]
         if not len(time):
             return
@@ -327,13 +320,7 @@ class Seen:
 
 
 def seen_of(samples: pl.DataFrame) -> Seen:
-    """What was seen in samples that are in memory.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        What there is of table ``schemas.Samples``; at least ``time``, ``node`` and ``gpu``.
-    """
+    """What was seen in samples that are in memory."""
     absent = [name for name in DEVICE_KEY if name not in samples.columns]
     samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent).sort(ORDER)
     codes = Codes(DEVICE_KEY)

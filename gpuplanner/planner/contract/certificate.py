@@ -80,13 +80,7 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Read what :meth:`to_dict` wrote. What it proves is a question for ``verify_bound``.
-
-        Raises
-        ------
-        ScenarioError
-            If it is no certificate.
-        """
+        """Read what :meth:`to_dict` wrote. What it proves is a question for ``verify_bound``."""
         try:
             trees = [CutProof(_whole(first), tree) for first, tree in values["trees"]]
             return cls(

@@ -30,20 +30,6 @@ def change_to_dict(change: ChangeCost) -> dict[str, Any]:
 def change_from_dict(board: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
     """Read what :func:`change_to_dict` wrote; what is missing is taken from the catalogue.
 
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    values : str or mapping
-        The path alone, or path and times.
-
-    Raises
-    ------
-    ScenarioError
-        If a key is unknown, or a value is not what it should be.
-    GeometryError
-        If the path is unknown.
-
     Examples
     --------
     >>> from gpuplanner.hardware import as_board

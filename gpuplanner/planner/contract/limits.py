@@ -97,13 +97,7 @@ _NAMES = tuple(Limits.__dataclass_fields__)
 
 
 def limits_from_dict(values: Mapping[str, Any]) -> Limits:
-    """Read what :meth:`Limits.to_dict` wrote; what is left out limits nothing.
-
-    Raises
-    ------
-    ScenarioError
-        If a value is unknown.
-    """
+    """Read what :meth:`Limits.to_dict` wrote; what is left out limits nothing."""
     unknown = sorted(set(values) - set(_NAMES))
     if unknown:
         expected = f"some of {', '.join(_NAMES)}"

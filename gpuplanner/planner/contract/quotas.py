@@ -29,24 +29,6 @@ def admitted_demand(
     that ask for more, higher tiers first, and within a tier in proportion to what they lack. What is refused
     is taken from all profiles of the tenant in proportion.
 
-    Parameters
-    ----------
-    demand : ndarray of float, shape (n_tenants, n_profiles, n_slots)
-        Mean concurrent instances wanted.
-    shares : ndarray of float, shape (n_profiles,)
-        Share of a GPU that an instance counts for.
-    tenants : sequence of str
-        Names of the first axis.
-    ranks : sequence of int
-        Tier of each tenant, 0 the highest.
-    quotas : mapping of str to Quota
-        By tenant; tenants without one are admitted in full.
-
-    Returns
-    -------
-    ndarray of float, shape (n_tenants, n_profiles, n_slots)
-        Never above the demand.
-
     Examples
     --------
     Three tenants with two GPUs each, one without work; two ask for four GPUs more than they have:

@@ -175,13 +175,7 @@ _NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remainin
 
 
 def state_prices_from_dict(values: Mapping[str, Any]) -> StatePrices:
-    """Read what :meth:`StatePrices.to_dict` wrote; what is left out costs nothing.
-
-    Raises
-    ------
-    ScenarioError
-        If a value is unknown, or not what it should be.
-    """
+    """Read what :meth:`StatePrices.to_dict` wrote; what is left out costs nothing."""
     try:
         return StatePrices(**values)
     except TypeError as error:

@@ -45,19 +45,6 @@ def up_sets(
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Sets of requests with the instances that can serve them, enough to decide every matching.
 
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    requests, instances : tuple of str
-        Profiles asked for and profiles there are.
-
-    Returns
-    -------
-    tuple of (tuple of int, tuple of int)
-        Positions in `requests` and in `instances`. Served requests of the first may not outnumber the
-        instances of the second. Sets that follow from two smaller ones are left out.
-
     Examples
     --------
     >>> from gpuplanner.hardware import load_gpu_model

@@ -18,20 +18,6 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
     A state is a vector of counts. A state found for one slot often suits another: demand comes back every
     day. In each slot the states of the plans themselves and the cheapest others take part, so that the
     result is never dearer than the best of the plans. Dynamic programming over slots.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    plans : sequence of ndarray of int, shape (n_slots, n_layouts)
-        Plans that keep every limit.
-    states : sequence of ndarray of int, shape (n, n_layouts)
-        Further states.
-
-    Returns
-    -------
-    ndarray of int, shape (n_slots, n_layouts)
-        A plan that keeps every limit.
     """
     pool = np.unique(np.concatenate([*plans, *states]), axis=0)
     value = np.zeros(0)

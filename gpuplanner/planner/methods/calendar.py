@@ -31,21 +31,6 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     vectors given, the cheapest path finds the best vector for every slot. So a calendar with more vectors
     never costs more (unless the time runs out first), and one with a single vector is the static plan.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    distinct : int
-        Most different vectors, at least 1.
-    effort : Effort
-        Limits of the search.
-
-    Returns
-    -------
-    ndarray of int or None, shape (n_slots, n_layouts)
-        GPUs by layout. No proof that no other calendar is cheaper goes with it, only the bound of all plans.
-        None if not even one vector for all slots was found in time.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

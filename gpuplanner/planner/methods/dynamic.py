@@ -31,23 +31,6 @@ def dynamic_counts(
     the minimum for all :math:`x` at once: the work of a slot grows with the number of states times that of
     layouts, not with the square of the number of states.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    effort : Effort
-        Limits of the search.
-    max_states : int
-        Most states to list.
-
-    Returns
-    -------
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        GPUs by layout.
-    bound : float
-        Its cost, which no plan undercuts. None instead of both if there are too many states, or the time was
-        up first.
-
     References
     ----------
     Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, Theory of Computing 8 (2012),

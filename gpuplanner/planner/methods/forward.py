@@ -34,24 +34,6 @@ def sweep(
 
     A slot by itself does not see what comes; the guide, made of fractions, has seen the whole horizon. A slot
     may leave it by one GPU a layout beyond rounding.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    fallback : ndarray of int, shape (n_slots, n_layouts)
-        Counts that keep every limit, for slots that the time does not suffice for.
-    guide : ndarray of float or None, shape (n_slots, n_layouts)
-        GPUs by layout from :func:`~gpuplanner.planner.program.bound.lower_bound`; without it slots are free.
-    effort : Effort
-        Limits of the search.
-    backward : bool
-        From the last slot to the first.
-
-    Returns
-    -------
-    ndarray of int, shape (n_slots, n_layouts)
-        GPUs by layout: a plan that keeps every limit.
     """
     counts = fallback.copy()
     last = len(counts) - 1

@@ -16,18 +16,6 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     A baseline. It gives back a GPU as soon as a slot does without it, cuts it anew in the next, and never
     cuts for a need that grows later: what that costs, the other methods save.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    effort : Effort
-        Limits of the search; slots that the time does not suffice for have the least that may be on.
-
-    Returns
-    -------
-    ndarray of int, shape (n_slots, n_layouts)
-        GPUs by layout: a plan that keeps every limit.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

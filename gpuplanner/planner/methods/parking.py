@@ -31,20 +31,6 @@ def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
 
     With the GPUs on fixed, what is left is a flow on the tree of states, which fractions solve in whole numbers
     unless whole nodes reboot for it.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    counts : ndarray of int, shape (n_slots, n_columns)
-        GPUs by column; a plan that keeps every limit.
-    effort : Effort
-        Limits of the search.
-
-    Returns
-    -------
-    ndarray of int, shape (n_slots, n_columns)
-        Never dearer; the same where nothing is parked.
     """
     if not fluid.parks or effort.spent():
         return counts
@@ -70,17 +56,7 @@ def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
 
 
 def kept_on(fluid: Fluid, near: Counts | None, now: Counts) -> Counts:
-    """Counts of a slot whose parked GPUs keep what they had in the slot next to it, as far as there is room.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    near : ndarray of int or None, shape (n_columns,)
-        Counts of the slot before, or behind.
-    now : ndarray of int, shape (n_columns,)
-        Counts of the slot.
-    """
+    """Counts of a slot whose parked GPUs keep what they had in the slot next to it, as far as there is room."""
     if near is None or not fluid.parks:
         return now
     n_on = len(fluid.layouts)

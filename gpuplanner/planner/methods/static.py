@@ -15,13 +15,6 @@ def static_counts(fluid: Fluid, effort: Effort) -> tuple[Counts | None, float | 
     """Choose counts once, for all slots together.
 
     Every GPU that is on stays on, cut as it is, so that the only changes are those from the initial layouts.
-
-    Returns
-    -------
-    counts : ndarray of int or None, shape (n_slots, n_layouts)
-        The same row for every slot; None if none was found in time.
-    bound : float or None
-        Cost that no constant plan undercuts, if one was proven.
     """
     n_slots = fluid.problem.n_slots
     model = build(fluid, range(n_slots), before=fluid.initial, constant=True)

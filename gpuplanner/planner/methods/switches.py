@@ -47,28 +47,7 @@ def keeps_changes(fluid: Fluid, counts: Counts) -> bool:
 def calmed(
     fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort, *, few: bool = False
 ) -> Counts | None:
-    """A plan within the limit, as cheap as can be found.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        A plan that breaks the limit.
-    known : Learned
-        States, floors and the constant plan of the search.
-    bound : float
-        Cost that no plan undercuts.
-    effort : Effort
-        Limits of the search.
-    few : bool
-        Whether the plan has few different vectors of counts: no others are used then.
-
-    Returns
-    -------
-    ndarray of int or None, shape (n_slots, n_layouts)
-        None if none was found: what changes in service force is then more than the limit.
-    """
+    """A plan within the limit, as cheap as can be found."""
     constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
     still = [_as_it_is(fluid), np.tile(fluid.pinned, (len(counts), 1))]
     still += [] if constant is None else [constant]

@@ -72,20 +72,6 @@ def undominated(fluid: Fluid, max_states: int, effort: Effort) -> Lattice | None
     earns no less. Hence what is left after all three is closed downwards, and is built level by level from the
     empty fleet: a state is tried only if it is left with each of its GPUs taken away.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    max_states : int
-        Most states, over all slots together.
-    effort : Effort
-        Limits of the search.
-
-    Returns
-    -------
-    Lattice or None
-        None if there are more states, the time ran out, or the limits contradict each other.
-
     References
     ----------
     Schrijver, Combinatorial Optimization, Springer 2003: chapters 39 (transversal matroids) and 44 (submodular

@@ -20,26 +20,7 @@ _NODES = 20_000
 def solve_whole(
     fluid: Fluid, counts: Counts, floors: Sequence[Floor], effort: Effort
 ) -> tuple[Counts | None, float | None]:
-    """Solve all slots together, beginning from a plan.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        The plan to begin with.
-    floors : sequence of Floor
-        Least costs of slots.
-    effort : Effort
-        Limits of the search.
-
-    Returns
-    -------
-    counts : ndarray of int or None, shape (n_slots, n_layouts)
-        The plan found, if any.
-    bound : float or None
-        Cost that no plan undercuts, if one was proven.
-    """
+    """Solve all slots together, beginning from a plan."""
     model = build(fluid, range(len(counts)), before=fluid.initial, floors=floors)
     start = start_values(model, counts, fluid.initial, None)
     answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)

@@ -22,24 +22,6 @@ def improved(
 
     Windows cover the horizon twice, the second time shifted by half a window, again and again while that
     helps.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        The plan to begin with; it is not changed.
-    floors : sequence of Floor
-        Least costs of slots.
-    bound : float
-        Cost that no plan undercuts.
-    effort : Effort
-        Limits of the search.
-
-    Yields
-    ------
-    ndarray of int, shape (n_slots, n_layouts)
-        A plan cheaper than the one before.
     """
     counts = counts.copy()
     cost = fluid.cost(counts, before=fluid.initial)

@@ -130,25 +130,7 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
 def changes_when_numbered(
     problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
-    """Most cuts of one GPU in one day, and which nodes are cut anew when, numbered as :func:`assign` does.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem.
-    layouts : sequence of str
-        Layout texts.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that are on with each layout.
-    parked : ndarray of int, optional, shape (n_slots, n_layouts)
-        GPUs that keep each layout, and are not on.
-
-    Returns
-    -------
-    most : int
-    nodes : ndarray of bool, shape (n_slots, n_nodes)
-        The first slot has none: what it has is there by then.
-    """
+    """Most cuts of one GPU in one day, and which nodes are cut anew when, numbered as :func:`assign` does."""
     placed = _placed(problem, layouts, counts, parked)
     before, after = placed.cut_before_and_after
     nodes = _per_node(problem, before != after)
@@ -157,17 +139,7 @@ def changes_when_numbered(
 
 
 def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int:
-    """Reboots of nodes for changes of MIG mode, if GPUs are numbered as :func:`assign` does.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem.
-    layouts : sequence of str
-        Layout texts.
-    counts, parked : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that are on with each layout, and that keep it without being on.
-    """
+    """Reboots of nodes for changes of MIG mode, if GPUs are numbered as :func:`assign` does."""
     if problem.change.reboot_s is None:
         return 0
     placed = _placed(problem, layouts, counts, parked)

@@ -157,17 +157,7 @@ class Supply:
 def ordered(
     units: Sequence[DrainUnit], supply: Supply, at_once: int
 ) -> Iterator[tuple[list[DrainUnit], int]]:
-    """Yield the units of each step, with the requests that are short during it.
-
-    Parameters
-    ----------
-    units : sequence of DrainUnit
-        All that change, none with more than `at_once` GPUs in use.
-    supply : Supply
-        Instances on either side.
-    at_once : int
-        Most GPUs in use that may be out in a step.
-    """
+    """Yield the units of each step, with the requests that are short during it."""
     there = supply.now
     idle = [unit for unit in units if not unit.out]
     if idle:

@@ -16,20 +16,6 @@ def transport(supply: ArrayLike, demand: ArrayLike, cost: ArrayLike) -> NDArray[
     Successive shortest paths: each step sends as much as fits along the cheapest way that is left, rerouting
     earlier units where that helps. The number of steps grows with sources times sinks, not with units [1]_.
 
-    Parameters
-    ----------
-    supply : array of int, shape (n_sources,)
-        Units at each source.
-    demand : array of int, shape (n_sinks,)
-        Units wanted at each sink. What supply does not suffice for is left out.
-    cost : array of int, shape (n_sources, n_sinks)
-        Cost of a unit, at least 0.
-
-    Returns
-    -------
-    ndarray of int, shape (n_sources, n_sinks)
-        Units carried: as many as supply and demand allow.
-
     References
     ----------
     .. [1] Ahuja, Magnanti, Orlin: Network Flows, 1993, section 9.7.

@@ -88,15 +88,6 @@ def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> Relaxa
 
     All slots with all changes, in fractions of GPUs, with rows that bring back what fractions lose: the
     optimum, in whole GPUs, of each slot, and of each few slots in a row, by themselves.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    floors : sequence of Floor
-        From :func:`~gpuplanner.planner.program.slot_floors.window_floors`.
-    effort : Effort
-        Limits of the search.
     """
     model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial, floors=floors)
     answer = solve(model.linear, effort, relaxed=True)

@@ -43,19 +43,7 @@ class Ways:
     names: tuple[tuple[str, str], ...]
 
     def costs(self, before: Counts, after: Counts) -> Floats:
-        """Cost of changing from each state to each other.
-
-        Parameters
-        ----------
-        before : ndarray of int, shape (n, n_columns)
-            States left.
-        after : ndarray of int, shape (m, n_columns)
-            States entered.
-
-        Returns
-        -------
-        ndarray of float, shape (n, m)
-        """
+        """Cost of changing from each state to each other."""
         costs = np.zeros((len(before), len(after)))
         for way, (come, go, batch) in enumerate(zip(self.come, self.go, self.batch.tolist(), strict=True)):
             more = (after @ self.beyond[way])[None, :] - (before @ self.beyond[way])[:, None]
@@ -101,17 +89,7 @@ class Ways:
 
 
 def ways_of(problem: PlanProblem, layouts: Sequence[str], owner: Counts) -> Ways:
-    """Edges of the tree of states of a problem.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem.
-    layouts : sequence of str
-        Layout texts.
-    owner : ndarray of int, shape (n_columns,)
-        Layout of each column, as in :class:`~gpuplanner.planner.program.fluid.Fluid`.
-    """
+    """Edges of the tree of states of a problem."""
     prices, board = problem.prices, problem.board
     columns = np.arange(len(owner))
     cut = np.array([layouts[i] != WHOLE_GPU for i in owner], dtype=bool)

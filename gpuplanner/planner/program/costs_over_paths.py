@@ -23,28 +23,6 @@ def realised_costs(
 ) -> Floats:
     """Cost of several plans under each of many demands, of all tenants together.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        Prices and limits, one price of unmet demand for all tenants; its own demand is not used.
-    plans : sequence of Plan
-        Whatever demand they were made for.
-    demands : ndarray of float, shape (n, n_profiles, n_slots)
-        Mean concurrent instances, all tenants together.
-    waits : bool
-        Whether demand that is not met in a slot is wanted in the next one again, as by jobs that wait, and paid for
-        again; else it is lost.
-
-    Returns
-    -------
-    ndarray of float, shape (n_plans, n)
-        Without `waits` what :func:`gpuplanner.planner.program.realised_cost.realised_cost` says of each.
-
-    Raises
-    ------
-    ScenarioError
-        If tenants have prices of their own.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

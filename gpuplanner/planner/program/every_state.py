@@ -9,22 +9,7 @@ from gpuplanner.planner.program.fluid import Fluid
 
 
 def all_states(fluid: Fluid, max_states: int, needed: Counts | None = None) -> Counts | None:
-    """Every state that some slot allows, by number of GPUs, or None if there are too many.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    max_states : int
-        Most states.
-    needed : ndarray of int, optional, shape (n_slots, n_columns)
-        GPUs of each column that have work: states with more on than that in any slot, at first or pinned are left
-        out.
-
-    Returns
-    -------
-    ndarray of int or None, shape (n, n_columns)
-    """
+    """Every state that some slot allows, by number of GPUs, or None if there are too many."""
     most = np.full(len(fluid.owner), fluid.problem.gpus)
     if needed is not None:
         first = fluid.pinned if fluid.initial is None else np.maximum(fluid.pinned, fluid.initial)

@@ -67,22 +67,7 @@ def _frozen(problem: PlanProblem) -> str | None:
 
 
 def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
-    """Describe a plan that was found.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan; its explanation is not read.
-    problem : PlanProblem
-        Its problem.
-    effort : Effort
-        Names the solver that computes the way out.
-
-    Returns
-    -------
-    str
-        Sentences.
-    """
+    """Describe a plan that was found."""
     parts = [_proof(plan), *_use(plan, problem), *_reboots(plan, problem)]
     return " ".join([*parts, *_shortage(plan, problem, effort), *_refused(problem)])
 

@@ -75,25 +75,7 @@ def build(
     floors: Sequence[Floor] = (),
     constant: bool = False,
 ) -> SlotModel:
-    """Model of a range of slots.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    slots : range
-        Consecutive slots.
-    before, after : ndarray of int, optional, shape (n_columns,)
-        Fixed counts of the slots around the range. Where None, changes at that end are free.
-    floors : sequence of Floor
-        Least costs; those of slots beyond the range are left out.
-    constant : bool
-        One vector of counts for all slots.
-
-    Returns
-    -------
-    SlotModel
-    """
+    """Model of a range of slots."""
     model = SlotModel(fluid, slots)
     add_on_columns(model, constant=constant)
     add_short_columns(model)
@@ -249,17 +231,7 @@ def whole_sums(model: SlotModel) -> dict[str, Columns]:
 
 
 def start_values(model: SlotModel, counts: Counts, before: Counts | None, after: Counts | None) -> Floats:
-    """Column values of known counts, to begin a search with.
-
-    Parameters
-    ----------
-    model : SlotModel
-        A model of the same range, not constant, with the same `before` and `after`.
-    counts : ndarray of int, shape (n_slots, n_columns)
-        GPUs by column.
-    before, after : ndarray of int, optional, shape (n_columns,)
-        As for :func:`build`.
-    """
+    """Column values of known counts, to begin a search with."""
     fluid = model.fluid
     values: NDArray[np.float64] = np.zeros(len(model.linear.names))
     values[list(model.idle.values())] = 1.0

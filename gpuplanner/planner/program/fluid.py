@@ -176,13 +176,6 @@ class Fluid:
 
         Serving the dearest requests first is exact, because the sets of requests that can be served together
         form a polymatroid.
-
-        Parameters
-        ----------
-        slot : int
-            The slot.
-        counts : ndarray of int, shape (n_columns,)
-            GPUs by column.
         """
         short = self.problem.required[:, slot].copy()
         for profile, served, _ in self._serve(slot, counts[None]):
@@ -190,19 +183,7 @@ class Fluid:
         return short
 
     def slot_costs(self, slot: int, counts: Counts) -> Floats:
-        """Cost of a slot, GPUs on and demand unmet, under several vectors of counts.
-
-        Parameters
-        ----------
-        slot : int
-            The slot.
-        counts : ndarray of int, shape (n, n_columns)
-            GPUs by column, one vector a row.
-
-        Returns
-        -------
-        ndarray of float, shape (n,)
-        """
+        """Cost of a slot, GPUs on and demand unmet, under several vectors of counts."""
         steps = self.steps[slot]
         on = counts[:, : len(self.layouts)].sum(axis=1)
         costs: Floats = self.on_cost * on + (self.idle_cost + float(steps.width @ steps.cost))
@@ -237,17 +218,7 @@ class Fluid:
         return self.ways.recuts(before, after) + max(0, uncut)
 
     def cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
-        """Cost of consecutive slots with the changes into and between them.
-
-        Parameters
-        ----------
-        counts : ndarray of int, shape (n, n_columns)
-            GPUs by column in the slots from `start` on.
-        start : int
-            First slot.
-        before : ndarray of int, optional, shape (n_columns,)
-            Counts of the slot before; entering the first slot is free if None.
-        """
+        """Cost of consecutive slots with the changes into and between them."""
         total = 0.0
         previous = before
         for slot, now in enumerate(counts, start):

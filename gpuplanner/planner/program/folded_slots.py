@@ -43,17 +43,6 @@ def tied(model: SlotModel, group: Counts) -> TiedModel:
     Columns that must be equal become one, with their costs added up and the closest of their bounds: GPUs on
     in the slots of a group, and cuts between slots of the same two groups. Of rows that then have the same
     left-hand side, the strictest stays. Whatever rows the model has, they keep their meaning.
-
-    Parameters
-    ----------
-    model : SlotModel
-        A model of consecutive slots, none of them fixed, not constant.
-    group : ndarray of int, shape (n_slots,)
-        Group of each slot of the model.
-
-    Returns
-    -------
-    TiedModel
     """
     place = np.arange(len(model.linear.names))
     leader: dict[int | tuple[int, int], Columns] = {}

@@ -16,22 +16,6 @@ def realised_cost(
 ) -> float:
     """Cost of counts under the demand of a problem, whatever demand they were planned for.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        True demand, prices and limits; whether the counts keep the limits is not checked.
-    layouts : sequence of str
-        Layout texts; also those that no plan for the true demand would use.
-    counts : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that are on with each layout.
-    parked : ndarray of int, optional, shape (n_slots, n_layouts)
-        GPUs that keep each layout, and are not on, where GPUs are parked; none if None.
-
-    Returns
-    -------
-    float
-        In the units of ``Plan.objective``: price of GPUs on and parked, of demand unmet and of changes.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

@@ -101,18 +101,6 @@ def _profile_steps(demand: Floats, needed: int, prices: Floats) -> list[tuple[in
 def unmet_by_tenant(problem: PlanProblem, missing: Counts) -> Floats:
     """Demand left unmet when instances are missing.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        The problem.
-    missing : ndarray of int, shape (n_profiles, n_slots)
-        Instances short of :attr:`PlanProblem.required`.
-
-    Returns
-    -------
-    ndarray of float, shape (n_tenants, n_profiles, n_slots)
-        Mean concurrent instances, never above the admitted demand.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

@@ -38,24 +38,7 @@ class Floors:
 
 
 def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effort) -> Floors:
-    """Least cost of every window of consecutive slots: a tiny model each, solved once if windows repeat.
-
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    width : int
-        Slots in a window, at most those of the problem.
-    known : sequence of Floor
-        Floors of narrower windows, which make the search shorter.
-    effort : Effort
-        Limits of the search.
-
-    Returns
-    -------
-    Floors
-        Each floor counts by itself: those that the time did not suffice for are left out.
-    """
+    """Least cost of every window of consecutive slots: a tiny model each, solved once if windows repeat."""
     solved: dict[tuple[bytes, ...], tuple[float, Counts, CutProof | None]] = {}
     floors: list[Floor] = []
     states = [np.zeros((0, len(fluid.owner)), dtype=np.int64)]

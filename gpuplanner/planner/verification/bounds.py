@@ -83,13 +83,7 @@ def verify_bound(plan: Plan, problem: PlanProblem) -> tuple[list[str], str]:
 
 
 def proven_bound(certificate: Certificate, problem: PlanProblem, *, constant: bool = False) -> float:
-    """Cost that no plan undercuts, or if `constant` none without change, as far as a certificate proves it.
-
-    Raises
-    ------
-    NoProof
-        If the certificate is none for this problem.
-    """
+    """Cost that no plan undercuts, or if `constant` none without change, as far as a certificate proves it."""
     rebuilt = Rebuilt(certificate, problem)
     floors: dict[tuple[int, int], float] = {}
     for start, width, proof in certificate.floors:

@@ -21,20 +21,6 @@ def layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) ->
 
     Every GPU of the fleet has one layout in every slot; the counts of each slot are those of the plan; rows
     are marked as changed just where a GPU has not had its layout before; one that was released had none.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Table :class:`~gpuplanner.schemas.LayoutPlan`.
-    plan : Plan
-        The plan.
-    problem : PlanProblem
-        Its problem.
-
-    Returns
-    -------
-    list of str
-        Faults; empty if it is right.
     """
     try:
         rows = check(frame, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start", "slot_end")

@@ -139,21 +139,7 @@ class Rebuilt:
         entered: bool,
         constant: bool = False,
     ) -> PricedProgram:
-        """Rows and columns of consecutive slots.
-
-        Parameters
-        ----------
-        slots : range
-            The slots.
-        floors : mapping of (int, int) to float
-            What slots cost at least, by first slot and number of slots; those beyond the range are left out.
-        named_from : int
-            Number of the first slot in names.
-        entered : bool
-            Whether the changes from the GPUs before the first slot count.
-        constant : bool
-            Whether all slots have the same counts; without floors.
-        """
+        """Rows and columns of consecutive slots."""
         made = PricedProgram()
         own, entry = [], []
         previous: list[int] | None = None

@@ -65,13 +65,7 @@ class PricedProgram:
         self.rows[name] = PricedRow(columns, weights, low, high)
 
     def least(self, tree: Any) -> float:  # noqa: ANN401 - what a file holds
-        """What a tree of prices proves: the least of its leaves.
-
-        Raises
-        ------
-        NoProof
-            If it is no such tree.
-        """
+        """What a tree of prices proves: the least of its leaves."""
         arrays = tuple(np.array(values, dtype=np.float64) for values in (self.cost, self.low, self.high))
         found = math.inf
         open_nodes: list[tuple[Any, dict[str, tuple[float, float]]]] = [(tree, {})]

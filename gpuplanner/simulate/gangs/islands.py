@@ -67,13 +67,7 @@ def to_places(gangs: Gangs, jobs: pl.DataFrame, fleet: Fleet, placement: GangPla
 
 
 def with_sensitivity(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Add the column ``sensitivity`` of the input to the checked jobs; 1 where it says nothing.
-
-    Raises
-    ------
-    SchemaError
-        If a value is below 0, or not a number.
-    """
+    """Add the column ``sensitivity`` of the input to the checked jobs; 1 where it says nothing."""
     if "sensitivity" not in jobs.columns:
         return table.with_columns(sensitivity=pl.lit(1.0))
     given = jobs["sensitivity"].cast(pl.Float64).fill_null(1.0)
@@ -89,13 +83,7 @@ def with_sensitivity(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def refuse_for_placement(rules: Rules, fleet: Fleet, placement: GangPlacement) -> None:
-    """Raise if the rules are more than the loop over placed gangs knows, or the nodes are others.
-
-    Raises
-    ------
-    ScenarioError
-        Naming what does not go together.
-    """
+    """Raise if the rules are more than the loop over placed gangs knows, or the nodes are others."""
     known = Rules(queue=rules.queue, order=rules.order, fair_share=rules.fair_share)
     if rules != known or rules.queue == "conservative" or rules.by_quota:
         text = message(

@@ -15,25 +15,7 @@ from gpuplanner.schemas import Outcomes, conform
 def gang_outcomes(
     jobs: pl.DataFrame, found: Mapping[str, NDArray[Any]], policy: str, replication: int
 ) -> pl.DataFrame:
-    """Make the table of outcomes.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Checked jobs in order of arrival, with ``row``, their place in the input.
-    found : mapping of str to array, shape (n_jobs,)
-        In order of arrival: ``start``, ``end``, ``queued`` [s], ``lost``, time for which GPUs were held for
-        nothing [s], the number of ``starts``, and ``node``, the first node of the last run.
-    policy : str
-        Name of the policy.
-    replication : int
-        Number of the replication.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table ``schemas.Outcomes`` in the order of the input, and ``queued_s``.
-    """
+    """Make the table of outcomes."""
     table = (
         jobs.with_columns(
             submit=pl.col("submit_s"),

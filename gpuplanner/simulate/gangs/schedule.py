@@ -174,13 +174,7 @@ def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: GangPlacem
 
 
 def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
-    """Outcomes of a loop that has run to its end.
-
-    Raises
-    ------
-    ScenarioError
-        If a job fails so often that it never ends.
-    """
+    """Outcomes of a loop that has run to its end."""
     _refuse_stuck(table, gangs)
     served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], gangs.stops)
     return gang_outcomes(table, served.of_jobs(), policy, 0)
@@ -240,15 +234,7 @@ def run(gangs: Gangs, rules: Rules) -> Table:
 
 
 def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="strict")) -> pl.DataFrame:  # noqa: B008
-    """Jobs in order of arrival, with ``row``, their place in the input.
-
-    Raises
-    ------
-    SchemaError
-        If they are not as described, or have not what the rules ask for.
-    ScenarioError
-        If a job is larger than the fleet.
-    """
+    """Jobs in order of arrival, with ``row``, their place in the input."""
     table = checked(jobs, rules)
     per_node, gpus = fleet.gpus_per_node, pl.col("gpus")
     needed = pl.when(gpus > per_node).then((gpus / per_node).ceil() * per_node).otherwise(gpus)

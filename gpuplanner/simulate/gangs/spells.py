@@ -62,23 +62,7 @@ class GangRun:
 def gang_spells(
     jobs: pl.DataFrame, found: Mapping[str, NDArray[Any]], stops: Mapping[str, NDArray[Any]]
 ) -> pl.DataFrame:
-    """Make the table of spells of gangs.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Checked jobs in order of arrival, with ``row``, their place in the input.
-    found : mapping of str to array, shape (n_jobs,)
-        In order of arrival: ``begun``, the last start, and what
-        :func:`~gpuplanner.simulate.gangs.outcomes.gang_outcomes` takes.
-    stops : mapping of str to array, shape (n_stops,)
-        In order of time: ``job`` in order of arrival, ``begun``, ``at``, ``lost``, ``node`` and ``failed``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Table :class:`Spells`.
-    """
+    """Make the table of spells of gangs."""
     lost_before = np.bincount(stops["job"], stops["lost"], minlength=jobs.height)
     last = jobs.with_columns(
         node=pl.Series(found["node"]),
@@ -98,22 +82,7 @@ def gang_spells(
 
 
 def placed_spells(jobs: pl.DataFrame, places: pl.DataFrame, restart_s: float = 0.0) -> pl.DataFrame:
-    """Make the table of spells of jobs that were given GPUs anew, of who held what.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        ``row``, their place in the input, ``job_id``, ``tenant`` and ``submit_s``.
-    places : polars.DataFrame
-        One row for each node that a job held: ``job_id``, ``gpu_type``, ``node``, ``gpus``, ``start_s``, ``end_s``.
-    restart_s : float
-        Time that every spell but the first begins with, and that is for nothing [s].
-
-    Returns
-    -------
-    polars.DataFrame
-        Table :class:`Spells`, and ``gpu_type``.
-    """
+    """Make the table of spells of jobs that were given GPUs anew, of who held what."""
     held = places.group_by("job_id", "start_s", "end_s", maintain_order=True).agg(
         pl.col("node", "gpu_type").first(), pl.col("gpus").sum()
     )
@@ -136,13 +105,7 @@ def placed_spells(jobs: pl.DataFrame, places: pl.DataFrame, restart_s: float = 0
 
 
 def in_turn(spells: pl.DataFrame) -> pl.DataFrame:
-    """Table :class:`Spells` of spells on whole GPUs in the order of the jobs and of time: each waits for the next.
-
-    Parameters
-    ----------
-    spells : polars.DataFrame
-        Columns of the jobs with ``row``, and of each spell.
-    """
+    """Table :class:`Spells` of spells on whole GPUs in the order of the jobs and of time: each waits for the next."""
     after = pl.col("end_s").shift(1).over("row")
     table = spells.with_columns(since_s=after.fill_null(pl.col("submit_s")), served_on="profile")
     return conform(table, Spells, where="spells")

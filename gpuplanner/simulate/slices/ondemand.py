@@ -107,21 +107,7 @@ class OnDemand:
 def to_slicing(
     policy: OnDemand, fleet: Fleet, change: ChangeCost, profiles: tuple[str, ...], layouts: Sequence[str]
 ) -> Slicing:
-    """Fill the tables of a run on demand.
-
-    Parameters
-    ----------
-    policy : OnDemand
-        The policy.
-    fleet : Fleet
-        What is installed.
-    change : ChangeCost
-        What changes cost.
-    profiles : tuple of str
-        Name of each profile number; the first is the whole GPU.
-    layouts : sequence of str, length n_gpus
-        First layout of every GPU.
-    """
+    """Fill the tables of a run on demand."""
     board, number = fleet.model, {name: rank for rank, name in enumerate(profiles)}
     cuts = np.full((fleet.gpus, board.memory_slices), NONE)
     for gpu, layout in enumerate(layouts):

@@ -26,22 +26,7 @@ CHANGES = {
 
 
 def number_gpus(targets: Ints, first: Ints, per_node: int) -> Ints:
-    """Say which GPU has which layout in each slot, so that few nodes change.
-
-    Parameters
-    ----------
-    targets : array of int, shape (n_slots, n_layouts)
-        GPUs that should have the layout.
-    first : array of int, shape (n_gpus,)
-        Layouts in the first slot; ``NONE``: off.
-    per_node : int
-        GPUs of a node.
-
-    Returns
-    -------
-    array of int, shape (n_slots, n_gpus)
-        Node by node, those with the most GPUs of layouts in surplus first, then the lowest.
-    """
+    """Say which GPU has which layout in each slot, so that few nodes change."""
     rows, off = [first], targets.shape[1]
     for target in targets[1:]:
         now = np.where(rows[-1] == NONE, off, rows[-1])

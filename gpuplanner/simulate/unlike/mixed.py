@@ -135,24 +135,7 @@ class MixedJob:
 def mixed_jobs(
     jobs: pl.DataFrame, plans: pl.DataFrame, fleet: tuple[GpuType, ...]
 ) -> tuple[pl.DataFrame, list[MixedJob]]:
-    """Check jobs and plans against a fleet; return the table in order of arrival, and every job's options.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table :class:`MixedJobs`.
-    plans : polars.DataFrame
-        Table :class:`Plans`, for example from memory prediction.
-    fleet : tuple of GpuType
-        Names are different.
-
-    Raises
-    ------
-    SchemaError
-        If a table is not as described, or an asked type or size is unknown.
-    ScenarioError
-        If a job fits on no type.
-    """
+    """Check jobs and plans against a fleet; return the table in order of arrival, and every job's options."""
     names = [kind.name for kind in fleet]
     if not fleet or len(set(names)) < len(names):
         raise ScenarioError(message("fleet", "at least one type, each once", str(names), "Change it."))
@@ -208,13 +191,7 @@ def _options(jobs: pl.DataFrame, plans: pl.DataFrame, fleet: tuple[GpuType, ...]
 
 
 def refuse_without_request(jobs: list[MixedJob]) -> None:
-    """Raise unless every user picked a type and a size that hold the job.
-
-    Raises
-    ------
-    SchemaError
-        Naming the jobs.
-    """
+    """Raise unless every user picked a type and a size that hold the job."""
     vague = [job.job_id for job in jobs if job.asked is None]
     if vague:
         text = message(

@@ -126,30 +126,6 @@ def run_rounds(
 
     A job that keeps its option keeps its nodes. The others are placed anew, the largest first, each on the node
     with the fewest idle GPUs that holds it, else over the fewest nodes, where it gets on at the rate of several.
-
-    Parameters
-    ----------
-    jobs : list of RoundJob
-        In order of arrival.
-    fleet : tuple of GpuType
-        What is installed.
-    allocate : callable
-        Who gets what.
-    round_s : float
-        Time between decisions [s].
-    restart_s : float
-        What a change costs a job that has run before [s].
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each node that a job held: ``job_id``, ``gpu_type``, ``node``, ``gpus``, ``start_s``,
-        ``end_s``.
-
-    Raises
-    ------
-    ScenarioError
-        If a time is out of range, or an allocation gives more than there is, or lets nobody get on while jobs wait.
     """
     if not (0 < round_s < math.inf and 0 <= restart_s < math.inf):
         got = f"round_s={round_s}, restart_s={restart_s}"

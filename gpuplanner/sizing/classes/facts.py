@@ -37,28 +37,6 @@ REQUEST = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
 def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: str = "UTC") -> pl.DataFrame:
     """Facts of each job, null where they are not known.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``; columns named in :data:`TEXTS` are taken along.
-    samples : polars.DataFrame, optional
-        Table ``schemas.Samples``; steadiness is known of sampled jobs alone, and the mean activity of a job whose
-        record has none is that of its samples.
-    tz : str
-        Zone of hours, weekdays and days.
-
-    Returns
-    -------
-    polars.DataFrame
-        In the order of `jobs`: the columns of ``schemas.Jobs`` with those of :data:`TEXTS` and :data:`NUMBERS`.
-
-    Raises
-    ------
-    SchemaError
-        If a table is not as declared.
-    TraceFormatError
-        If there is no such zone.
-
     Examples
     --------
     >>> from datetime import UTC, datetime

@@ -38,18 +38,6 @@ def most_beyond(runs: pl.Expr) -> pl.Expr:
 def profile_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     """Largest profile that a run of each group needed, and how often that of the others was too small.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From :func:`~gpuplanner.sizing.past_use.asked_and_used`, with ``group``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``group``, ``size_runs`` (full runs held against the others), ``risk_out_of_memory``, ``risk_too_small``
-        [0-1], ``out_of_memory_hours`` [h, run time of those that failed], ``needed`` (profile), ``rank`` and
-        ``share_hint`` of it.
-
     Examples
     --------
     >>> runs = pl.DataFrame({"group": 0, "board": "H100-80GB-SXM5", "state": "COMPLETED", "run_s": 3600.0,
@@ -74,16 +62,6 @@ def profile_risks(jobs: pl.DataFrame) -> pl.DataFrame:
 
 def count_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     """Most GPUs that worked in a run of each group, and how often more worked than in the others.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        As for :func:`profile_risks`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``group``, ``active_runs``, ``risk_too_few`` [0-1], ``too_few_hours`` [h], ``active`` [GPUs].
 
     Examples
     --------

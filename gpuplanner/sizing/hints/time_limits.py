@@ -40,18 +40,6 @@ def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     5 %; a run that its limit stopped counts as endless. Each run that began when enough others had ended is held
     against the limit that those others gave then, so that nothing later than it is used.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        From :func:`~gpuplanner.sizing.past_use.asked_and_used`, with ``group``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``group``, ``limit_runs`` (full runs), ``run_p95_s`` (at least 95 % of them are no longer), ``limit`` (with
-        :data:`MARGIN`, in whole minutes) [s; null for fewer than :func:`runs_needed` runs, infinite where too many were
-        stopped], ``later_runs`` (held against a limit) and ``risk_time_out`` [0-1, null without later runs].
-
     References
     ----------
     Wilks, "Determination of sample sizes for setting tolerance limits", Ann. Math. Stat. 12(1), 1941.

@@ -171,11 +171,6 @@ class Architecture:
 def with_width_for(architecture: Architecture, params: float) -> Architecture:
     """The MLP width that nobody gave, from the parameter count.
 
-    Raises
-    ------
-    ScenarioError
-        If no width gives that count.
-
     Examples
     --------
     >>> with_width_for(Architecture("x", 32, 4096, 32, 32, 32000, ffn=1), 6738415616).ffn
@@ -192,27 +187,7 @@ def with_width_for(architecture: Architecture, params: float) -> Architecture:
 
 
 def agree(architecture: Architecture, params: float, *, label: bool) -> str:
-    """Compare a stated parameter count with the architecture.
-
-    Parameters
-    ----------
-    architecture : Architecture
-        What was described.
-    params : float
-        What was stated.
-    label : bool
-        Whether it is a word ("20B"), which may lie, or a number.
-
-    Returns
-    -------
-    str
-        Empty where they agree, else what is counted instead.
-
-    Raises
-    ------
-    ScenarioError
-        If a number disagrees by more than 3 %.
-    """
+    """Compare a stated parameter count with the architecture."""
     counted = architecture.params()
     if abs(counted - params) <= LABEL_TOLERANCE * params:
         return ""

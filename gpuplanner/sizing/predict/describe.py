@@ -103,11 +103,6 @@ def _called() -> dict[str, str]:
 def preset(name: str) -> Architecture:
     """A shipped architecture.
 
-    Raises
-    ------
-    ScenarioError
-        If there is none of that name.
-
     Examples
     --------
     >>> preset("Llama-3.1-8B").kv_heads

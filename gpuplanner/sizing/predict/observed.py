@@ -22,18 +22,6 @@ _DOUBLING = 1.5
 def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
     """Say of each peak whether it is one, or an upper bound of a framework that takes memory in growing steps.
 
-    Parameters
-    ----------
-    seen : polars.DataFrame
-        ``program``, and ``peak_gib`` of one of its settings.
-
-    Returns
-    -------
-    polars.DataFrame
-        With ``peak_is``: ``"upper bound"`` where at most three quarters of the settings of the program differ in
-        their peaks by more than a thousandth, and these are few, or where peaks climb by steps at least half as large
-        again as the step before; else ``"peak"``.
-
     Examples
     --------
     >>> seen = pl.DataFrame({"program": ["a", "a", "b", "b"], "peak_gib": [9.7, 9.7, 5.0, 5.6]})
@@ -54,24 +42,6 @@ def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
 
 def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Whether each job fits each slice of a board: by its peak, overruled by a run on a smaller slice.
-
-    Parameters
-    ----------
-    seen : polars.DataFrame
-        ``program``, ``job``, ``peak_gib``; and, where it was tried, ``ran_profile`` and ``ran`` (whether it ran there).
-    board : GpuModel or str
-        The board; its profiles are the slices.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row a job and profile: ``job``, ``profile``, ``memory_gib``, ``fits``, ``because`` (``peak``,
-        ``upper bound``, ``ran``, ``did not run``).
-
-    Raises
-    ------
-    SchemaError
-        If columns are missing.
 
     Examples
     --------
@@ -115,12 +85,6 @@ def smallest_that_fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFram
 
     A peak gets `HEADROOM`; an upper bound and a run need none. Where a peak is an upper bound, ``try_next`` names the
     largest slice below that only the bound speaks against: a run there overrules it.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row a job: ``program``, ``job``, ``peak_gib``, ``peak_is``, ``profile`` (``"gpu"`` if none), ``because``,
-        ``try_next``.
 
     Examples
     --------

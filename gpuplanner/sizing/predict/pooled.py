@@ -29,13 +29,6 @@ def pooled_training(job: TrainingJob, board: str) -> pl.DataFrame:
     the states. What is moved is not on the board; the slow-down is the traffic that a step waits for, with nothing
     hidden behind computing, so it is an upper estimate.
 
-    Returns
-    -------
-    polars.DataFrame
-        ``link``, ``moved``, ``moved_gib``, ``peak_gib`` before and ``left_gib`` after, ``place`` (smallest slice, else
-        the whole GPU, else how many GPUs), ``place_before``, ``slowdown``, ``pays``: whether the share of the board
-        that is freed is larger than the time lost, for a job that memory and not computing holds where it is.
-
     Examples
     --------
     >>> from gpuplanner.sizing.predict.describe import preset
@@ -105,20 +98,7 @@ def _move(
 
 
 def pooled_trace(history: pl.DataFrame, *, touched_per_s: float = 1.0) -> pl.DataFrame:
-    """Jobs of a trace that would fit the next smaller slice if what is over moved out of the board.
-
-    Parameters
-    ----------
-    history : polars.DataFrame
-        One row a job with ``job_id``, ``board``, ``profile``, ``memory_peak_gib``, as ``asked_and_used`` gives them.
-    touched_per_s : float
-        How often a second what is moved is read: unknown of a trace, so it is an assumption.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``link``, ``jobs``, ``pays`` (jobs whose freed share is larger than the time lost), ``moved_gib`` in all.
-    """
+    """Jobs of a trace that would fit the next smaller slice if what is over moved out of the board."""
     seen = history.drop_nulls(["board", "memory_peak_gib"])
     counts = {link: [0, 0, 0.0] for link in LINKS}
     for board, profile, peak in seen.select("board", "profile", "memory_peak_gib").iter_rows():

@@ -51,18 +51,6 @@ class Question:
 def question(row: Mapping[str, Any], *, tool: str | None = None) -> Question:
     """Read one row.
 
-    Parameters
-    ----------
-    row : Mapping
-        Columns of `READ`; any may be absent or empty.
-    tool : str, optional
-        The tool, where it is not to be looked up; ``"any"`` for generic facts alone.
-
-    Returns
-    -------
-    Question
-        Without a job where the row cannot be predicted; `missing` then says what to add.
-
     Examples
     --------
     >>> asked = question({"model": "llama-2-7b", "method": "lora", "framework": "peft"})

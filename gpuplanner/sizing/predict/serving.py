@@ -64,12 +64,7 @@ def serve(
 
     A decoding step reads weights and cache once, or computes 2 operations a parameter and sequence, whichever is
     longer.
-
-    Returns
-    -------
-    Serving or None
-        None where weights and workspace leave no room for one sequence, or one is too slow.
-    """  # fmt: skip
+    """
     weights = weight_bytes * model.params() / tp + adapters * 0.01 * model.params() / tp
     width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
     workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp

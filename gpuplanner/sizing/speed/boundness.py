@@ -57,19 +57,6 @@ class Fitted:
 def log_boundness(fitted: Fitted, facts: pl.DataFrame) -> pl.DataFrame:
     """Estimate the boundness of jobs from the best that is known of each.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        Law and links.
-    facts : polars.DataFrame
-        ``kind``, ``batch``, ``step_s``, ``other_batch``, ``other_step_s``, the telemetry of ``tables.FACTS``,
-        ``measured_fraction`` (of the SMs) and ``measured_speed``; null where not known.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``evidence`` (one of :data:`EVIDENCE`) and ``log_boundness``, in the order of the rows.
-
     Examples
     --------
     >>> links = {"power_share": Link(0.0, 1.0), "nothing": Link(0.1, 0.0)}

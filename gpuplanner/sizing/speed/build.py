@@ -89,11 +89,6 @@ def widening(speeds: pl.DataFrame) -> float:
     larger of both directions and no less than :data:`LEAST_WIDENING`. All boards measured are of one
     architecture, so what another adds is not known.
 
-    Parameters
-    ----------
-    speeds : polars.DataFrame
-        From :func:`~gpuplanner.sizing.speed.measurements.relative_speeds`.
-
     Examples
     --------
     >>> from gpuplanner.sizing.speed import own_measurements, relative_speeds

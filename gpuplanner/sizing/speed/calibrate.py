@@ -33,17 +33,6 @@ LEVELS = (
 def left_out(speeds: pl.DataFrame) -> pl.DataFrame:
     """Predict each model from a fit to the others.
 
-    Parameters
-    ----------
-    speeds : polars.DataFrame
-        From :func:`~gpuplanner.sizing.speed.measurements.relative_speeds`. A model of one name is left out of all
-        sources at once.
-
-    Returns
-    -------
-    polars.DataFrame
-        As from :func:`~gpuplanner.sizing.speed.trials.trials`, with ``score`` and ``near_whole``.
-
     Examples
     --------
     >>> from gpuplanner.sizing.speed import own_measurements, relative_speeds
@@ -83,19 +72,6 @@ def scored(fitted: Fitted, rows: pl.DataFrame) -> pl.DataFrame:
 
 def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
     """Radii that cover the next score with the nominal probability, by group.
-
-    Parameters
-    ----------
-    scores : polars.DataFrame
-        From :func:`left_out`: ``score``, the columns of :data:`LEVELS` and those of ``tables.JOB``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``level`` of the group in :data:`LEVELS`, the columns of the first of them (null where the group is
-        wider), ``n``, and ``radius_80`` and
-        ``radius_90``: the score at the share (j + 1) x coverage / j of the n, or the largest, where j is the number of
-        jobs; null where n + 1 is too small for any bound.
 
     References
     ----------
@@ -166,18 +142,6 @@ def _ranked(coverage: float) -> pl.Expr:
 
 def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
     """Add to predictions the radii of the narrowest group that has any.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        With the columns of the first of :data:`LEVELS`.
-    radii : polars.DataFrame
-        From :func:`conformal_radii`.
-
-    Returns
-    -------
-    polars.DataFrame
-        `rows`, in their order, with ``radius_80`` and ``radius_90``: infinite where nothing bounds them.
 
     Examples
     --------

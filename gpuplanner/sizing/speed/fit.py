@@ -29,16 +29,6 @@ def fit_law(speeds: pl.DataFrame) -> Fitted:
     Training and inference count alike, and within each every model. The sharpness is the one at which the
     speeds of each job on all slices agree best, whatever its boundness.
 
-    Parameters
-    ----------
-    speeds : polars.DataFrame
-        From :func:`~gpuplanner.sizing.speed.measurements.relative_speeds`.
-
-    Returns
-    -------
-    Fitted
-        Links of facts that no job has are left out.
-
     Examples
     --------
     >>> from gpuplanner.sizing.speed import own_measurements, relative_speeds
@@ -112,17 +102,6 @@ def minimise(
     loss: Callable[[Floats], float], start: Floats, step: Floats, *, precision: float = 1e-4
 ) -> Floats:
     """Minimum of a function of few variables by pattern search along axes and diagonals: no derivative, no chance.
-
-    Parameters
-    ----------
-    loss : callable
-        Function of an array.
-    start : numpy.ndarray, shape (n,)
-        Where to begin.
-    step : numpy.ndarray, shape (n,)
-        First step along each variable; 0 keeps it fixed.
-    precision : float
-        Steps are halved until the largest is below this.
 
     References
     ----------

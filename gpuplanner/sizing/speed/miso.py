@@ -33,25 +33,6 @@ _FACTS = {"gpu_utilisation": ("util_sm", 100.0), "memory_utilisation": ("util_me
 def read_miso(folder: str | Path, *, power_limit_w: float = POWER_LIMIT_W) -> pl.DataFrame:
     """Read MISO's logs of training steps, with means of the whole GPU and the batch sizes that fit.
 
-    Parameters
-    ----------
-    folder : str or Path
-        Holds ``logs/<profile>_<model>_train<batch>.json`` (an object of epochs, each a list of seconds a
-        step), ``feasible/<profile>.json`` and ``util_collection/<fact>_<model>.json``.
-    power_limit_w : float
-        Power limit of the card [W].
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of ``Measurements``, sorted by model, batch and profile. A setting without a log that the
-        feasible batch sizes leave out did not fit.
-
-    Raises
-    ------
-    TraceFormatError
-        If there is no log, or a file does not hold what its name promises.
-
     References
     ----------
     Li et al., MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant Systems for Machine Learning,

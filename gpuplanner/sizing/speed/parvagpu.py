@@ -28,23 +28,6 @@ COLUMNS = {
 def read_parvagpu(folder: str | Path) -> pl.DataFrame:
     """Read ParvaGPU's profiles of inference.
 
-    Parameters
-    ----------
-    folder : str or Path
-        Holds ``prof_data/<model>.csv`` with the compute slices, batch size, processes that share the instance
-        and requests/s of one process.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of ``Measurements``, sorted by model, batch, processes and profile. Rows of zeros did not fit
-        or were not run, and the files do not say which: they are ``"not measured"``.
-
-    Raises
-    ------
-    TraceFormatError
-        If there is no file, or a row of one cannot be read.
-
     References
     ----------
     Lee et al., ParvaGPU: Efficient Spatial GPU Sharing for Large-Scale DNN Inference in Cloud Environments,

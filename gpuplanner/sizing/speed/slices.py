@@ -13,11 +13,6 @@ from gpuplanner.sizing.smallest_profile import plain_profiles
 def full_profile(board: GpuModel) -> MigProfile:
     """The profile that takes the whole board, against which speeds are measured.
 
-    Raises
-    ------
-    GeometryError
-        If the board has none.
-
     Examples
     --------
     >>> from gpuplanner.hardware import as_board
@@ -35,11 +30,6 @@ def full_profile(board: GpuModel) -> MigProfile:
 def sm_fraction(board: GpuModel, profile: MigProfile) -> float:
     """SMs of a profile over those of the full-size profile.
 
-    Raises
-    ------
-    GeometryError
-        If no source states the SMs.
-
     Examples
     --------
     >>> from gpuplanner.hardware import as_board
@@ -52,17 +42,6 @@ def sm_fraction(board: GpuModel, profile: MigProfile) -> float:
 
 def profile_table(board: GpuModel) -> pl.DataFrame:
     """Profiles of a board from small to large, then the whole GPU, with what a speed depends on.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank``, ``profile``, ``compute_slices``, ``memory_slices``, ``memory_gib`` [GiB], ``fraction`` of the
-        SMs of the full-size profile, and ``uncut``: the share of the SMs of the board that is not cut.
-
-    Raises
-    ------
-    GeometryError
-        If no source states the SMs.
 
     Examples
     --------

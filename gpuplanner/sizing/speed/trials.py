@@ -20,20 +20,6 @@ _KNOWN = {
 def trials(fitted: Fitted, speeds: pl.DataFrame) -> pl.DataFrame:
     """Predict every measured speed from every kind of evidence that the measurements allow.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        Law and links.
-    speeds : polars.DataFrame
-        From :func:`~gpuplanner.sizing.speed.measurements.relative_speeds`.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row for each measured speed and evidence, in the order of ``EVIDENCE``: the columns of ``JOB``,
-        ``evidence``, ``measured_slices`` (compute slices of the second profile; null for other evidence),
-        ``compute_slices``, ``fraction`` of the SMs, ``speed`` as measured and ``predicted``.
-
     Examples
     --------
     >>> from gpuplanner.sizing.speed import own_measurements, relative_speeds

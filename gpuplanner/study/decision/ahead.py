@@ -33,10 +33,6 @@ def weekly_needs(known: History, *, rightsized: bool, quantile: float) -> NDArra
 
     What a job needs is what others hold as it comes, if all start when they come, and its own. Weeks are counted back
     from the end of the observation; one that was not seen whole is left out.
-
-    Returns
-    -------
-    array of float, shape (n_weeks,)
     """
     end, begin = known.plan_start, begin_of(known.trace)
     weeks = min(int((end - begin) / timedelta(days=WEEK_DAYS)), MOST_WEEKS)

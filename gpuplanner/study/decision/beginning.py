@@ -75,16 +75,6 @@ class Beginning:
 def beginning(data: str) -> Beginning:
     """Look into a dataset.
 
-    Parameters
-    ----------
-    data : str
-        Its folder, or ``"sample"``.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is no dataset, or holds no list of jobs.
-
     Examples
     --------
     >>> found = beginning("sample")
@@ -124,11 +114,6 @@ def beginning(data: str) -> Beginning:
 
 def path_of(source: str, asked: str | None) -> str:
     """The path that was asked for, if the source can have it; else the usual one.
-
-    Raises
-    ------
-    ScenarioError
-        If the path is a part of another scheduler than the one that the data speak of.
 
     Examples
     --------

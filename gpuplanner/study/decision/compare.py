@@ -159,19 +159,7 @@ def contest(
     *,
     hindsight: bool = False,
 ) -> Contest:
-    """Tune every way that the path can perform, and judge all on the same days.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Data, path, target.
-    policies : sequence of str, optional
-        Which ways; None: all that the path can perform.
-    tell : callable, optional
-        Told of every setting that is tried.
-    hindsight : bool
-        Tune on the very days that are judged, on a finer grid: what could have been had.
-    """
+    """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
     days = int(asked.seen_s // SECONDS_PER_DAY)
     every_day = np.arange(len(arena.today.day_hours)) < max(days, 1)

@@ -69,26 +69,7 @@ def decide(
     policies: Sequence[str] | None = None,
     tell: Callable[[str, Trial], object] | None = None,
 ) -> Answer:
-    """Decide what to do with a fleet: keep it, cut it otherwise, give some of it back, or buy.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Data, path, target and who owns the fleet.
-    policies : sequence of str, optional
-        Which ways to run it are compared; None: all that the path can perform.
-    tell : callable, optional
-        Told of every setting that is tried.
-
-    Returns
-    -------
-    Answer
-
-    Raises
-    ------
-    ScenarioError
-        If the month has no jobs, or a policy is unknown.
-    """
+    """Decide what to do with a fleet: keep it, cut it otherwise, give some of it back, or buy."""
     reason = nothing_ran(scenario)
     if reason is not None:
         return Answer(unknown_decision(scenario, reason), None)

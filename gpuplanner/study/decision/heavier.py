@@ -22,13 +22,7 @@ LEAST = 1.02
 
 
 def heavier_arena(arena: Arena, earlier: Mask, days: Mask) -> tuple[Arena | None, float]:
-    """The earlier days with as many more jobs as a week to come may have, fewer where today's fleet does not bear them.
-
-    Returns
-    -------
-    tuple of Arena or None, and float
-        None where no more jobs than there were are borne; and the factor.
-    """
+    """The earlier days with as many more jobs as a week to come may have, fewer where today's fleet bears less."""
     daily = _daily_gpu_hours(arena.asked, arena.ready_s, earlier, days)
     mean = float(daily.mean()) if len(daily) else 0.0
     if mean <= 0.0:
@@ -67,15 +61,7 @@ def _daily_gpu_hours(
 
 
 def scaled(arena: Arena, times: float) -> Arena:
-    """The same weeks with so many times the jobs: what was seen of today's fleet no longer holds, and is played.
-
-    Parameters
-    ----------
-    arena : Arena
-        The weeks as they were.
-    times : float
-        Below 1 some jobs are left out, above 1 there are copies of some, within the day after the original.
-    """
+    """The same weeks with so many times the jobs: what was seen of today's fleet no longer holds, and is played."""
     found = _with_more(arena, np.ones(len(arena.judged), bool), times)
     played = np.where(found.played, np.where(np.isfinite(found.today.wait_s), found.today.wait_s, 0.0), 0.0)
     # Of what waits on today's fleet with these jobs nobody has seen the cause: slices were short, or their place.

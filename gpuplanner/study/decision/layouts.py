@@ -20,20 +20,6 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
     One GPU after the other gets, of all layouts with the profile that is shortest of its share, the one that fills
     most of what the others still lack.
 
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    wanted : mapping of str to float
-        Instances of each profile; only their proportion counts.
-    gpus : int
-        GPUs to cut.
-
-    Returns
-    -------
-    list of str, length gpus
-        A layout for each GPU; sorted, so that equal ones stand together.
-
     Examples
     --------
     >>> from gpuplanner.hardware import load_gpu_model
@@ -66,21 +52,7 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
 def wanted_instances(
     requests: NodeRequests, profiles: Sequence[str], which: NDArray[np.bool_], span_s: float, *, peak: bool
 ) -> dict[str, float]:
-    """Instances of each MIG profile that are in use on average, or at once at most, if nobody waits.
-
-    Parameters
-    ----------
-    requests : NodeRequests
-        What is asked for.
-    profiles : sequence of str
-        Names by number.
-    which : array of bool
-        Requests that count.
-    span_s : float
-        Time over which the mean is taken [s].
-    peak : bool
-        The most at once instead of the mean.
-    """
+    """Instances of each MIG profile that are in use on average, or at once at most, if nobody waits."""
     found = {}
     for number, name in enumerate(profiles):
         mine = which & (requests.profile == number)

@@ -106,18 +106,6 @@ class ProjectScene:
 def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...]:
     """Answer the projects of a scenario, beside what was decided without them; nothing where it names none.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        With the file of its ``projects``.
-    decision : Decision
-        What was decided.
-
-    Raises
-    ------
-    ScenarioError
-        If the file cannot be used.
-
     Examples
     --------
     >>> from gpuplanner.study.decision.words import unknown_decision

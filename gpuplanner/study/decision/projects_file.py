@@ -78,11 +78,6 @@ def read_projects(path: str | Path) -> Announced:
     day: ``count``, ``gpus``, ``hours`` of each); it may have ``to``, ``board`` and ``chance`` (1). An entry of the
     calendar has ``kind`` (release or freeze), ``from``, ``to``, and ``factor`` on demand; it may have ``name``.
 
-    Raises
-    ------
-    ScenarioError
-        If a key is unknown or missing, or a value makes no sense: with its line and the nearest known name.
-
     Examples
     --------
     >>> import tempfile

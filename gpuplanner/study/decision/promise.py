@@ -23,20 +23,6 @@ def promised(
     Student's t over days, wider where neighbouring days are alike, and where past weeks missed the days before them by
     more than that.
 
-    Parameters
-    ----------
-    daily_saved : array of float, shape (n_days,)
-        GPU-hours saved on each day that was tuned on, oldest first.
-    most : float
-        GPU-hours that can be saved in a week at all.
-    level : float
-        Two-sided level.
-
-    Returns
-    -------
-    tuple of float
-        Value, low and high [GPU h a week].
-
     Examples
     --------
     >>> value, low, high = promised(np.array([100.0, 120.0] * 7), 5000.0)

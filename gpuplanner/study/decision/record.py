@@ -210,13 +210,7 @@ def comparison_of(answer: Answer) -> Comparison:
 
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
-    """Compare and decide, from disk where the same was asked before.
-
-    Raises
-    ------
-    ScenarioError
-        If the data cannot be used.
-    """
+    """Compare and decide, from disk where the same was asked before."""
     return _priced(scenario, _kept(scenario.projected(played.fields), tell))
 
 

@@ -48,15 +48,7 @@ def hours_table(found: Comparison) -> pl.DataFrame:
 
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
-    """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first.
-
-    Parameters
-    ----------
-    found : Comparison
-        No points if nothing was compared.
-    pinned : Comparison, optional
-        Another one, to stand beside it; the minutes of each are over those of its own today.
-    """
+    """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first."""
     points: list[tuple[PolicyRow | FrontierPoint, str]] = []
     points += [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
     points += [(point, "setting") for point in found.frontier if point.policy != TODAY]

@@ -42,46 +42,6 @@ def worth_of(
     is counted, unless `value_freed_at` asks for one. Who rents by the hour saves the price of the hours, to the step
     that is billed. A reservation is paid until its term ends, whoever uses it.
 
-    Parameters
-    ----------
-    saving : Saving
-        GPU-hours a week that are saved.
-    gpus_freed_at_peak, fleet_gpus : int
-        GPUs that are not needed even when most are, and GPUs installed.
-    ownership : {"owned", "reserved", "rented", "on_demand", "spot"} or None
-        Who pays; None: nobody says so, and no sum is stated.
-    power : PowerModel, optional
-        Of the board; None: no energy is stated.
-    usd_per_kwh : float, optional
-        Price of electricity, see :func:`usd_per_kwh_of`; None: energy alone is stated.
-    price : Price, optional
-        Of a GPU-hour. In another currency than USD it is stated in the sentence alone: nothing is converted.
-    billing_step_s : float, optional
-        What a rental is rounded up to [s]; None: not stated, and hours are billed as they are.
-    rentals_per_week : float
-        Rentals of a GPU that end within a week: each is billed to the end of its step, half a step on average.
-    value_freed_at : float, optional
-        USD at which a freed GPU-hour is valued. Other work then runs in it, so that no electricity is saved.
-    next_purchase : pair of date, optional
-        When GPUs have to be bought, under today's way and under the recommended one; None: not known.
-    idle_gpu_hours_per_week : float, optional
-        Hours a week in which GPUs really are off [GPU h]; None: all that are saved. 0 where they rest with power on.
-    returnable : bool, optional
-        Whether GPUs can be given back; None: rented ones can, reserved ones cannot before their term ends.
-    pue : float, optional
-        Facility energy over equipment energy; None: the catalogue's.
-
-    Returns
-    -------
-    Worth
-        ``usd_per_week`` is None where nobody knows it, and 0 where nothing is paid less. Unless ownership is known,
-        ``basis`` has a line for each case.
-
-    Raises
-    ------
-    ScenarioError
-        If more GPUs are free than there are, the ownership is unknown, or a figure is below 0.
-
     Examples
     --------
     >>> from gpuplanner.cost import power_model

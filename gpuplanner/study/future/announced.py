@@ -19,26 +19,14 @@ CALENDAR = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetim
 
 
 def read_announced(path: str | Path) -> pl.DataFrame:
-    """Jobs that are known to come, as CSV or Parquet with ``tenant, start_time, end_time, gpus``.
-
-    Raises
-    ------
-    ScenarioError
-        If a column is missing, a time has no zone, or a job holds no GPU or ends before it starts.
-    """
+    """Jobs that are known to come, as CSV or Parquet with ``tenant, start_time, end_time, gpus``."""
     table = _read(Path(path), JOBS)
     odd = table.filter(~((pl.col("gpus") > 0) & pl.col("gpus").is_finite()))
     return _sound(table, odd, Path(path), "gpus above 0")
 
 
 def read_calendar(path: str | Path) -> pl.DataFrame:
-    """Releases, holidays, maintenance, as CSV or Parquet with ``kind, start_time, end_time``.
-
-    Raises
-    ------
-    ScenarioError
-        If a column is missing, a time has no zone, or an entry ends before it starts.
-    """
+    """Releases, holidays, maintenance, as CSV or Parquet with ``kind, start_time, end_time``."""
     table = _read(Path(path), CALENDAR)
     return _sound(table, table.clear(), Path(path), "")
 
@@ -71,10 +59,6 @@ def gpus_announced(
     """Mean GPUs of announced jobs in every slot from `start` on.
 
     A tenant that no series is of counts in the whole alone.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n_series, slots)
 
     Examples
     --------

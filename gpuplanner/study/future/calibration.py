@@ -140,22 +140,6 @@ class Calibration:
 def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> Calibration:
     """Serve the jobs again as they came, on the nodes and layouts that ``compare`` plays, and hold the waits together.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Data, queue, path and zone; nodes, where the data do not say them.
-    thresholds : Thresholds
-        When waits count as reproduced.
-
-    Returns
-    -------
-    Calibration
-
-    Raises
-    ------
-    ScenarioError
-        If no job can be judged.
-
     Examples
     --------
     >>> found = calibrate(Scenario())

@@ -21,13 +21,7 @@ REHEARSALS = 8
 
 
 def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] | None:
-    """Windows for changes as minutes of the day and minutes that they last; None without any.
-
-    Raises
-    ------
-    ScenarioError
-        If one is too short for any drain: no longer than a change alone.
-    """
+    """Windows for changes as minutes of the day and minutes that they last; None without any."""
     if scenario.change_windows is None:
         return None
     windows, most = windows_of(scenario.change_windows) or [], scenario.change(board).longest_s
@@ -67,15 +61,7 @@ def drain_of(scenario: Scenario, board: GpuModel | str | None = None) -> Drain:
 
 
 def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calendar:
-    """Numbered GPUs as the simulator's calendar, node by node in the order of the problem.
-
-    Parameters
-    ----------
-    layout_plan : polars.DataFrame
-        Table ``schemas.LayoutPlan``.
-    problem : PlanProblem
-        Its problem. A last node that is smaller is filled up with GPUs that are always off.
-    """
+    """Numbered GPUs as the simulator's calendar, node by node in the order of the problem."""
     place = {node: number for number, node in enumerate(problem.node_names)}
     slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
     plan = check(layout_plan, LayoutPlan, where="layout plan")
@@ -96,19 +82,7 @@ def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calend
 
 
 def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
-    """Play the changes of a plan on drawn weeks, as the scenario's path makes them.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``planned``, ``node``, ``gpu`` and the columns of :data:`~gpuplanner.export.REHEARSED`; a change that was given
-        up counts with the time until then. What is cut before the first slot is not played.
-
-    Raises
-    ------
-    ScenarioError
-        If the plan is not one of the scenario's fleet.
-    """
+    """Play the changes of a plan on drawn weeks, as the scenario's path makes them."""
     known, drain = history(scenario), drain_of(scenario, problem.board)
     if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
         problem.board.name,

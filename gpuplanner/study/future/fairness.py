@@ -56,27 +56,6 @@ def fairness(
 ) -> Fairness:
     """Serve jobs together, and every tenant's alone on its share, and compare.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        As for :func:`gpuplanner.simulate.gangs.schedule`.
-    fleet : Fleet
-        What is shared. Alone, a tenant has its share of the GPUs as a pool.
-    rules : Rules
-        Rules of both.
-    shares : mapping of str to float, optional
-        Share of each tenant; else those of ``rules.fair_share``, and 1 for tenants without one, which makes
-        1/n of the cluster where nobody has.
-
-    Returns
-    -------
-    Fairness
-
-    Raises
-    ------
-    SchemaError
-        If the jobs are not as described, or a tenant's share is 0.
-
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": ["x", "y"], "submit_s": [0.0, 1.0],

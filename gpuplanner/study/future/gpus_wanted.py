@@ -87,13 +87,7 @@ class Wanted:
         return gpus_announced(self.announced, self.ids, self.whole, origin, self.slot_hours, slots)[:, gap:]
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
-        """What is expected of the whole in two parts, slot by slot, from the sample paths as they are.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``ds``, ``still_running`` and ``to_come`` (means), ``q05``, ``q50``, ``q95`` of their sum.
-        """
+        """What is expected of the whole in two parts, slot by slot, from the sample paths as they are."""
         known = self._jobs()
         running, coming = (part[0] for part in known.parts([self.whole], self.slots, horizon, seed))
         coming = coming + self.on_top(horizon, 0)[self.ids.index(self.whole)]
@@ -141,14 +135,7 @@ class Wanted:
         return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
 
     def running(self) -> pl.DataFrame:
-        """What runs at the origin and how much of it is left, by series.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``unique_id``, ``jobs``, ``gpus`` (or instances), ``gpu_hours_left`` (expected), ``remaining_q50_h`` and
-            ``remaining_q90_h`` (median over the jobs of each job's quantile of what remains).
-        """
+        """What runs at the origin and how much of it is left, by series."""
         if self.known is None:
             return pl.DataFrame(schema={"unique_id": pl.String, "jobs": pl.UInt32})
         at = self.slots * self.slot_hours
@@ -176,11 +163,6 @@ class Wanted:
         """Sample paths of every series from the origin on: ``unique_id, path, ds, y``.
 
         With `most`, so many that stand for all, and ``weight``, the share of all that each stands for.
-
-        Raises
-        ------
-        ScenarioError
-            If nothing is known of jobs.
         """
         drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
         drawn = drawn + self.on_top(horizon, gap)[:, None]
@@ -214,29 +196,7 @@ def wanted(
     by: str = "tenant",
     calendar: pl.DataFrame | None = None,
 ) -> Wanted:
-    """Lay out the demand of a scenario's data up to an origin.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Its data may be a folder of jobs or of occupancy.
-    at : datetime, optional
-        Origin: nothing later is looked at. Default: the end of the scenario's month, or of the data as far as
-        they are complete.
-    by : {"tenant", "profile"}
-        Series of GPUs by tenant, or of instances by profile, which needs a board.
-    calendar : polars.DataFrame, optional
-        Days on which demand is another, see :func:`gpuplanner.study.future.announced.read_calendar`.
-
-    Returns
-    -------
-    Wanted
-
-    Raises
-    ------
-    ScenarioError
-        If nothing was wanted before the origin.
-    """
+    """Lay out the demand of a scenario's data up to an origin."""
     span = scenario.month_span()
     at = at if at is not None or span is None else span[1]
     if by == "profile":

@@ -37,14 +37,6 @@ class IdleGpus:
 def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> IdleGpus:
     """Whether GPUs that are not needed are parked or released, and the price of an hour parked.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its ``parked_price`` is taken as it is. Without one the path, and what the inventory says of ownership, decide.
-        A price of its own for a GPU-hour does not count: what is billed to tenants moves no layouts.
-    fleet : PlannedFleet
-        The GPUs.
-
     Examples
     --------
     >>> from gpuplanner.study.past.history import history

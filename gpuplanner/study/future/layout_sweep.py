@@ -25,15 +25,6 @@ def sweep_layouts(
 ) -> Sweep:
     """Simulate the right-sized jobs of a scenario under its most promising static mixes, and cut on demand.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Fleet, rules and drawn weeks are its own; the first mix is the baseline.
-    most : int
-        Static mixes to simulate.
-    rank_by, progress, cancel
-        As for :func:`gpuplanner.study.future.sweep.sweep`.
-
     Examples
     --------
     >>> found = sweep_layouts(Scenario(replications=2, horizon_slots=24), most=2)
@@ -48,16 +39,6 @@ def layouts_to_sweep(
     scenario: Scenario, *, most: int = 20
 ) -> tuple[list[pl.DataFrame], Fleet, Policies, Rules]:
     """What :func:`sweep_layouts` simulates, as :func:`gpuplanner.study.future.sweep.sweep` and its panel take it.
-
-    Returns
-    -------
-    tuple
-        The right-sized jobs of each drawn week, the fleet, the policies by name, and the rules.
-
-    Raises
-    ------
-    ScenarioError
-        If the board to plan for has no MIG.
 
     Examples
     --------

@@ -12,16 +12,6 @@ from gpuplanner.scenario import Scenario
 def check_options(scenario: Scenario) -> None:
     """Refuse a scenario that cannot be evaluated whatever the data hold; all faults are named at once.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its own values are checked already; here, whether the catalogue knows region, currency and price.
-
-    Raises
-    ------
-    ScenarioError
-        Naming every fault.
-
     Examples
     --------
     >>> check_options(Scenario(currency="EUR"))

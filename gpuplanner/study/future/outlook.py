@@ -172,13 +172,7 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
 
 
 def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
-    """Sample paths of right-sized demand over the horizon, from what runs and what will come.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n_paths, n_tenants, n_profiles, n_slots)
-        Instances; all series of a path come from the same blocks of the past.
-    """
+    """Sample paths of right-sized demand over the horizon, from what runs and what will come."""
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     known = _known(jobs, past, scenario.slot_hours)
@@ -215,18 +209,6 @@ def expected_gpu_hours(scenario: Scenario) -> float:
 
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
     """Read a forecast at a quantile, on straight lines between those that are stored.
-
-    Parameters
-    ----------
-    forecast : polars.DataFrame
-        Table ``schemas.Forecast``.
-    quantile : float
-        Between 0.05 and 0.95.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``unique_id``, ``ds`` and ``y`` [instances].
 
     Examples
     --------

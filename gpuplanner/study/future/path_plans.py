@@ -84,18 +84,6 @@ def path_plans(scenario: Scenario, *, most: int = 20, method: str | None = None)
     stochastic program itself, but for profiles that stand in for others; it is the newsvendor's rule with the
     costs of cutting GPUs in it.
 
-    Parameters
-    ----------
-    scenario : Scenario
-    most : int
-        Paths that stand for all, at most 20 or so: each costs a plan.
-    method : str, optional
-        Of each plan, as for :func:`gpuplanner.study.future.plans.plan_view`.
-
-    Returns
-    -------
-    PathPlans
-
     References
     ----------
     Birge, Louveaux, "Introduction to Stochastic Programming", 2011, chapter 5 (simple recourse), doi
@@ -132,15 +120,6 @@ def path_plans(scenario: Scenario, *, most: int = 20, method: str | None = None)
 
 def in_bands(problem: PlanProblem, paths: np.ndarray, waits: float = 1.0) -> PlanProblem:
     """Price every band of demand by the share of paths that reach it, in place of tenants.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        With one price of unmet demand for all tenants.
-    paths : numpy.ndarray, shape (n_paths, n_profiles, n_slots)
-        Instances of all tenants together.
-    waits : float
-        Slots that unmet demand waits for.
 
     Examples
     --------

@@ -189,13 +189,7 @@ def sets_of_layouts(scenario: Scenario, board: GpuModel) -> int:
 
 
 def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[int, ...] | None:
-    """The first slot that begins in each of the scenario's windows; None without windows.
-
-    Raises
-    ------
-    ScenarioError
-        If a window is too short for any drain: no longer than the change alone; or no slot begins in one.
-    """
+    """The first slot that begins in each of the scenario's windows; None without windows."""
     windows = open_windows(scenario, board)
     if windows is None:
         return None
@@ -230,13 +224,6 @@ def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) 
     """Raise the demand for whole GPUs, where it is lower, to what the largest job asks for at once.
 
     A mean of a few GPUs per hour would never let a job of sixteen start.
-
-    Parameters
-    ----------
-    demand : numpy.ndarray, shape (n_tenants, n_profiles, n_slots)
-    profiles : sequence of str
-    gang : int
-        Whole GPUs of the largest job.
 
     Examples
     --------

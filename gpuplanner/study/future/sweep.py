@@ -88,41 +88,6 @@ def sweep(
 ) -> Sweep:
     """Simulate the same jobs under every policy, and rank the policies.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame or sequence of these
-        As for :func:`gpuplanner.simulate.simulate`; one frame for each replication.
-    fleet : Fleet
-        What is installed.
-    policies : mapping of str to Calendar or OnDemand
-        What is compared, by name; see :func:`static_mixes`.
-    rules : Rules
-        How jobs are served.
-    rank_by : str
-        One of :data:`RANKS`.
-    baseline : str, optional
-        Policy that the others are compared with, replication by replication; the first one if None. It is
-        simulated first.
-    progress : callable, optional
-        Called with the number of policies done, the number asked, and the name of the last one done.
-    cancel : callable, optional
-        Asked before every run; where it is true the sweep ends with what it has. ``threading.Event().is_set`` is
-        one.
-    phases, speeds
-        As for :func:`gpuplanner.simulate.simulate`.
-
-    Returns
-    -------
-    Sweep
-        Policies with all of their replications.
-
-    Raises
-    ------
-    ScenarioError
-        If there is no policy, or the baseline or the measure is unknown.
-    GpuPlannerError
-        If the input of a run is not sound.
-
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "gpus": 1,
@@ -156,13 +121,7 @@ def each_policy(
     phases: pl.DataFrame | None = None,
     speeds: Speeds | None = None,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Simulate policy by policy; stop asking, or cancel, whenever enough is known.
-
-    Yields
-    ------
-    tuple of str and list of dict
-        Name, and ``unserved`` with the measures of :data:`MEASURES` of every replication.
-    """
+    """Simulate policy by policy; stop asking, or cancel, whenever enough is known."""
     draws = [jobs] if isinstance(jobs, pl.DataFrame) else list(jobs)
     for name, layouts in policies.items():
         rows = []
@@ -185,25 +144,6 @@ def static_mixes(jobs: pl.DataFrame, fleet: Fleet, *, most: int = 20) -> dict[st
     profiles asked for could be added, and whole GPUs. Mixes that a job does not fit into are left out. The others
     are ordered by the load of the profile that is most in demand: work asked of it, by the jobs' own run times,
     over its instances.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        ``profile``, ``gpus`` and ``run_s``.
-    fleet : Fleet
-        What is installed.
-    most : int
-        Mixes to return.
-
-    Returns
-    -------
-    dict of str to Calendar
-        By the text of the mix, such as ``"6 x 3g.40gb:2 + 2 x gpu"``.
-
-    Raises
-    ------
-    ScenarioError
-        If no mix has room for all jobs.
 
     Examples
     --------

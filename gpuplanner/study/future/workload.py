@@ -21,14 +21,7 @@ def fleet_and_rules(scenario: Scenario, known: History) -> tuple[Fleet, Rules]:
 
 
 def past_jobs(known: History) -> pl.DataFrame:
-    """Jobs of the recent past, once, with what each view asks for.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``key, tenant, submit_time, start_time, state, run_s, limit_s`` and
-        ``profile_<view>, instances_<view>, sms_<view>``.
-    """
+    """Jobs of the recent past, once, with what each view asks for."""
     base = known.views["whole"].select(
         "key",
         "tenant",
@@ -55,11 +48,6 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
 
     Jobs that run or wait when the plan begins come first, with the rest of their run time; the days of the
     horizon are drawn from past days of the same kind.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of :func:`past_jobs` with ``job_id`` and ``submit_s`` [s from the start of the plan].
     """
     days = int(np.ceil(scenario.horizon_slots * scenario.slot_hours / 24))
     open_jobs = past.filter(pl.col("end_time").is_null() & pl.col("state").is_in(["RUNNING", "PENDING"]))

@@ -51,13 +51,7 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
 def trace_ledger(
     trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs.
-
-    Raises
-    ------
-    CheckError
-        If its buckets do not sum to the GPU-hours installed.
-    """
+    """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs."""
     if nodes is None:
         nodes = installed(trace, begin, end).inventory
     booked = gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
@@ -96,13 +90,6 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
 
     Small jobs are those that ask for at most one GPU. The figures cover the 95 % quantile of the hours of each
     week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``week`` (Monday), ``mean_gpus_whole``, and GPUs needed ``gpus_whole``, ``gpus_requested``,
-        ``gpus_rightsized``, the layouts of the last, and ``saved_gpu_hours`` of right-sized slices against
-        whole GPUs over the hours seen of that week.
     """
     known = history(scenario)
     small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
@@ -161,21 +148,7 @@ def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def describe_jobs(trace: Dataset, *, nodes: bool = False) -> dict[str, Any]:
-    """Say what the jobs of a dataset did, without planning anything.
-
-    Parameters
-    ----------
-    trace : Dataset
-        With the columns :data:`DESCRIBED` of its jobs at least.
-    nodes : bool
-        Also say what was held on each node.
-
-    Returns
-    -------
-    dict
-        Facts; tables of the ledger by bucket and (``hours``) in full, job classes, tenants. Jobs of which no time goes
-        by, such as a list that was made at one instant, have facts and classes alone.
-    """
+    """Say what the jobs of a dataset did, without planning anything."""
     begin, end = begin_of(trace), end_of(trace)
     facts = {
         "jobs": trace.jobs.height,

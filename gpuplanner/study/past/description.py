@@ -63,21 +63,6 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Pa
 def hours_of_telemetry(folder: str) -> pl.DataFrame:
     """Telemetry of a folder by hour, device and job, a day of it in memory at a time.
 
-    Parameters
-    ----------
-    folder : str
-        Folder written by ``ingest``, or ``"sample"``.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`gpuplanner.inbox.telemetry.hourly` gives it: activity, peak memory, energy and coverage.
-
-    Raises
-    ------
-    TraceFormatError
-        If the folder is no dataset, or holds no telemetry.
-
     Examples
     --------
     >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()

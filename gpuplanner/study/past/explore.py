@@ -160,13 +160,7 @@ class Inbox:
         return by_tenant(self.ledger)["tenant"].to_list()
 
     def of(self, table: pl.DataFrame, tenant: str) -> pl.DataFrame:
-        """Rows of one tenant, or all rows for :data:`EVERYBODY`.
-
-        Raises
-        ------
-        ScenarioError
-            If the trace has no such tenant; the message lists the nearest.
-        """
+        """Rows of one tenant, or all rows for :data:`EVERYBODY`."""
         if tenant == EVERYBODY:
             return table
         known = self.trace.jobs["tenant"].unique().sort().to_list()
@@ -198,12 +192,6 @@ class Inbox:
 
     def job(self, job_id: str) -> JobView:
         """Look at one job.
-
-        Raises
-        ------
-        ScenarioError
-            If the job has no telemetry; the message lists the nearest that have. Or if neither the data nor the
-            caller name a board with MIG.
 
         Examples
         --------
@@ -240,23 +228,6 @@ def open_inbox(
     data: str | Dataset, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> Inbox:
     """Open a trace to look into it.
-
-    Parameters
-    ----------
-    data : str or Dataset
-        Folder written by ``ingest``, ``"sample"``, the name of a public trace (see :func:`public_traces`), or a
-        trace that is open already.
-    board : str, optional
-        Board that requests are read for; default: the data's own.
-    tz : str
-        Zone of days and months.
-    smallest_group : int
-        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
-
-    Raises
-    ------
-    TraceFormatError
-        If the data cannot be read.
 
     Examples
     --------

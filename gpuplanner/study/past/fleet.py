@@ -95,13 +95,7 @@ class PlannedFleet:
         return bool(self.board.profiles)
 
     def require_board(self, what: str) -> None:
-        """Raise if the catalogue does not know the board.
-
-        Raises
-        ------
-        ScenarioError
-            That asks for one.
-        """
+        """Raise if the catalogue does not know the board."""
         if not self.in_catalogue:
             got = "no board named in the data" if self.name is None else repr(self.name)
             if self.name is None and len(self.installed.words) > 1:
@@ -109,13 +103,7 @@ class PlannedFleet:
             raise ScenarioError(message(what, "a board of the catalogue", got, "Name one with --board."))
 
     def require_mig(self, what: str) -> None:
-        """Raise if there is nothing to cut.
-
-        Raises
-        ------
-        ScenarioError
-            That asks for a board with MIG.
-        """
+        """Raise if there is nothing to cut."""
         self.require_board(what)
         if not self.can_be_cut:
             raise ScenarioError(message(what, "a board with MIG", repr(self.name), "Name one with --board."))

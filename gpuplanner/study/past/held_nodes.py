@@ -37,19 +37,6 @@ def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFra
     that hold them. How a job over several nodes was spread over them is not known: where its GPUs cannot be spread
     evenly, its nodes are taken to be no larger than they must be.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    begin, end : datetime
-        The time to look at.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        Table ``schemas.Inventory``, sorted by node; None where jobs do not say where they ran. What jobs of unknown
-        nodes held beside the others is on a node called ``"inferred"``.
-
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
@@ -91,15 +78,7 @@ def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFra
 def with_seen_layouts(
     inventory: pl.DataFrame, jobs: pl.DataFrame, begin: datetime, end: datetime
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """An inventory with layouts for nodes of which it has none, though jobs held instances on them.
-
-    Returns
-    -------
-    inventory : polars.DataFrame
-        Sizes stay as stated.
-    names : tuple of str
-        Nodes of which the layouts follow from jobs.
-    """
+    """An inventory with layouts for nodes of which it has none, though jobs held instances on them."""
     without = pl.col("layouts").is_null() & (pl.col("gpus") > 0)
     if inventory["layouts"].null_count() < inventory.height:
         without &= pl.col("mig_enabled").fill_null(value=False)  # beside stated layouts, none means not cut

@@ -42,20 +42,7 @@ def public_traces() -> list[str]:
 
 
 def read_public(name: str) -> Dataset:
-    """Read a public trace by name.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`public_traces`.
-
-    Raises
-    ------
-    ScenarioError
-        If the files hold no list of jobs.
-    TraceFormatError
-        If they cannot be read.
-    """
+    """Read a public trace by name."""
     known, folder = PUBLIC[name], Path(os.environ["GPUPLANNER_DATA"])
     nodes = None if known.nodes is None else folder / known.nodes
     found = read(known.source, folder / known.jobs, tz=known.tz, nodes=nodes)

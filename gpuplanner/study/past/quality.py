@@ -59,16 +59,6 @@ class DataQuality:
 def data_quality(data: str | Dataset) -> DataQuality:
     """Gather the quality report of jobs or telemetry.
 
-    Parameters
-    ----------
-    data : str or Dataset
-        Folder written by ``ingest``; ``"sample"``; or what was opened already.
-
-    Raises
-    ------
-    TraceFormatError
-        If the folder is neither, or damaged.
-
     Examples
     --------
     >>> found = data_quality("sample")
@@ -85,16 +75,6 @@ def data_quality(data: str | Dataset) -> DataQuality:
 
 def figures_moved(effect: str) -> tuple[str, ...]:
     """Figures that the effect of a finding names.
-
-    Parameters
-    ----------
-    effect : str
-        Of the quality report, in words.
-
-    Returns
-    -------
-    tuple of str
-        Names of :data:`FIGURES`; ``("none",)`` if the effect says so, ``("other",)`` if it names none of them.
 
     Examples
     --------
@@ -113,16 +93,6 @@ def figures_moved(effect: str) -> tuple[str, ...]:
 def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
     """Part findings by the figures that they move.
 
-    Parameters
-    ----------
-    findings : polars.DataFrame
-        ``check, severity, rows, effect, example``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The same with ``figure``, one row for each figure that a finding moves, in the order of the findings.
-
     Examples
     --------
     >>> by_figure(data_quality("sample").findings).select("severity", "figure").rows()
@@ -134,20 +104,6 @@ def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
 
 def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
     """Count jobs by the UTC day of submission, and rejected rows by reason and the first date in the row.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        ``submit_time``.
-    rejects : polars.DataFrame
-        ``reason, raw``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``what`` (``jobs submitted`` or ``rejected: REASON``), ``day`` (null where a rejected row states no date)
-        and ``rows``; jobs first, then the most frequent reasons. Days without a row are between the first and
-        the last with ``rows`` 0 for jobs; other days have no row.
 
     Examples
     --------

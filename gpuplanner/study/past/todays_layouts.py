@@ -14,19 +14,6 @@ from gpuplanner.schemas import WHOLE_GPU
 def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
     """GPUs by layout, by the board's own names of profiles.
 
-    Parameters
-    ----------
-    nodes : polars.DataFrame
-        ``gpus`` and, if known, ``layouts``: one text for each GPU, joined by ``;``. GPUs without one are whole.
-    board : GpuModel
-        Board of the nodes.
-
-    Returns
-    -------
-    dict of str to int
-        Layout and GPUs, sorted by layout. A text that is no layout of the board counts as a whole GPU. GPUs in MIG
-        mode that hold no instance (``"off"``) serve nobody and are left out.
-
     Examples
     --------
     >>> from gpuplanner.hardware import load_gpu_model

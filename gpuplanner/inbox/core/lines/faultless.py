@@ -16,25 +16,6 @@ from gpuplanner.inbox.core.lines.rows import PLACE
 def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) -> pl.DataFrame:
     r"""Read a CSV list whose numbers are whole, or refuse it.
 
-    Parameters
-    ----------
-    path : str or Path
-        CSV file, plain or gzip; further columns are passed over.
-    columns : mapping of str to Field
-        Column of the list and how to read it.
-    what : str
-        What the list is called in messages.
-
-    Returns
-    -------
-    polars.DataFrame, shape (n_rows, n_columns)
-        Columns by our names, in the order of the file; numbers as Int64.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file is no such list, has no rows, or any row is faulty.
-
     Examples
     --------
     >>> import tempfile

@@ -39,18 +39,6 @@ TAR, TAR_AT = b"ustar", 257
 def refuse_other_formats(data: bytes, path: Path) -> None:
     """Refuse unpacked data that is no text.
 
-    Parameters
-    ----------
-    data : bytes
-        The first bytes of a file, or all of them.
-    path : Path
-        Its name, for the message.
-
-    Raises
-    ------
-    TraceFormatError
-        Naming the format, where the first bytes tell it.
-
     Examples
     --------
     >>> refuse_other_formats(b"PAR1...", Path("jobs.parquet"))

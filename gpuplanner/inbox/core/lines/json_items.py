@@ -53,28 +53,6 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
 
     Items are decoded one at a time, so that the memory needed is that of the text and of one item.
 
-    Parameters
-    ----------
-    path : str or Path
-        JSON, plain or gzip: one document, several behind each other, or JSON lines.
-    lists : collection of str
-        Keys, at the top of a document or inside one another, under which its items stand. A document
-        without any of them is an item itself, and so is each element of a document that is a list.
-
-    Returns
-    -------
-    file : TextFile
-        The file, for the provenance.
-    items : iterator of Item
-        In their order. Where each line is a document, a broken line gives an item with a `fault`; anywhere
-        else, nothing after a fault can be trusted.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file cannot be read; while iterating, if it is no JSON (line and column are named) or is
-        nested too deep.
-
     Examples
     --------
     >>> import tempfile

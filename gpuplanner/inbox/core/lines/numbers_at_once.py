@@ -21,31 +21,6 @@ def with_numbers(
 ) -> tuple[pl.DataFrame, pl.Series] | None:
     """Fields of lines, some of them as numbers.
 
-    Parameters
-    ----------
-    lines : polars.Series
-        Without quotation marks, control characters, and empty ones; at least one.
-    separator : str
-        One character.
-    names : list of str
-        Of the fields of a line.
-    numbers : collection of int
-        Places of fields that are read as finite numbers, null where nothing stands, if that of the first line is one.
-    text : bytes, optional
-        Where the lines stand as they are, below `above` others, so that they need not be put together.
-    above : int
-        Lines above them in `text`.
-
-    Returns
-    -------
-    cells : polars.DataFrame
-        A column for each field.
-    short : polars.Series
-        Lines with too few fields.
-    None
-        Where a line has too many, where another text stands in place of a number, or where the first line has no
-        number: the lines must be read otherwise.
-
     Examples
     --------
     >>> cells, short = with_numbers(pl.Series(["a,1", "b,", "c"]), ",", ["x", "y"], [1])

@@ -36,22 +36,6 @@ def table_of(data: bytes, path: Path, limit: int) -> pl.DataFrame:
     """Decode a Parquet file that may have been damaged or made to do harm.
 
     That is left to Arrow: the reader of polars ends the whole process on some damaged files.
-
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    path : Path
-        Its name, for messages.
-    limit : int
-        Bytes that it may unpack to, and that its columns may hold as text.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is cut short, damaged, of types that cannot be read, or holds far more than its size can tell of.
-    MissingDependencyError
-        If Arrow is not installed.
     """
     arrow = import_optional("pyarrow.parquet", extra="bills")
     with _explained(path):
@@ -75,15 +59,7 @@ def table_of(data: bytes, path: Path, limit: int) -> pl.DataFrame:
 
 
 def names_of(path: Path) -> list[str]:
-    """Names of the columns of a Parquet file.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is cut short or damaged.
-    MissingDependencyError
-        If Arrow is not installed.
-    """
+    """Names of the columns of a Parquet file."""
     arrow = import_optional("pyarrow.parquet", extra="bills")
     with _explained(path), path.open("rb") as file:  # Arrow knows no names of files but text
         return list(arrow.read_schema(file).names)
@@ -103,20 +79,6 @@ def _explained(path: Path) -> Iterator[None]:
 
 def require_types(schema: pl.Schema, columns: Mapping[str, Field], path: Path) -> None:
     """Refuse columns whose values are of no type that a field can be read from.
-
-    Parameters
-    ----------
-    schema : polars.Schema
-        Of the file.
-    columns : mapping of str to Field
-        Column of the file → how it is read.
-    path : Path
-        Its name, for the message.
-
-    Raises
-    ------
-    TraceFormatError
-        Naming all of them with their types.
 
     Examples
     --------

@@ -18,25 +18,6 @@ def all_quoted(
 ) -> tuple[pl.DataFrame, pl.Series]:
     r"""Fields of lines that surely have so many, each of them in quotation marks.
 
-    Parameters
-    ----------
-    lines : polars.Series
-        Without missing ones.
-    separator : str
-        One character.
-    count : int
-        Fields of a line, more than one.
-    marks : int, optional
-        Quotation marks in all the lines. Where those around fields and in the last ones are all that there are, the
-        other fields need not be looked at.
-
-    Returns
-    -------
-    cells : polars.DataFrame
-        A column for each field.
-    sound : polars.Series
-        Lines that were cut; of the others, the cells mean nothing.
-
     Examples
     --------
     >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', '"a","b'])

@@ -23,27 +23,6 @@ def read_rows(
 ) -> Rows:
     r"""Read files of one source and give their columns names and types.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        At least one; rows follow each other in this order.
-    columns : mapping of str to Field
-        Column of the source (case ignored) → how to read it. Other columns are not read.
-    source : str
-        Name of the source, for messages.
-    dialect : Dialect
-        How lines are cut.
-
-    Returns
-    -------
-    Rows
-        One column per field beside ``file``, ``line`` and ``raw``; unreadable rows are rejected.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, is empty, lacks columns (near names are given), or is given twice.
-
     Examples
     --------
     >>> import tempfile
@@ -71,25 +50,7 @@ def read_rows(
 def read_row_blocks(
     blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Iterator[Rows]:
-    """Do what :func:`read_rows` does, of a block of lines at a time; Parquet is not read.
-
-    Parameters
-    ----------
-    blocks : FileBlocks
-        Files; what they turn out to be stands in its ``files`` afterwards.
-    columns, source, dialect
-        As for :func:`read_rows`.
-
-    Yields
-    ------
-    Rows
-        Of one block; its ``files`` are those of `blocks`, of which only the paths are known yet.
-
-    Raises
-    ------
-    TraceFormatError
-        As :func:`read_rows`, once it comes to the fault.
-    """
+    """Do what :func:`read_rows` does, of a block of lines at a time; Parquet is not read."""
     if not blocks.paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(blocks.files)

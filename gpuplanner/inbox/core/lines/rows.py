@@ -62,13 +62,7 @@ class Rows:
         return names_of(self.files)
 
     def reject(self, faults: Mapping[str, pl.Expr]) -> Rows:
-        """Move the rows with a fault to the reject table, each with all its reasons.
-
-        Parameters
-        ----------
-        faults : mapping of str to polars.Expr
-            Reason → condition; null counts as false.
-        """
+        """Move the rows with a fault to the reject table, each with all its reasons."""
         marks = self.good.select(fault.fill_null(False).alias(reason) for reason, fault in faults.items())
         faulty = marks.select(pl.any_horizontal(pl.all())).to_series()
         if not faulty.any():
@@ -107,20 +101,7 @@ def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
 
 
 def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
-    """Cast every field; values that cannot be read or are out of bounds reject their row.
-
-    Parameters
-    ----------
-    rows : Rows
-        Each column of the source as text, or as numbers read at once, named with :data:`RAW` in front.
-    columns : mapping of str to Field
-        How to read each.
-
-    Returns
-    -------
-    Rows
-        With the fields' own names, and without the text columns.
-    """
+    """Cast every field; values that cannot be read or are out of bounds reject their row."""
     values, faults = [], {}
     for name, field in columns.items():
         raw, value = pl.col(RAW + name), pl.col(field.name)

@@ -65,11 +65,6 @@ class FileBlocks:
     def __iter__(self) -> Iterator[tuple[int, TextFile]]:
         r"""Number of the file, and its next block as if that were the file; lines keep their numbers.
 
-        Raises
-        ------
-        TraceFormatError
-            As :func:`gpuplanner.inbox.core.lines.text_file.read_text_file`, once it comes to the fault.
-
         Examples
         --------
         >>> import tempfile
@@ -202,18 +197,6 @@ def _size(path: Path) -> int:
 def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
     r"""Text of some lines.
 
-    Parameters
-    ----------
-    blocks : FileBlocks
-        Files.
-    wanted : mapping of int to collection of int
-        Number of file → numbers of lines.
-
-    Returns
-    -------
-    dict
-        Numbers of file and line → text.
-
     Examples
     --------
     >>> import tempfile
@@ -259,26 +242,14 @@ def _pieces(
 
 
 def require_begun(begun: object, path: Path, source: str) -> None:
-    """Refuse a file that holds no lines: `begun` is false.
-
-    Raises
-    ------
-    TraceFormatError
-        Naming it.
-    """
+    """Refuse a file that holds no lines: `begun` is false."""
     if not begun:
         what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
         raise TraceFormatError(what)
 
 
 def refuse_twins(files: Sequence[TextFile], source: str) -> None:
-    """Refuse the same bytes twice: they would count everything twice.
-
-    Raises
-    ------
-    TraceFormatError
-        Naming both.
-    """
+    """Refuse the same bytes twice: they would count everything twice."""
     seen: dict[str, TextFile] = {}
     for file in files:
         twin = seen.setdefault(file.sha256, file) if file.sha256 else file

@@ -87,24 +87,6 @@ class TextFile:
 def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
     r"""Read UTF-8 text, plain or gzip.
 
-    Parameters
-    ----------
-    path : str or Path
-        A regular file.
-    tables : bool
-        Parquet is read too.
-
-    Returns
-    -------
-    TextFile
-        Its lines, numbered from 1.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file is missing, not a regular file, too large, truncated or corrupt gzip, a decompression
-        bomb, another format, or not UTF-8 (the line and byte are named).
-
     Examples
     --------
     >>> import tempfile
@@ -123,13 +105,7 @@ def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
 
 
 def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
-    """A file, or a block of whole lines of one, from its unpacked bytes; without hash and size.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is not UTF-8.
-    """
+    """A file, or a block of whole lines of one, from its unpacked bytes; without hash and size."""
     _require_utf8(data, path, lines_before)
     lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=lines_before + 1)
     ends_open = bool(data) and not data.endswith(b"\n")
@@ -147,18 +123,6 @@ def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
 
 def read_document(path: str | Path) -> tuple[TextFile, str]:
     r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
-
-    Returns
-    -------
-    file : TextFile
-        Hash and size for the provenance; without lines.
-    text : str
-        The document.
-
-    Raises
-    ------
-    TraceFormatError
-        As :func:`read_text_file`; the limit of the size is :data:`MAX_DOCUMENT_BYTES`.
 
     Examples
     --------
@@ -185,13 +149,7 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
 
 
 def fingerprint(path: str | Path) -> str:
-    """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before.
-
-    Raises
-    ------
-    TraceFormatError
-        If it is missing, not a regular file, or too large.
-    """
+    """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before."""
     path = Path(path)
     with explained(path):
         return sha256(regular(path, size_limit(MAX_STREAM_BYTES)))
@@ -199,11 +157,6 @@ def fingerprint(path: str | Path) -> str:
 
 def size_limit(usual: int) -> int:
     """Bytes of text that may be read: `usual`, or what :data:`LIMIT_VARIABLE` says.
-
-    Raises
-    ------
-    TraceFormatError
-        If the variable is no number of GiB above 0.
 
     Examples
     --------
@@ -226,11 +179,6 @@ def head(path: str | Path) -> list[str]:
     """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
 
     Of a Parquet file, the header line that it would have as CSV.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file cannot be read, or is of another format.
     """
     path = Path(path)
     with explained(path), regular(path, None).open("rb") as raw:

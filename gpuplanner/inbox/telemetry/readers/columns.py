@@ -13,18 +13,6 @@ from gpuplanner.schemas import Samples
 def columns_of(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
     """Select columns of samples, in the types of the table; those that may be null may be absent.
 
-    Parameters
-    ----------
-    samples : polars.LazyFrame
-        What there is of table ``schemas.Samples``.
-    names : iterable of str
-        Columns of that table.
-
-    Raises
-    ------
-    SchemaError
-        If a column is absent that may not be null.
-
     Examples
     --------
     >>> columns_of(pl.LazyFrame({"gpu": [3], "own": ["x"]}), ["gpu", "xid"]).collect().row(0)

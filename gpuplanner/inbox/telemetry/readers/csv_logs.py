@@ -54,25 +54,6 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: 
 
     Columns: see :data:`gpuplanner.inbox.telemetry.readers.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
     offset. All but the energy counter are needed: a column that was renamed is an error.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    hints : Hints, optional
-        Node, and zone of times without an offset.
-    way : Way, optional
-        How much is in memory, and where the samples go; by default into memory.
-
-    Returns
-    -------
-    Dataset
-        One sample per row.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, or lacks columns.
     """
     hints, way, source = hints or Hints(), way or Way(), "node-csv"
     blocks = FileBlocks(paths, way.block_bytes)
@@ -96,25 +77,6 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: 
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
     The metrics of a round are read up to 3 s apart; readings of a GPU within that are one sample.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip.
-    hints : Hints, optional
-        Zone of times without an offset; node of readings that do not name it.
-    way : Way, optional
-        How much is in memory, and where the samples go; by default into memory.
-
-    Returns
-    -------
-    Dataset
-        One sample per GPU or MIG instance and round.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, or lacks columns.
 
     Examples
     --------

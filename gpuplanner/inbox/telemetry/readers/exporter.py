@@ -38,23 +38,6 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     Pages have no times: the first was fetched at the origin, each other an interval later. Samples that do
     carry times keep them. ``HELP`` and ``TYPE`` lines are not rows.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text files, plain or gzip.
-    hints : Hints, optional
-        Origin and interval of pages without times; node of pages that do not name it.
-
-    Returns
-    -------
-    Dataset
-        One sample per GPU or MIG instance and page.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, nothing in it is a GPU metric, or its times are not known.
-
     Examples
     --------
     >>> import tempfile

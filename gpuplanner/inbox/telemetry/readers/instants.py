@@ -22,30 +22,7 @@ SHOWN_TWICE = "a local time that the clock showed twice: log in UTC"
 
 
 def with_instants(rows: Rows, column: str, tz: str | None, where: str) -> Rows:
-    """Read a column of time texts into ``time``.
-
-    Parameters
-    ----------
-    rows : Rows
-        With `column` as text: ``2026/07/14 09:00:26.123``, ``2025-09-08T17:26:50+08:00`` or epoch seconds.
-    column : str
-        Its name.
-    tz : str, optional
-        Zone of times without an offset.
-    where : str
-        Name of the source, for messages.
-
-    Returns
-    -------
-    Rows
-        With ``time`` in UTC. Rows without a readable time, and naive times of the hour that a clock shows
-        twice, are rejected: nothing tells the two passes apart.
-
-    Raises
-    ------
-    TraceFormatError
-        If times have no offset and no zone is stated.
-    """
+    """Read a column of time texts into ``time``."""
     text = rows.good[column].str.strip_chars()
     texts, runs = _runs(text)
     known = _known(texts)

@@ -65,13 +65,6 @@ def device(labels: Mapping[str, str] | None, default_node: str | None = None) ->
     The label ``UUID`` of a MIG sample is the parent's, so an instance is known by ``gpu`` and ``GPU_I_ID``.
     The label ``job`` is the scrape job of Prometheus and says nothing about who computed.
 
-    Parameters
-    ----------
-    labels : mapping of str to str, optional
-        As sent; None if they could not be read.
-    default_node : str, optional
-        Node of samples that do not name theirs.
-
     Examples
     --------
     >>> device({"gpu": "3", "Hostname": "n1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb", "job": "dcgm"})

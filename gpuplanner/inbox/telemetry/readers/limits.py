@@ -31,17 +31,6 @@ SIZE = re.compile("[0-9]{1,4}GB$")
 def board_limits(model: str | None) -> tuple[float, float]:
     """Largest power and memory of the boards that a model name may mean.
 
-    Parameters
-    ----------
-    model : str, optional
-        In the words of the driver: ``"NVIDIA H100 80GB HBM3"``.
-
-    Returns
-    -------
-    tuple of float
-        Power limit [W] and memory [GiB] of the largest board whose name is in `model`, or of the largest
-        board of the catalogue if there is none such.
-
     Examples
     --------
     >>> board_limits("NVIDIA H100 80GB HBM3")
@@ -67,18 +56,7 @@ def _family(name: str) -> set[str]:
 def reject_impossible(
     rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]
 ) -> Rows:
-    """Reject rows with a value below 0, a share above 1, or more power or memory than the board has.
-
-    Parameters
-    ----------
-    rows : Rows
-        With ``board``.
-    values : mapping of str to polars.Expr
-        Quantity → its values in our units.
-    extremes : mapping of str to tuple of float
-        Quantity → smallest and largest of its values; a quantity without values may be absent. Only where
-        they show that there is a fault, rows are looked at one by one.
-    """
+    """Reject rows with a value below 0, a share above 1, or more power or memory than the board has."""
     if rows.good.is_empty():
         return rows
     models = rows.good["board"].unique().to_list()

@@ -51,17 +51,6 @@ def chunks(selector: str, first_ms: int, last_ms: int, interval_ms: int, *, scra
     where there was no scrape there is no point. A range query instead repeats the last value of a series for
     up to five minutes; here it looks back by one step only.
 
-    Parameters
-    ----------
-    selector : str
-        Selector of the series.
-    first_ms, last_ms : int
-        Span [ms since 1970], both ends included.
-    interval_ms : int
-        Scrape interval, or step of the grid.
-    scrapes : bool
-        Ask for the scrapes; otherwise for a grid.
-
     Examples
     --------
     >>> [chunk.fields["time"] for chunk in chunks("up", 0, 330_000_000, 15_000, scrapes=True)]

@@ -186,13 +186,6 @@ def is_blank(text: pl.Expr) -> pl.Expr:
 def without_blanks(value: pl.Expr, *, wide: bool) -> pl.Expr:
     """Null for NaN and for the numbers by which DCGM says "no value" [1]_.
 
-    Parameters
-    ----------
-    value : polars.Expr
-        Numbers in the unit of the source.
-    wide : bool
-        Of a dimension in :data:`WIDE`: there, the 32-bit blanks are possible values.
-
     References
     ----------
     .. [1] NVIDIA/DCGM, dcgmlib/dcgm_structs.h: DCGM_INT32_BLANK, DCGM_INT64_BLANK, DCGM_FP64_BLANK and the

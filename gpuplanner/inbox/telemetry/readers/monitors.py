@@ -35,23 +35,6 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU
     are counted from the origin, by default a second apart.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text files, plain or gzip, one per node.
-    hints : Hints, optional
-        Origin and interval, or zone; node.
-
-    Returns
-    -------
-    Dataset
-        One sample per row.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, has no header of dmon, foreign units, or no times and no origin.
-
     Examples
     --------
     >>> import tempfile
@@ -86,23 +69,6 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
 
     The samples say that a GPU was looked at; activity per process is a share of the legacy counter that
     cannot be added up, so it is not read. A GPU without a process has a row of dashes.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text files, plain or gzip, one per node.
-    hints : Hints, optional
-        As for :func:`read_smi_dmon`.
-
-    Returns
-    -------
-    Dataset
-        With ``processes``; one sample per GPU and round.
-
-    Raises
-    ------
-    TraceFormatError
-        As for :func:`read_smi_dmon`.
 
     Examples
     --------
@@ -153,23 +119,6 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> 
 
     DCGM numbers instances through the node and not through the GPU. Their GPU is known only where the table
     names a single one; the numbers are DCGM's, not those of nvidia-smi.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text files, plain or gzip, one per node.
-    hints : Hints, optional
-        Origin and interval (1 s if not given); node.
-
-    Returns
-    -------
-    Dataset
-        One sample per row.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, has no header of dcgmi, or no origin is stated.
 
     Examples
     --------

@@ -28,11 +28,6 @@ NOT_A_NUMBER = "not a number with a known unit"
 def known_unit(metric: Metric, unit: str, where: str) -> Metric:
     """The metric in a unit that a header states.
 
-    Raises
-    ------
-    TraceFormatError
-        If this quantity is not given in such a unit.
-
     Examples
     --------
     >>> known_unit(Metric("power", "W"), "mW", "a.csv").divisor
@@ -45,21 +40,7 @@ def known_unit(metric: Metric, unit: str, where: str) -> Metric:
 
 
 def read_wide(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
-    """Read the columns of a table with one row per device and time.
-
-    Parameters
-    ----------
-    rows : Rows
-        Columns of text.
-    columns : mapping of str to Metric
-        Column → what it holds. Several columns of one quantity fill each other's blanks, first named first.
-
-    Returns
-    -------
-    Rows
-        With a column of numbers per quantity, in our units, null where nothing was given; all quantities
-        are there. Rows with a text that is no number, or with a foreign unit, are rejected.
-    """
+    """Read the columns of a table with one row per device and time."""
     values: dict[str, list[pl.Series]] = {quantity: [] for quantity in QUANTITIES}
     faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
@@ -149,21 +130,7 @@ def _taken_apart(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
 
 
 def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
-    """Read the values of a table with one row per device, time and metric.
-
-    Parameters
-    ----------
-    rows : Rows
-        With ``metric`` and ``value``, both text.
-    metrics : mapping of str to Metric
-        Name in the source → what it is. Other metrics are kept as "seen", without a quantity.
-
-    Returns
-    -------
-    Rows
-        With ``quantity`` (null if it is none of ours) and ``value`` as a number in our unit, null where
-        missing; rows whose value is no number are rejected.
-    """
+    """Read the values of a table with one row per device, time and metric."""
     texts = rows.good["value"].str.strip_chars()
     number = texts.cast(pl.Float64, strict=False)
     read = number.is_finite().fill_null(False)

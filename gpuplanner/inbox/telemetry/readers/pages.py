@@ -89,31 +89,7 @@ class Hints:
 def read_pages(
     paths: Sequence[str | Path], parse: Parse, *, source: str, twins: bool = False, empty: bool = False
 ) -> Rows:
-    """Read files and let each be parsed.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        At least one; rows follow each other in this order.
-    parse : callable
-        Gets the lines of one file that are not blank.
-    source : str
-        Name of the source, for messages.
-    twins : bool
-        The same bytes may come twice: pages of an exporter do when nothing has changed.
-    empty : bool
-        A file may hold no lines.
-
-    Returns
-    -------
-    Rows
-        Of all files.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, is empty, or is given twice.
-    """
+    """Read files and let each be parsed."""
     if not paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(read_text_file(path) for path in paths)
@@ -140,27 +116,7 @@ def read_pages(
 def read_page_blocks(
     blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str
 ) -> Iterator[Rows]:
-    """Do what :func:`read_pages` does, of a block of lines at a time.
-
-    Parameters
-    ----------
-    blocks : FileBlocks
-        Files; what they turn out to be stands in its ``files`` afterwards.
-    parse : callable
-        Gets lines of one file that are not blank, and the first line of that file where it is not among them.
-    source : str
-        As for :func:`read_pages`.
-
-    Yields
-    ------
-    Rows
-        Of one block.
-
-    Raises
-    ------
-    TraceFormatError
-        As :func:`read_pages`, once it comes to the fault.
-    """
+    """Do what :func:`read_pages` does, of a block of lines at a time."""
     if not blocks.paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(blocks.files)

@@ -36,23 +36,6 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> 
     Every point is a row, numbered through the file. NaN is missing, and so is a point that is not there.
     The label ``job`` is the scrape job; jobs are known by ``hpc_job`` or by pod.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        JSON files, plain or gzip.
-    hints : Hints, optional
-        Node of series that do not name it.
-
-    Returns
-    -------
-    Dataset
-        One sample per device and time.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file is no answer, or one that reports an error.
-
     Examples
     --------
     >>> import tempfile
@@ -95,11 +78,6 @@ def from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) 
 def answered(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold
     """Series of an answer of the HTTP API.
 
-    Raises
-    ------
-    TraceFormatError
-        If it is no such answer, or reports an error.
-
     Examples
     --------
     >>> answered({"status": "error", "errorType": "bad_data", "error": "parse error"}, "a.json")
@@ -120,19 +98,7 @@ def answered(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything t
 
 
 def points(series: Sequence[Any], files: tuple[Any, ...], number: int, node: str | None) -> Rows:
-    """Rows of series, one per point; points and series of another form are rejected.
-
-    Parameters
-    ----------
-    series : sequence
-        As in an answer: ``metric`` and ``values`` or ``value``.
-    files : tuple of TextFile
-        All files; the series are of the one with this number.
-    number : int
-        Number of the file.
-    node : str, optional
-        Node of series that do not name it.
-    """
+    """Rows of series, one per point; points and series of another form are rejected."""
     table: list[tuple[object, ...]] = []
     times: list[float | None] = []
     values: list[str | None] = []

@@ -29,24 +29,6 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
 
     The list names GPUs by UUID alone: the number of the GPU must be stated, and a list that speaks of several
     GPUs is refused. A header without rows says that there was no process: no samples, no processes.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip, one per GPU.
-    hints : Hints
-        Number of the GPU, zone of the times, node.
-
-    Returns
-    -------
-    Dataset
-        With ``processes``; one sample per time, without activity or memory: what processes hold is not all
-        that is in use.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, lacks columns, or leaves the GPU or the zone open.
     """
     hints = hints or Hints()
     if hints.gpu is None:

@@ -47,26 +47,6 @@ def read_smi_query(
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
     A column ``gpu``, which some scripts add, is believed before ``index``, which is 0 in every container.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip, all with the same fields.
-    hints : Hints, optional
-        Zone of the times; fields of files without header (``noheader``); origin and interval of files
-        without times; number of the GPU in files that do not say which.
-    way : Way, optional
-        How much is in memory, and where the samples go; by default into memory.
-
-    Returns
-    -------
-    Dataset
-        One sample per row. The activity is the legacy counter, the only one that nvidia-smi has.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, holds no quantity, or leaves open its times, zone or GPU.
-
     Examples
     --------
     >>> import tempfile
@@ -119,24 +99,7 @@ Turns = dict[tuple[str | None, int | None], int]
 
 
 def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns | None = None) -> Rows:
-    """Rows of one output: time, node, GPU and quantities.
-
-    Parameters
-    ----------
-    page : Rows
-        Lines of one file, or of a part of one.
-    hints : Hints
-        See :func:`read_smi_query`.
-    first : str, optional
-        First line of the file, where `page` begins further down.
-    turns : dict, optional
-        Rows of the file further up, by node and GPU; those of `page` are added.
-
-    Returns
-    -------
-    Rows
-        Also ``named`` (the output names its node) and ``counted`` (the time was made from a count).
-    """
+    """Rows of one output: time, node, GPU and quantities."""
     path = path_of(page)
     header = None if hints.columns else str(first or page.good["raw"][0])
     titles = [title.strip(BLANKS) for title in (hints.columns or (header or "").split(","))]

@@ -31,23 +31,6 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints | None = None)
     Rows of the other commands are not telemetry of the GPUs over time and are not counted. nvidia-smi prints local
     times; where the transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``,
     the first row tells their offset.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Text files, plain or gzip, one per node.
-    hints : Hints, optional
-        Zone of the times, unless the file tells their offset; node.
-
-    Returns
-    -------
-    Dataset
-        One sample per row of the queries.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read, holds no such query, or shows another offset than that of the stated zone.
     """
     hints = hints or Hints()
     rows = read_pages(paths, lambda page: _parse(page, hints), source=SOURCE)

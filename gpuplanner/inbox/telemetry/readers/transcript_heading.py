@@ -53,28 +53,6 @@ def shown_offset(stated: datetime, local: datetime) -> timedelta | None:
 def zone_of(stated: datetime, local: pl.Series, tz: str | None, where: str) -> str | None:
     """Zone of local times under a heading: the one given, if it does not contradict, else that of the heading.
 
-    Parameters
-    ----------
-    stated : datetime
-        Instant in the heading, with its offset.
-    local : polars.Series
-        Naive times of the rows.
-    tz : str, optional
-        Zone that the user stated.
-    where : str
-        Name of the file, for messages.
-
-    Returns
-    -------
-    str or None
-        None if nothing tells the zone: none is stated, and the heading is too far from the rows.
-
-    Raises
-    ------
-    TraceFormatError
-        If the stated zone puts the rows elsewhere than the heading, or the shown offset is one of half hours, by
-        which no times are read.
-
     Examples
     --------
     >>> stated = datetime.fromisoformat("2026-06-22T21:04:17Z")

@@ -69,16 +69,6 @@ class UnitSigns:
         ratios, so not one of them can be believed. A percentage that is never above 1, yet no whole number, is
         a ratio. A GPU with less than 1 GiB of memory was given in another unit.
 
-        Parameters
-        ----------
-        where : str
-            Name of the files, for the message.
-
-        Raises
-        ------
-        TraceFormatError
-            Naming the quantity, the suspected unit and examples.
-
         Examples
         --------
         >>> signs = UnitSigns()
