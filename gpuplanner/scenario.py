@@ -109,9 +109,10 @@ class Scenario:
     reserve_hours : float
         How long before a planned change the scheduler keeps jobs away that would run past it, from the last change of
         the same node on at the earliest.
-    drain_limit_minutes : float
-        How long after its time a change waits for jobs to end before it is given up; in windows, no
-        longer than leaves time to cut.
+    drain_minutes, drain_limit_minutes : float or None
+        GPU time that is lost while a GPU empties before its layout changes, which a plan pays where run times do not
+        say it; and how long after its time a change waits for jobs to end before it is given up, in windows no longer
+        than leaves time to cut. None: the catalogue's for path and board; if one is stated, the other goes along.
     unmet_price : float
         Price of one GPU-hour of demand not covered, in GPU-hours.
     gap_target, time_limit_s : float
@@ -190,7 +191,8 @@ class Scenario:
     node_changes_per_day: int | None = None
     most_changes: int | None = None
     reserve_hours: float = 168.0
-    drain_limit_minutes: float = 60.0
+    drain_minutes: float | None = None
+    drain_limit_minutes: float | None = None
     unmet_price: float = 10.0
     gap_target: float = 0.005
     time_limit_s: float = 20.0
@@ -278,7 +280,8 @@ class Scenario:
              "node_changes_per_day at least 0"),
             (self.most_changes is None or self.most_changes >= 0, "most_changes at least 0"),
             (0 <= self.reserve_hours <= 24 * 28, "reserve_hours between 0 and 672"),
-            (0 <= self.drain_limit_minutes <= 7 * 24 * 60, "drain_limit_minutes between 0 and 10080"),
+            (0 <= (self.drain_minutes or 0) <= 7 * 24 * 60, "drain_minutes between 0 and 10080"),
+            (0 <= (self.drain_limit_minutes or 0) <= 7 * 24 * 60, "drain_limit_minutes between 0 and 10080"),
             (0 < self.unmet_price <= 1e6, "unmet_price above 0"),
             (0 <= self.gap_target < 1, "gap_target between 0 and 1"),
             (0 < self.time_limit_s <= 86_400, "time_limit_s between 0 and 86400"),
@@ -407,9 +410,14 @@ class Scenario:
         >>> Scenario(reconfigure_minutes=2).change("H100-80GB-SXM5").change("gpu", "3g.40gb:2").seconds
         120.0
         """
-        stated = self.reconfigure_minutes
-        seconds = None if stated is None else stated * SECONDS_PER_MINUTE
-        return ChangeCost.of(board, MADE_BY[self.path], seconds=seconds, gpu_hours=self.change_gpu_hours)
+        seconds, drain_s, drain_limit_s = (
+            None if minutes is None else minutes * SECONDS_PER_MINUTE
+            for minutes in (self.reconfigure_minutes, self.drain_minutes, self.drain_limit_minutes)
+        )
+        return ChangeCost.of(
+            board, self.path, seconds=seconds, gpu_hours=self.change_gpu_hours, drain_s=drain_s,
+            drain_limit_s=drain_limit_s,
+        )  # fmt: skip
 
     def abilities(
         self, board: GpuModel | str | None = None, *, ownership: str | None = None

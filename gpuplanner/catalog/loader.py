@@ -215,19 +215,18 @@ def parameter(name: str) -> Parameter:
 
 
 @functools.cache
-def path_facts(
-    path: str, architecture: str | None = None, *, any_board: bool = False
-) -> Mapping[str, PathFact]:
-    """What a path can do, by ability; on one architecture where that matters.
+def path_facts(path: str, *board: str | None, any_board: bool = False) -> Mapping[str, PathFact]:
+    """What a path can do, by ability; on one board where that matters.
 
     Parameters
     ----------
     path : str
         One of the paths that ``path_abilities`` has rows of.
-    architecture : str, optional
-        Of the boards, for example ``"Hopper"``; what holds for some architectures alone is left out without it.
+    *board : str, optional
+        Its architecture, for example ``"Hopper"``, and its name; what holds for some boards alone is left out without
+        them.
     any_board : bool
-        Take what holds on some architectures: what the path can do where the boards allow it.
+        Take what holds on some boards: what the path can do where the boards allow it.
 
     Raises
     ------
@@ -247,11 +246,11 @@ def path_facts(
     mine = table.filter(paths.list.contains(known), pl.col("ability") != DEFAULT_FOR)
     found: dict[str, PathFact] = {}
     for row in mine.iter_rows(named=True):
-        wanted = row.pop("architectures")
+        wanted = row.pop("boards")
         del row["paths"]
         if wanted is None:
             found.setdefault(row["ability"], PathFact(**row))
-        elif any_board or architecture in wanted.split(";"):
+        elif any_board or not {*board}.isdisjoint(wanted.split(";")):
             found[row["ability"]] = PathFact(**row)
     return MappingProxyType(found)
 

@@ -10,7 +10,7 @@
 # (spec.migManager.config.name), and set spec.mig.strategy to mixed.
 # On a node itself: nvidia-mig-parted assert -f config.yaml -c CONFIG
 #
-# Environment: TIMEOUT_S (3600) for each wait; EVICT=yes evicts GPU work that has not ended by then;
+# Environment: TIMEOUT_S (@TIMEOUT_S@) for each wait; EVICT=yes evicts GPU work that has not ended by then;
 # DRAIN_FLAGS (--ignore-daemonsets --delete-emptydir-data) for kubectl drain: without the second, it stops at every
 # pod that has scratch space of its own, which goes with the pod.
 #
@@ -18,7 +18,7 @@
 
 set -euo pipefail
 
-readonly timeout_s="${TIMEOUT_S:-3600}" poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
+readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
 readonly record='gpuplanner-previous-mig-config'
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 

@@ -16,13 +16,13 @@
 #                gres.conf of the nodes where it is a static one. There is no default.
 #   RECONFIGURE  default: scontrol reconfigure, which is enough from Slurm 23.11 on. Before, the number of devices
 #                changes only with new daemons: restart slurmctld, then slurmd on the nodes.
-#   TIMEOUT_S    (86400) for each wait
+#   TIMEOUT_S    (@TIMEOUT_S@) for each wait
 #
 @NOTES@
 
 set -euo pipefail
 
-readonly timeout_s="${TIMEOUT_S:-86400}" poll_s="${POLL_S:-5}"
+readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" poll_s="${POLL_S:-5}"
 readonly parted="${PARTED:-/etc/nvidia-mig-manager/config.yaml}"
 readonly nodes=(@NODES@)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import resources
 
 import polars as pl
 
 from gpuplanner.export.states import NodeState, file_stamp, node_states, stamp, states_at
-from gpuplanner.hardware import ChangeCost, Reconfiguration, minutes
+from gpuplanner.hardware import ChangeCost, GpuModel, Reconfiguration, minutes
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 
@@ -85,3 +86,15 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
             f"{longest.path}, without the drain{reboot}"
         )
     return "\n".join(lines)
+
+
+def change_script(
+    template: str, one: LayoutChange, cost: ChangeCost, board: GpuModel, parts: Mapping[str, str]
+) -> str:
+    """A script of this room with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
+    notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
+    known = {"TIME": one.stamps, "BOARD": board.name, "NODES": " ".join(one.nodes), "NOTES": notes}
+    text = (resources.files("gpuplanner.export") / template).read_text(encoding="utf-8")
+    for key, value in (known | {"TIMEOUT_S": f"{cost.drain_s.high:.0f}"} | dict(parts)).items():
+        text = text.replace(f"@{key}@", value)
+    return text

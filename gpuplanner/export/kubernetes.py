@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import datetime
-from importlib import resources
 
 import polars as pl
 
 from gpuplanner.errors import GeometryError, OutputError, examples, message
-from gpuplanner.export.changes import change_note, layout_changes_of
+from gpuplanner.export.changes import change_script, layout_changes_of
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.states import NodeState, checked_plan
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
@@ -126,25 +125,11 @@ def to_change_scripts(
     cost = ChangeCost.of(board) if change is None else change.on(board)
     frame = checked_plan(plan, board)
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
-    frame_text = (resources.files("gpuplanner.export") / "change.sh").read_text(encoding="utf-8")
     scripts: dict[str, str] = {}
     for one in layout_changes_of(frame):
-        nodes = one.nodes
-        parts = {
-            "TIME": one.stamps,
-            "BOARD": board.name,
-            "CONFIG_MAP": name,
-            "NAMESPACE": namespace,
-            "NODES": " ".join(nodes),
-            "NOTES": "\n".join(
-                change_note(cost, node, before, after) for node, (before, after) in nodes.items()
-            ),
-            "STEPS": "\n".join(_step(node, after) for node, (_, after) in nodes.items()),
-        }
-        text = frame_text
-        for key, value in parts.items():
-            text = text.replace(f"@{key}@", value)
-        scripts[f"{one.name}.sh"] = text
+        steps = "\n".join(_step(node, after) for node, (_, after) in one.nodes.items())
+        parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
+        scripts[f"{one.name}.sh"] = change_script("change.sh", one, cost, board, parts)
     return scripts
 
 

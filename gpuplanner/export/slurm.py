@@ -15,7 +15,7 @@ import polars as pl
 
 from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.export.changes import LayoutChange, change_note, layout_changes_of
+from gpuplanner.export.changes import LayoutChange, change_script, layout_changes_of
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
 from gpuplanner.hardware import OFF, ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
@@ -68,8 +68,9 @@ def to_slurm_files(
     first = min(frame["slot_start"])
     times = dict.fromkeys([first, *(one.times[0] for one in changes)])
     lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
+    static = (resources.files("gpuplanner.export") / STATIC_GRES).read_text(encoding="utf-8")
     return (
-        {"gres.conf": GRES_CONF, STATIC_GRES: _resource(STATIC_GRES)}
+        {"gres.conf": GRES_CONF, STATIC_GRES: static}
         | lines
         | {f"{one.name}.sh": _change_script(frame, one, cost, board, whole) for one in changes}
     )
@@ -130,23 +131,9 @@ def _change_script(
         f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))) or 'null')}"
         for node, (_, after) in one.nodes.items()
     ]
-    parts = {
-        "TIME": one.stamps,
-        "BOARD": board.name,
-        "NAME": one.name,
-        "LINES": f"slurm-{file_stamp(one.times[0])}.conf",
-        "NODES": " ".join(one.nodes),
-        "NOTES": "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items()),
-        "STEPS": "\n".join(steps),
-    }
-    text = _resource("change_slurm.sh")
-    for key, value in parts.items():
-        text = text.replace(f"@{key}@", value)
-    return text
-
-
-def _resource(name: str) -> str:
-    return (resources.files("gpuplanner.export") / name).read_text(encoding="utf-8")
+    lines = f"slurm-{file_stamp(one.times[0])}.conf"
+    parts = {"NAME": one.name, "LINES": lines, "STEPS": "\n".join(steps)}
+    return change_script("change_slurm.sh", one, cost, board, parts)
 
 
 def _counts(state: NodeState, whole: str) -> list[str]:

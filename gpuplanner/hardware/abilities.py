@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from gpuplanner.catalog import PathFact, parameter, path_facts, paths_by_source
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware.change_cost import MADE_BY, ChangeCost
+from gpuplanner.hardware.change_cost import MADE_BY, ChangeCost, known_by
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.seconds import Seconds, minutes
 from gpuplanner.names import resolve
@@ -176,7 +176,7 @@ def abilities(
     '2 min, at the slow end 6 min'
     """
     path = resolve(path, MADE_BY, what="path", error=ScenarioError)
-    own = path_facts(path, None if board is None else board.architecture, any_board=board is None)
+    own = path_facts(path, *known_by(board), any_board=board is None)
     returns = _returns(own["returns"], returnable, ownership)
     by = own["switches_nodes"].value or "no"
     switches = by == "yes" or (by != "no" and returns == RETURNED)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from gpuplanner.catalog import path_facts
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.reconfigure import AnyLayout, Reconfiguration, instances_changed
@@ -57,8 +58,9 @@ class ChangeCost:
     restart_s : Seconds
         Loading of a checkpoint, start and warm-up of a job that goes on elsewhere.
     drain_s : Seconds
-        GPU time that is lost while a GPU empties, before it can be changed. A plan pays for it; a simulation does
-        not take it from here, as there it comes out of the jobs.
+        GPU time that is lost while a GPU empties, before it can be changed, which a plan pays for: in a simulation it
+        comes out of the jobs. Its high end is the longest that a change waits for a GPU to empty, in plan, simulation
+        and scripts alike.
     gpu_hours : float or None
         What a plan pays for a change [GPU h], if that is stated; None: what :meth:`plan_gpu_hours` works out.
 
@@ -94,6 +96,8 @@ class ChangeCost:
         *,
         seconds: float | None = None,
         gpu_hours: float | None = None,
+        drain_s: float | None = None,
+        drain_limit_s: float | None = None,
         **stated: float,
     ) -> Self:
         """Take the costs of a board and a path from the catalogue, and what is stated instead of them.
@@ -102,14 +106,17 @@ class ChangeCost:
         ----------
         board : GpuModel or str
             The board.
-        path : {"operator", "parted", "nvml"}
-            How changes are made.
+        path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
+            Who makes the changes; see :data:`MADE_BY`.
         seconds : float, optional
             The same for every change [s], also for one with a reboot.
         gpu_hours : float, optional
             What a plan pays for a change [GPU h].
+        drain_s, drain_limit_s : float, optional
+            GPU time that is lost while a GPU empties, and the longest that is waited for that [s]; if one is stated,
+            the other follows as the catalogue's range has it.
         **stated : float
-            ``change_s``, ``instance_s``, ``reboot_s`` (on boards that reboot), ``restart_s`` or ``drain_s`` [s].
+            ``change_s``, ``instance_s``, ``reboot_s`` (on boards that reboot) or ``restart_s`` [s].
 
         Raises
         ------
@@ -126,7 +133,8 @@ class ChangeCost:
         450.0
         """
         model = as_board(board)
-        way = resolve(path, PATHS, what="reconfiguration path", error=GeometryError)
+        maker = resolve(path, MADE_BY, what="reconfiguration path", error=GeometryError)
+        way = MADE_BY[maker]
         figure = known_seconds(f"reconfigure_{way}_s")
         one_by_one = way == _ONE_BY_ONE
         reboots = model.architecture in (None, *_RESET_ARCHITECTURES)
@@ -137,7 +145,7 @@ class ChangeCost:
             instance_s=figure if one_by_one else _NOTHING,
             reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
             restart_s=known_seconds("restart_s"),
-            drain_s=known_seconds("drain_s"),
+            drain_s=drain_time(maker, model).stated(drain_s, drain_limit_s),
             gpu_hours=None if gpu_hours is None else float(gpu_hours),
         )
         if seconds is not None:
@@ -328,7 +336,32 @@ class ChangeCost:
         )
 
 
-_TIMES = tuple(field.name for field in fields(ChangeCost) if field.name.endswith("_s"))
+_TIMES = tuple(
+    field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s"
+)
+
+
+def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds:
+    """How long a GPU empties before a change: what that loses, and at the high end the longest that is waited [s].
+
+    From the row of the path in the catalogue, of the board where it has one of its own; a board whose own rows state
+    a time has that.
+
+    Examples
+    --------
+    >>> drain_time().value, drain_time("slurm", as_board("H100-80GB-SXM5")).high
+    (840.0, 3600.0)
+    """
+    fact = path_facts(path, *known_by(board))["drain_s"]
+    known = Seconds(
+        float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, f"{fact.meaning} ({fact.source})"
+    )
+    return known if board is None else known.stated(board.drain_s)
+
+
+def known_by(board: GpuModel | None) -> tuple[str | None, ...]:
+    """What the catalogue may call a board by: its architecture, and its name."""
+    return () if board is None else (board.architecture, board.name)
 
 
 @functools.lru_cache(maxsize=4096)

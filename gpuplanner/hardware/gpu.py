@@ -41,6 +41,8 @@ class GpuModel:
         SMs of the whole board when it is not cut, from its data sheet; None where no source states them.
     architecture : str or None
         For example ``"Ampere"``; None where no source states it.
+    drain_s : float or None
+        GPU time that is lost while one of them empties before its layout changes [s]; None: the path's.
     """
 
     name: str
@@ -50,6 +52,7 @@ class GpuModel:
     profiles: tuple[MigProfile, ...]
     sms: int | None = None
     architecture: str | None = None
+    drain_s: float | None = None
 
     @functools.cached_property
     def _by_name(self) -> dict[str, MigProfile]:
@@ -178,7 +181,7 @@ def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
         Name of the board; a unique prefix is enough.
     rows : polars.DataFrame or iterable of mappings, optional
         Profile tables of boards that the catalogue does not have, with the columns of
-        ``mig_profiles.csv``. ``architecture`` and ``board_sms`` may stand beside them. A board of the same
+        ``mig_profiles.csv``. ``architecture``, ``board_sms`` and ``drain_s`` may stand beside them. A board of the same
         name as one in the catalogue takes its place.
 
     Returns
@@ -247,4 +250,5 @@ def _build(name: str, table: list[dict[str, Any]]) -> GpuModel:
         profiles=tuple(sorted(profiles, key=lambda profile: profile.size_order, reverse=True)),
         sms=first["board_sms"],
         architecture=first["architecture"],
+        drain_s=first["drain_s"],
     )

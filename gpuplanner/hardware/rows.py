@@ -47,6 +47,7 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
         "architecture": row.get("architecture"),
         "memory_gib_total": _number(row.get("memory_gib_total")),
         "memory_gib": _number(row.get("memory_gib")),
+        "drain_s": _number(row.get("drain_s")),
         "placement_starts": _starts(row.get("placement_starts")),
         "placement_size": whole["memory_slices"] if size is None else _whole(size),
     }

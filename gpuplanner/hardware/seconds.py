@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from gpuplanner.catalog import parameter
@@ -31,6 +31,24 @@ class Seconds:
     def given(cls, value: float) -> Self:
         """Take what somebody stated."""
         return cls(value, value, value, "as stated")
+
+    def stated(self, value: float | None, high: float | None = None) -> Self:
+        """What somebody stated of it; the range goes along, and a high end that is stated caps all of it.
+
+        Examples
+        --------
+        >>> known = Seconds(840.0, 0.0, 3600.0, "assumed")
+        >>> known.stated(420.0), known.stated(None, 600.0).value
+        (Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated'), 600.0)
+        """
+        if value is None and high is None:
+            return self
+        middle = self.value if value is None else float(value)
+        times = middle / self.value if self.value else 1.0
+        most = max(middle, self.high * times) if high is None else float(high)
+        return replace(
+            self, value=min(middle, most), low=min(self.low * times, most), high=most, basis="as stated"
+        )
 
 
 @functools.cache

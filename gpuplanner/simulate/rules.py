@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel
+from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
 
 QUEUES = ("strict", "pass", "easy", "conservative")
@@ -171,8 +172,9 @@ class Drain:
     ahead_s : float
         How long before the change is planned the cordon begins [s].
     limit_s : float or None
-        How long after the time that it is planned for the change is given up, or jobs are evicted [s]; None: not
-        before the next one on the same GPUs is planned.
+        How long after the time that it is planned for the change is given up, or jobs are evicted [s]: the high end
+        of ``drain_s`` of the change, and if nothing is stated that of the catalogue. None: not before the next one on
+        the same GPUs is planned.
     evict : bool
         Evict jobs that still run at the limit; else the GPUs keep their layout until the next change.
     before_change : bool
@@ -194,7 +196,7 @@ class Drain:
 
     scope: str = "node"
     ahead_s: float = 0.0
-    limit_s: float | None = 3600.0
+    limit_s: float | None = field(default_factory=lambda: drain_time().high)
     evict: bool = False
     before_change: bool = False
     checkpoint_s: float = math.inf

@@ -217,7 +217,7 @@ def export_files(
             layouts,
             board,
             change=problem.change,
-            drain=drain_of(as_made, board),
+            drain=drain_of(as_made, problem.change),
             expected=None if scenario is None else rehearse(scenario, layouts, problem),
         )
         files["changes.csv"] = index.write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")

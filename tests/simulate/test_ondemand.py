@@ -135,7 +135,7 @@ phases = jobs.head(30).select("job_id", "profile", "run_s", "gpus", "limit_s")
 small = phases.with_columns(profile=pl.lit("1g.10gb"), gpus=pl.lit(1, pl.Int64))
 phases = pl.concat([phases, small, phases]).sort("job_id", maintain_order=True)
 for path, board in (("nvml", "H100-80GB-SXM5"), ("operator", "A100-80GB")):
-    policy = OnDemand({"7g.80gb:1": 2}, drain_s=50.0, switches_per_day=30, keep_whole=1)
+    policy = OnDemand({"7g.80gb:1": 2}, drain_after_s=50.0, switches_per_day=30, keep_whole=1)
     rules = Rules(change=ChangeCost.of(board, path))
     run = simulate(jobs, Fleet(board, 3, 2), policy, rules, policy="p", phases=phases)
     print(run.outcomes.hash_rows().implode().hash().item(), run.states.hash_rows().implode().hash().item())
@@ -192,31 +192,33 @@ class TestDrain:
         small = [(f"s{k}", 40 * k, 100, 1, "1g.10gb") for k in range(60)]
         jobs = jobs_of(*small, ("large", 50, 10, 1, "7g.80gb"))
         policy = OnDemand({"1g.10gb:7": 1})
-        never = serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=None))
+        never = serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_after_s=None))
         assert starts(never)["large"] > 2400
-        soon = serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=100.0))
+        soon = serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_after_s=100.0))
         assert "draining" in soon.states["state"]
         # Drained from 150 on; the last to have started, at 120, ends at 220; seven removed, one made.
         assert starts(soon)["large"] == 220 + 8 * 2
-        assert policy.drain_s == 3600.0
+        assert policy.drain_after_s == 3600.0
 
     def test_only_the_slices_it_needs(self, jobs_of, starts):
         halves = [(f"{side}{k}", 100 * k, 100, 1, "3g.40gb") for side in "ab" for k in range(5)]
-        run = serve(jobs_of(*halves, ("c", 10, 50, 1, "4g.40gb")), OnDemand({"3g.40gb:2": 1}, drain_s=20.0))
+        run = serve(
+            jobs_of(*halves, ("c", 10, 50, 1, "4g.40gb")), OnDemand({"3g.40gb:2": 1}, drain_after_s=20.0)
+        )
         assert starts(run)["c"] == 104
         assert starts(run)["a1"] == 100  # on the other half of the GPU
 
     def test_a_whole_gpu_in_use_is_claimed(self, jobs_of, starts):
         gangs = [(f"w{k}", 20 * k, 100, 1, "gpu") for k in range(5)]
         jobs = jobs_of(*gangs, ("s", 10, 10, 1, "1g.10gb"))
-        assert starts(serve(jobs, OnDemand(drain_s=None)))["s"] == 502
-        assert starts(serve(jobs, OnDemand(drain_s=150.0)))["s"] == 202
+        assert starts(serve(jobs, OnDemand(drain_after_s=None)))["s"] == 502
+        assert starts(serve(jobs, OnDemand(drain_after_s=150.0)))["s"] == 202
 
     def test_a_node_is_drained_for_whole_gpus(self, jobs_of, starts):
         small = [(f"s{k}", 40 * k, 100, 1, "1g.10gb") for k in range(60)]
         jobs = jobs_of(*small, ("w", 50, 10, 1, "gpu"))
-        assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=None)))["w"] > 2400
-        assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_s=100.0)))["w"] == 220 + 7 * 2
+        assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_after_s=None)))["w"] > 2400
+        assert starts(serve(jobs, OnDemand({"1g.10gb:7": 1}, drain_after_s=100.0)))["w"] == 220 + 7 * 2
 
     def test_a_gpu_that_may_not_be_cut_is_not_claimed(self, jobs_of, starts):
         # ``b`` has waited long when ``w`` gives the whole GPU back.
@@ -226,7 +228,7 @@ class TestDrain:
             ("a", 0, 300, 1, "3g.40gb"),
             ("b", 0, 10, 1, "3g.40gb"),
         )
-        policy = OnDemand({"3g.40gb:1,2g.20gb:1,1g.10gb:1": 1}, drain_s=100.0, switches_per_day=0)
+        policy = OnDemand({"3g.40gb:1,2g.20gb:1,1g.10gb:1": 1}, drain_after_s=100.0, switches_per_day=0)
         assert starts(serve(jobs, policy, per_node=2)) == {"w": 0, "v": 200, "a": 0, "b": 300}
 
     def test_a_gpu_claimed_in_vain_serves_others_at_once(self, jobs_of, starts):
@@ -237,7 +239,7 @@ class TestDrain:
             ("b", 10, 1000, 1, "3g.40gb"),
             ("v", 20, 10, 1, "gpu"),
         )
-        run = serve(jobs, OnDemand(drain_s=100.0, switches_per_day=1), per_node=2)
+        run = serve(jobs, OnDemand(drain_after_s=100.0, switches_per_day=1), per_node=2)
         assert starts(run) == {"w": 0, "a": 2, "b": 152, "v": 200}
 
     def test_changes_of_the_day_that_were_used_up_meanwhile(self, jobs_of, starts):
@@ -248,10 +250,10 @@ class TestDrain:
             ("d", 0, 50, 1, "4g.40gb"),
             ("e", 120, 50, 1, "2g.20gb"),
         )
-        policy = OnDemand({"3g.40gb:2": 1}, drain_s=100.0, switches_per_day=1)
+        policy = OnDemand({"3g.40gb:2": 1}, drain_after_s=100.0, switches_per_day=1)
         run = serve(jobs, policy)
         assert starts(run) == {"a": 0, "c": 0, "d": DAY_S + 4, "e": 154}
-        more = serve(jobs, OnDemand({"3g.40gb:2": 1}, drain_s=100.0, switches_per_day=2))
+        more = serve(jobs, OnDemand({"3g.40gb:2": 1}, drain_after_s=100.0, switches_per_day=2))
         assert starts(more) == {"a": 0, "c": 0, "d": 304, "e": 154}
 
 
@@ -285,7 +287,7 @@ class TestReboot:
 class TestDoors:
     @pytest.mark.parametrize(
         "values",
-        [{"patience_s": -1.0}, {"drain_s": float("nan")}, {"switches_per_day": -1}, {"keep_whole": -1}],
+        [{"patience_s": -1.0}, {"drain_after_s": float("nan")}, {"switches_per_day": -1}, {"keep_whole": -1}],
     )
     def test_the_policy_checks_its_values(self, values):
         with pytest.raises(ScenarioError, match="not below 0"):

@@ -45,7 +45,7 @@ class TestFairness:
             .with_columns(pl.col("job_id").cast(pl.String), tenant=pl.lit("t"), limit_s=pl.lit(longest))
         )
         rules = Rules(queue, change=ChangeCost.of(BOARD, path, change_s=0.0, instance_s=0.0))
-        run = play(jobs, OnDemand(drain_s=200.0), nodes=2, per_node=3, rules=rules)
+        run = play(jobs, OnDemand(drain_after_s=200.0), nodes=2, per_node=3, rules=rules)
         waits = run.outcomes.filter(pl.col("profile") == "gpu")["wait_s"]
         assert waits.max() <= 4 * longest  # those before it may need a drain each
 

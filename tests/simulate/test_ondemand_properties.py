@@ -205,7 +205,7 @@ def cases(draw):
     policy = OnDemand(
         {STARTS[name]: draw(st.integers(0, fleet.gpus - keep))},
         patience_s=float(draw(st.sampled_from([0, 0, 7 * hour]))),
-        drain_s=draw(st.sampled_from([None, 0.0, 5.0 * hour])),
+        drain_after_s=draw(st.sampled_from([None, 0.0, 5.0 * hour])),
         switches_per_day=draw(st.sampled_from([None, None, 0, 1, 3])),
         keep_whole=keep,
     )

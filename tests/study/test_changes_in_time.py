@@ -62,8 +62,8 @@ def test_windows_are_slots_in_their_zone():
     slots = change_slots(scenario, problem.board, problem.slot_start)
     # New York is five hours behind until 8 March at seven; the plan ends before.
     assert [problem.slot_times[slot].hour for slot in slots] == [11] * 7
-    assert drain_of(scenario, problem.board).limit_s == 3600.0
-    assert drain_of(Scenario(change_windows="06:00-06:31"), problem.board).limit_s == 1800.0
+    assert drain_of(scenario, problem.change).limit_s == 3600.0
+    assert drain_of(Scenario(change_windows="06:00-06:31"), problem.change).limit_s == 1800.0
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog import facts, path_facts
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import ChangeCost, whole_board
+from gpuplanner.export import change_index, to_change_scripts, to_slurm_files
+from gpuplanner.hardware import ChangeCost, GpuModel, load_gpu_model, whole_board
+from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.planner import (
     PlanProblem,
+    StatePrices,
     assign,
     layout_changes,
     plan,
@@ -24,7 +27,8 @@ from gpuplanner.planner import (
 )  # fmt: skip
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
+from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.handover import export_plan, verify_any
 from gpuplanner.study.past.history import history
@@ -47,13 +51,13 @@ WORKED_BY_HAND = [
 ]
 
 
-def problem_of(board, path, before, after):
+def problem_of(board, path, before, after, change=None):
     """One GPU that is asked for as it is for an hour, and then otherwise."""
     profiles = list(dict.fromkeys([ASKED[before][0], ASKED[after][0]]))
     demand = [
         [ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles
     ]
-    change = Scenario(path=path).change(board)
+    change = change or Scenario(path=path).change(board)
     return PlanProblem(
         board, 1, 1, MONDAY, 1, ["ads"], profiles, [demand], initial={before: 1}, change=change, nodes=["n1"]
     )
@@ -129,7 +133,7 @@ def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
 
 def test_what_a_plan_pays_by_hand():
     """A minute and a quarter of an hour less a minute of emptying; a reboot stops the eight GPUs of a node."""
-    drain_s = parameter("drain_s").value
+    drain_s = drain_time().value
     assert ChangeCost.of(HOPPER).plan_gpu_hours(8) == (60 + drain_s) / 3600 == 0.25
     assert ChangeCost.of(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
     assert ChangeCost.of(HOPPER, "nvml").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
@@ -207,3 +211,63 @@ def test_times_that_do_not_exist_are_refused():
 @pytest.mark.parametrize(("path", "made"), [("dra", "nvml"), ("autoscaler", "parted"), ("slurm", "parted")])
 def test_who_changes_a_fleet_pays_what_the_way_costs_by_which_it_cuts(path, made):
     assert Scenario(path=path).change("H100-80GB-SXM5") == ChangeCost.of("H100-80GB-SXM5", made)
+
+
+def _of_own_rows(**stated: float) -> GpuModel:
+    """A board of rows of the user: one profile, on all of it or a half."""
+    row = {
+        "gpu_model": "H99", "architecture": "Hopper", "memory_gib_total": 80, "memory_slices_total": 8,
+        "compute_slices_total": 7, "profile": "3g.40gb", "compute_slices": 3, "memory_slices": 4, "memory_gib": 40,
+        "max_instances": 2, "placement_starts": "0;4",
+    }  # fmt: skip
+    return load_gpu_model("H99", rows=[row | stated])
+
+
+def test_a_drain_is_stated_once_by_scenario_or_board_and_holds_everywhere():
+    """Twice the catalogue's time to empty is twice its limit; a limit alone takes the usual time along."""
+    slow = Scenario(drain_minutes=28).change(HOPPER)
+    assert (slow.drain_s.value, slow.drain_s.high) == (1680.0, 7200.0)
+    assert slow.plan_gpu_hours(8) == (60 + 1680) / 3600
+    hasty = Scenario(drain_limit_minutes=5).change(HOPPER)
+    assert hasty.drain_s.value == hasty.drain_s.high == 300.0
+    both = Scenario(drain_minutes=4, drain_limit_minutes=50).change(HOPPER)
+    assert (both.drain_s.value, both.drain_s.high) == (240.0, 3000.0)
+    by_row, by_scenario = (
+        ChangeCost.of(_of_own_rows(drain_s=1680)),
+        ChangeCost.of(_of_own_rows(), drain_s=1680),
+    )
+    assert by_row.drain_s == by_scenario.drain_s == slow.drain_s
+    assert ChangeCost.of(_of_own_rows()).drain_s == drain_time()
+
+    problem = problem_of(HOPPER, "operator", "gpu", HALVES, slow)
+    assert problem.change_gpu_hours == slow.plan_gpu_hours(8)
+    assert PlanProblem.from_dict(json.loads(json.dumps(problem.to_dict()))).change == slow
+    own = problem_of(_of_own_rows(drain_s=1680), "operator", "gpu", HALVES, by_row)
+    assert PlanProblem.from_dict(own.to_dict()).board.drain_s == 1680
+    prices = StatePrices.of(slow, 8)
+    assert (prices.drain, prices.limit_h) == (1680 / 3600, 2.0)
+    assert Drain().limit_s == drain_time().high
+    assert drain_of(Scenario(path="slurm"), slow).limit_s == 7200.0
+    table = assign(plan(problem), problem)
+    index = change_index(table, HOPPER, change=slow, drain=drain_of(Scenario(), slow))
+    assert (index["give_up_at"] - index["planned"]).to_list() == [timedelta(hours=2)] * index.height != []
+    for scripts in (
+        to_change_scripts(table, HOPPER, change=slow),
+        to_slurm_files(table, HOPPER, change=slow),
+    ):
+        text = "".join(script for name, script in scripts.items() if name.startswith("change-"))
+        assert 'timeout_s="${TIMEOUT_S:-7200}"' in text
+
+
+def test_a_drain_of_a_path_or_a_board_is_a_row_of_the_catalogue(monkeypatch):
+    rows, boards = facts("path_abilities"), (load_gpu_model(HOPPER), load_gpu_model(AMPERE))
+    own = rows.filter(ability="drain_s").with_columns(
+        boards=pl.lit(HOPPER), value=pl.lit("60"), paths=pl.lit("dra")
+    )
+    monkeypatch.setattr("gpuplanner.catalog.loader.facts", lambda name: pl.concat([rows, own]))
+    path_facts.cache_clear()
+    try:
+        found = [[drain_time(path, board).value for board in boards] for path in ("dra", "slurm")]
+        assert found == [[60.0, 840.0], [840.0, 840.0]]
+    finally:
+        path_facts.cache_clear()

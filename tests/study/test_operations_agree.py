@@ -110,7 +110,7 @@ def test_operations_of_random_plans(case: Any) -> None:
 def test_operations_of_the_sample(board: str, path: str, parked_price: str | None, least: int) -> None:
     scenario = Scenario(path=path, board=board, change_gpu_hours=0.1, parked_price=parked_price)
     planned = plan_view(scenario, "rightsized", "greedy")
-    drain = drain_of(scenario)
+    drain = drain_of(scenario, planned.problem.change)
     assert drain.scope == ("node" if path == "operator" else "gpu")
     plan = assign(planned.plan, planned.problem)
     assert agree(plan, planned.problem, planned.problem.change, drain) > least

@@ -36,7 +36,7 @@ def board_to_dict(board: GpuModel) -> dict[str, Any]:
         "compute_slices_total": board.compute_slices,
         "architecture": board.architecture,
         "board_sms": board.sms,
-    }
+    } | ({} if board.drain_s is None else {"drain_s": board.drain_s})
     rows = [
         totals
         | {

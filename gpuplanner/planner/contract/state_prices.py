@@ -46,12 +46,13 @@ class StatePrices:
     reboot : float
         A node reboots for changes of MIG mode, which are made together where one node can hold them.
     drain : float
-        A used GPU is emptied, where `remaining_h` does not say how long its work runs on.
+        A used GPU is emptied, where `remaining_h` does not say how long its work runs on: ``drain_s`` of the change.
     remaining_h : mapping of str to sequence of float
         By profile: equally likely values of how long running work runs on [h]. A GPU is empty when the longest of
         its instances is; what the others still use meanwhile is not lost.
     limit_h : float, optional
-        Longest time that is waited for work to end [h]; then it is evicted. None: it is waited for.
+        Longest time that is waited for work to end [h], the high end of ``drain_s``; then it is evicted. None: it is
+        waited for.
     evicted_h : float
         What an evicted instance has to do again [h]: half of a checkpoint interval, and the restart.
     basis : str
@@ -131,6 +132,7 @@ class StatePrices:
             if change.reboot_s is None
             else change.reboot_s.value * gpus_per_node / SECONDS_PER_HOUR,
             "drain": change.drain_s.value / SECONDS_PER_HOUR,
+            "limit_h": change.drain_s.high / SECONDS_PER_HOUR,
         }
         if change.gpu_hours is not None:
             known |= {"dress": change.gpu_hours, "instance": 0.0, "reboot": 0.0}

@@ -42,7 +42,7 @@ class OnDemand:
         GPUs by layout as the run begins, as in a static calendar; all others are whole.
     patience_s : float
         A job waits for so long before a GPU is cut for it [s].
-    drain_s : float or None
+    drain_after_s : float or None
         A job that has waited for so long, and for which no GPU can be cut, has slices drained [s]: where the
         fewest are in use, nothing more starts until it can be cut there. One drain for each profile at a time.
         If nobody waits for it any more by then, or the GPU has had all its changes of that day, what was drained
@@ -66,18 +66,18 @@ class OnDemand:
 
     start: Mapping[str, int] = field(default_factory=dict)
     patience_s: float = 0.0
-    drain_s: float | None = 3600.0
+    drain_after_s: float | None = 3600.0
     switches_per_day: int | None = None
     keep_whole: int = 0
 
     def __post_init__(self) -> None:
         """Check the values."""
         limit = 0 if self.switches_per_day is None else self.switches_per_day
-        waits = (self.patience_s, 0.0 if self.drain_s is None else self.drain_s)
+        waits = (self.patience_s, 0.0 if self.drain_after_s is None else self.drain_after_s)
         if not all(0 <= wait < math.inf for wait in waits) or min(limit, self.keep_whole) < 0:
             text = message(
                 "cutting on demand",
-                "patience_s, drain_s, switches_per_day and keep_whole not below 0",
+                "patience_s, drain_after_s, switches_per_day and keep_whole not below 0",
                 str(self),
                 "Change them.",
             )
@@ -115,10 +115,10 @@ def to_slicing(
             cuts[gpu, placement.start] = number[placement.profile]
     places, placed = geometry(board, profiles[1:]), table(PLACED, fleet.gpus)
     placed.owner = NONE
-    limit = policy.switches_per_day
+    limit, patience_s = policy.switches_per_day, float(policy.patience_s)
     return Slicing(
-        patience_s=float(policy.patience_s),
-        drain_s=math.inf if policy.drain_s is None else max(float(policy.drain_s), float(policy.patience_s)),
+        patience_s=patience_s,
+        drain_after_s=math.inf if policy.drain_after_s is None else max(policy.drain_after_s, patience_s),
         switches_per_day=NONE if limit is None else limit,
         keep_whole=policy.keep_whole,
         one_by_one=change.one_by_one,
@@ -143,7 +143,7 @@ def no_slicing() -> Slicing:
     rows, square = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
     return Slicing(
         patience_s=0.0,
-        drain_s=0.0,
+        drain_after_s=0.0,
         switches_per_day=NONE,
         keep_whole=0,
         one_by_one=True,

@@ -58,10 +58,10 @@ def next_wish(w: World) -> float:
         job = (
             first_without(w.profiles, w.jobs, profile)
             if profile
-            else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_s)
+            else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_after_s)
         )
         if job != NONE:
-            for wait in (w.slicing.patience_s, w.slicing.drain_s):
+            for wait in (w.slicing.patience_s, w.slicing.drain_after_s):
                 if w.jobs[job].submit + wait > s.now:
                     now = min(now, w.jobs[job].submit + wait)
             if new_day > s.now:

@@ -9,7 +9,7 @@ from gpuplanner.simulate.slices.world import NONE, WHOLE, Row, Table, World
 
 
 @called
-def first_unreserved(s: Row, profiles: Table, jobs: Table, easy: bool, drain_s: float) -> int:
+def first_unreserved(s: Row, profiles: Table, jobs: Table, easy: bool, drain_after_s: float) -> int:
     """First waiting job on whole GPUs that no GPU is reserved for; NONE if there is none.
 
     In a strict queue nobody looks for GPUs behind a job that waits for others to end, unless it has waited long.
@@ -29,7 +29,7 @@ def first_unreserved(s: Row, profiles: Table, jobs: Table, easy: bool, drain_s: 
             return NONE
         job = jobs[job].behind
     s.unreserved = job
-    if not easy and s.drains and jobs[job].submit + drain_s > s.now:
+    if not easy and s.drains and jobs[job].submit + drain_after_s > s.now:
         return NONE
     return job
 

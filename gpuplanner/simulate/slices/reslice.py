@@ -39,7 +39,7 @@ def reslice(w: World) -> None:
                 job = (
                     first_without(w.profiles, w.jobs, profile)
                     if profile
-                    else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_s)
+                    else first_unreserved(s, w.profiles, w.jobs, w.easy, w.slicing.drain_after_s)
                 )
                 if job == NONE or w.jobs[job].submit + w.slicing.patience_s > s.now:
                     # Who is not looked at now has to look at all GPUs later.
@@ -49,7 +49,7 @@ def reslice(w: World) -> None:
                     first, chosen = job, profile
         if first == NONE:
             return
-        long = w.jobs[first].submit + w.slicing.drain_s <= s.now
+        long = w.jobs[first].submit + w.slicing.drain_after_s <= s.now
         if chosen == WHOLE:
             if not gather(w, first, long):
                 w.profiles[WHOLE].tried = 1

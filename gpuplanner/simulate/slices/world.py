@@ -151,7 +151,7 @@ class Slicing(NamedTuple):
     """Placed instances and the rules of cutting on demand; without rows under a calendar."""
 
     patience_s: float
-    drain_s: float  # infinite: nothing is drained
+    drain_after_s: float  # infinite: nothing is drained
     switches_per_day: int  # NONE: no limit
     keep_whole: int  # GPUs, from the lowest number up
     one_by_one: bool  # instances are made beside what is there; else all of a GPU anew

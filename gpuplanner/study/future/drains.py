@@ -7,7 +7,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export import REHEARSED
-from gpuplanner.hardware import EMPTIED, GpuModel, as_board
+from gpuplanner.hardware import EMPTIED, ChangeCost, GpuModel
 from gpuplanner.planner import PlanProblem
 from gpuplanner.scenario import Scenario, windows_of
 from gpuplanner.schemas import LayoutPlan, check
@@ -37,21 +37,23 @@ def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] |
     return windows
 
 
-def drain_of(scenario: Scenario, board: GpuModel | str | None = None) -> Drain:
+def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
     """How a planned change is made: what is emptied, how long ahead the scheduler reserves it, and when it is given up.
 
-    On a board, a change in a window is given up when there is just time left in it to cut.
+    That is the longest that the change waits for a GPU to empty; in a window, until there is just time left to cut.
 
     Examples
     --------
-    >>> drain_of(Scenario()).scope, drain_of(Scenario(path="nvml")).scope
-    ('node', 'gpu')
+    >>> for scenario in (Scenario(), Scenario(path="nvml", drain_limit_minutes=20)):
+    ...     drain = drain_of(scenario, scenario.change("H100-80GB-SXM5"))
+    ...     print(drain.scope, drain.limit_s)
+    node 3600.0
+    gpu 1200.0
     """
-    limit_s = scenario.drain_limit_minutes * SECONDS_PER_MINUTE
-    if board is not None:
-        longest_s = scenario.change(board).longest_s
-        for _, minutes in open_windows(scenario, as_board(board)) or ():
-            limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - longest_s)
+    limit_s = change.drain_s.high
+    if change.board is not None:
+        for _, minutes in open_windows(scenario, change.board) or ():
+            limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - change.longest_s)
     return Drain(
         scope=EMPTIED.get(scenario.path, "gpu"),
         ahead_s=scenario.reserve_hours * SECONDS_PER_HOUR,
@@ -83,7 +85,7 @@ def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calend
 
 def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
     """Play the changes of a plan on drawn weeks, as the scenario's path makes them."""
-    known, drain = history(scenario), drain_of(scenario, problem.board)
+    known, drain = history(scenario), drain_of(scenario, problem.change)
     if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
         problem.board.name,
         problem.gpus,

@@ -44,8 +44,8 @@ _FEWEST_JOBS = 30
 
 _FIELDS = (
     "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price", "pue",
-    "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "calendars", "change_windows",
-    "node_changes_per_day", "most_changes", "tz", "unmet_price", "gap_target", "time_limit_s", "seed",
+    "drain_minutes", "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "calendars",
+    "change_windows", "node_changes_per_day", "most_changes", "tz", "unmet_price", "gap_target", "time_limit_s", "seed",
 )  # fmt: skip
 
 
@@ -132,7 +132,6 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         parked=idle.price,
         basis=idle.basis,
         remaining_h=remaining,
-        limit_h=scenario.drain_limit_minutes / 60,
         evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,
     )
 
