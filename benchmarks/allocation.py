@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuplanner.claims.placement import published_arrivals
-from gpuplanner.claims.published.fgd import PUBLISHED
-from gpuplanner.placement import (
+from gpuplanner.lab.claims.placement import published_arrivals
+from gpuplanner.lab.claims.published.fgd import PUBLISHED
+from gpuplanner.lab.placement import (
     POLICIES,
     Allocation,
     Arrivals,

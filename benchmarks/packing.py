@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pulp
 
-from gpuplanner.claims.published.packing import INSTANCES, KINDS, instance_of
+from gpuplanner.lab.claims.published.packing import INSTANCES, KINDS, instance_of
 from gpuplanner.packing import PackingProblem, pack, read_packing, verify_packing
 from gpuplanner.packing.bounds import heaviest, thresholds
 from gpuplanner.packing.greedy import fit

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.claims.published.services import SHIPPED
+from gpuplanner.lab.claims.published.services import SHIPPED
 from gpuplanner.services.demands import read_service_demands
 from gpuplanner.services.profiles import read_service_profiles
 from gpuplanner.services.search import LATENCY_SHARE, plan_services

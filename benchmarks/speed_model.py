@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.files import write_atomically
-from gpuplanner.sizing.speed import accuracy, fit, held_out, measurements, model_to_json, relative_speeds
-from gpuplanner.sizing.speed.calibrate import noise_radii
-from gpuplanner.sizing.speed.fit import fit_law
-from gpuplanner.sizing.speed.held_out import SPLIT, halves, transferred
+from gpuplanner.lab.speed import accuracy, fit, held_out, measurements, model_to_json, relative_speeds
+from gpuplanner.lab.speed.calibrate import noise_radii
+from gpuplanner.lab.speed.fit import fit_law
+from gpuplanner.lab.speed.held_out import SPLIT, halves, transferred
+from gpuplanner.lab.speed.tables import JOB
 from gpuplanner.sizing.speed.law import MAX_LOG
 from gpuplanner.sizing.speed.store import DEFAULT
-from gpuplanner.sizing.speed.tables import JOB
 
 TARGET = 0.10
 PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "speed"

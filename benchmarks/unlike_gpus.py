@@ -15,21 +15,21 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.claims.unlike import (
+from gpuplanner.lab.claims.unlike import (
     by_assignment,
     by_power_mean,
     reassign,
     rigid_jobs,
     schedule_elastic,
 )
-from gpuplanner.claims.unlike.made_up_jobs import (
+from gpuplanner.lab.claims.unlike.made_up_jobs import (
     KINDS,
     draw_elastic,
     draw_unlike,
     elastic_models,
     largest_useful,
 )
-from gpuplanner.claims.unlike.programme import by_programme
+from gpuplanner.lab.claims.unlike.programme import by_programme
 from gpuplanner.simulate import (
     Fleet,
     GangPlacement,

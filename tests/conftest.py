@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,17 @@ import polars as pl
 import pytest
 from hypothesis import Phase, settings
 
+from gpuplanner.cli.app import main
 from gpuplanner.packing.budget import Budget
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Effort as PlanningEffort
 from gpuplanner.study import Study, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+]  # fmt: skip
 
 # Studies are kept by content (scenario, input, code), so tests and the kernels that they start share them.
 os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
@@ -107,3 +114,34 @@ def _most_held(places: pl.DataFrame) -> dict[tuple[str, int], int]:
 def most_held() -> Callable[[pl.DataFrame], dict[tuple[str, int], int]]:
     """Most GPUs of each node held at once."""
     return _most_held
+
+
+@pytest.fixture
+def command(capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
+    """Run a command: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gpuplanner", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+# Not for the whole session: while it lives, an event loop seems to run in this process.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless browser without a way out; the test is skipped, with a reason, where none is installed."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no chromium on the path: install it to run the browser tests")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()

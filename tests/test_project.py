@@ -201,12 +201,12 @@ def test_readme_links_exist(root):
         assert (root / target).exists(), target
 
 
-def test_nothing_in_the_package_speaks_of_claims_but_their_door(root):
+def test_nothing_in_the_core_speaks_of_the_lab_but_where_commands_are_registered(root):
     """Imports are a contract of lint-imports; examples in docstrings are none that it sees."""
     package = root / "gpuplanner"
     speaking = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if "gpuplanner.claims" in path.read_text() and "claims" not in path.relative_to(package).parts[:-1]
+        if "gpuplanner.lab" in path.read_text() and not path.is_relative_to(package / "lab")
     }
-    assert speaking == {"cli/claims.py"}
+    assert speaking == {"cli/app.py"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from gpuplanner.errors import (
     CheckError,
@@ -32,19 +34,12 @@ PATIENCE_S = 0.5
 
 COMMANDS = (
     *("start", "inbox", "readings", "phases", "hints", "size"),
-    *(
-        "forecast",
-        "walk",
-        "simulate",
-        "compare",
-        "machine",
-        "pack",
-        "allocate",
-        "calibrate",
-        "claims",
-    ),
+    *("forecast", "walk", "simulate", "compare", "machine", "pack", "calibrate"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
+
+LAB = "gpuplanner.lab.commands"
+"""Where the lab registers its own; the core does without."""
 
 ENDED_BY = {
     130: "gpuplanner: interrupted; results written before are intact",
@@ -53,8 +48,24 @@ ENDED_BY = {
 """What is said when a signal ends a run, by exit code."""
 
 
+class _Headed(TyperGroup):
+    """Commands under the heading that each asks for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
+        """Write a section for each heading; a help text gets what the longest name leaves of the line."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        headed: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            rows = headed.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
+            rows.append((name, command.get_short_help_str(room)))
+        for title, rows in headed.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="gpuplanner",
+    cls=_Headed,
     help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
     no_args_is_help=True,
     add_completion=False,
@@ -172,6 +183,8 @@ def register_commands() -> None:
     """Import the modules that hold commands, which registers them; none of them loads a heavy library."""
     for module in COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
+    if importlib.util.find_spec("gpuplanner.lab"):
+        importlib.import_module(LAB)
 
 
 def exit_code(error: GpuPlannerError) -> Exit:

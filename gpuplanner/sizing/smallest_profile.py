@@ -1,8 +1,7 @@
 """The smallest profile that is enough: which profiles can be chosen, and which of two is the smaller one.
 
 All that choose a profile choose it here: by SMs and memory, by a share of a GPU, by compute slices, or by the
-profiles that it stands in for; by a measured speed, in the same order, in
-:func:`gpuplanner.sizing.speed.smallest_fast_enough`.
+profiles that it stands in for.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.claims.phases.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
-from gpuplanner.claims.phases.made_up_jobs import SHAPES, make_job
-from gpuplanner.claims.phases.score import Score, score_changes, tolerance
 from gpuplanner.inbox import read
+from gpuplanner.lab.claims.phases.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
+from gpuplanner.lab.claims.phases.made_up_jobs import SHAPES, make_job
+from gpuplanner.lab.claims.phases.score import Score, score_changes, tolerance
 from gpuplanner.phases import find_phases, find_spikes
 from gpuplanner.phases.pace import find_pace, find_paces
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.claims.unlike import Assignment, by_assignment, reassign
 from gpuplanner.errors import ScenarioError, SchemaError
+from gpuplanner.lab.claims.unlike import Assignment, by_assignment, reassign
 from gpuplanner.simulate import (
     Fleet,
     GangPlacement,

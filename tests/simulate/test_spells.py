@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.claims.unlike import ElasticModel, Goodput, by_assignment, reassign, schedule_elastic
 from gpuplanner.hardware import ChangeCost
+from gpuplanner.lab.claims.unlike import ElasticModel, Goodput, by_assignment, reassign, schedule_elastic
 from gpuplanner.simulate import (
     Calendar,
     Checkpoints,

@@ -14,7 +14,6 @@ from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, exa
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import check, conform
 from gpuplanner.sizing.speed.boundness import Fitted, log_boundness
-from gpuplanner.sizing.speed.calibrate import COVERAGES, NEAR_WHOLE, radius_name, with_radii
 from gpuplanner.sizing.speed.slices import full_profile, profile_table, sm_fraction
 from gpuplanner.sizing.speed.tables import SpeedJobs
 
@@ -24,12 +23,26 @@ CARRIED = ", carried by SMs"
 COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
 """Columns of a prediction."""
 
+COVERAGES = (0.8, 0.9)
+"""Nominal coverages for which radii are kept."""
+
+NEAR_WHOLE = 0.9
+"""Predicted speed from which a job counts as hardly slowed: its errors are smaller."""
+
+LEVELS = (
+    ("evidence", "measured_slices", "compute_slices", "near_whole"),
+    ("evidence", "measured_slices", "compute_slices"),
+    ("evidence", "measured_slices"),
+    ("evidence",),
+)
+"""Groups from narrow to wide."""
+
 
 @dataclass(frozen=True, eq=False)
 class SpeedModel:
     """Speed of jobs on MIG profiles, relative to the whole GPU, with intervals.
 
-    Made by :func:`~gpuplanner.sizing.speed.fit`, read by :func:`~gpuplanner.sizing.speed.model_from_json`; the one
+    Fitted by ``benchmarks/speed_model.py``, read by :func:`~gpuplanner.sizing.speed.model_from_json`; the one
     that is shipped is :func:`~gpuplanner.sizing.speed.default_model`.
 
     Parameters
@@ -37,9 +50,9 @@ class SpeedModel:
     fitted : Fitted
         Law and links.
     radii : polars.DataFrame
-        From :func:`~gpuplanner.sizing.speed.calibrate.conformal_radii`.
+        One row a group of :data:`LEVELS`: half-widths that covered errors on models left out of the fit.
     noise : tuple of float
-        From :func:`~gpuplanner.sizing.speed.calibrate.noise_radii`.
+        Half-widths of a speed that was measured, at each of :data:`COVERAGES`.
     slices : tuple of int
         Compute slices of the profiles measured, in the order of the fractions of the law; without the whole GPU.
     measured : tuple of (str, int, int)
@@ -212,3 +225,37 @@ def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
         )
         warnings.warn(text, GpuPlannerWarning, stacklevel=3)
     return rows
+
+
+def radius_name(coverage: float) -> str:
+    """Column of a coverage.
+
+    Examples
+    --------
+    >>> radius_name(0.9)
+    'radius_90'
+    """
+    return f"radius_{round(100 * coverage)}"
+
+
+def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
+    """Add to predictions the radii of the narrowest group that has any.
+
+    Examples
+    --------
+    >>> group = {"evidence": ["telemetry"], "measured_slices": [None], "compute_slices": [1], "near_whole": [False]}
+    >>> rows = pl.DataFrame(group, schema_overrides={"measured_slices": pl.Int64})
+    >>> radii = rows.with_columns(level=pl.lit(1), radius_80=pl.lit(0.08), radius_90=pl.lit(0.09))
+    >>> with_radii(rows, radii).select("radius_80", "radius_90").row(0)
+    (0.08, 0.09)
+    """
+    names = [radius_name(coverage) for coverage in COVERAGES]
+    found = rows
+    for level, keys in enumerate(LEVELS):
+        group = radii.filter(level=level).select(
+            *keys, *(pl.col(name).alias(f"{name}_{level}") for name in names)
+        )
+        found = found.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    narrowest = {name: [f"{name}_{level}" for level in range(len(LEVELS))] for name in names}
+    bounded = (pl.coalesce(*columns, pl.lit(float("inf"))).alias(name) for name, columns in narrowest.items())
+    return found.select(*rows.columns, *bounded)

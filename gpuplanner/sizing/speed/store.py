@@ -12,9 +12,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.speed.boundness import Fitted, Link
-from gpuplanner.sizing.speed.calibrate import COVERAGES, radius_name
 from gpuplanner.sizing.speed.law import SpeedLaw
-from gpuplanner.sizing.speed.model import SpeedModel
+from gpuplanner.sizing.speed.model import COVERAGES, SpeedModel, radius_name
 
 FORMAT = "gpuplanner speed model 1"
 """What the text says that it is."""
@@ -22,7 +21,7 @@ FORMAT = "gpuplanner speed model 1"
 DEFAULT = "default.json"
 """The model that is shipped; ``python benchmarks/speed_model.py --write`` makes it."""
 
-_RADII = {
+RADII = {
     "level": pl.Int32,
     "evidence": pl.String,
     "measured_slices": pl.Int64,
@@ -31,30 +30,6 @@ _RADII = {
     "n": pl.Int64,
     **{radius_name(coverage): pl.Float64 for coverage in COVERAGES},
 }
-_DIGITS = 5
-
-
-def model_to_json(model: SpeedModel) -> str:
-    """Text of a model: stable, readable, no code.
-
-    Examples
-    --------
-    >>> model_from_json(model_to_json(default_model())).fitted == default_model().fitted
-    True
-    """
-    law = model.fitted.law
-    document = {
-        "format": FORMAT,
-        "provenance": dict(model.provenance),
-        "law": {"fractions": law.fractions, "limits": law.limits, "sharpness": law.sharpness},
-        "links": {name: [link.intercept, link.slope] for name, link in model.fitted.links.items()},
-        "slices": model.slices,
-        "measured": model.measured,
-        "widening": model.widening,
-        "noise": [_finite(radius) for radius in model.noise],
-        "radii": [list(row) for row in _rounded(model.radii).iter_rows()],
-    }
-    return _by_line(document)
 
 
 def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
@@ -120,7 +95,7 @@ def _model(document: dict[str, Any]) -> SpeedModel:
     links = {str(name): Link(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
     return SpeedModel(
         fitted=Fitted(law, links),
-        radii=pl.DataFrame(document["radii"], schema=_RADII, orient="row"),
+        radii=pl.DataFrame(document["radii"], schema=RADII, orient="row"),
         noise=tuple(math.inf if radius is None else float(radius) for radius in document["noise"]),
         slices=slices,
         measured=tuple(
@@ -129,22 +104,3 @@ def _model(document: dict[str, Any]) -> SpeedModel:
         widening=float(document["widening"]),
         provenance=dict(document["provenance"]),
     )
-
-
-def _rounded(radii: pl.DataFrame) -> pl.DataFrame:
-    return radii.select(_RADII.keys()).with_columns(pl.selectors.float().round(_DIGITS))
-
-
-def _finite(radius: float) -> float | None:
-    """JSON has no infinity."""
-    return round(radius, _DIGITS) if math.isfinite(radius) else None
-
-
-def _by_line(document: dict[str, Any]) -> str:
-    """JSON with one line for each row of a table, so that a change of the data can be read as a difference."""
-    parts = []
-    for name, value in document.items():
-        rows = value if isinstance(value, list) and value and isinstance(value[0], list | dict) else None
-        listed = ",\n  ".join(json.dumps(row) for row in rows) if rows else ""
-        parts.append(f'"{name}": [\n  {listed}\n]' if rows else f'"{name}": {json.dumps(value)}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"

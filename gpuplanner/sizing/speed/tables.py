@@ -7,45 +7,15 @@ import polars as pl
 
 from gpuplanner.schemas.columns import count, meaning, number, text
 
-OUTCOMES = ("measured", "does not fit", "not measured")
-"""What became of a setting. A job that does not fit a slice is not slow on it: it has no speed there."""
-
 KINDS = ("training", "inference")
 """What a job does."""
 
 FACTS = ("memory_utilisation", "power_share", "gpu_utilisation")
 """Telemetry of a job on the whole GPU from which its boundness can be told, best first."""
 
-JOB = ("source", "kind", "board", "model", "batch", "processes")
-"""Columns of :class:`Measurements` that name a job: what was run, without where."""
 
 MAX_SPEED = 1.5
 """A slice cannot outrun its board; what is measured above 1 is noise, and above this a mistake."""
-
-
-class Measurements(dy.Schema):
-    """One setting of one model on one profile a row."""
-
-    source = dy.String(nullable=False, primary_key=True, metadata=meaning("data set"))
-    kind = dy.Enum(KINDS, nullable=False, primary_key=True)
-    board = dy.String(nullable=False, primary_key=True, metadata=meaning("board of the catalogue"))
-    model = dy.String(nullable=False, primary_key=True, metadata=meaning("network that was run"))
-    batch = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("items a step"))
-    processes = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("sharing the instance"))
-    profile = dy.String(nullable=False, primary_key=True, metadata=meaning("MIG profile of the board"))
-    outcome = dy.Enum(OUTCOMES, nullable=False, metadata=meaning("what became of it"))
-    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("median time of a step", "s"))
-    step_spread = number("median deviation of the epochs' medians, over the median", nullable=True)
-    gpu_utilisation = number("share of time with a kernel running", "0-1", nullable=True, high=1.0)
-    memory_utilisation = number(
-        "share of time with memory being read or written", "0-1", nullable=True, high=1.0
-    )
-    power_share = number("mean power over the power limit", "0-1", nullable=True, high=1.0)
-
-    @dy.rule()
-    def step_s_is_there_if_and_only_if_measured(cls) -> pl.Expr:
-        """A step time stands in every row that was measured, and in no other."""
-        return pl.col("step_s").is_not_null() == (pl.col("outcome") == "measured")
 
 
 class SpeedJobs(dy.Schema):

@@ -69,7 +69,10 @@ def test_a_larger_slice_is_never_slower_nor_a_more_bound_job_faster():
     assert (np.diff(speeds, axis=0) <= 0).all()
 
 
-def test_limits_pass_through_what_was_measured(law):
+def test_limits_pass_through_what_was_measured():
+    law = SpeedLaw(
+        fractions=(1 / 7, 2 / 7, 3 / 7, 4 / 7, 1.0), limits=(0.16, 0.31, 0.5, 0.6, 1.0), sharpness=3.0
+    )
     assert law.limit(law.fractions) == pytest.approx(law.limits)
     assert law.limit(1 / 14) == pytest.approx(law.limits[0] / 2)
 
