@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.metrics import measure
-from gpuplanner.planner.methods.parking import parked_best
+from gpuplanner.planner.methods.best_path import parked_best
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 from gpuplanner.scenario import Scenario

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from gpuplanner.cli.app import main
-from gpuplanner.packing.budget import Budget
 from gpuplanner.scenario import Scenario
+from gpuplanner.solving.effort import Budget
 from gpuplanner.solving.effort import Effort as PlanningEffort
 from gpuplanner.study import Study, evaluate
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerWarning, OutputError, SchemaError, examples, message
-from gpuplanner.export.columns import unit_of
+from gpuplanner.export.headings import unit_of
 from gpuplanner.files import write_atomically
 
 MAX_ROWS = 1_048_576

@@ -1,8 +1,15 @@
 """The machine: boards, MIG profiles, layouts, and what is possible on them."""
 
 from gpuplanner.hardware.change_cost import EMPTIED, MADE_BY, PATHS, ChangeCost
-from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
-from gpuplanner.hardware.feasibility import Proof, prove
+from gpuplanner.hardware.enumerate import (
+    LayoutList,
+    layout_counts,
+    list_layouts,
+    multisets,
+    pareto_counts,
+    placed_layouts,
+)
+from gpuplanner.hardware.feasibility import Proof, creation_order, driver_starts, place_in_order, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
 from gpuplanner.hardware.layout import (
     OFF,
@@ -15,7 +22,6 @@ from gpuplanner.hardware.layout import (
     parse_layout,
     parse_placements,
 )
-from gpuplanner.hardware.listing import LayoutList, list_layouts
 from gpuplanner.hardware.names import (
     DeviceWord,
     Share,
@@ -24,7 +30,6 @@ from gpuplanner.hardware.names import (
     parse_device,
     profile_on,
 )
-from gpuplanner.hardware.placing import creation_order, driver_starts, place_in_order
 from gpuplanner.hardware.profile import MigProfile, ProfileName
 from gpuplanner.hardware.reconfigure import Reconfiguration
 from gpuplanner.hardware.seconds import Seconds, minutes

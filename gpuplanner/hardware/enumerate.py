@@ -9,15 +9,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from operator import le
 
-from gpuplanner.errors import GeometryError, message
+import polars as pl
+
+from gpuplanner.errors import GeometryError, examples, message
+from gpuplanner.hardware.feasibility import creation_order, place_in_order, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board
-from gpuplanner.hardware.layout import Layout, Placement
+from gpuplanner.hardware.layout import (
+    Layout,
+    Placement,
+    format_layout,
+    free_slices,
+    layout_faults,
+    parse_layout,
+)
 from gpuplanner.hardware.profile import MigProfile
 
 MAX_LAYOUTS = 200_000
 """More layouts of one board than this are refused: name fewer profiles."""
+BY_COUNTS = {
+    "layout": pl.String,
+    "instances": pl.Int64,
+    "free_slices": pl.Int64,
+    "placed": pl.Int64,
+    "driver": pl.String,
+}
+
+PLACED = {"layout": pl.String, "places": pl.String}
 
 
 def placed_layouts(
@@ -219,3 +239,102 @@ class _Search:
         self.left[index] -= sign
         for position, amount in enumerate(self.takes[index]):
             self.spare[position] -= sign * amount
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutList:
+    """Layouts to which nothing can be added.
+
+    Parameters
+    ----------
+    by_counts : polars.DataFrame
+        ``layout, instances, free_slices, placed`` (ways to place it) and ``driver``: where its instances end up on
+        an empty GPU if they are created largest first without places; none if one of them would find no place.
+    placed : polars.DataFrame
+        ``layout, places``: each way to place it.
+    """
+
+    by_counts: pl.DataFrame
+    placed: pl.DataFrame
+
+
+def list_layouts(
+    board: GpuModel | str, profiles: Iterable[str] | None = None, *, beside: Layout | None = None
+) -> LayoutList:
+    """List the maximal layouts of a board, largest profiles first.
+
+    Parameters
+    ----------
+    board : GpuModel or str
+        The board.
+    profiles : iterable of str, optional
+        Only these profiles; all of the board if None.
+    beside : Layout, optional
+        Instances that stand where they are: only layouts that hold them there are listed.
+
+    Returns
+    -------
+    LayoutList
+        By profile counts, and with places.
+
+    Raises
+    ------
+    GeometryError
+        If the board or a profile is unknown, what stands there is impossible, or there are too many layouts.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import parse_placements
+    >>> found = list_layouts("A30", ["2g.12gb", "4g.24gb"])
+    >>> found.by_counts.select("layout", "driver").rows()
+    [('4g.24gb:1', '4g.24gb@0'), ('2g.12gb:2', '2g.12gb@0 2g.12gb@2')]
+    >>> classic = ["1g.6gb", "2g.12gb", "4g.24gb"]
+    >>> list_layouts("A30", classic, beside=parse_placements("A30", "1g.6gb@1")).placed["places"].to_list()
+    ['1g.6gb@0 1g.6gb@1 2g.12gb@2', '1g.6gb@0 1g.6gb@1 1g.6gb@2 1g.6gb@3']
+    """
+    board = as_board(board)
+    standing = beside or Layout()
+    faults = layout_faults(board, standing)
+    if faults:
+        text = message(
+            f"layout {str(standing)!r}", f"one that {board.name} can hold", examples(faults), "Mend it."
+        )
+        raise GeometryError(text)
+    chosen = None if profiles is None else tuple(profiles)
+    held = set(standing.placements)
+    places: dict[str, list[Layout]] = {}
+    for layout in placed_layouts(board, chosen, maximal=True):
+        if held <= set(layout.placements):
+            places.setdefault(layout.text, []).append(layout)
+    counts = {format_layout(each): each for each in multisets(board, chosen, maximal=True)}
+    rows = []
+    for text, each in counts.items():
+        if text in places:
+            order = creation_order(board, each)
+            driver = None if order is None else str(place_in_order(board, order))
+            free = len(free_slices(board, places[text][0]))
+            rows.append((text, sum(each.values()), free, len(places[text]), driver))
+    placed = [(text, str(layout)) for text, *_ in rows for layout in places[text]]
+    return LayoutList(
+        pl.DataFrame(rows, schema=BY_COUNTS, orient="row"), pl.DataFrame(placed, schema=PLACED, orient="row")
+    )
+
+
+def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
+    """Where the instances of layouts lie on their board; GPUs that are not cut have none.
+
+    Examples
+    --------
+    >>> placement_table("A100-40GB", ["3g.20gb:1,2g.10gb:1", "gpu"]).rows()
+    [('3g.20gb:1,2g.10gb:1', '2g.10gb', 0, 2), ('3g.20gb:1,2g.10gb:1', '3g.20gb', 4, 4)]
+    """
+    model = as_board(board)
+    rows = []
+    for text in layouts:
+        proof = prove(model, parse_layout(text))
+        if proof.layout is None:
+            fault = message(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
+            raise GeometryError(fault)
+        rows += [(text, place.profile, place.start, place.size) for place in proof.layout.placements]
+    names = {"layout": pl.String, "profile": pl.String, "start": pl.Int64, "size": pl.Int64}
+    return pl.DataFrame(rows, schema=names, orient="row")

@@ -161,7 +161,7 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
 
 
 def _prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
-    from gpuplanner.solving.columns import LinearProgram
+    from gpuplanner.solving.column_generation import LinearProgram
 
     demands = _fullest(problem, columns)
     program = LinearProgram.covering(len(columns))

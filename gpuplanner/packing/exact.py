@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.packing.columns import SCALE, PatternBound
+from gpuplanner.packing.pattern_bound import SCALE, PatternBound
 from gpuplanner.packing.pricing import price
 from gpuplanner.packing.problem import Integers
-from gpuplanner.solving.columns import fewest_columns
+from gpuplanner.solving.column_generation import fewest_columns
 
 _MOST_PATTERNS = 30_000
 _MOST_LABELS = 300_000  # few of the labels that are made on the way end as patterns
@@ -53,7 +53,7 @@ def settle(program: PatternBound, most: int, *, time_limit_s: float, seed: int) 
     Examples
     --------
     >>> import numpy as np
-    >>> from gpuplanner.packing.columns import as_knapsack
+    >>> from gpuplanner.packing.pattern_bound import as_knapsack
     >>> low, high = np.zeros(4, np.int64), np.ones(4, np.int64)
     >>> program = PatternBound(as_knapsack(low, high, np.array([40, 40, 60, 60]), 100), np.eye(4, dtype=bool))
     >>> while not program.exhausted:

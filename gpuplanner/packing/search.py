@@ -9,15 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.packing.bounds import moment_bound
-from gpuplanner.packing.budget import UNIT, Budget
-from gpuplanner.packing.columns import Goal
 from gpuplanner.packing.ejection import Elimination
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.greedy import RULES, fit, orders
 from gpuplanner.packing.grid import Grid, as_grid
+from gpuplanner.packing.pattern_bound import Goal, program_of, stronger_bounds
 from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
 from gpuplanner.packing.result import Packing
-from gpuplanner.packing.windows import program_of, stronger_bounds
+from gpuplanner.solving.effort import UNIT, Budget
 
 _SMALL = 300  # items up to which an exact answer is tried
 _STEPS_PER_LABEL = 4  # a step of the bound takes about as long as four of the search for fewer bins

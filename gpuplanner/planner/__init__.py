@@ -8,7 +8,6 @@ from gpuplanner.planner.contract.limits import Limits, Quota
 from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
-from gpuplanner.planner.contract.problem_file import read_problems
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.lazy import lazy
 from gpuplanner.planner.methods.certified import certified
@@ -16,13 +15,14 @@ from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
 from gpuplanner.planner.numbered.transition import transition
 from gpuplanner.planner.online import Online, roll
-from gpuplanner.planner.program.instance_prices import instance_prices
+from gpuplanner.planner.program.realised_cost import instance_prices
 from gpuplanner.planner.robust import RobustPlans, robust
 from gpuplanner.planner.several_pools import (
     FleetPlan,
     fleet_from_json,
     fleet_to_json,
     plan_fleet,
+    read_problems,
     verify_fleet,
 )
 from gpuplanner.planner.verification.bounds import verify_bound

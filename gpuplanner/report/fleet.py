@@ -7,7 +7,7 @@ from html import escape
 
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.hardware import GpuModel, load_gpu_model
-from gpuplanner.planner.plan_tables import placement_table
+from gpuplanner.hardware.enumerate import placement_table
 from gpuplanner.report.figures import layout_words, nodes_words, shown
 from gpuplanner.study.decision.types import Decision, LayoutOnNodes
 

@@ -9,7 +9,7 @@ from html import escape
 
 import polars as pl
 
-from gpuplanner.export.columns import heading, unit_of
+from gpuplanner.export.headings import heading, unit_of
 
 MAX_ROWS = 200
 """Rows of a table that reach the page; longer ones stall it. The workbook has them all."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import to_json
-from gpuplanner.planner.contract.board_text import board_from_dict, board_to_dict
+from gpuplanner.planner.contract.plain_values import board_from_dict, board_to_dict
 from gpuplanner.schemas import check
 from gpuplanner.services.plan import Segment, ServicePlan
 from gpuplanner.services.profiles import ServiceProfiles

@@ -1,4 +1,4 @@
-"""How long and how hard to search: one value that every method is given."""
+"""How long and how hard to search: seconds, and work that means the same on every machine."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ SOLVERS = ("highs", "cbc")
 _MOST_SEED = 2**31 - 1
 TOLERANCE = 1e-6
 """Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
+UNIT = 1_000_000
+"""Elementary steps (moments of bins looked at, labels made) in one unit of work."""
 
 
 @dataclass
@@ -148,3 +150,62 @@ def relative_gap(objective: float, bound: float) -> float:
     """
     distance = objective - bound
     return distance / objective if distance > TOLERANCE * max(1.0, objective) else 0.0
+
+
+@dataclass
+class Budget:
+    """Limits of one search, and what was spent of them.
+
+    Parameters
+    ----------
+    time_limit_s : float
+        Most seconds.
+    work_limit : int, optional
+        Most units of a million elementary steps. Where it ends the search before the time does, the same problem
+        and seed give the same answer on every machine.
+    seed : int
+        Seed of everything random.
+
+    Raises
+    ------
+    ScenarioError
+        If a limit makes no sense.
+
+    Examples
+    --------
+    >>> budget = Budget(time_limit_s=60, work_limit=2)
+    >>> budget.spend(3_000_000)
+    >>> budget.why_over()
+    'work_limit'
+    """
+
+    time_limit_s: float
+    work_limit: int | None = None
+    seed: int = 0
+    work: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if faults := limit_faults(self.time_limit_s, self.seed, self.work_limit):
+            text = message("packing", "limits that can be kept", "; ".join(faults), "Mend them.")
+            raise ScenarioError(text)
+
+    def spend(self, work: int) -> None:
+        """Count elementary steps."""
+        self.work += work
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        return time.monotonic() - self.begun
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self.time_limit_s - self.seconds)
+
+    def why_over(self) -> str | None:
+        """Which limit was reached, if one was."""
+        if self.work_limit is not None and self.work >= self.work_limit * UNIT:
+            return "work_limit"
+        return "time_limit" if self.remaining_s == 0.0 else None

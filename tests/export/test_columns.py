@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.export.columns import heading, unit_of
+from gpuplanner.export.headings import heading, unit_of
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from gpuplanner.packing import PackingProblem
 from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds, weighings
-from gpuplanner.packing.columns import Goal, as_knapsack
 from gpuplanner.packing.grid import as_grid, moments_that_matter
+from gpuplanner.packing.pattern_bound import Goal, as_knapsack, program_of, stronger_bounds
 from gpuplanner.packing.pricing import price
-from gpuplanner.packing.windows import program_of, stronger_bounds
 
 
 def static(sizes: list[int], capacity: int) -> PackingProblem:

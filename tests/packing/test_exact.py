@@ -8,8 +8,8 @@ import pytest
 from gpuplanner.packing import Packing, PackingProblem, pack, verify_packing
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.grid import as_grid
-from gpuplanner.packing.windows import program_of
-from gpuplanner.solving.columns import fewest_columns
+from gpuplanner.packing.pattern_bound import program_of
+from gpuplanner.solving.column_generation import fewest_columns
 
 
 @pytest.mark.parametrize("seed", range(40))

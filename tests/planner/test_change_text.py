@@ -6,7 +6,7 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import PATHS, ChangeCost, load_gpu_model
-from gpuplanner.planner.contract.change_text import change_from_dict, change_to_dict
+from gpuplanner.planner.contract.plain_values import change_from_dict, change_to_dict
 
 BOARDS = ("A100-80GB", "H100-80GB-SXM5")
 

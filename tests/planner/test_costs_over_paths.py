@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import StatePrices, plan
-from gpuplanner.planner.program.costs_over_paths import realised_costs
-from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
 
 PROFILES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]
 

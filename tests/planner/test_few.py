@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.methods.few_vectors import VectorPool
+from gpuplanner.planner.methods.calendar import VectorPool
 from gpuplanner.planner.program.fluid import Fluid
 
 

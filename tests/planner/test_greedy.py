@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.methods.greedy import greedy_counts
+from gpuplanner.planner.methods.forward import greedy_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, ScenarioError
 from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_from_json, plan_to_json, verify
-from gpuplanner.planner.contract.limits import limits_from_dict
-from gpuplanner.planner.contract.quotas import admitted_demand
+from gpuplanner.planner.contract.limits import admitted_demand, limits_from_dict
 from gpuplanner.planner.verification.limits import within_quotas
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]

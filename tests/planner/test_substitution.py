@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner.catalog import board_names
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.planner.contract.substitution import serves, up_sets
-from gpuplanner.planner.verification.matching import Matching
+from gpuplanner.planner.verification.plans import Matching
 
 A100 = load_gpu_model("A100-40GB")
 NAMES = ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")

@@ -9,8 +9,9 @@ import pytest
 
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import Placement, free_slices, parse_placements
+from gpuplanner.hardware.enumerate import placement_table
 from gpuplanner.planner import instance_prices, plan
-from gpuplanner.planner.plan_tables import dearest_instances, placement_table
+from gpuplanner.planner.program.realised_cost import dearest_instances
 
 
 def test_placements_are_those_of_the_board() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.methods.static import static_counts
+from gpuplanner.planner.methods.calendar import tied
+from gpuplanner.planner.methods.one_model import static_counts
 from gpuplanner.planner.program.families import build, start_values
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.folded_slots import tied
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.solver import solve
 

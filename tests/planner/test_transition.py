@@ -16,7 +16,7 @@ from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
 from gpuplanner.planner import assign, plan
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.numbered.transition import ACTIONS, transition
-from gpuplanner.planner.verification.matching import Matching
+from gpuplanner.planner.verification.plans import Matching
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 HOPPER = "H100-80GB-SXM5"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import PlanProblem, plan, verify
-from gpuplanner.planner.program.costs_over_paths import realised_costs
+from gpuplanner.planner.program.realised_cost import realised_costs
 from gpuplanner.study.future.outlook import paths_of
 from gpuplanner.study.future.path_plans import in_bands, path_plans
 from gpuplanner.study.future.plans import plan_problem

@@ -13,11 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board, format_layout, parse_layout, prove
-from gpuplanner.planner.contract.board_text import board_from_dict, board_to_dict
-from gpuplanner.planner.contract.change_text import change_from_dict, change_to_dict
-from gpuplanner.planner.contract.limits import Limits, limits_from_dict
+from gpuplanner.planner.contract.limits import Limits, admitted_demand, limits_from_dict
+from gpuplanner.planner.contract.plain_values import (
+    board_from_dict,
+    board_to_dict,
+    change_from_dict,
+    change_to_dict,
+)
 from gpuplanner.planner.contract.problem_check import TIERS, is_price, problem_faults
-from gpuplanner.planner.contract.quotas import admitted_demand
 from gpuplanner.planner.contract.state_prices import StatePrices, state_prices_from_dict
 from gpuplanner.schemas import WHOLE_GPU
 

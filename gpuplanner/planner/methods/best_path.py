@@ -1,15 +1,30 @@
-"""Several plans make a better one: the cheapest path through all their states, exactly."""
+"""Several plans make a better one: the cheapest path through all their states, and what parked GPUs keep along it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.program.families import (
+    SlotModel,
+    add_changes,
+    add_fleet,
+    add_on_columns,
+    add_whole_kept,
+)
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.program.realised_cost import counts_in
+from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.solver import solve
 
 _KEPT = 200
+_NODES = 50
+
+# Part of the price of a layout that a GPU which comes back pays, as some find one that was kept for them.
+_SHARE_TAKEN_UP = 0.3
 
 
 def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts] = ()) -> Counts:
@@ -52,3 +67,84 @@ def _candidates(fluid: Fluid, slot: int, pool: Counts, own: Counts) -> tuple[Cou
     cheapest = np.argsort(fluid.slot_costs(slot, others), kind="stable")[:_KEPT]
     states = np.unique(np.concatenate([own, others[cheapest]]), axis=0)
     return states, fluid.slot_costs(slot, states)
+
+
+def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
+    """Choose anew what parked GPUs keep, with the GPUs on as they are, at the least cost of changes.
+
+    With the GPUs on fixed, what is left is a flow on the tree of states, which fractions solve in whole numbers
+    unless whole nodes reboot for it.
+    """
+    if not fluid.parks or effort.spent():
+        return counts
+    n_on = len(fluid.layouts)
+    there = counts.any(axis=0) if fluid.initial is None else counts.any(axis=0) | (fluid.initial > 0)
+    # Layouts that no GPU has are kept for nothing, and what emptying and waking cost is known already.
+    ever = np.bincount(fluid.owner, weights=there, minlength=n_on) > 0
+    free = ever[fluid.owner] & ~fluid.used
+    lean = replace(fluid, ways=fluid.ways.some(fluid.ways.beyond @ free > 0))
+    model = SlotModel(lean, range(len(counts)))
+    add_on_columns(model)
+    for on, now in zip(model.on, counts, strict=True):
+        fixed = np.where(fluid.used, now, 0)
+        model.linear.narrow(on[~free], fixed[~free], fixed[~free])
+    add_fleet(model)
+    add_whole_kept(model)
+    add_changes(model, fluid.initial, None)
+    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_NODES)
+    if answer.values is None:
+        return counts
+    found = model.counts(answer.values)
+    return min(found, counts, key=lambda one: fluid.cost(one, before=fluid.initial))
+
+
+def kept_on(fluid: Fluid, near: Counts | None, now: Counts) -> Counts:
+    """Counts of a slot whose parked GPUs keep what they had in the slot next to it, as far as there is room."""
+    if near is None or not fluid.parks:
+        return now
+    n_on = len(fluid.layouts)
+    beside = fluid.owner[n_on:]
+    kept = (near[beside] + near[n_on:] - now[beside]).clip(0)
+    cut = int(now[:n_on][fluid.cut[:n_on]].sum())
+    room = min(fluid.problem.gpus_held - int(now[:n_on].sum()), fluid.problem.gpus_held_cut - cut)
+    while kept.sum() > room:
+        kept[kept.argmax()] -= 1
+    return np.concatenate([now[:n_on], kept])
+
+
+def cheapest_way(fluid: Fluid, plans: list[Counts], states: list[Counts], effort: Effort) -> Counts:
+    """The cheapest path through states, and what parked GPUs keep along it.
+
+    States of single slots say nothing of what is parked. So the path is that of the GPUs on, at a part of the price
+    of taking up a layout.
+    """
+    if not fluid.parks:
+        return cheapest_path(fluid, plans, states)
+    ways = fluid.ways
+    between = np.where((ways.beyond[:, ~fluid.used] > 0).any(axis=1), _SHARE_TAKEN_UP, 1.0)
+    rough = replace(fluid, ways=replace(ways, come=ways.come * between, go=ways.go * between))
+    path = cheapest_path(rough, *([one * fluid.used for one in some] for some in (plans, states)))
+    return _parked_along(fluid, path, effort)
+
+
+def released_twin(fluid: Fluid) -> Fluid:
+    """The same with GPUs released where they are not needed, and the same layouts."""
+    problem = fluid.problem
+    named = dict.fromkeys(fluid.layouts, 0) | dict(problem.initial or {})
+    initial = None if problem.initial is None else named
+    return Fluid.of(replace(problem, prices=None, parked=None, initial=initial))
+
+
+def parked_since(fluid: Fluid, twin: Fluid, counts: Counts | None, effort: Effort) -> Counts | None:
+    """A plan of :func:`released_twin` with the best that parked GPUs keep under it."""
+    if counts is None:
+        return None
+    return _parked_along(fluid, counts_in(fluid, twin.layouts, counts), effort)
+
+
+def _parked_along(fluid: Fluid, path: Counts, effort: Effort) -> Counts:
+    """The best that parked GPUs keep while the GPUs on are those of a path."""
+    lazily = path.copy()
+    for slot in range(len(path)):
+        lazily[slot] = kept_on(fluid, lazily[slot - 1] if slot else fluid.initial, path[slot])
+    return parked_best(fluid, lazily, effort)

@@ -1,18 +1,23 @@
-"""A calendar: few vectors of counts, such as one for the day and one for the night, used again and again."""
+"""A calendar: few vectors of counts, such as one for the day and one for the night, used again and again.
+
+Which of few vectors to use when is a path through subsets of a pool; which vectors, a model of all slots in which those
+that share their counts are folded into one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.methods.few_vectors import VectorPool
 from gpuplanner.planner.program.families import SlotModel, build, start_values
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.folded_slots import tied
 from gpuplanner.planner.program.slot_floors import window_floors
 from gpuplanner.solving.effort import TOLERANCE, Effort
+from gpuplanner.solving.linear import Columns, LinearModel
 from gpuplanner.solving.solver import solve
 
 _NODES = 50
@@ -125,3 +130,174 @@ def _levels(load: Floats, size: int) -> Counts:
     shares = (load - load.min()) / spread if spread else np.zeros(len(load))
     levels: Counts = np.floor(size * shares).astype(np.int64).clip(0, size - 1)
     return levels
+
+
+@dataclass(frozen=True, eq=False)
+class VectorPool:
+    """Vectors of counts with all that plans made of them cost.
+
+    Plans are positions of vectors, shape (n_slots,); subsets are positions too.
+
+    Parameters
+    ----------
+    vectors : ndarray of int, shape (n, n_layouts)
+        GPUs by layout, all different.
+    costs : ndarray of float, shape (n_slots, n)
+        Cost of each slot under each vector; infinite where the vector breaks a limit.
+    entering : ndarray of float, shape (n,)
+        Cost of coming to each vector before the first slot.
+    changes : ndarray of float, shape (n, n)
+        Cost of coming from each vector to each other.
+    may_change : ndarray of bool, shape (n_slots,)
+        Whether one vector may follow on another as a slot begins.
+    """
+
+    vectors: Counts
+    costs: Floats
+    entering: Floats
+    changes: Floats
+    may_change: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, fluid: Fluid, vectors: Counts) -> VectorPool:
+        """Price vectors; of equal ones, one is kept."""
+        vectors = np.unique(vectors, axis=0)
+        slots = range(fluid.problem.n_slots)
+        costs = np.array(
+            [np.where(fluid.allowed(t, vectors), fluid.slot_costs(t, vectors), np.inf) for t in slots]
+        )
+        entering = np.zeros(len(vectors))
+        if fluid.initial is not None:
+            entering = fluid.ways.costs(fluid.initial[None], vectors)[0]
+        return cls(vectors, costs, entering, fluid.ways.costs(vectors, vectors), fluid.may_change)
+
+    def places(self, counts: Counts) -> Counts:
+        """Positions of the vectors of a plan, shape (n_slots,)."""
+        place = {tuple(vector): index for index, vector in enumerate(self.vectors.tolist())}
+        return np.array([place[tuple(row)] for row in counts.tolist()])
+
+    def cost(self, plan: Counts) -> float:
+        """Cost of a plan."""
+        own = self.costs[np.arange(len(plan)), plan].sum()
+        return float(self.entering[plan[0]] + own + self.changes[plan[:-1], plan[1:]].sum())
+
+    def path(self, subset: Counts) -> Counts:
+        """The cheapest plan with the vectors of a subset."""
+        changes = self.changes[np.ix_(subset, subset)]
+        value = (self.entering + self.costs[0])[subset]
+        origins = []
+        stay = np.arange(len(subset))
+        for costs, may_change in zip(self.costs[1:, subset], self.may_change[1:], strict=True):
+            total = value[:, None] + changes
+            origins.append(total.argmin(axis=0) if may_change else stay)
+            value = (total.min(axis=0) if may_change else value) + costs
+        chosen = [int(value.argmin())]
+        for origin in reversed(origins):
+            chosen.append(int(origin[chosen[-1]]))
+        return subset[chosen[::-1]]
+
+    def least_costs(self, subsets: Counts) -> Floats:
+        """Cost of the cheapest plan with each of several subsets, shape (n_subsets, size)."""
+        changes = self.changes[subsets[:, :, None], subsets[:, None, :]]
+        value = (self.entering + self.costs[0])[subsets]
+        for costs, may_change in zip(self.costs[1:], self.may_change[1:], strict=True):
+            moved = (value[:, :, None] + changes).min(axis=1) if may_change else value
+            value = moved + costs[subsets]
+        least: Floats = value.min(axis=1)
+        return least
+
+    def grouped(self, group: Counts) -> Counts:
+        """The cheapest plan with the best vector for each group of slots."""
+        best = [self.costs[group == one].sum(axis=0).argmin() for one in np.unique(group)]
+        return self.path(np.unique(best))
+
+    def wider(self, plan: Counts) -> Counts:
+        """The cheapest plan with the vectors of a plan and one more."""
+        held = np.unique(plan)
+        subsets = np.column_stack([np.tile(held, (len(self.vectors), 1)), np.arange(len(self.vectors))])
+        return self.path(np.unique(subsets[self.least_costs(subsets).argmin()]))
+
+    def exchanged(self, plan: Counts) -> Counts:
+        """The plan with one vector after another exchanged, as long as that saves anything."""
+        while True:
+            held = np.unique(plan)
+            subsets = np.tile(held, (len(held), len(self.vectors), 1))
+            each = np.arange(len(held))
+            subsets[each, :, each] = np.arange(len(self.vectors))
+            choices = subsets.reshape(-1, len(held))
+            costs = self.least_costs(choices)
+            if costs.min() >= self.cost(plan) - TOLERANCE:
+                return plan
+            plan = self.path(np.unique(choices[costs.argmin()]))
+
+
+@dataclass(frozen=True)
+class TiedModel:
+    """A model whose slots share counts by group.
+
+    Parameters
+    ----------
+    linear : LinearModel
+        Its columns and rows.
+    place : ndarray of int
+        Column of the folded model for each column of the model of all slots.
+    """
+
+    linear: LinearModel
+    place: Columns
+
+    def spread(self, values: Floats) -> Floats:
+        """Column values of the model of all slots from those of the folded one."""
+        return values[self.place]
+
+    def gathered(self, values: Floats) -> Floats:
+        """Column values of the folded model from those of the model of all slots."""
+        folded = np.zeros(len(self.linear.names))
+        folded[self.place] = values
+        return folded
+
+
+def tied(model: SlotModel, group: Counts) -> TiedModel:
+    """Fold a model: slots of one group have the same counts.
+
+    Columns that must be equal become one, with their costs added up and the closest of their bounds: GPUs on
+    in the slots of a group, and cuts between slots of the same two groups. Of rows that then have the same
+    left-hand side, the strictest stays. Whatever rows the model has, they keep their meaning.
+    """
+    place = np.arange(len(model.linear.names))
+    leader: dict[int | tuple[int, int], Columns] = {}
+    for member, on in zip(group.tolist(), model.on, strict=True):
+        place[on] = leader.setdefault(member, on)
+    for slot, cut in model.cut.items():
+        index = slot - model.slots.start
+        if 0 < index < len(group):
+            pair = (int(group[index - 1]), int(group[index]))
+            place[cut] = leader.setdefault(pair, cut)
+    kept, place = np.unique(place, return_inverse=True)
+    old = model.linear
+    low, high, cost = np.full(len(kept), -np.inf), np.full(len(kept), np.inf), np.zeros(len(kept))
+    np.add.at(cost, place, old.cost)
+    np.maximum.at(low, place, old.low)
+    np.minimum.at(high, place, old.high)
+    folded = LinearModel([old.names[column] for column in kept], cost.tolist(), low.tolist(), high.tolist())
+    _fold_rows(old, folded, place.tolist())
+    return TiedModel(folded, place)
+
+
+def _fold_rows(old: LinearModel, folded: LinearModel, place: list[int]) -> None:
+    """Add the rows of a model, each left-hand side once."""
+    seen: dict[tuple[object, ...], int] = {}
+    for row in old.rows:
+        terms: dict[int, float] = {}
+        for column, coefficient in zip(row.columns, row.coefficients, strict=True):
+            terms[place[column]] = terms.get(place[column], 0.0) + coefficient
+        terms = {column: terms[column] for column in sorted(terms) if terms[column]}
+        key = (row.sense, *terms.items())
+        if key not in seen:
+            seen[key] = len(folded.rows)
+            folded.add_row(row.name, terms.keys(), terms.values(), row.sense, row.rhs)
+        else:
+            strictest = max if row.sense == ">=" else min
+            same = folded.rows[seen[key]]
+            rhs = strictest(same.rhs, row.rhs)
+            folded.rows[seen[key]] = type(same)(same.name, same.columns, same.coefficients, same.sense, rhs)

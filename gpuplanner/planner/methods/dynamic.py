@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.methods.undominated import Lattice, undominated, useful
-from gpuplanner.planner.program.every_state import all_states
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -15,6 +16,10 @@ MAX_STATES = 100_000
 
 # Up to this many states, the way from each to each is worked out.
 _MOST_PAIRED = 1500
+# Costs are sums of few products: what differs by less is equal.
+_TIE = 1e-12
+
+_LARGEST_KEY = 2**62
 
 
 def dynamic_counts(
@@ -24,7 +29,7 @@ def dynamic_counts(
 
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
 
-    over the states that :func:`~gpuplanner.planner.methods.undominated.undominated` leaves. The cost of a change
+    over the states that :func:`~gpuplanner.planner.methods.dynamic.undominated` leaves. The cost of a change
     :math:`r` is a sum over layouts of what each grows by. So the way from :math:`x'` to :math:`x` may lead,
     one GPU at a time, first down to their common part and then up, at the same cost; and as with a state all
     smaller ones are listed, it never leaves the list. Two passes over the list, a distance transform, find
@@ -121,3 +126,242 @@ def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
         states = lattice.states[own]
         path.append(states[(value + fluid.ways.costs(states, path[-1][None])[:, 0]).argmin()])
     return np.array(path[::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """States of a horizon: with a state, every state that has fewer GPUs of some layout is there as well.
+
+    Parameters
+    ----------
+    states : ndarray of int, shape (n, n_layouts)
+        GPUs by layout, by number of GPUs.
+    levels : list of slice
+        Rows of the states with equal numbers of GPUs, fewest first.
+    below : ndarray of int, shape (n_layouts, n)
+        Row of the state with one GPU less of the layout; -1 where that is no state.
+    own : list of ndarray of int
+        Rows of the states that each slot may need, ascending.
+    costs : list of ndarray of float
+        What the slot costs in each of them.
+    """
+
+    states: Counts
+    levels: list[slice]
+    below: Counts
+    own: list[Counts]
+    costs: list[Floats]
+
+
+def undominated(fluid: Fluid, max_states: int, effort: Effort) -> Lattice | None:
+    r"""List the states that some optimal plan keeps to.
+
+    Let :math:`f_t(x)` be the cost of slot :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with
+    layout :math:`l` for a slot, :math:`c_l` that of taking the layout up, and
+    :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`. Take, of the optimal plans, one with the fewest GPUs on, summed
+    over slots. None of its states is in one of three classes, as in each case another plan costs no more and
+    has fewer GPUs on:
+
+    1. *A GPU that does not earn its keep*: :math:`f_t(x) \ge f_t(x - e_l) + c_l`. Leave it off in this slot
+       alone. Entering the slot costs no more, and leaving it at most :math:`c_l` more.
+    2. *More GPUs than could ever serve*: :math:`x_l > u_{lt}`. Let :math:`m_{lt}` GPUs of layout :math:`l`
+       alone serve all that the layout can serve in slot :math:`t`, so that more of them change no shortage.
+       Put :math:`u_{lt} = \max_{s \ge t} m_{ls}`, and, if the state before the first slot is known,
+       no more than :math:`\max(x_{l,-1}, \max_{s \le t} m_{ls})`; :math:`u_{lt} = m_{lt}` if
+       :math:`c_l = 0`. Cap every slot at :math:`u`. For each :math:`k`, the slots in which at least :math:`k`
+       GPUs have the layout are then those of the plan before that lie in one interval of time: one that ends
+       early, or that begins late where at first fewer than :math:`k` had it. So the number of times that
+       the :math:`k`-th GPU takes the layout up, which is what changes cost, does not grow.
+    3. *So many GPUs that starting over is cheaper*: :math:`|x| > |y|` and
+       :math:`\sum_l (a_l - c_l) x_l \ge f_t(y) + \sum_l c_l y_l` for some state :math:`y` of the slot. Be in
+       :math:`y` instead: with the triangle inequality, entering costs at most :math:`\sum_l c_l y_l` more and
+       leaving :math:`\sum_l c_l x_l`, while :math:`f_t(x) \ge \sum_l a_l x_l`. Used where no :math:`a_l` is
+       below :math:`c_l`.
+
+    What is served is worth the largest weight of a matching of requests to instances. As a function of the
+    instances it is submodular (weighted rank of a transversal matroid), so that with fewer GPUs around, a GPU
+    earns no less. Hence what is left after all three is closed downwards, and is built level by level from the
+    empty fleet: a state is tried only if it is left with each of its GPUs taken away.
+
+    References
+    ----------
+    Schrijver, Combinatorial Optimization, Springer 2003: chapters 39 (transversal matroids) and 44 (submodular
+    functions).
+    """
+    growth = _Growth(fluid, max_states)
+    while growth.more():
+        if effort.spent() or not growth.grow():
+            return None
+    return growth.lattice()
+
+
+class _Growth:
+    """States level by level; a level has one GPU more than the one before."""
+
+    def __init__(self, fluid: Fluid, max_states: int) -> None:
+        self.fluid = fluid
+        self.max_states = max_states
+        self.prices = fluid.ways.taking_up
+        self.slots = range(fluid.problem.n_slots)
+        self.caps = _caps(fluid)
+        self.busiest_first = np.argsort(-self.caps.sum(axis=1), kind="stable").tolist()
+        self.weights = fluid.on_cost - self.prices
+        self.cheap = np.tile(fluid.pinned.astype(np.int64), (len(self.slots), 1))
+        self.descending = [slot for slot in self.slots if (self.weights >= 0).all()]
+        self.enough = np.full(len(self.slots), np.inf)
+        widths = (self.caps.max(axis=0) - fluid.pinned + 1).tolist()
+        radix = [1]
+        for width in widths:
+            radix.append(radix[-1] * int(width))
+        self.fits = radix[-1] < _LARGEST_KEY
+        self.radix = np.array(radix[:-1] if self.fits else [0] * len(widths), dtype=np.int64)
+        first = fluid.pinned[None].astype(np.int64)
+        costs = np.full((len(self.slots), 1), np.inf)
+        for slot in self.slots:
+            if fluid.allowed(slot, first)[0]:
+                costs[slot] = fluid.slot_costs(slot, first)
+        self.states = [first]
+        self.keys = [np.zeros(1, dtype=np.int64)]
+        self.costs = [costs]
+        self.below = [np.full((len(self.radix), 1), -1)]
+
+    def more(self) -> bool:
+        """Whether the last level has states to build on."""
+        return len(self.keys[-1]) > 0 and len(self.radix) > 0
+
+    def grow(self) -> bool:
+        """Add a level; say whether the number of states is within the limit."""
+        if not self.fits:
+            return False
+        self._descend()
+        parents, keys, costs = self.states[-1], self.keys[-1], self.costs[-1]
+        room = parents < self.caps.max(axis=0)
+        children = np.unique(np.concatenate([keys[room[:, i]] + step for i, step in enumerate(self.radix)]))
+        states = self._states(children)
+        present = states > self.fluid.pinned
+        places = np.full((len(self.radix), len(children)), -1)
+        whole = np.ones(len(children), dtype=bool)
+        for layout, step in enumerate(self.radix.tolist()):
+            wanted = children[present[:, layout]] - step
+            found = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+            there = keys[found] == wanted
+            places[layout, present[:, layout]] = np.where(there, found, -1)
+            whole[np.flatnonzero(present[:, layout])[~there]] = False
+        states, places, children = states[whole], places[:, whole], children[whole]
+        own = np.full((len(self.slots), len(children)), np.inf)
+        open_below = np.ones(own.shape, dtype=bool)
+        for place in places:
+            there = place >= 0
+            open_below[:, there] &= np.isfinite(costs[:, place[there]])
+        held = sum(map(len, self.keys))
+        kept = np.zeros(len(children), dtype=bool)
+        for slot in self.busiest_first:
+            tried = np.flatnonzero(open_below[slot])
+            own[slot, tried] = self._costs(slot, states[tried], places[:, tried], costs[slot])
+            kept |= np.isfinite(own[slot])
+            if held + np.count_nonzero(kept) > self.max_states:
+                return False
+        first = sum(map(len, self.keys[:-1]))
+        self.states.append(states[kept])
+        self.keys.append(children[kept])
+        self.costs.append(own[:, kept])
+        self.below.append(np.where(places >= 0, places + first, -1)[:, kept])
+        return True
+
+    def lattice(self) -> Lattice | None:
+        """All levels together; None if some slot has no state at all."""
+        ends = np.cumsum([0, *map(len, self.keys)]).tolist()
+        own, costs = [], []
+        for slot in self.slots:
+            rows = [level[slot] for level in self.costs]
+            found = [np.flatnonzero(np.isfinite(row)) for row in rows]
+            own.append(np.concatenate([at + first for at, first in zip(found, ends[:-1], strict=True)]))
+            costs.append(np.concatenate([row[at] for row, at in zip(rows, found, strict=True)]))
+        if not all(map(len, own)):
+            return None
+        return Lattice(
+            states=np.concatenate(self.states),
+            levels=[slice(a, b) for a, b in itertools.pairwise(ends) if a < b],
+            below=np.concatenate(self.below, axis=1),
+            own=own,
+            costs=costs,
+        )
+
+    def _states(self, keys: Counts) -> Counts:
+        widths = self.caps.max(axis=0) - self.fluid.pinned + 1
+        states: Counts = keys[:, None] // self.radix % widths + self.fluid.pinned
+        return states
+
+    def _costs(self, slot: int, states: Counts, places: Counts, before: Floats) -> Floats:
+        """Costs of states in a slot, all states below being left; infinite where a rule or limit forbids them."""
+        costs = np.full(len(states), np.inf)
+        within = np.ones(len(states), dtype=bool)
+        for count, cap in zip(states.T, self.caps[slot].tolist(), strict=True):
+            within &= count <= cap
+        kept = np.flatnonzero(
+            within & (states @ self.weights < self.enough[slot]) & self.fluid.allowed(slot, states)
+        )
+        found = self.fluid.slot_costs(slot, states[kept])
+        tie = _TIE * np.maximum(1.0, found)
+        needed = np.ones(len(kept), dtype=bool)
+        for place, price in zip(places[:, kept], self.prices.tolist(), strict=True):
+            needed &= (place < 0) | (found < before[place] + price - tie)
+        costs[kept[needed]] = found[needed]
+        return costs
+
+    def _descend(self) -> None:
+        """Give each slot's cheap state the GPU that saves most; it has fewer than the states of the next level.
+
+        With it, find the weight of states from which on starting over is cheaper: rule 3.
+        """
+        for slot in list(self.descending):
+            state = self.cheap[slot]
+            near = np.concatenate([state[None], state + np.eye(len(state), dtype=np.int64)])
+            near = near[self.fluid.allowed(slot, near)]
+            if not len(near):
+                self.descending.remove(slot)
+                continue
+            costs = self.fluid.slot_costs(slot, near)
+            self.enough[slot] = min(self.enough[slot], float(costs[0] + self.prices @ state))
+            if not costs.argmin():
+                self.descending.remove(slot)
+            self.cheap[slot] = near[costs.argmin()]
+
+
+def useful(fluid: Fluid) -> Counts:
+    """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
+    asked = np.array(
+        [fluid.demanded[:, steps.profile] @ steps.width for steps in fluid.steps], dtype=np.int64
+    ).reshape(len(fluid.steps), len(fluid.demanded))
+    able = fluid.cover.clip(1)
+    most: Counts = np.where(fluid.cover > 0, -(-asked[:, :, None] // able), 0).max(axis=1, initial=0)
+    return most
+
+
+def _caps(fluid: Fluid) -> Counts:
+    """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
+    now = useful(fluid)
+    ahead = np.maximum.accumulate(now[::-1])[::-1]
+    if fluid.initial is not None:
+        ahead = np.minimum(ahead, np.maximum(np.maximum.accumulate(now), fluid.initial))
+    caps: Counts = np.where(fluid.ways.taking_up > 0, ahead, now)
+    return np.maximum(caps, fluid.pinned)
+
+
+def all_states(fluid: Fluid, max_states: int, needed: Counts | None = None) -> Counts | None:
+    """Every state that some slot allows, by number of GPUs, or None if there are too many."""
+    most = np.full(len(fluid.owner), fluid.problem.gpus)
+    if needed is not None:
+        first = fluid.pinned if fluid.initial is None else np.maximum(fluid.pinned, fluid.initial)
+        most = np.where(fluid.used, np.maximum(needed.max(axis=0), first), most)
+    level = fluid.pinned[None].astype(np.int64)
+    found = [level]
+    while len(level):
+        more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
+        level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
+        level = level[(level <= most).all(axis=1)]
+        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
+        found.append(level)
+        if sum(map(len, found)) > max_states:
+            return None
+    return np.concatenate(found)

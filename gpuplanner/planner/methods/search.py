@@ -10,8 +10,7 @@ import numpy as np
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.learned import Learned
-from gpuplanner.planner.methods.stages import METHOD_STAGES, State
+from gpuplanner.planner.methods.stages import METHOD_STAGES, Learned, State
 from gpuplanner.planner.methods.switches import calmed, keeps_changes
 from gpuplanner.planner.numbered.assign import node_reboots
 from gpuplanner.planner.program.explain import explain, explain_limits

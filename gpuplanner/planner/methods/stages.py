@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Counts
+from gpuplanner.planner.methods.best_path import cheapest_way, parked_best, parked_since, released_twin
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
-from gpuplanner.planner.methods.forward import rounded, sweep
-from gpuplanner.planner.methods.greedy import greedy_counts
-from gpuplanner.planner.methods.learned import Learned
-from gpuplanner.planner.methods.parking import cheapest_way, parked_best, parked_since, released_twin
-from gpuplanner.planner.methods.static import static_counts
-from gpuplanner.planner.methods.whole_horizon import solve_whole
-from gpuplanner.planner.methods.windows import improved
+from gpuplanner.planner.methods.forward import greedy_counts, rounded, sweep
+from gpuplanner.planner.methods.one_model import improved, solve_whole, static_counts
 from gpuplanner.planner.program.bound import Relaxation, instant_bound, lower_bound
+from gpuplanner.planner.program.families import Floor
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.slot_floors import window_floors
 from gpuplanner.solving.effort import Effort, relative_gap
@@ -205,3 +202,25 @@ METHOD_STAGES = {
     "static": static,
 }
 """Stages of each method."""
+
+
+@dataclass
+class Learned:
+    """What a search was told, and what it has learnt besides its best plan and bound.
+
+    Parameters
+    ----------
+    calendars : int
+        Most different vectors of counts, for the method ``"calendar"``.
+    floors : list of Floor
+        Least costs of slots.
+    states : list of ndarray of int, shape (n, n_layouts)
+        States that were the best for some slot.
+    constant : ndarray of int or None, shape (n_slots, n_layouts)
+        The best constant plan, if it was looked for.
+    """
+
+    calendars: int = 2
+    floors: list[Floor] = field(default_factory=list)
+    states: list[Counts] = field(default_factory=list)
+    constant: Counts | None = None

@@ -14,9 +14,8 @@ import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import cheapest_path
-from gpuplanner.planner.methods.learned import Learned
-from gpuplanner.planner.methods.static import static_counts
-from gpuplanner.planner.methods.windows import improved
+from gpuplanner.planner.methods.one_model import improved, static_counts
+from gpuplanner.planner.methods.stages import Learned
 from gpuplanner.planner.numbered.assign import changes_when_numbered
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import OFF
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
-from gpuplanner.planner.numbered.parked import ParkedPlacer
 from gpuplanner.planner.numbered.placer import OFF_PLACE as _OFF
+from gpuplanner.planner.numbered.placer import ParkedPlacer, Places
 from gpuplanner.planner.numbered.placer import Placer as _Placer
-from gpuplanner.planner.numbered.placer import Places
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 from gpuplanner.units import SECONDS_PER_MINUTE
 

@@ -11,7 +11,7 @@ from gpuplanner.planner.contract.limits import Limits
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.instance_prices import instance_prices
+from gpuplanner.planner.program.realised_cost import instance_prices
 from gpuplanner.planner.program.slot_floors import window_floors
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.solving.effort import Effort

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.forecast import representatives
 from gpuplanner.planner import PlanProblem, robust
-from gpuplanner.planner.program.costs_over_paths import realised_costs
+from gpuplanner.planner.program.realised_cost import realised_costs
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.outlook import largest_gang, paths_of
 from gpuplanner.study.future.plans import (

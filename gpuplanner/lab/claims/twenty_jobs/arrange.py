@@ -16,7 +16,7 @@ from gpuplanner.lab.claims.twenty_jobs.design import Design
 from gpuplanner.names import resolve
 from gpuplanner.planner import PlanProblem, assign, plan, verify
 from gpuplanner.planner.contract.substitution import serves
-from gpuplanner.planner.verification.matching import Matching
+from gpuplanner.planner.verification.plans import Matching
 
 LAYOUTS = ("static", "exact", "exact_spares", "greedy")
 """``static``: the layout of the design, unchanged. ``exact``: the planner's optimum, less the instances that no

@@ -1,8 +1,14 @@
-"""Make a plan better: solve a few slots at a time anew, with the slots around them as they are."""
+"""Slots as one model: all of them, all of them alike, or a few at a time with those around them as they are.
+
+Alone, one big model is hopeless at middle sizes. Begun from a good plan and with the floors of slots in it,
+it closes small problems and tightens the bound of others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.program.families import Floor, build, start_values
@@ -10,9 +16,34 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import TOLERANCE, Effort, relative_gap
 from gpuplanner.solving.solver import solve
 
+_NODES = 20_000
 _WIDTH = 4
+
 _SHARE_OF_GAP = 0.2
-_NODES = 200
+
+_WINDOW_NODES = 200
+
+
+def solve_whole(
+    fluid: Fluid, counts: Counts, floors: Sequence[Floor], effort: Effort
+) -> tuple[Counts | None, float | None]:
+    """Solve all slots together, beginning from a plan."""
+    model = build(fluid, range(len(counts)), before=fluid.initial, floors=floors)
+    start = start_values(model, counts, fluid.initial, None)
+    answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)
+    return None if answer.values is None else model.counts(answer.values), answer.bound
+
+
+def static_counts(fluid: Fluid, effort: Effort) -> tuple[Counts | None, float | None]:
+    """Choose counts once, for all slots together.
+
+    Every GPU that is on stays on, cut as it is, so that the only changes are those from the initial layouts.
+    """
+    n_slots = fluid.problem.n_slots
+    model = build(fluid, range(n_slots), before=fluid.initial, constant=True)
+    answer = solve(model.linear, effort, gap=effort.gap_target)
+    counts = None if answer.values is None else np.array(model.counts(answer.values))
+    return counts, answer.bound
 
 
 def improved(
@@ -57,7 +88,7 @@ def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor
         effort,
         gap=_SHARE_OF_GAP * effort.gap_target,
         start=start_values(model, counts[inside], before, after),
-        nodes=_NODES,
+        nodes=_WINDOW_NODES,
     )
     if answer.values is None:
         return 0.0

@@ -8,6 +8,10 @@ The solver's numbers are never believed. Prices are rounded down to whole number
 than V, every bin pays for at most V of the sum of all v, so at least ceil(sum v / V) bins are needed (Farley's
 bound [1]_), exactly.
 
+It is looked for in short windows around the fullest moments first, then in longer ones: the items that are active in a
+window are a problem of their own, and its bound holds for the whole. Most of the difficulty is at the peaks, so a
+window of a few moments often proves what the whole horizon would, in a hundredth of the time.
+
 References
 ----------
 .. [1] A. A. Farley, "A note on bounding a class of linear programming problems, including cutting stock
@@ -17,15 +21,17 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuplanner.packing.bounds import total
+from gpuplanner.packing.grid import Grid
 from gpuplanner.packing.pricing import MOST_ACTIVE, Knapsack, price, seats
-from gpuplanner.packing.problem import Integers
-from gpuplanner.solving.columns import LinearProgram
+from gpuplanner.packing.problem import Integers, PackingProblem
+from gpuplanner.solving.column_generation import LinearProgram
 
 Patterns = NDArray[np.bool_]
 
@@ -36,6 +42,9 @@ _LABELS = 20_000
 _QUICK_LABELS = 300
 _CALM = 0.3  # share of the best prices so far in those that are tried next; steadies the search
 _TOLERANCE = 1e-6
+_SHORTEST = 8
+
+_PEAKS = 3
 
 
 @dataclass
@@ -184,3 +193,53 @@ def raise_bound(program: PatternBound, goal: Goal) -> Iterator[int]:
         goal.lower = max(goal.lower, program.whole_bound)
         if program.value <= goal.lower + _TOLERANCE:
             return
+
+
+def windows(load: Integers) -> Iterator[tuple[int, int]]:
+    """First moment and end of each window: three fullest of 8 moments, of 16, and so on, at last all.
+
+    Examples
+    --------
+    >>> list(windows(np.array([1] * 9 + [5] * 8 + [1] * 3)))
+    [(9, 17), (5, 13), (0, 8), (1, 17), (0, 20)]
+    """
+    length = _SHORTEST
+    sums = np.concatenate(([0], np.cumsum(load)))
+    while length < len(load):
+        fullness = sums[length:] - sums[:-length]
+        for _ in range(_PEAKS):
+            first = int(np.argmax(fullness))
+            if fullness[first] < 0:
+                break
+            yield first, first + length
+            # The next one of this length shares at most half of it.
+            fullness[max(0, first - length // 2 + 1) : first + length // 2] = -1
+        length *= 2
+    yield 0, len(load)
+
+
+def stronger_bounds(
+    problem: PackingProblem, grid: Grid, goal: Goal, packing: Callable[[], Integers]
+) -> Iterator[int]:
+    """Raise ``goal.lower`` by the pattern bounds of windows, as far as they go."""
+    for window in windows(total(grid, problem.sizes)):
+        program = program_of(problem, grid, window, packing())
+        if program is not None:
+            yield from raise_bound(program, goal)
+        if goal.reached:
+            return
+
+
+def program_of(
+    problem: PackingProblem, grid: Grid, window: tuple[int, int], bin_of: Integers
+) -> PatternBound | None:
+    """The pattern program of the items in a window; None if too many of them are active together."""
+    first, last = window
+    inside = np.flatnonzero((grid.low < last) & (grid.high > first))
+    low = np.maximum(grid.low[inside], first) - first
+    high = np.minimum(grid.high[inside], last) - first
+    knapsack = as_knapsack(low, high, problem.sizes[inside], problem.capacity)
+    if knapsack is None:
+        return None
+    bins = bin_of[inside]
+    return PatternBound(knapsack, bins == np.unique(bins)[:, None])
