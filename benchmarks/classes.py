@@ -18,7 +18,7 @@ import polars as pl
 
 from gpuplanner.inbox.made_up import jobs as made_up_jobs
 from gpuplanner.inbox.made_up.telemetry import make_samples
-from gpuplanner.inbox.public.dlrm import read_dlrm
+from gpuplanner.inbox.public.job_tables import DLRM
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion
 
@@ -75,7 +75,7 @@ def made():
 def public(folder):
     """Public traces: what their class must be, and what the rules say."""
     print("\npublic traces")
-    served = read_dlrm([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
+    served = DLRM([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
     print(
         f"DLRM 2025, all inference: rules decide {agreement(classify(served))['judged']} of {served.height}"
     )

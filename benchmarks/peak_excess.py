@@ -20,11 +20,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.peaks import chance_of_more, daily_peaks, unknown_because
-from gpuplanner.inbox.public.helios import TIME_ZONE as HELIOS_ZONE
-from gpuplanner.inbox.public.job_lists import read_itp
-from gpuplanner.inbox.public.occupancy import read_helios_sequence
-from gpuplanner.inbox.public.philly import TIME_ZONE as PHILLY_ZONE
-from gpuplanner.inbox.public.philly import read_philly
+from gpuplanner.inbox.public.job_tables import HELIOS_ZONE, ITP, PHILLY, PHILLY_ZONE
+from gpuplanner.inbox.public.series import read_helios_sequence
 
 TABLE = Path(__file__).parents[1] / "gpuplanner" / "catalog" / "facts" / "peak_excess.csv"
 SEEN = (2, 3, 5, 7, 10, 14, 20)
@@ -50,12 +47,12 @@ def peaks_of_jobs(jobs, zone):
 def series_of(folder):
     """Name → peaks of its days, and the quota that they may touch."""
     found = {}
-    philly = read_philly([folder / "philly" / "philly.csv.gz"]).jobs
+    philly = PHILLY([folder / "philly" / "philly.csv.gz"]).jobs
     for (name,), jobs in philly.group_by("tenant", maintain_order=True):
         if jobs.height >= FEWEST_JOBS:
             found[f"Philly {name}"] = (peaks_of_jobs(jobs, PHILLY_ZONE), np.inf)
     for path in sorted((folder / "itp").glob("cluster*.csv.gz")):
-        found[f"ITP {path.name[:9]}"] = (peaks_of_jobs(read_itp([path]).jobs, "UTC"), np.inf)
+        found[f"ITP {path.name[:9]}"] = (peaks_of_jobs(ITP([path]).jobs, "UTC"), np.inf)
     paths = sorted((folder / "helios" / "Earth_vcs").glob("*/cluster_sequence_vc.csv.gz"))
     table = read_helios_sequence(paths).tables["occupancy"]
     for (name,), rows in table.group_by("pool", maintain_order=True):

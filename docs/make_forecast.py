@@ -15,10 +15,8 @@ import polars as pl
 
 from gpuplanner.forecast import CANDIDATES, CHOSEN, LEVELS, Judged, realised
 from gpuplanner.inbox import Dataset
-from gpuplanner.inbox.public.job_lists import read_itp
-from gpuplanner.inbox.public.occupancy import read_helios_sequence
-from gpuplanner.inbox.public.openb import read_openb
-from gpuplanner.inbox.public.philly import read_philly
+from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
+from gpuplanner.inbox.public.series import read_helios_sequence
 from gpuplanner.study.future.gpus_wanted import Wanted, laid_out, occupied
 from gpuplanner.study.future.rolling import rolling
 from gpuplanner.study.past.history import end_of, load_trace
@@ -62,10 +60,10 @@ tried, how fast errors are forgotten) was set on these traces; other origins sta
 def sources(shift_h: int = 0) -> Iterator[tuple[str, Wanted]]:
     """Every source with its series, up to so many hours before its end."""
     public = DATA / "alibaba_gpu_v2023"
-    yield "Philly", _large(read_philly([DATA / "philly" / "philly.csv.gz"]), shift_h)
-    yield "ITP", _large(read_itp(sorted((DATA / "itp").glob("*.csv.gz"))), shift_h)
+    yield "Philly", _large(PHILLY([DATA / "philly" / "philly.csv.gz"]), shift_h)
+    yield "ITP", _large(ITP(sorted((DATA / "itp").glob("*.csv.gz"))), shift_h)
     nodes = public / "openb_node_list_gpu_node.csv"
-    yield "OpenB", _large(read_openb([public / "openb_pod_list_default.csv.gz"], nodes=nodes), shift_h)
+    yield "OpenB", _large(OPENB([public / "openb_pod_list_default.csv.gz"], nodes=nodes), shift_h)
     yield "sample", _large(load_trace("sample"), shift_h)
     earth = read_helios_sequence(sorted((DATA / "helios" / "Earth_vcs").glob("*/cluster_sequence_vc.csv.gz")))
     held = earth.tables["occupancy"]

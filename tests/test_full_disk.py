@@ -71,9 +71,10 @@ def jobs(place: Path, rows: int) -> Path:
 
 
 def trace(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import read_itp, write_dataset
+    from gpuplanner.inbox import write_dataset
+    from gpuplanner.inbox.public.job_tables import ITP
 
-    write_dataset(read_itp([jobs(place, rows)]), out)
+    write_dataset(ITP([jobs(place, rows)]), out)
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:

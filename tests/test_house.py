@@ -63,6 +63,10 @@ TOOLS = ("docs/make_reference.py", "docs/make_forecast.py", "data/make_sample.py
 """What the project itself runs on its own package, beside commands and notebooks."""
 
 
+ENTRY = re.compile(r"[a-z_]+(?:\.[a-z_]+)+:(\w+)")
+"""A name in a module that is loaded when it is used, ``public.pai:read_pai``."""
+
+
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -78,6 +82,8 @@ def words(tree: ast.AST) -> set[str]:
             found.add(node.attr)
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and (entry := ENTRY.fullmatch(str(node.value))):
+            found.add(entry[1])
     return found
 
 

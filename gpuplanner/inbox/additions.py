@@ -23,7 +23,8 @@ from gpuplanner.inbox.core.months import MONTH, SAMPLES
 from gpuplanner.inbox.core.source import useful
 from gpuplanner.inbox.draft import TERMS, Draft, replace_dataset
 from gpuplanner.inbox.growth import as_it_is, laid_over, with_months, without
-from gpuplanner.inbox.registry import AUTO, SOURCES, name_of, read
+from gpuplanner.inbox.registry import AUTO, name_of, read
+from gpuplanner.inbox.sources import SOURCES
 from gpuplanner.inbox.store import (
     MARK,
     OF_EACH,

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox import schedulers
-from gpuplanner.inbox.bills.sources import BILLS
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import head
-from gpuplanner.inbox.core.source import Source, useful
-from gpuplanner.inbox.kubernetes.reader import is_nodes_alone, read_kubernetes_nodes
-from gpuplanner.inbox.kubernetes.sources import KUBERNETES, looks_like_kubernetes
-from gpuplanner.inbox.public.sources import PUBLIC
-from gpuplanner.inbox.slurm.sources import SLURM
-from gpuplanner.inbox.telemetry.sources import TELEMETRY
+from gpuplanner.inbox.core.source import load, useful
+from gpuplanner.inbox.sources import NODES, OBJECTS, SOURCES, looks_like_kubernetes
 from gpuplanner.names import resolve
 
 AUTO = "auto"
 ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
-
-NODES, OBJECTS = "nodes", "kubernetes"
-"""Node lists come in the forms of two families, of which neither knows the other."""
-
-
-def _with_objects(source: Source) -> Source:
-    """A source of node lists that reads those of Kubernetes too."""
-
-    def read_either(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
-        objects = bool(paths) and all(looks_like_kubernetes(head(path) or [""]) for path in paths)
-        return (read_kubernetes_nodes if objects else source.read)(paths, **options)
-
-    return replace(source, read=read_either)
-
-
-SOURCES: dict[str, Source] = {
-    source.name: _with_objects(source) if source.name == NODES else source
-    for source in (*PUBLIC, *BILLS, *SLURM, *KUBERNETES, *schedulers.sources(), *TELEMETRY)
-}
-"""Name → source, in the order in which files are compared with them."""
 
 
 def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
@@ -72,7 +45,7 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     headed = [lines, *([separator.join(columns), *lines] for separator in ",|" if columns)]
     for source in SOURCES.values():
         if lines and any(map(source.sniff, headed if "columns" in source.options else headed[:1])):
-            return NODES if source.name == OBJECTS and is_nodes_alone(path) else source.name
+            return NODES if source.name == OBJECTS and _is_list_of_nodes(path) else source.name
     text = message(
         str(path),
         f"the first lines of one of the sources {', '.join(SOURCES)}",
@@ -148,7 +121,7 @@ def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | N
             return NODES if full == OBJECTS and files and all(map(_is_list_of_nodes, files)) else full
     found = {str(path): detect(path, columns) for path in files}
     kinds = sorted(set(found.values()))
-    if kinds == [OBJECTS, NODES] and all(looks_like_kubernetes(head(path)) for path in files):
+    if kinds == [OBJECTS, NODES] and all(map(looks_like_kubernetes, files)):
         return OBJECTS  # parts of one dump
     if len(kinds) != 1:
         got = examples([f"{path}: {kind}" for path, kind in found.items()]) if found else "no files"
@@ -159,4 +132,4 @@ def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | N
 
 def _is_list_of_nodes(path: str | Path) -> bool:
     """True for objects of Kubernetes that are nodes alone: they are a node list, by whichever name they come."""
-    return looks_like_kubernetes(head(path) or [""]) and is_nodes_alone(path)
+    return looks_like_kubernetes(path) and bool(load("kubernetes.reader:is_nodes_alone")(path))

@@ -11,11 +11,8 @@ from typing import Any
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.inbox.additions import Added, add
 from gpuplanner.inbox.core.lines.text_file import fingerprint, head
-from gpuplanner.inbox.kubernetes.sources import KUBERNETES, looks_like_kubernetes
-from gpuplanner.inbox.public.sources import PUBLIC
-from gpuplanner.inbox.registry import NODES, OBJECTS, SOURCES, detect
-from gpuplanner.inbox.schedulers import sources as scheduler_sources
-from gpuplanner.inbox.slurm.sources import SLURM
+from gpuplanner.inbox.registry import detect
+from gpuplanner.inbox.sources import JOB_SOURCES, NODES, OBJECTS, PUBLIC, SOURCES, looks_like_kubernetes
 from gpuplanner.inbox.store import MARK, read_provenance
 
 INSTANT = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
@@ -139,7 +136,7 @@ def _join_objects(groups: dict[tuple[str, str | None], list[Path]]) -> None:
     if (OBJECTS, None) not in groups:
         return
     lists = groups.pop((NODES, None), [])
-    dumps = [path for path in lists if looks_like_kubernetes(head(path) or [""])]
+    dumps = [path for path in lists if looks_like_kubernetes(path)]
     groups[OBJECTS, None] += dumps
     if rest := [path for path in lists if path not in dumps]:
         groups[NODES, None] = rest
@@ -159,8 +156,7 @@ def _with_own_nodes(parts: Sequence[SourcePart]) -> Iterator[SourcePart]:
 
 
 def _rank(source: str) -> int:
-    jobs = {each.name for each in (*PUBLIC, *SLURM, *KUBERNETES, *scheduler_sources())} - {NODES}
-    return 0 if source in jobs else 1 if source == NODES else 2
+    return 0 if source in JOB_SOURCES else 1 if source == NODES else 2
 
 
 def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:

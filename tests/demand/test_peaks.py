@@ -21,7 +21,7 @@ from gpuplanner.demand.peaks import (
     unknown_because,
 )
 from gpuplanner.errors import SchemaError
-from gpuplanner.inbox.public.philly import TIME_ZONE, read_philly
+from gpuplanner.inbox.public.job_tables import PHILLY, PHILLY_ZONE
 
 PEAKS = st.lists(st.integers(1, 200), min_size=2, max_size=30)
 
@@ -148,11 +148,11 @@ def test_chances_of_nothing_are_refused():
 @pytest.mark.data
 def test_levels_hold_on_a_virtual_cluster_of_philly(public_data):
     """The level for one chance in ten, from ten days each: passed in 28 days about so often, on what it was made of."""
-    jobs = read_philly([public_data / "philly" / "philly.csv.gz"]).jobs.filter(pl.col("gpus") > 0)
+    jobs = PHILLY([public_data / "philly" / "philly.csv.gz"]).jobs.filter(pl.col("gpus") > 0)
     passed = []
     for (_,), rows in jobs.group_by("tenant", maintain_order=True):
         times = rows.select(
-            pl.col("start_time", "end_time").dt.convert_time_zone(TIME_ZONE).dt.replace_time_zone(None)
+            pl.col("start_time", "end_time").dt.convert_time_zone(PHILLY_ZONE).dt.replace_time_zone(None)
         )
         begin, end = (times[name].dt.timestamp("us").to_numpy() / 86_400e6 for name in times.columns)
         first, days = np.ceil(begin.min()) + 7, int(begin.max() - np.ceil(begin.min())) - 7

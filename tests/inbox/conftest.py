@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox import Dataset, read_itp, read_openb, read_philly, read_slurm, read_supercloud
+from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.public import job_tables
+from gpuplanner.inbox.public.supercloud import read_supercloud
+from gpuplanner.inbox.slurm.sacct import read_slurm
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -51,9 +54,9 @@ id_job,id_array_task,id_user,nodelist,partition,state,timelimit,time_submit,time
 """
 
 GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Dataset]]] = {
-    "philly": (PHILLY, read_philly),
-    "itp": (ITP, read_itp),
-    "openb": (OPENB, read_openb),
+    "philly": (PHILLY, job_tables.PHILLY),
+    "itp": (ITP, job_tables.ITP),
+    "openb": (OPENB, job_tables.OPENB),
     "supercloud": (SUPERCLOUD, read_supercloud),
     "slurm": (SLURM, lambda paths: read_slurm(paths, tz="Europe/Oslo")),
 }

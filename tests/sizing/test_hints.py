@@ -16,7 +16,8 @@ from polars.testing import assert_frame_equal
 
 from gpuplanner.catalog import board_names
 from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.inbox import read_slurm, read_supercloud
+from gpuplanner.inbox.public.supercloud import read_supercloud
+from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.ledger.activity import USED_FROM
 from gpuplanner.sizing import (
     REQUEST,

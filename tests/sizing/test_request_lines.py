@@ -18,9 +18,9 @@ from gpuplanner.export.kubernetes import allocatable
 from gpuplanner.export.reread_slurm import check_slurm
 from gpuplanner.export.states import NodeState
 from gpuplanner.hardware import as_board, parse_device
-from gpuplanner.inbox import read_kubernetes
+from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.kubernetes.resource_claims import read_claim
-from gpuplanner.inbox.slurm.words import duration_s, parse_tres
+from gpuplanner.inbox.slurm.fields import duration_s, parse_tres
 from gpuplanner.sizing import Request, request_lines
 
 BOARD = "H100-80GB-SXM5"

@@ -61,13 +61,12 @@ def test_noise_after_the_origin_changes_nothing():
 )
 def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, trace, first):
     """Every candidate, ten origins at hours that walk through the day."""
-    from gpuplanner.inbox.public.job_lists import read_itp
-    from gpuplanner.inbox.public.philly import read_philly
+    from gpuplanner.inbox.public.job_tables import ITP, PHILLY
 
     if trace == "philly":
-        jobs = read_philly([public_data / "philly" / "philly.csv.gz"]).jobs
+        jobs = PHILLY([public_data / "philly" / "philly.csv.gz"]).jobs
     else:
-        jobs = read_itp(sorted((public_data / "itp").glob("*.csv.gz"))).jobs
+        jobs = ITP(sorted((public_data / "itp").glob("*.csv.gz"))).jobs
     jobs = jobs.filter(pl.col("gpus") > 0, pl.len().over("tenant") >= 500)
     for number in range(10):
         at = first + number * timedelta(hours=53)

@@ -16,6 +16,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.source import header_has, looks
 
 COLUMN_MAP = {
     "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),
@@ -127,6 +128,13 @@ def cur2_name(legacy: str) -> str:
     return "_".join(re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower() for part in legacy.split("/"))
 
 
+def looks_like_cur(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like a report, legacy or CUR 2.0."""
+    needed = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    return header_has(needed)(lines) or header_has(map(cur2_name, needed))(lines)
+
+
+@looks(looks_like_cur)
 def read_cur(paths: Sequence[str | Path]) -> Dataset:
     r"""Read AWS Cost and Usage Reports, all legacy or all CUR 2.0.
 

@@ -14,6 +14,7 @@ from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.source import columns_of, looks
 
 
 def _text(name: str) -> Field:
@@ -76,6 +77,7 @@ INSTANCE_TYPE = pl.coalesce(
 Microsoft), at the end of the usage type (AWS), in the name of the meter (Microsoft)."""
 
 
+@looks(columns_of(COLUMN_MAP))
 def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 

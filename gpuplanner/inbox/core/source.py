@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
@@ -15,6 +16,7 @@ from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.text_file import head
 
 Sniff = Callable[[Sequence[str]], bool]
+Reader = TypeVar("Reader", bound=Callable[..., Dataset])
 
 OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s"})
 """What files may leave out and a user may tell."""
@@ -63,52 +65,90 @@ class Source:
 
 @dataclass(frozen=True)
 class Form:
-    """One of several kinds of files that a source publishes.
+    """One kind of files that a source publishes.
 
     Attributes
     ----------
     what : str
         What it holds, for messages.
-    read : callable
-        Reads paths; takes the keyword arguments in `options`.
-    sniff : callable
-        True if the first lines of a file look like it.
+    entry : str
+        Where its reader is, ``module:name`` below ``gpuplanner.inbox``: it is loaded when it is used. It says itself
+        how its files look (:func:`looks`) and takes the keyword arguments in `options`.
     options : frozenset of str
         As in :class:`Source`.
     whole_files : bool
         It is a list of jobs, and each file is whole in itself.
+    header : tuple of str
+        Columns by which it is known, where its reader takes other files too.
     """
 
     what: str
-    read: Callable[..., Dataset]
-    sniff: Sniff
+    entry: str
     options: frozenset[str] = frozenset()
     whole_files: bool = True
+    header: tuple[str, ...] = ()
+
+    def sniff(self, lines: Sequence[str]) -> bool:
+        """True if the first lines of a file look like it."""
+        return header_has(self.header)(lines) if self.header else bool(load(self.entry).sniff(lines))
 
 
-def family(name: str, description: str, *forms: Form) -> Source:
-    """A source of several kinds of files, told apart by their first lines."""
+def published(
+    name: str, description: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False
+) -> Source:
+    """A source of one or several kinds of files, which are told apart by their first lines.
+
+    `by_metric` as in :class:`Source`; `in_blocks`: the reader of its one kind can write samples of any length by month.
+    """
+
+    def of(path: str | Path) -> Form:
+        lines = head(path) if len(forms) > 1 else []
+        return next((form for form in forms if lines and form.sniff(lines)), forms[0])
 
     def read(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
-        chosen = {str(path): _form(forms, path) for path in paths}
-        kinds = {form.what for form in chosen.values()}
-        if len(kinds) > 1:
+        chosen = {str(path): of(path) for path in paths}
+        if len({form.what for form in chosen.values()}) > 1:
             got = examples([f"{path}: {form.what}" for path, form in chosen.items()])
             raise TraceFormatError(
                 message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
             )
         form = next(iter(chosen.values()), forms[0])
-        return form.read(paths, **useful(f"source {name!r}, {form.what}", options, form.options))
+        where = f"source {name!r}, {form.what}" if len(forms) > 1 else f"source {name!r}"
+        found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
+        return found
+
+    def months(paths: Sequence[str | Path], into: Path, file: str, **options: Any) -> Dataset:  # noqa: ANN401
+        way = load("telemetry.sample_spans:Way")(into, file)
+        found: Dataset = load(forms[0].entry)(paths, way=way, **options)
+        return found
 
     return Source(
-        name=name,
-        description=description,
-        read=read,
+        name,
+        description,
+        read,
         sniff=lambda lines: any(form.sniff(lines) for form in forms),
         options=frozenset().union(*(form.options for form in forms)),
-        kind=lambda path: _form(forms, path).what,
-        whole_files=lambda path: _form(forms, path).whole_files,
+        kind=lambda path: of(path).what if len(forms) > 1 else None,
+        whole_files=lambda path: of(path).whole_files,
+        by_metric=by_metric,
+        read_months=months if in_blocks else None,
     )
+
+
+def load(entry: str) -> Any:  # noqa: ANN401 - whatever has a name
+    """What has a name in a module below ``gpuplanner.inbox``: ``module:name``."""
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(f"gpuplanner.inbox.{module}"), name)
+
+
+def looks(sniff: Sniff) -> Callable[[Reader], Reader]:
+    """Say of a reader how the files look that it reads."""
+
+    def marked(reader: Reader) -> Reader:
+        reader.__dict__["sniff"] = sniff
+        return reader
+
+    return marked
 
 
 def useful(where: str, options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
@@ -146,11 +186,6 @@ def header_has(names: Iterable[str], separator: str = ",") -> Sniff:
     return sniff
 
 
-def together(_: str | Path) -> bool:
-    """For sources of which the files of one call belong together."""
-    return False
-
-
 def matches(pattern: str, flags: int = 0) -> Sniff:
     r"""A test for files in whose first lines a pattern is found.
 
@@ -166,8 +201,3 @@ def matches(pattern: str, flags: int = 0) -> Sniff:
 def columns_of(columns: Mapping[str, Field]) -> Sniff:
     """A test for files whose header line has every column that a reader needs."""
     return header_has(name for name, field in columns.items() if not field.optional)
-
-
-def _form(forms: Sequence[Form], path: str | Path) -> Form:
-    lines = head(path)
-    return next((form for form in forms if lines and form.sniff(lines)), forms[0])

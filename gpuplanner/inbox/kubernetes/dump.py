@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuplanner.inbox.core.lines.json_items import read_items
-from gpuplanner.inbox.core.lines.text_file import TextFile, head
+from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
+from gpuplanner.inbox.kubernetes.objects import Object, part, text
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
 from gpuplanner.inbox.kubernetes.queue_quotas import quota_rows
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
-from gpuplanner.inbox.kubernetes.words import Object, part, text
-from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items
+from gpuplanner.inbox.kubernetes.yaml_items import read_objects
 
 SEEN_AGAIN = "the same object again: the one that knows more was kept"
 OTHER_KIND = "of a kind that is not read"
@@ -130,8 +129,7 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
     """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row."""
     dump = Dump()
     for number, path in enumerate(paths):
-        read = read_yaml_items if is_kubernetes_yaml(head(path)) else read_items
-        file, items = read(path, ("items",))
+        file, items = read_objects(path)
         dump.files.append(file)
         for item in items:
             thing = item.value if isinstance(item.value, dict) else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from gpuplanner.inbox.kubernetes.words import (
+from gpuplanner.inbox.kubernetes.objects import (
     MAX_MEMORY_MIB,
     Object,
     count,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from gpuplanner.hardware import boards_meant, fewest_gpus, format_layout, load_gpu_model, prove
-from gpuplanner.inbox.kubernetes.words import Object, count, gpu_resource
+from gpuplanner.inbox.kubernetes.objects import Object, count, gpu_resource
 from gpuplanner.schemas import WHOLE_GPU
 
 COUNT = "nvidia.com/gpu.count"

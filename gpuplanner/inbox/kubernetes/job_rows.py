@@ -19,9 +19,9 @@ from gpuplanner.inbox.kubernetes.dump import Dump
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, BOARDS_MIB, MEMORY_MIB, PARTS
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload
 from gpuplanner.inbox.kubernetes.nodes import Node
+from gpuplanner.inbox.kubernetes.objects import gpu_resource
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import Held, held
-from gpuplanner.inbox.kubernetes.words import gpu_resource
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 

@@ -8,8 +8,7 @@ from datetime import datetime
 from fractions import Fraction
 
 from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
-from gpuplanner.inbox.kubernetes.pods import PodPlace, identity
-from gpuplanner.inbox.kubernetes.words import (
+from gpuplanner.inbox.kubernetes.objects import (
     Object,
     condition,
     count,
@@ -18,6 +17,7 @@ from gpuplanner.inbox.kubernetes.words import (
     parts,
     text,
 )
+from gpuplanner.inbox.kubernetes.pods import PodPlace, identity
 
 FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 """Reason of the condition Finished → state; older versions give another reason for both."""

@@ -12,8 +12,7 @@ import polars as pl
 
 from gpuplanner.catalog import boards_called, facts
 from gpuplanner.inbox.kubernetes.installed import CONFIG, COUNT, installed_gpus, instances_of_labels
-from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
-from gpuplanner.inbox.kubernetes.words import (
+from gpuplanner.inbox.kubernetes.objects import (
     MAX_MEMORY_MIB,
     Object,
     count,
@@ -24,6 +23,7 @@ from gpuplanner.inbox.kubernetes.words import (
     text,
     within,
 )
+from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
 from gpuplanner.schemas import Inventory, conform
 from gpuplanner.units import MIB_PER_GIB
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
-from gpuplanner.inbox.kubernetes.words import Object, condition, instant, part, parts, text
+from gpuplanner.inbox.kubernetes.objects import Object, condition, instant, part, parts, text
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox.kubernetes.words import Object, gpu_resource, part, parts, quantity, text
+from gpuplanner.inbox.kubernetes.objects import Object, gpu_resource, part, parts, quantity, text
 from gpuplanner.schemas import QueueQuotas, conform
 
 

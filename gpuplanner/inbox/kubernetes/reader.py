@@ -14,17 +14,18 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.records import Records
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.shares import resolve_nodes
+from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
+from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
 from gpuplanner.inbox.kubernetes.queue_quotas import quota_table
-from gpuplanner.inbox.kubernetes.yaml_items import is_kubernetes_yaml, read_yaml_items
+from gpuplanner.inbox.kubernetes.yaml_items import read_objects
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
@@ -63,6 +64,7 @@ CHECKS = (
 )
 
 
+@looks(looks_like_kubernetes)
 def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
     """Read dumps of Kubernetes objects.
 
@@ -70,25 +72,9 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     also ``workloads,clusterqueues,localqueues,resourceflavors``, with DRA also
     ``resourceclaims,resourceclaimtemplates,resourceslices``. A job is, in this order, a Workload of Kueue
     (from its admission), the pods of one owner that ran together (from their binding to nodes), a pod by
-    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, or else the namespace.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        JSON, plain or gzip: lists, JSON lines, or objects in a row. Or YAML (``-o yaml``): a list, or documents.
-    boards : mapping of str to str, optional
-        Product label → board, where the catalogue does not know it.
-
-    Returns
-    -------
-    Dataset
-        With the inventory where every node tells its GPUs, and the quotas where there are queues. Of nodes alone the
-        inventory, as :func:`read_kubernetes_nodes`.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no job with GPUs is left.
+    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, or else the namespace. The inventory comes
+    with it where every node tells its GPUs, and the quotas where there are queues; of nodes alone, the inventory.
+    Files are JSON (lists, lines, or objects in a row) or YAML; `boards`: product label → board.
 
     Examples
     --------
@@ -157,13 +143,10 @@ def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, s
 
 def is_nodes_alone(path: str | Path) -> bool:
     """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object."""
-    lines = head(path)
-    if not any("Node" in line for line in lines):
+    if not any("Node" in line for line in head(path)):
         return False
-    read = read_yaml_items if is_kubernetes_yaml(lines) else read_items
-    _, items = read(path, ("items",))
     kind = None
-    for item in items:
+    for item in read_objects(path)[1]:
         kind = item.value.get("kind") if isinstance(item.value, dict) else None
         kind = kind or str(item.around.get("kind") or "").removesuffix("List")
         if kind != "Node":

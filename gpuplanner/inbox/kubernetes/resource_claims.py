@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuplanner.inbox.kubernetes.words import Object, count, part, parts, text
+from gpuplanner.inbox.kubernetes.objects import Object, count, part, parts, text
 
 DRIVERS = ("gpu.nvidia.com", "gpu.amd.com")
 """Drivers whose devices are GPUs."""

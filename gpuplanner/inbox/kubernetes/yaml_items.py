@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.lines.json_items import Item
-from gpuplanner.inbox.core.lines.text_file import TextFile, read_document
+from gpuplanner.inbox.core.lines.json_items import Item, read_items
+from gpuplanner.inbox.core.lines.text_file import TextFile, head, read_document
+from gpuplanner.inbox.kubernetes.objects import is_kubernetes_yaml
 
 MAX_DEPTH = 64
 """Objects inside one another; those of Kubernetes stay below 30."""
@@ -25,18 +26,11 @@ _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fas
 _INTEGER = re.compile(r"[-+]?\d{1,30}")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_OBJECT_KEY = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
 
 
-def is_kubernetes_yaml(lines: Collection[str]) -> bool:
-    """True if the first lines of a file look like objects of Kubernetes in YAML.
-
-    Examples
-    --------
-    >>> is_kubernetes_yaml(["apiVersion: v1", "items:"]), is_kubernetes_yaml(["a,kind: x"])
-    (True, False)
-    """
-    return _OBJECT_KEY.search("\n".join(lines)) is not None
+def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
+    """Objects of a dump of Kubernetes, JSON or YAML."""
+    return (read_yaml_items if is_kubernetes_yaml(head(path)) else read_items)(path, ("items",))
 
 
 def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:

@@ -12,14 +12,14 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
-from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS
-from gpuplanner.inbox.public.clocks import Clock
-from gpuplanner.inbox.public.helios import with_states
+from gpuplanner.inbox.core.source import looks
+from gpuplanner.inbox.core.times import FIRST_INSTANT
+from gpuplanner.inbox.public.job_tables import IN_PARTS, a_count, a_span
+from gpuplanner.inbox.public.trace import JobTrace, with_states
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 TABLES = {
@@ -38,15 +38,15 @@ TABLES = {
 JOB_COLUMNS = {
     "job_name": Field("job_name"),
     "user": Field("user", nullable=True),
-    "start_time": Field("submit_s", "number", nullable=True, high=MAX_SECONDS),
+    "start_time": a_span("submit_s"),
 }
 TASK_COLUMNS = {
     "job_name": Field("job_name"),
     "task_name": Field("task_name"),
-    "inst_num": Field("workers", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "inst_num": a_count("workers"),
     "status": Field("state"),
-    "start_time": Field("start_s", "number", nullable=True, high=MAX_SECONDS),
-    "end_time": Field("end_s", "number", nullable=True, high=MAX_SECONDS),
+    "start_time": a_span("start_s"),
+    "end_time": a_span("end_s"),
     "plan_gpu": Field("percent", "number", nullable=True, high=100.0 * MAX_GPUS_PER_JOB),
     "gpu_type": Field("gpu_model", nullable=True),
 }
@@ -58,20 +58,35 @@ INSTANCE_COLUMNS = {
 """Times in seconds; `plan_gpu`: % of one GPU that each instance asks for; `start_time` of a job: submission."""
 
 STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
+SHARE = pl.col("percent") / 100
+NO_GPU = pl.when(pl.col("gpu_model") == "CPU").then(SHARE.fill_null(0.0)).otherwise(SHARE)
 
-CHECKS = (
-    Check(
-        "submission not in the files",
-        "info",
-        "the start was taken for the submission: give pai_job_table too to know queueing delays",
-        pl.col("no_submission"),
-    ),
-    Check(
-        "a share of a GPU",
-        "info",
-        "GPU-hours count the share asked for, not the whole GPU",
-        pl.col("gpus") != pl.col("gpus").floor(),
-    ),
+TASKS = JobTrace(
+    "pai",
+    TASK_COLUMNS,
+    origin=FIRST_INSTANT,
+    steps=[
+        {
+            "job_id": pl.concat_str("job_name", "task_name", separator="/"),
+            "tenant": pl.col("user").fill_null("pai"),
+            "gpus": NO_GPU * pl.col("workers"),
+        }
+    ],
+    checks=[
+        Check(
+            "submission not in the files",
+            "info",
+            "the start was taken for the submission: give pai_job_table too to know queueing delays",
+            pl.col("no_submission"),
+        ),
+        IN_PARTS,
+    ],
+)
+SHIFTED = Check(
+    "dates shifted by the source",
+    "info",
+    "time of day and day of the week hold in UTC+8; months and years mean nothing",
+    pl.lit(value=True),
 )
 
 
@@ -91,6 +106,7 @@ def table_of(lines: Sequence[str]) -> str | None:
     return None
 
 
+@looks(lambda lines: table_of(lines) is not None)
 def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read PAI tables: the task table, and better with the job table and the instance table.
 
@@ -110,13 +126,6 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ...     read_pai([path]).jobs["job_id", "gpus", "gpu_model"].row(0)
     ('4f05/worker', 2.0, 'T4')
     """
-    clock = Clock.of(origin, known=FIRST_INSTANT)
-    shifted = Check(
-        "dates shifted by the source",
-        "info",
-        "time of day and day of the week hold in UTC+8; months and years mean nothing",
-        pl.lit(origin is None),
-    )
     parts = _by_table(paths)
     rows = with_states(_read("task", parts["task"], TASK_COLUMNS), STATES)
     side = {
@@ -126,24 +135,16 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     tasks = _placed(_submitted(rows.good, side["job"]), side["instance"])
     rows = replace(rows, good=tasks)
     rows = rows.reject({"start_time: missing, and the submission is not known": pl.col("submit_s").is_null()})
-    share = pl.col("percent") / 100
-    jobs = rows.good.with_columns(
-        job_id=pl.concat_str("job_name", "task_name", separator="/"),
-        attempt=pl.lit(1),
-        tenant=pl.col("user").fill_null("pai"),
-        gpus=pl.when(pl.col("gpu_model") == "CPU").then(share.fill_null(0.0)).otherwise(share)
-        * pl.col("workers"),
-        submit_time=clock.at("submit_s"),
-        start_time=clock.at("start_s"),
-        end_time=clock.at("end_s"),
-    )
-    return assemble(
-        replace(rows, good=jobs),
-        source="pai",
-        origin=clock.zero,
-        checks=[*CHECKS, shifted],
-        notes=_side_notes(side),
-        more_files=[file for each in side.values() if each is not None for file in each.files],
+    read = {name: table for name, table in side.items() if table is not None}
+    return TASKS.of(
+        rows,
+        origin=origin,
+        checks=[SHIFTED] if origin is None else [],
+        notes=[
+            f"pai_{name}_table: {table.count} rows, {table.rejects.height} of them unreadable"
+            for name, table in read.items()
+        ],
+        more_files=[file for table in read.values() for file in table.files],
     )
 
 
@@ -202,11 +203,3 @@ def _placed(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
         )
     )
     return tasks.join(machines, on=["job_name", "task_name"], how="left", maintain_order="left")
-
-
-def _side_notes(side: Mapping[str, Rows | None]) -> list[str]:
-    return [
-        f"pai_{name}_table: {rows.count} rows, {rows.rejects.height} of them unreadable"
-        for name, rows in side.items()
-        if rows is not None
-    ]

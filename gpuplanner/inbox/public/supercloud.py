@@ -14,10 +14,11 @@ from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.source import columns_of, looks
 from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
-from gpuplanner.inbox.public.derived_ids import plain, told_apart
+from gpuplanner.inbox.public.trace import plain, told_apart
 from gpuplanner.inbox.slurm.accounting_rows import with_resources
-from gpuplanner.inbox.slurm.words import UNSET, slurm_state
+from gpuplanner.inbox.slurm.fields import UNSET, slurm_state
 
 LAST_SECOND = LAST_INSTANT.timestamp()
 
@@ -91,24 +92,12 @@ CHECKS = (
 )
 
 
+@looks(columns_of(COLUMN_MAP))
 def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     r"""Read job tables of MIT Supercloud.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, plain or gzip; see :data:`COLUMN_MAP`.
-
-    Returns
-    -------
-    Dataset
-        One row per job. The ids of the source were rounded and collide: a job is named after its id, task of an
-        array, user and submission [epoch s], none of which change while it lives.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, or no row is left.
+    The ids of the source were rounded and collide: a job is named after its id, task of an array, user and submission
+    [epoch s], none of which change while it lives.
 
     References
     ----------
@@ -153,7 +142,8 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
     rows = with_resources(rows)
-    return assemble(replace(rows, good=told_apart(rows.good)), source="supercloud", checks=CHECKS)
+    named = rows.good.with_columns(**told_apart(pl.col("job_id")))
+    return assemble(replace(rows, good=named), source="supercloud", checks=CHECKS)
 
 
 def _with_names_of_resources(rows: Rows) -> Rows:

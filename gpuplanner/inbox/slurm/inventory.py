@@ -1,4 +1,4 @@
-"""Node lists: which nodes there are, with how many GPUs of which kind."""
+"""Node lists: which nodes there are, with how many GPUs of which kind, beside jobs or as a source of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import polars as pl
 
 from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
 from gpuplanner.hardware import OFF, parse_layout
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
+from gpuplanner.inbox.core.shares import resolve_nodes
+from gpuplanner.inbox.core.source import looks
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.slurm.node_dump import is_slurm_nodes, read_slurm_nodes
 from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
@@ -56,33 +61,27 @@ KINDS = (OPENB_COLUMN_MAP, SPOT_COLUMN_MAP, COLUMN_MAP)
 """Columns by which a node list is known, then those that it may have."""
 
 
+CPU_ONLY = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
+
+# In words of its own: POWERED_DOWN is a node that comes back when it is needed.
+CLOSED_STATE = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+CLOSED = Check(
+    "node that takes no new jobs",
+    "info",
+    "its GPUs count as installed",
+    (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE),
+)
+
+
 def read_inventory(
     path: str | Path, boards: Mapping[str, str] | None = None
 ) -> tuple[pl.DataFrame, TextFile]:
-    r"""Read a node list.
+    r"""Read a node list: table ``schemas.Inventory`` sorted by node, and the file, for the provenance.
 
-    It is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB or
-    of the spot cluster; or the text of ``scontrol show node`` or ``sinfo -N -o "%N %G"``. An inventory is a
-    denominator, so a fault in it is an error, never a reject.
-
-    Parameters
-    ----------
-    path : str or Path
-        File, plain or gzip.
-    boards : mapping of str to str, optional
-        Word of the list → board, where the number of GPUs depends on it.
-
-    Returns
-    -------
-    inventory : polars.DataFrame
-        Table ``schemas.Inventory``, sorted by node.
-    file : TextFile
-        The file, for the provenance.
-
-    Raises
-    ------
-    TraceFormatError
-        If the file is not such a list, or any row is faulty or names a node again.
+    The list is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB
+    or of the spot cluster; or the text of ``scontrol show node`` or ``sinfo -N -o "%N %G"``. An inventory is a
+    denominator, so a fault in it is an error, never a reject. `boards`: word of the list → board, where the number of
+    GPUs depends on it.
 
     Examples
     --------
@@ -182,3 +181,39 @@ def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows
         return read_slurm_nodes(paths[0], COLUMN_MAP, boards)
     columns = next(filter(None, map(columns_of_nodes, first)), COLUMN_MAP)
     return read_rows(paths, columns, source="node list")
+
+
+def looks_like_nodes(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like a node list."""
+    return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
+
+
+@looks(looks_like_nodes)
+def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
+    r"""Read node lists.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "node_info_df.csv"
+    ...     _ = path.write_text("gpu_model,gpu_capacity_num,cpu_num,node_name\nA10,4,192,0\n")
+    ...     read_nodes([path]).summary()["gpus"]
+    4
+    """
+    rows = inventory_rows(paths, boards)
+    nodes, findings = resolve_nodes(rows.good, boards)
+    return assemble_reading(
+        replace(rows, good=nodes),
+        "inventory",
+        source="nodes",
+        order=["node"],
+        what="node",
+        checks=[CPU_ONLY, *([CLOSED] if "state" in nodes.columns else [])],
+        findings=findings,
+        totals={
+            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
+            "models": pl.col("gpu_model").drop_nulls().n_unique(),
+        },
+        span=(),
+    )

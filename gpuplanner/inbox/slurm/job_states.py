@@ -12,8 +12,9 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
-from gpuplanner.inbox.slurm.words import slurm_state
+from gpuplanner.inbox.slurm.fields import slurm_state
 
 NAMED = ("JobID", "State")
 TIMES = ("Submit", "Eligible", "Start", "End")
@@ -31,6 +32,7 @@ STEP = "step of a job"
 NO_TIMES = "no times and no GPUs: ask sacct for Submit,Start,End,AllocTRES as well to read it as jobs"
 
 
+@looks(lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES))
 def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     r"""Read sacct output that has no times, such as that of a plain ``sacct --parsable2``.
 

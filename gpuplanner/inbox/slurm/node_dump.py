@@ -12,7 +12,7 @@ from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.records import Record, Records
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import read_text_file
-from gpuplanner.inbox.slurm.words import NO_VALUE
+from gpuplanner.inbox.slurm.fields import NO_VALUE
 from gpuplanner.schemas import WHOLE_GPU
 
 SINFO_HEADER = {"NODELIST", "GRES"}

@@ -17,6 +17,7 @@ from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
+from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,
@@ -25,9 +26,9 @@ from gpuplanner.inbox.slurm.accounting_rows import (
     with_states,
     with_times,
 )
+from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.sacct_json import REPAIRED, read_slurm_json
-from gpuplanner.inbox.slurm.words import duration_s, known_fields
 
 COLUMN_MAP = {
     "JobID": Field("job_id", nullable=True, optional=True),
@@ -120,6 +121,7 @@ CHECKS = (
 )
 
 
+@looks(looks_like_slurm)
 def read_slurm(
     paths: Sequence[str | Path],
     *,
@@ -132,31 +134,9 @@ def read_slurm(
 
     Any list of fields will do from which a job's id, state, times and GPUs follow, in any order (see
     :data:`NEEDED`). Put JobName last: it may contain the separator. Steps of jobs go to the reject table. A
-    requeued job has one row per submission; these become its attempts.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files of one form, plain or gzip: text with a header line or not, ``sacct --json``, or JSON of Sonar.
-    tz : str, optional
-        Zone of the times. Needed unless they carry an offset or are epoch seconds, as in JSON or with
-        ``SLURM_TIME_FORMAT=%s``.
-    nodes : str or Path, optional
-        Node list, see :func:`gpuplanner.inbox.slurm.inventory.read_inventory`.
-    columns : sequence of str, optional
-        Names of the fields of text without a header line. The lists of Sonar and Open XDMoD are known.
-    boards : mapping of str to str, optional
-        Type of a GPU in Slurm → board, where the catalogue does not know it.
-
-    Returns
-    -------
-    Dataset
-        One row per job and attempt.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file cannot be read as this source, the zone is needed and not given, or no row is left.
+    requeued job has one row per submission; these become its attempts. The zone is needed unless times carry an offset
+    or are epoch seconds, as in JSON or with ``SLURM_TIME_FORMAT=%s``; `columns` name the fields of text without header
+    line, of which the lists of Sonar and Open XDMoD are known; `boards`: type of a GPU in Slurm → board.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.records import Record, Records
 from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.slurm.words import UNSET
+from gpuplanner.inbox.slurm.fields import UNSET
 
 LISTS = ("jobs", "data", "attributes", "slurm_jobs")
 REPAIRED = "start repaired"

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read_itp
+from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.public.job_tables import ITP
 from gpuplanner.schemas import Jobs, check
 
 Read = Callable[[Sequence[str | Path]], Dataset]
@@ -111,7 +112,7 @@ def test_a_cut_last_line_is_reported(good: Good, file: File):
 def test_quoted_fields_are_read_where_the_source_is_csv(file: File):
     plain = "job_id,submission_time,duration,num_gpu\na,60,600,1\n"
     quoted = '"job_id","submission_time",duration,"num_gpu"\n"a","60","600",1\n'
-    assert read_itp([file(quoted)]).jobs.equals(read_itp([file(plain)]).jobs)
+    assert ITP([file(quoted)]).jobs.equals(ITP([file(plain)]).jobs)
 
 
 NASTY = [

@@ -11,13 +11,15 @@ import pytest
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, read, write_dataset
-from gpuplanner.inbox.public.azure_llm import read_azure_llm
-from gpuplanner.inbox.public.distributions import read_distributions
-from gpuplanner.inbox.public.genai import read_genai
-from gpuplanner.inbox.public.helios_quotas import read_helios_quotas
-from gpuplanner.inbox.public.occupancy import read_helios_sequence, read_philly_nodes
-from gpuplanner.inbox.public.step_times import read_step_times
-from gpuplanner.inbox.slurm.nodes import read_nodes
+from gpuplanner.inbox.public.series import (
+    read_distributions,
+    read_helios_quotas,
+    read_helios_sequence,
+    read_philly_nodes,
+    read_step_times,
+)
+from gpuplanner.inbox.public.serving import read_azure_llm, read_genai
+from gpuplanner.inbox.slurm.inventory import read_nodes
 
 File = Callable[..., Path]
 

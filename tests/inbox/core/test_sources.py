@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +108,17 @@ def test_every_source_describes_itself():
         assert source.name == name
         assert source.description
         assert source.options <= OPTIONS
+
+
+def test_every_reader_that_is_named_can_be_loaded_and_knows_its_files():
+    for source in SOURCES.values():
+        assert source.sniff(["no,such,header"]) is False
+
+
+def test_readers_are_loaded_when_they_are_used():
+    code = (
+        "import sys, gpuplanner.inbox; print(sorted(n for n in sys.modules if n.startswith('gpuplanner.inbox.')"
+        " and n.split('.')[2] in ('public', 'bills', 'kubernetes')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

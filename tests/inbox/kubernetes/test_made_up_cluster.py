@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gpuplanner.cli import main
-from gpuplanner.inbox import read_kubernetes
+from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 File = Callable[..., Path]
 Json = dict[str, Any]

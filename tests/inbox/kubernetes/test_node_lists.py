@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import add, read, read_kubernetes
+from gpuplanner.inbox import add, read
 from gpuplanner.inbox.kubernetes.installed import instances_of_labels
+from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"

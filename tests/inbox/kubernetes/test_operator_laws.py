@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, detect, read, read_inventory, read_kubernetes, read_slurm
+from gpuplanner.inbox import Dataset, detect, read
+from gpuplanner.inbox.kubernetes.reader import read_kubernetes
+from gpuplanner.inbox.slurm.inventory import read_inventory
+from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.schemas import Inventory, Jobs, check
 from gpuplanner.schemas import QueueQuotas as Quotas
 

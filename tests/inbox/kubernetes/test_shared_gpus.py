@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox import Dataset, read_kubernetes
+from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.kubernetes.dump import RESERVES
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, MEMORY_MIB, pod_gpus
 from gpuplanner.inbox.kubernetes.nodes import read_node, registered_boards
+from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 File = Callable[..., Path]
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.public.acme import read_acme
+from gpuplanner.inbox.public.job_tables import ACME
 
 File = Callable[..., Path]
 
@@ -37,7 +37,7 @@ def checks(trace) -> dict[str, int]:
 
 
 def test_the_duration_of_seren_is_run_time(file: File):
-    trace = read_acme([file(SEREN)])
+    trace = ACME([file(SEREN)])
     assert trace.jobs["tenant"].unique().to_list() == ["seren"]
     assert trace.provenance["gpu_hours"] == pytest.approx((936 + 21544) / 3600)  # its own gpu_time
     assert trace.jobs["submit_time"][0] == datetime(2023, 2, 28, 16, 18, 22, tzinfo=UTC)  # +08:00
@@ -46,7 +46,7 @@ def test_the_duration_of_seren_is_run_time(file: File):
 
 
 def test_the_duration_of_kalos_contains_the_queue(file: File):
-    trace = read_acme([file(KALOS)])
+    trace = ACME([file(KALOS)])
     assert trace.jobs["tenant"].unique().to_list() == ["kalos"]
     assert trace.provenance["gpu_hours"] == pytest.approx(64 * (8 + 70) / 3600)  # not 64 x (18 + 82)
     assert checks(trace)["duration contains the queue (Kalos)"] == 2
@@ -56,8 +56,8 @@ def test_the_duration_of_kalos_contains_the_queue(file: File):
 
 
 def test_a_duration_that_breaks_its_clusters_rule_is_reported(file: File):
-    kalos = read_acme([file(KALOS.replace(",82,12.0,", ",70,12.0,"))])
-    seren = read_acme([file(SEREN.replace(",2693,13,", ",2706,13,"))])
+    kalos = ACME([file(KALOS.replace(",82,12.0,", ",70,12.0,"))])
+    seren = ACME([file(SEREN.replace(",2693,13,", ",2706,13,"))])
     for trace in (kalos, seren):
         assert checks(trace)["duration is not what it is elsewhere in its cluster"] == 1
 
@@ -65,20 +65,20 @@ def test_a_duration_that_breaks_its_clusters_rule_is_reported(file: File):
 def test_a_reduced_table_gives_the_same_run_times_as_the_whole_one(file: File):
     rows = [line.split(",") for line in KALOS.splitlines()[1:]]
     lines = [",".join((row[0], row[3], row[6], row[9], row[10])) for row in rows]
-    whole, reduced = read_acme([file(KALOS)]), read_acme([file(REDUCED + "\n".join(lines) + "\n", "r.csv")])
+    whole, reduced = ACME([file(KALOS)]), ACME([file(REDUCED + "\n".join(lines) + "\n", "r.csv")])
     assert reduced.jobs["job_id", "start_time", "end_time"].equals(
         whole.jobs["job_id", "start_time", "end_time"]
     )
     assert reduced.provenance["gpu_hours"] == whole.provenance["gpu_hours"]
     assert reduced.jobs["state"].unique().to_list() == ["UNKNOWN"]
-    numbered = read_acme([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])
+    numbered = ACME([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])
     assert numbered.jobs["end_time"][0] - numbered.jobs["start_time"][0] == timedelta(seconds=117)
 
 
 def test_rows_that_cannot_be_are_rejected(file: File):
     at = "2023-05-17 11:00:58"
     bad = f"dlc9,8,{at},18,10\ndlc8,8,{at}+00:00,5,10\ndlc7,1,{at}+00:00,9,1\n"
-    trace = read_acme([file(REDUCED + bad)])
+    trace = ACME([file(REDUCED + bad)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         2: "submit_time: not a time with its offset from UTC",
         3: "duration: below queue, which it contains",
@@ -87,17 +87,17 @@ def test_rows_that_cannot_be_are_rejected(file: File):
 
 def test_a_whole_and_a_reduced_table_are_not_mixed(file: File):
     with pytest.raises(TraceFormatError, match="columns 'user', 'node_num', 'type', 'state'"):
-        read_acme([file(KALOS), file(REDUCED + "x,1,2023-05-17 11:00:58+00:00,9,1\n", "r.csv")])
+        ACME([file(KALOS), file(REDUCED + "x,1,2023-05-17 11:00:58+00:00,9,1\n", "r.csv")])
 
 
 @pytest.mark.data
 def test_the_public_heads_and_samples(public_data: Path):
     folder = public_data / "acme"
-    whole = read_acme([folder / "trace_kalos.head5.csv"])
+    whole = ACME([folder / "trace_kalos.head5.csv"])
     assert whole.summary()["rows_in"] == whole.jobs.height == 5
     # By hand from the five rows: end - start is 8, 6, 70, 92 and 70 s, with 64 GPUs each.
     assert whole.provenance["gpu_hours"] == pytest.approx(64 * (8 + 6 + 70 + 92 + 70) / 3600)
-    reduced = read_acme([folder / "trace_kalos.sample_reduced.csv"])
+    reduced = ACME([folder / "trace_kalos.sample_reduced.csv"])
     with (folder / "trace_kalos.sample_reduced.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert reduced.summary()["rows_in"] == reduced.jobs.height == len(rows) == 500  # data README

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.public.helios import read_helios
+from gpuplanner.inbox.public.job_tables import HELIOS
 
 File = Callable[..., Path]
 
@@ -28,7 +28,7 @@ ROWS = """\
 
 
 def test_each_row_is_kept_or_rejected_with_its_reason(file: File):
-    trace = read_helios([file(HEADER + ROWS)])
+    trace = HELIOS([file(HEADER + ROWS)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         6: "state: not one of COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, RUNNING, PENDING, SUSPENDED",
         7: "start before submission",
@@ -42,17 +42,17 @@ def test_each_row_is_kept_or_rejected_with_its_reason(file: File):
 
 
 def test_columns_that_contradict_the_times_are_reported_and_not_used(file: File):
-    quality = dict(read_helios([file(HEADER + ROWS)]).quality["check", "rows"].iter_rows())
+    quality = dict(HELIOS([file(HEADER + ROWS)]).quality["check", "rows"].iter_rows())
     assert quality["queue is not start - submission"] == 1  # job 8
     assert "duration is not end - start" not in quality  # a second off is rounding
     wrong = ROWS.replace(",249,0", ",500,0")
-    quality = dict(read_helios([file(HEADER + wrong)]).quality["check", "rows"].iter_rows())
+    quality = dict(HELIOS([file(HEADER + wrong)]).quality["check", "rows"].iter_rows())
     assert quality["duration is not end - start"] == 1
 
 
 def test_the_zone_is_stated_in_the_provenance_and_can_be_given(file: File):
     path = file(HEADER + ROWS)
-    assumed, given = read_helios([path]), read_helios([path], tz="UTC")
+    assumed, given = HELIOS([path]), HELIOS([path], tz="UTC")
     assert assumed.provenance["time_zone"] == "Asia/Shanghai"
     assert any("names no zone" in note for note in assumed.provenance["notes"])
     assert not any("names no zone" in note for note in given.provenance["notes"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read_itp
+from gpuplanner.inbox.public.job_tables import ITP
 
 File = Callable[..., Path]
 
@@ -40,7 +40,7 @@ n,inf,10,1
 
 
 def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
-    trace = read_itp([file(FAULTY, "cluster09.csv")])
+    trace = ITP([file(FAULTY, "cluster09.csv")])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         4: "submission_time: missing",
         5: "submission_time: below 0",
@@ -66,8 +66,8 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
 def test_faults_above_one_row_in_a_hundred_are_grave(file: File):
     rows = "".join(f"j{number},{number},600,1\n" for number in range(300))
     header = "job_id,submission_time,duration,num_gpu\n"
-    few = read_itp([file(header + rows + "x,1,600,-1\n")])
-    many = read_itp([file(header + rows + "".join(f"x{n},1,600,-1\n" for n in range(4)), "b.csv")])
+    few = ITP([file(header + rows + "x,1,600,-1\n")])
+    many = ITP([file(header + rows + "".join(f"x{n},1,600,-1\n" for n in range(4)), "b.csv")])
     name = "rejected: num_gpu: below 0"
     assert dict(few.quality["check", "severity"].iter_rows())[name] == "warning"
     assert dict(many.quality["check", "severity"].iter_rows())[name] == "error"
@@ -75,22 +75,20 @@ def test_faults_above_one_row_in_a_hundred_are_grave(file: File):
 
 def test_the_origin_can_be_given(file: File):
     path = file("job_id,submission_time,duration,num_gpu\na,60,600,1\n")
-    assert (
-        read_itp([path], origin="2022-01-01T01:00:00+01:00").summary()["span_start"] == "2022-01-01T00:01:00Z"
-    )
+    assert ITP([path], origin="2022-01-01T01:00:00+01:00").summary()["span_start"] == "2022-01-01T00:01:00Z"
 
 
 def test_the_same_file_twice_is_refused(file: File):
     text = "job_id,submission_time,duration,num_gpu\na,60,600,1\n"
     with pytest.raises(TraceFormatError, match="expected different files"):
-        read_itp([file(text, "one.csv"), file(text, "two.csv")])
+        ITP([file(text, "one.csv"), file(text, "two.csv")])
 
 
 def test_files_of_one_name_are_told_apart_by_their_folder(file: File, tmp_path: Path):
     text = "job_id,submission_time,duration,num_gpu\n{},60,600,1\nbad\n"
     for month in ("jan", "feb"):
         (tmp_path / month).mkdir()
-    trace = read_itp([file(text.format(month), f"{month}/c1.csv") for month in ("jan", "feb")])
+    trace = ITP([file(text.format(month), f"{month}/c1.csv") for month in ("jan", "feb")])
     assert trace.rejects["file"].to_list() == ["feb/c1.csv", "jan/c1.csv"]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["jan/c1.csv", "feb/c1.csv"]
 
@@ -102,7 +100,7 @@ README_ROWS = {"cluster01": 1595, "cluster02": 5778, "cluster03": 3011, "cluster
 @pytest.mark.data
 def test_the_public_traces(public_data: Path):
     paths = sorted((public_data / "itp").glob("cluster0*.csv.gz"))
-    trace = read_itp(paths)
+    trace = ITP(paths)
     rows = {}
     for path in paths:
         with gzip.open(path, "rt", newline="") as stream:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read_inventory, read_openb
+from gpuplanner.inbox.public.job_tables import OPENB
+from gpuplanner.inbox.slurm.inventory import read_inventory
 
 File = Callable[..., Path]
 
@@ -44,7 +45,7 @@ q,8000,30517,1,500,,LS,Failed,100,200,150,9
 
 
 def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
-    trace = read_openb([file(FAULTY)])
+    trace = OPENB([file(FAULTY)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         7: "pod_phase: not one of Succeeded, Failed, Pending, Running, Unknown",
         8: "gpu_milli: above 1000",
@@ -63,7 +64,7 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
 
 
 def test_phases_shares_and_times(file: File):
-    jobs = read_openb([file(FAULTY)]).jobs
+    jobs = OPENB([file(FAULTY)]).jobs
     rows = {row["job_id"]: row for row in jobs.iter_rows(named=True)}
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     states = {name: (row["state"], row["gpus"], row["tier"]) for name, row in rows.items()}
@@ -81,7 +82,7 @@ def test_phases_shares_and_times(file: File):
 
 
 def test_gpu_hours_count_shares_and_what_still_runs(file: File):
-    trace = read_openb([file(FAULTY)])
+    trace = OPENB([file(FAULTY)])
     # a: 1 GPU for 10 h; b: 0.46 for 2 h; c: 2 for 1 h; d: none; e never started; n: GPUs not known
     assert trace.provenance["gpu_hours"] == pytest.approx(10 + 0.92 + 2)
     assert trace.summary()["span_end"] == "1970-01-01T10:00:00Z"
@@ -90,8 +91,8 @@ def test_gpu_hours_count_shares_and_what_still_runs(file: File):
 def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
     path = file(FAULTY)
     check = "dates relative to an origin that was not given"
-    assert check in read_openb([path]).quality["check"].to_list()
-    moved = read_openb([path], origin="2023-01-01T00:00:00+08:00")
+    assert check in OPENB([path]).quality["check"].to_list()
+    moved = OPENB([path], origin="2023-01-01T00:00:00+08:00")
     assert check not in moved.quality["check"].to_list()
     assert moved.summary()["span_start"] == "2022-12-31T16:00:00Z"
     assert moved.provenance["origin"] == "2022-12-31T16:00:00Z"
@@ -101,7 +102,7 @@ def test_lists_without_times_are_pods_that_wait(file: File):
     path = file(
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,12000,16384,4,1000\nb,6000,12288,1,460\nc,1,1,x,1\n"
     )
-    trace = read_openb([path])
+    trace = OPENB([path])
     assert trace.jobs["job_id", "gpus", "state"].rows() == [("a", 4.0, "PENDING"), ("b", 0.46, "PENDING")]
     assert trace.jobs["start_time"].null_count() == 2
     assert trace.provenance["gpu_hours"] == 0.0
@@ -112,12 +113,12 @@ def test_lists_without_times_are_pods_that_wait(file: File):
 def test_a_list_that_lost_only_some_times_is_refused(file: File):
     path = file("name,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\na,4,1000,,LS,Running,0\n")
     with pytest.raises(TraceFormatError, match="'deletion_time', 'scheduled_time' of openb"):
-        read_openb([path])
+        OPENB([path])
 
 
 def test_nodes_become_the_inventory(file: File):
     nodes = file("sn,cpu_milli,memory_mib,gpu,model\nn2,1,1,8,G2\nn1,1,1,0,\n", "nodes.csv")
-    trace = read_openb([file(FAULTY)], nodes=nodes)
+    trace = OPENB([file(FAULTY)], nodes=nodes)
     assert trace.inventory is not None
     assert trace.inventory["node", "gpus", "gpu_model"].rows() == [("n1", 0, None), ("n2", 8, "G2")]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["trace.csv", "nodes.csv"]
@@ -146,7 +147,7 @@ def test_a_fault_in_a_node_list_is_an_error(file: File, text: str, fault: str):
 def test_the_public_pod_lists(public_data: Path, variant: str, rows: int):
     folder = public_data / "alibaba_gpu_v2023"
     path = folder / f"openb_pod_list_{variant}.csv.gz"
-    trace = read_openb([path], nodes=folder / "openb_node_list_all_node.csv")
+    trace = OPENB([path], nodes=folder / "openb_node_list_all_node.csv")
     with gzip.open(path, "rt", newline="") as stream:
         pods = list(csv.DictReader(stream))
     assert trace.summary()["rows_in"] == len(pods) == trace.jobs.height == rows  # count of the data README
@@ -181,7 +182,7 @@ def test_the_public_pod_lists(public_data: Path, variant: str, rows: int):
 
 @pytest.mark.data
 def test_the_public_default_list_has_897_pending_pods_of_149_days(public_data: Path):
-    trace = read_openb([public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"])
+    trace = OPENB([public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"])
     assert (trace.jobs["state"] == "PENDING").sum() == 897  # data README
     assert trace.jobs.filter(state="PENDING")["start_time"].null_count() == 897
     span = datetime.fromisoformat(trace.summary()["span_end"]) - datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read_philly
+from gpuplanner.inbox.public.job_tables import PHILLY
 from gpuplanner.schemas import Jobs, check
 
 File = Callable[..., Path]
@@ -43,7 +43,7 @@ timestamp,duration,num_gpus,gpu_time,cluster
 
 
 def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
-    trace = read_philly([file(FAULTY)])
+    trace = PHILLY([file(FAULTY)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         3: "fewer fields than columns",
         5: "more fields than columns",
@@ -73,7 +73,7 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
 
 
 def test_missing_stays_missing_and_is_reported(file: File):
-    trace = read_philly([file(FAULTY)])
+    trace = PHILLY([file(FAULTY)])
     unended, uncounted = trace.jobs.row(1, named=True), trace.jobs.row(2, named=True)
     assert unended["end_time"] is None
     assert uncounted["gpus"] is None
@@ -88,7 +88,7 @@ def test_missing_stays_missing_and_is_reported(file: File):
 
 
 def test_the_hour_that_the_clock_showed_twice(file: File):
-    trace = read_philly([file(FAULTY)])
+    trace = PHILLY([file(FAULTY)])
     assert trace.jobs["submit_time"][-1] == datetime(2017, 11, 5, 8, 30, tzinfo=UTC)  # PDT, UTC-7
     assert trace.jobs["end_time"][-1] == datetime(2017, 11, 5, 9, 30, tzinfo=UTC)
     assert dict(trace.quality["check", "rows"].iter_rows())["local time that the clock showed twice"] == 1
@@ -96,7 +96,7 @@ def test_the_hour_that_the_clock_showed_twice(file: File):
 
 def test_another_zone_moves_every_instant(file: File):
     path = file("timestamp,duration,num_gpus,cluster\n2017-10-09 06:00:00,60,1,a\n")
-    hours = [read_philly([path], tz=tz).jobs["submit_time"][0].hour for tz in (None, "UTC", "Asia/Shanghai")]
+    hours = [PHILLY([path], tz=tz).jobs["submit_time"][0].hour for tz in (None, "UTC", "Asia/Shanghai")]
     assert hours == [13, 6, 22]
 
 
@@ -104,7 +104,7 @@ def test_jobs_are_named_by_what_their_row_says(file: File):
     header = "timestamp,duration,num_gpus,cluster\n"
     first = file(header + "2017-10-09 06:00:00,60,1,a\n", "one.csv")
     second = file(header + "2017-10-08 06:00:00,60,1,a\nbad,60,1,a\n", "two.csv")
-    trace = read_philly([first, second])
+    trace = PHILLY([first, second])
     assert trace.jobs["job_id"].to_list() == ["philly-1507467600-a-1-60", "philly-1507554000-a-1-60"]
     assert trace.rejects["file", "row"].rows() == [("two.csv", 3)]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["one.csv", "two.csv"]
@@ -116,7 +116,7 @@ def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file:
         file(header + row * 3, "one.csv"),
         file(header + row + row.replace("06:", "07:"), "two.csv"),
     )
-    trace = read_philly([first, second])
+    trace = PHILLY([first, second])
     name = "philly-1507554000-a-1-3600.5"
     assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]
     assert trace.rejects["file", "reason"].rows() == [("one.csv", "told again by a later export")]
@@ -127,13 +127,13 @@ def test_a_renamed_column_is_named_with_its_neighbour(file: File):
     with pytest.raises(
         TraceFormatError, match=r"expected columns 'num_gpus' of philly.*'num_gpus' may be 'num_gpu'"
     ):
-        read_philly([file("timestamp,duration,num_gpu,gpu_time,cluster\n2017-10-09 06:00:00,60,1,60,a\n")])
+        PHILLY([file("timestamp,duration,num_gpu,gpu_time,cluster\n2017-10-09 06:00:00,60,1,60,a\n")])
 
 
 @pytest.mark.data
 def test_the_public_trace(public_data: Path):
     path = public_data / "philly" / "philly.csv.gz"
-    trace = read_philly([path])
+    trace = PHILLY([path])
     with gzip.open(path, "rt", newline="") as stream:
         rows = [row for row in csv.reader(stream) if row][1:]
     # The data README counts 53,258 with the empty last line, which is no job.

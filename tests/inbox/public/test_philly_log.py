@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.public.philly_log import read_philly_log
+from gpuplanner.inbox.public.json_logs import read_philly_log
 
 File = Callable[..., Path]
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, detect, open_dataset, read, write_dataset
-from gpuplanner.inbox.bills.sources import BILLS
-from gpuplanner.inbox.public.sources import PUBLIC
+from gpuplanner.inbox.sources import BILLS, PUBLIC
 from gpuplanner.schemas import TABLES, Jobs, check
 
 HELIOS = """\

@@ -11,7 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import Dataset, read_supercloud
+from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.public.supercloud import read_supercloud
 
 File = Callable[..., Path]
 

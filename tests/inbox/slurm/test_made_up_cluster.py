@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read_slurm
+from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, installed_gpu_hours
 from tests.inbox.slurm.made_up_cluster import Cluster, made_up_cluster
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read_slurm
-from gpuplanner.inbox.slurm.sacct import STEP
+from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.slurm.sacct import STEP, read_slurm
 
 File = Callable[..., Path]
 Json = dict[str, Any]

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read, read_inventory, read_slurm
+from gpuplanner.inbox import read
+from gpuplanner.inbox.slurm.inventory import read_inventory
+from gpuplanner.inbox.slurm.sacct import read_slurm
 
 File = Callable[..., Path]
 

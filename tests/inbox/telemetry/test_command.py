@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.cli import main
 from gpuplanner.errors import GpuPlannerWarning
 from gpuplanner.inbox import open_dataset
-from gpuplanner.inbox.telemetry.sources import TELEMETRY
+from gpuplanner.inbox.sources import TELEMETRY
 
 SOURCES = {source.name: source for source in TELEMETRY}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, read
-from gpuplanner.inbox.telemetry.sources import TELEMETRY
+from gpuplanner.inbox.sources import TELEMETRY
 from gpuplanner.schemas import Samples, check
 
 EXAMPLES = settings(

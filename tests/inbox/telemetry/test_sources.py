@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import detect, read
-from gpuplanner.inbox.telemetry.sources import TELEMETRY
+from gpuplanner.inbox.sources import TELEMETRY
 from gpuplanner.schemas import Samples, check
 
 SOURCES = {source.name: source for source in TELEMETRY}

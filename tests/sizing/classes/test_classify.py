@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read_slurm
 from gpuplanner.inbox.made_up import jobs as made_up_jobs
-from gpuplanner.inbox.public.acme import read_acme
+from gpuplanner.inbox.public.job_tables import ACME
+from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion, rule_precision, shipped_rules
 from gpuplanner.sizing.classes.facts import job_facts
 from gpuplanner.study.past.history import load_trace
@@ -176,7 +176,7 @@ def test_fox_has_nothing_to_decide_by_but_names(public_data: Path):
 
 @pytest.mark.data
 def test_acme_names_its_own_classes_and_keeps_them(public_data: Path):
-    jobs = read_acme([public_data / "acme" / "trace_kalos.head5.csv"]).jobs
+    jobs = ACME([public_data / "acme" / "trace_kalos.head5.csv"]).jobs
     assert classify(jobs)["job_class"].to_list() == ["other"] * 5
 
 

@@ -20,7 +20,7 @@ from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device, parse_labels
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.inbox.telemetry.readers.numbers import read_wide
-from gpuplanner.inbox.telemetry.readers.pages import Hints
+from gpuplanner.inbox.telemetry.readers.pages import Hints, header_begins, reads
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
@@ -49,13 +49,14 @@ READING_COLUMNS = {
 }
 
 
-def read_node_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None) -> Dataset:
+@reads(header_begins("timestamp", "gpu", *list(NODE_CSV)[:2]))
+def read_node_csv(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
     """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
 
     Columns: see :data:`gpuplanner.inbox.telemetry.readers.metrics.NODE_CSV`; ``timestamp`` in epoch seconds or with an
     offset. All but the energy counter are needed: a column that was renamed is an error.
     """
-    hints, way, source = hints or Hints(), way or Way(), "node-csv"
+    way, source = way or Way(), "node-csv"
     blocks = FileBlocks(paths, way.block_bytes)
     gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
     for rows in read_row_blocks(blocks, NODE_COLUMNS, source=source):
@@ -73,7 +74,8 @@ def _of_node(rows: Rows, hints: Hints) -> Rows:
     )
 
 
-def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None) -> Dataset:
+@reads(header_begins(*list(READING_COLUMNS)[:3]))
+def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
     The metrics of a round are read up to 3 s apart; readings of a GPU within that are one sample.
@@ -89,7 +91,7 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints | None = None, way: 
     ...     read_dcgm_csv([path]).samples["node", "gpu", "memory_used_gib"].row(0)
     ('n1', 0, 2.0)
     """
-    hints, way, source = hints or Hints(), way or Way(), "dcgm-csv"
+    way, source = way or Way(), "dcgm-csv"
     blocks = FileBlocks(paths, way.block_bytes)
     gathered = Gathering(DCGM, stream=way.room(), keeps_text=way.into is None)
     devices = _Devices(hints.node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import devices, parse_labels
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM
-from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SAMPLE = (
@@ -32,7 +34,8 @@ END = "# EOF"
 """Last line of an OpenMetrics file; a Prometheus page has none, which tells their times apart."""
 
 
-def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_\w+[ {]", re.M))
+def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read pages of the DCGM exporter, in the order in which they were fetched.
 
     Pages have no times: the first was fetched at the origin, each other an interval later. Samples that do
@@ -48,7 +51,6 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     >>> page.samples["node", "sm_activity", "activity_source"].row(0)
     ('n1', 0.25, 'profiling')
     """
-    hints = hints or Hints()
     rows = read_pages(paths, lambda page: _parse(page, hints), source="dcgm-exporter", twins=True)
     return from_readings(rows, DCGM, source="dcgm-exporter")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import from_table
 from gpuplanner.schemas import Processes, conform
 
@@ -29,7 +31,8 @@ OTHER_INSTANCE = (
 )
 
 
-def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r"\A#.*\bgpu\s"))
+def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read ``nvidia-smi dmon``.
 
     Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU
@@ -44,7 +47,6 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     ...     read_smi_dmon([path], Hints(origin="2026-01-01T00:00:00Z")).samples["power_w", "sm_activity"].row(0)
     (70.0, None)
     """
-    hints = hints or Hints()
     source = "smi-dmon"
 
     def parse(page: Rows) -> Rows:
@@ -64,7 +66,8 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     return from_table(rows, source=source, time_zone=hints.tz, more=_assumed(rows, hints))
 
 
-def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r"\A#.*\bgpu\s+pid\s"))
+def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read ``nvidia-smi pmon``: which processes are on the GPUs.
 
     The samples say that a GPU was looked at; activity per process is a share of the legacy counter that
@@ -79,7 +82,6 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     ...     read_smi_pmon([path], Hints(origin="2026-01-01T00:00:00Z")).processes["pid", "command"].row(0)
     (77, 'NVIDIA Share.exe')
     """
-    hints = hints or Hints()
     source = "smi-pmon"
 
     def parse(page: Rows) -> Rows:
@@ -114,7 +116,8 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Da
     )
 
 
-def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r"^\s*#\s*Entity\s", re.M))
+def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read ``dcgmi dmon``, with GPUs and MIG instances as entities.
 
     DCGM numbers instances through the node and not through the GPU. Their GPU is known only where the table
@@ -129,7 +132,6 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints | None = None) -> 
     ...     read_dcgmi_dmon([path], Hints(origin="2026-01-01T00:00:00Z")).samples["sm_activity"].to_list()
     [None, 0.5]
     """
-    hints = hints or Hints()
     source = "dcgmi-dmon"
 
     def parse(page: Rows) -> Rows:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.lines.records import CONTROL
 from gpuplanner.inbox.core.lines.rows import Rows, together
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, read_text_file
+from gpuplanner.inbox.core.source import Sniff, looks, matches
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
 
 Parse = Callable[[Rows], Rows]
@@ -84,6 +88,27 @@ class Hints:
             todo = "Give interval_s, as it was set when the file was made."
             raise TraceFormatError(message(where, "times in the file, or an interval", "neither", todo))
         return pl.lit(known_origin(self.origin), INSTANT) + seconds(number * step)
+
+
+def reads(sniff: Sniff) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+    """Say of a reader of telemetry how its files look; it then takes :class:`Hints` as such or one by one."""
+
+    def marked(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        @looks(sniff)
+        @functools.wraps(reader)
+        def read(paths: Sequence[str | Path], hints: Hints | None = None, **given: Any) -> Dataset:  # noqa: ANN401
+            way = {"way": given.pop("way")} if "way" in given else {}
+            return reader(paths, hints or Hints(**given), **way)
+
+        return read
+
+    return marked
+
+
+def header_begins(*columns: str) -> Sniff:
+    """A test for files whose first line names the columns."""
+    ahead = "".join(rf'(?=(?:.*[,"\s])?{re.escape(column)}[",\s])' for column in columns)
+    return matches(rf"\A{ahead}")
 
 
 def read_pages(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, READING, device
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM
-from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import from_readings
 
 SOURCE = "prometheus"
@@ -30,7 +32,8 @@ MAX_EPOCH = 1e11
 """Times beyond it are milliseconds, which the API does not send."""
 
 
-def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r'\A\s*\{.*"resultType"', re.S))
+def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read saved answers of ``/api/v1/query_range`` or ``/api/v1/query``.
 
     Every point is a row, numbered through the file. NaN is missing, and so is a point that is not there.
@@ -47,7 +50,6 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints | None = None) -> 
     ...     read_prometheus([path]).samples["sm_activity", "activity_source"].row(0)
     (0.98, 'legacy')
     """
-    hints = hints or Hints()
     warnings: list[str] = []
 
     def parse(page: Rows) -> Rows:

@@ -15,7 +15,7 @@ from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_findi
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import Metric
 from gpuplanner.inbox.telemetry.readers.numbers import read_wide
-from gpuplanner.inbox.telemetry.readers.pages import Hints, read_pages
+from gpuplanner.inbox.telemetry.readers.pages import Hints, header_begins, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import from_table
 from gpuplanner.schemas import Processes, conform
 
@@ -24,13 +24,13 @@ MEMORY = Metric("memory_used", "MiB")
 FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 
 
-def read_smi_apps(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(header_begins("pid", "process_name"))
+def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
 
     The list names GPUs by UUID alone: the number of the GPU must be stated, and a list that speaks of several
     GPUs is refused. A header without rows says that there was no process: no samples, no processes.
     """
-    hints = hints or Hints()
     if hints.gpu is None:
         todo = "Give the number of the GPU as gpu."
         raise TraceFormatError(message(SOURCE, "the GPU that the list is of", "no number", todo))

@@ -15,12 +15,13 @@ from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 from gpuplanner.inbox.core.lines.text_file import TextFile
+from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.readers.csv_logs import node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_page_blocks
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_page_blocks, reads
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
@@ -39,9 +40,8 @@ BLANKS = ' \t"'
 SOURCE = "nvidia-smi"
 
 
-def read_smi_query(
-    paths: Sequence[str | Path], hints: Hints | None = None, way: Way | None = None
-) -> Dataset:
+@reads(matches(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
+def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-gpu``.
 
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
@@ -56,7 +56,7 @@ def read_smi_query(
     ...     read_smi_query([path], Hints(tz="UTC")).samples["node", "power_w"].row(0)
     ('n1', None)
     """
-    hints, way = hints or Hints(), way or Way()
+    way = way or Way()
     blocks = FileBlocks(paths, way.block_bytes)
     gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
     turns: dict[int, Turns] = {}

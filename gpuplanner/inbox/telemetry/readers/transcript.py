@@ -12,7 +12,8 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows, together
-from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages
+from gpuplanner.inbox.core.source import matches
+from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.readers.smi_query import parse_query, query_telemetry
 from gpuplanner.inbox.telemetry.readers.transcript_heading import stated_instant, zone_of
 
@@ -25,14 +26,14 @@ STAMP = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
 """A time as nvidia-smi prints it, in whichever column it stands."""
 
 
-def read_smi_transcript(paths: Sequence[str | Path], hints: Hints | None = None) -> Dataset:
+@reads(matches(r"\A#{20,}"))
+def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """Read the CSV that stands under each ``# $ nvidia-smi --query-gpu=...`` heading of a transcript.
 
     Rows of the other commands are not telemetry of the GPUs over time and are not counted. nvidia-smi prints local
     times; where the transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``,
     the first row tells their offset.
     """
-    hints = hints or Hints()
     rows = read_pages(paths, lambda page: _parse(page, hints), source=SOURCE)
     taken = rows.good.filter(pl.lit(hints.tz is None) & pl.col("zone").is_not_null())
     zones = taken["zone"].unique().sort().to_list()

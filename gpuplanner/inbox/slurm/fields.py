@@ -1,4 +1,4 @@
-"""Words of Slurm accounting: states, trackable resources (TRES), durations and field lists of known tools."""
+"""Fields of Slurm accounting: states, trackable resources (TRES), durations, lists of fields of known tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.shares import device_words
+from gpuplanner.inbox.core.source import header_has
 
 STATES = {
     "BOOT_FAIL": "NODE_FAIL",
@@ -62,6 +64,8 @@ XDMOD_FIELDS = (
 FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
 
 INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
+SLURM_JSON = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
+OTHER_JSON = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
 TYPED_GPU = re.compile(r"gres/gpu:(.+)")
 
 
@@ -179,4 +183,20 @@ def _fits(line: str, names: Sequence[str]) -> bool:
         len(values) == len(names)
         and slurm_state(values["State"]) is not None
         and INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
+    )
+
+
+def looks_like_slurm(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like output of sacct, as text or JSON.
+
+    Examples
+    --------
+    >>> looks_like_slurm(["JobID|State|Start"]), looks_like_slurm(['{"meta": {}, "jobs": [']), looks_like_slurm(["a,b"])
+    (True, True, False)
+    """
+    if is_json(lines):
+        text = "\n".join(lines)
+        return SLURM_JSON.search(text) is not None and not OTHER_JSON.search(text)
+    return any(header_has([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw")) or (
+        known_fields(lines) is not None
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.slurm.words import STATES, known_fields, parse_tres, slurm_state
+from gpuplanner.inbox.slurm.fields import STATES, known_fields, parse_tres, slurm_state
 
 
 @given(name=st.sampled_from(sorted(STATES)), letters=st.integers(0, 13))

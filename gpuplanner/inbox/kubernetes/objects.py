@@ -1,15 +1,16 @@
-"""Words of Kubernetes: quantities, names of GPU resources, what a pod asks for, conditions and times."""
+"""Objects of the API of Kubernetes: how a dump looks, quantities, names of GPU resources, conditions and times."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
@@ -26,6 +27,32 @@ MIG_RESOURCE = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
 SHARED = ".shared"
 MAX_MEMORY_MIB = 10_000_000
 """More than any board has, and less than bytes that were taken for MiB."""
+
+
+_JSON_KEY = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
+_YAML_KEY = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
+
+
+def looks_like_kubernetes(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like objects of Kubernetes.
+
+    Examples
+    --------
+    >>> looks_like_kubernetes(['{"apiVersion": "v1", "items": [']), looks_like_kubernetes(["kind: List"])
+    (True, True)
+    """
+    return _JSON_KEY.search("\n".join(lines)) is not None if is_json(lines) else is_kubernetes_yaml(lines)
+
+
+def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like objects of Kubernetes in YAML.
+
+    Examples
+    --------
+    >>> is_kubernetes_yaml(["apiVersion: v1", "items:"]), is_kubernetes_yaml(["a,kind: x"])
+    (True, False)
+    """
+    return _YAML_KEY.search("\n".join(lines)) is not None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,388 @@
+"""Job tables of public traces, CSV with one row a job or pod, as declarations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import polars as pl
+
+from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
+from gpuplanner.inbox.public.trace import JobTrace, plain, told_apart
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+
+RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+QUEUE_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
+HELIOS_ZONE = "Asia/Shanghai"
+"""Zone of naive times: the clusters stood in China, whose clocks are never changed."""
+PHILLY_ZONE = "America/Los_Angeles"
+"""Zone of naive times: the utilisation files of the trace carry PDT and PST."""
+UNZONED = "the source names no zone: times were read as {}"
+
+IN_PARTS = Check(
+    "a share of a GPU",
+    "info",
+    "GPU-hours count the share asked for, not the whole GPU",
+    pl.col("gpus") != pl.col("gpus").floor(),
+)
+OTHER_QUEUE = Check(
+    "queue is not start - submission",
+    "warning",
+    "queueing delays follow the times; queue is not used",
+    (QUEUE_S - pl.col("queue_s")).abs() > 1.0,
+)
+
+
+def a_span(name: str, *, nullable: bool = True) -> Field:
+    """A field of seconds."""
+    return Field(name, "number", nullable, high=MAX_SECONDS)
+
+
+def a_count(name: str = "gpus") -> Field:
+    """A field of GPUs, or of nodes."""
+    return Field(name, "number", nullable=True, high=MAX_GPUS_PER_JOB)
+
+
+ITP = JobTrace(
+    "itp",
+    {
+        "job_id": Field("job_id"),
+        "submission_time": a_span("submit_s", nullable=False),
+        "duration": a_span("run_s"),
+        "num_gpu": a_count(),
+    },
+    origin=datetime(2021, 3, 4, tzinfo=UTC),
+    notes=["the source kept jobs of about 600 s and longer only: arrival rates are not those of the queue"],
+)
+"""Microsoft's ITP clusters, one file each (Gu et al., ElasticFlow, ASPLOS 2023). The origin is the first day of the
+collection; the source gives neither hour nor zone."""
+
+SIMULATOR = JobTrace(
+    "simulator",
+    {
+        "job_id": Field("job_id"),
+        "submit_time": a_span("submit_s", nullable=False),
+        "duration": a_span("run_s"),
+        "num_gpus": a_count(),
+    },
+)
+"""What simulators of clusters read."""
+
+TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
+SPOT = JobTrace(
+    "spot",
+    {
+        "job_name": Field("job_id"),
+        "organization": Field("tenant"),
+        "gpu_model": Field("gpu_model", nullable=True),
+        "gpu_request": a_count("gpus_per_worker"),
+        "worker_num": a_count("workers"),
+        "submit_time": a_span("submit_s", nullable=False),
+        "duration": a_span("run_s"),
+        "job_type": Field("job_type", nullable=True),
+    },
+    steps=[
+        {
+            "gpus": pl.col("gpus_per_worker") * pl.col("workers"),
+            "tier": pl.col("job_type").replace_strict(TIERS, default=pl.col("job_type")),
+        }
+    ],
+)
+"""Alibaba's spot GPU cluster (Duan et al., GFS, ASPLOS 2026; alibaba/clusterdata, cluster-trace-v2026-spot-gpu, README:
+columns of ``job_info_df.csv``). `organization`: cost organisation; `gpu_request`: GPUs of one worker."""
+
+ROLES = ("CN", "HN")
+BEFORE = pl.col("submit_s").is_null()
+OPEN_END = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
+DLRM = JobTrace(
+    "dlrm",
+    {
+        "instance_sn": Field("job_id"),
+        "role": Field("role"),
+        "app_name": Field("tenant"),
+        "gpu_request": a_count(),
+        "creation_time": a_span("submit_s"),
+        "scheduled_time": a_span("start_s"),
+        "deletion_time": a_span("end_s"),
+    },
+    faults={f"role: not one of {', '.join(ROLES)}": ~pl.col("role").is_in(list(ROLES))},
+    steps=[
+        {
+            "censored": BEFORE,
+            "job_class": pl.lit("inference"),
+            "start_s": pl.coalesce("start_s", pl.when(BEFORE).then(0.0)),
+            "submit_s": pl.col("submit_s").fill_null(0.0),
+        },
+        {"state": pl.when(pl.col("end_s").is_null()).then(OPEN_END).otherwise(pl.lit("UNKNOWN"))},
+    ],
+    checks=[
+        Check(
+            "existed before the trace began",
+            "info",
+            "their submission and start were set to second 0: run times are lower bounds, queueing is unknown",
+            pl.col("censored"),
+        ),
+        Check(
+            "ran on CPU nodes (role CN)",
+            "info",
+            "they count as jobs but ask for no GPU",
+            pl.col("role") == "CN",
+        ),
+        Check(
+            "a GPU on a CPU node",
+            "warning",
+            "the role contradicts gpu_request, which is used",
+            (pl.col("role") == "CN") & (pl.col("gpus") > 0),
+        ),
+    ],
+)
+"""Alibaba DLRM serving: instances of recommendation models, 2025 (Yang et al., USENIX NSDI 2025). One without creation
+time existed before the trace, one without deletion time outlived it; how the others ended is not told. `role`: ``HN``
+on GPU nodes, ``CN`` on CPU nodes."""
+
+PHASES = {
+    "Succeeded": "COMPLETED",
+    "Failed": "FAILED",
+    "Pending": "PENDING",
+    "Running": "RUNNING",
+    "Unknown": "UNKNOWN",
+}
+PHASE = pl.col("phase")
+AT_END = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
+STILL_RUNS = (PHASE == "Running") & (AT_END | pl.col("end_s").is_null())
+OPENB = JobTrace(
+    "openb",
+    {
+        "name": Field("job_id"),
+        "num_gpu": a_count("whole_gpus"),
+        "gpu_milli": Field("gpu_milli", "number", nullable=True, high=1000.0),
+        "gpu_spec": Field("gpu_model", nullable=True),
+        "qos": Field("qos", nullable=True),
+        "pod_phase": Field("phase", nullable=True),
+        "creation_time": a_span("submit_s", nullable=False),
+        "deletion_time": a_span("end_s"),
+        "scheduled_time": a_span("start_s"),
+    },
+    faults={f"pod_phase: not one of {', '.join(PHASES)}": ~PHASE.is_in(list(PHASES))},
+    steps=[
+        {
+            "tenant": pl.lit("openb"),
+            "tier": pl.col("qos").str.to_lowercase(),
+            "gpus": pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
+            "deleted": (PHASE == "Running") & ~AT_END,
+            "seen_s": pl.col("end_s"),
+            "end_s": pl.when(~STILL_RUNS.fill_null(value=False)).then(pl.col("end_s")),
+        },
+        {
+            "state": pl.when("deleted")
+            .then(pl.lit("UNKNOWN"))
+            .otherwise(PHASE.replace_strict(PHASES, default="UNKNOWN"))
+        },
+    ],
+    checks=[
+        Check(
+            "deleted while running, before the trace ended",
+            "info",
+            "state UNKNOWN: how they ended is not told",
+            pl.col("deleted"),
+        ),
+        IN_PARTS,
+    ],
+    notes=["the trace names no tenants: all jobs are of 'openb'"],
+    seen="seen_s",
+)
+"""Alibaba OpenB: pods with whole and fractional GPUs, 2023 (Weng et al., USENIX ATC 2023). A running pod deleted at the
+last instant of the trace still ran; one deleted earlier ended in a state that is not told. The variant lists are
+resamplings of the same pods: read them one at a time. `gpu_milli`: thousandths of one GPU; `gpu_spec`: wanted models
+joined by ``|``."""
+
+UNTIMED = replace(
+    OPENB,
+    columns={
+        name: each if place < 3 else replace(each, nullable=True, optional=True)
+        for place, (name, each) in enumerate(OPENB.columns.items())
+    },
+    faults={},
+    steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB.steps],
+    checks=[
+        *OPENB.checks,
+        Check(
+            "no times in the source",
+            "warning",
+            "all pods are taken to wait from second 0: neither demand over time nor GPU-hours can be made of them",
+            pl.lit(value=True),
+        ),
+    ],
+)
+"""The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
+
+OPENB = replace(OPENB, reduced=(("creation_time", "deletion_time", "scheduled_time"), UNTIMED))
+
+HELIOS_STATES = {
+    **{name: name for name in ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")},
+    "RUNNING": "RUNNING",
+    "PENDING": "PENDING",
+    "SUSPENDED": "UNKNOWN",
+}
+"""States of the source (its README names one suspended job) → ours."""
+HELIOS = JobTrace(
+    "helios",
+    {
+        "job_id": Field("job_id"),
+        "user": Field("user", nullable=True),
+        "vc": Field("tenant"),
+        "gpu_num": a_count(),
+        "node_num": a_count("nodes"),
+        "state": Field("state"),
+        "submit_time": Field("submit_time", "time"),
+        "start_time": Field("start_time", "time", nullable=True),
+        "end_time": Field("end_time", "time", nullable=True),
+        "duration": a_span("run_s"),
+        "queue": a_span("queue_s"),
+    },
+    zone=HELIOS_ZONE,
+    states=HELIOS_STATES,
+    checks=[
+        OTHER_QUEUE,
+        Check(
+            "duration is not end - start",
+            "warning",
+            "run times follow the times; duration is not used",
+            (RUN_S - pl.col("run_s")).abs() > 1.0,
+        ),
+    ],
+    zone_note=UNZONED,
+)
+"""Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
+``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]."""
+
+ACME_STATES = {
+    name: name
+    for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
+}
+CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
+"""Kinds of work of the source → ours; others stay, in lower case."""
+IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
+OF_CLUSTER = {
+    "seren": IS_SEREN,
+    "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
+}
+"""Seren numbers its jobs; Kalos names them."""
+REDUCED_COLUMNS = {
+    "job_id": Field("job_id"),
+    "gpu_num": a_count(),
+    "submit_time": Field("submit_time", "instant"),
+    "duration": a_span("duration_s"),
+    "queue": a_span("queue_s"),
+}
+HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
+ACME_CHECKS = [
+    OTHER_QUEUE,
+    Check(
+        "duration contains the queue (Kalos)",
+        "info",
+        "the run time is end - start, else duration - queue",
+        ~pl.col("seren"),
+    ),
+    Check(
+        "duration is not what it is elsewhere in its cluster",
+        "warning",
+        "run times follow the times; duration is not used",
+        (RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S) - pl.col("duration_s")).abs() > 1.0,
+    ),
+]
+REDUCED_ACME = JobTrace(
+    "acme",
+    REDUCED_COLUMNS,
+    faults={"duration: below queue, which it contains": HELD_S < 0},
+    steps=[
+        {**OF_CLUSTER, "start_time": pl.col("submit_time") + seconds(pl.col("queue_s"))},
+        {"end_time": pl.col("start_time") + seconds(HELD_S)},
+    ],
+    checks=[
+        *ACME_CHECKS,
+        Check(
+            "start and end not in the source",
+            "info",
+            "the start is submission + queue, the end follows from duration",
+            pl.col("start_time").is_not_null(),
+        ),
+    ],
+)
+ACME = JobTrace(
+    "acme",
+    REDUCED_COLUMNS
+    | {
+        "user": Field("user", nullable=True),
+        "node_num": a_count("nodes"),
+        "type": Field("job_class", nullable=True),
+        "state": Field("state"),
+        "start_time": Field("start_time", "instant", nullable=True),
+        "end_time": Field("end_time", "instant", nullable=True),
+        "gpu_time": Field("gpu_s", "number", nullable=True, optional=True),
+    },
+    states=ACME_STATES,
+    steps=[
+        {
+            **OF_CLUSTER,
+            "job_class": pl.col("job_class").replace_strict(
+                CLASSES, default=pl.col("job_class").str.to_lowercase()
+            ),
+        }
+    ],
+    checks=[
+        *ACME_CHECKS,
+        Check(
+            "gpu_time counts the queue as GPU time (Kalos)",
+            "warning",
+            "GPU-hours follow the run time; gpu_time is not used",
+            ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0),
+        ),
+    ],
+    reduced=(("start_time",), REDUCED_ACME),
+)
+"""Acme: jobs of the LLM clusters Seren and Kalos, 2023 (Hu et al., USENIX NSDI 2024; InternLM/AcmeTrace, README: schema
+of ``trace_seren.csv`` and ``trace_kalos.csv``), whole or reduced to five columns. They mean different things in each:
+the duration of Seren is end - start, that of Kalos is end - submission, against its documentation. `gpu_time`:
+GPUs × duration [GPU s]."""
+
+SUBMITTED = pl.col("submit_time").dt.epoch("s").cast(pl.String)
+PHILLY = JobTrace(
+    "philly",
+    {
+        "timestamp": Field("submit_time", "time"),
+        "duration": a_span("run_s"),
+        "num_gpus": a_count(),
+        "gpu_time": Field("gpu_s", "number", nullable=True, optional=True),
+        "cluster": Field("tenant"),
+    },
+    zone=PHILLY_ZONE,
+    steps=[
+        {
+            "job_id": pl.concat_str(
+                pl.lit("philly"), SUBMITTED, "tenant", plain("gpus"), plain("run_s"), separator="-"
+            )
+        },
+        told_apart(pl.col("job_id")),
+    ],
+    checks=[
+        Check(
+            "gpu_time is not duration × num_gpus",
+            "warning",
+            "GPU-hours follow duration and num_gpus; gpu_time is not used",
+            (pl.col("gpu_s") - pl.col("run_s") * pl.col("gpus")).abs() > 1.0,
+        ),
+        Check(
+            "equal to an earlier row in every field",
+            "info",
+            "kept, since the source has no job ids: some may be the same job twice",
+            ~pl.col("raw").is_first_distinct(),
+        ),
+    ],
+)
+"""Philly: deep learning training jobs of a Microsoft cluster, 2017 (Jeon et al., USENIX ATC 2019). `timestamp`: local
+submission; `gpu_time`: GPUs × duration [GPU s]; `cluster`:
+virtual cluster. The table has no user, state, start or job id: a job is named after its submission [epoch s], virtual
+cluster, GPUs and run time [s], so that it keeps its name in every export that has it."""

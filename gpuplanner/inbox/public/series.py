@@ -1,0 +1,333 @@
+"""Public series that are no jobs: occupancy and quotas of pools, distributions, and times of mini-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import file_name
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
+from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.text_file import head
+from gpuplanner.inbox.core.source import columns_of, looks
+from gpuplanner.inbox.core.table_rows import assemble_reading
+from gpuplanner.inbox.core.times import known_zone
+from gpuplanner.inbox.public.job_tables import HELIOS_ZONE, PHILLY_ZONE, UNZONED
+from gpuplanner.inbox.public.trace import localized, stem_of
+from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.units import SECONDS_PER_HOUR
+
+COUNT = Field("", "number", high=MAX_GPUS_PER_JOB)
+
+HELIOS_COLUMNS = {
+    "time": Field("time", "time"),
+    "total_gpu_num": replace(COUNT, name="total"),
+    "running_gpu_num": replace(COUNT, name="allocated"),
+    "pending_gpu_num": replace(COUNT, name="pending", nullable=True),
+    "idle_gpu_num": replace(COUNT, name="idle", nullable=True),
+    "gpu_utilization": Field("share", "number", nullable=True, high=1.0),
+}
+"""Columns of ``cluster_sequence_vc.csv``; `gpu_utilization`: running / total, so allocation and not activity."""
+
+PHILLY_COLUMNS = {
+    "time": Field("time", "time"),
+    "active": replace(COUNT, name="allocated"),
+    "total": replace(COUNT, name="total"),
+}
+
+HALF_DIGIT = 0.0005 + 1e-9
+"""The source rounds shares to three decimals."""
+
+OCCUPANCY_CHECKS = (
+    AMBIGUOUS_TIME,
+    Check(
+        "more held than there is",
+        "warning",
+        "occupancy above 100 %: the pool borrowed, or its size is out of date",
+        pl.col("allocated") > pl.col("total"),
+    ),
+)
+HELIOS_CHECKS = (
+    *OCCUPANCY_CHECKS,
+    Check(
+        "running and idle GPUs are not the total",
+        "warning",
+        "what is free follows from total - running; idle is not used",
+        pl.col("allocated") + pl.col("idle") != pl.col("total"),
+    ),
+    Check(
+        "gpu_utilization is not running / total",
+        "warning",
+        "shares follow from the counts; gpu_utilization is not used",
+        (pl.col("share") - pl.col("allocated") / pl.col("total")).abs() > HALF_DIGIT,
+    ),
+)
+
+DAY, TOTAL = "date", "total"
+POOL = "pool:"
+"""Stands in front of the names of pools, so that none is taken for another column."""
+
+QUOTA_CHECKS = (
+    Check(
+        "total is not the sum of the pools",
+        "warning",
+        "quotas follow the pools; total is not used",
+        pl.col("stated") != pl.col("sum"),
+    ),
+    Check(
+        "pool of 0 GPUs",
+        "info",
+        "none: it did not exist that day and has no row in the table",
+        pl.col("absent") > 0,
+    ),
+)
+
+PERCENT = "__cdf_pct"
+"""End of the name of the column that holds the share, beside the column of the value."""
+
+NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can be made of it"
+
+MAX_NUMBER = 2.0**31 - 1
+STEP_COLUMNS = {
+    "worker": Field("worker", "number", high=MAX_NUMBER),
+    "gpu": Field("percent", "number", high=100.0),
+    "time": Field("step", "number", high=MAX_NUMBER),
+    "batch_time_norm": Field("step_time", "number", high=1000.0),
+}
+"""`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
+
+STEP_AGAIN = Check(
+    "the same worker and step as an earlier row",
+    "info",
+    "kept: means of the worker count it twice",
+    ~pl.struct("file", "worker", "step").is_first_distinct(),
+)
+
+
+@looks(columns_of(HELIOS_COLUMNS))
+def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
+    """Read the per-minute sequences of Helios virtual clusters; the folder of a file names its pool."""
+    rows = read_rows(paths, HELIOS_COLUMNS, source="helios")
+    pools = {number: file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
+    notes = [] if tz else [UNZONED.format(HELIOS_ZONE)]
+    return _occupancy(rows, "helios", "gpu", pools, known_zone(tz or HELIOS_ZONE), HELIOS_CHECKS, notes)
+
+
+@looks(columns_of(PHILLY_COLUMNS))
+def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
+    r"""Read the per-minute count of active and of all Philly nodes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "nodes.csv"
+    ...     _ = path.write_text("time,active,total\n2017-10-03 00:00:00,312,420\n2017-10-03 00:01:00,300,420\n")
+    ...     read_philly_nodes([path]).summary()["allocated_hours"]
+    10.2
+    """
+    rows = read_rows(paths, PHILLY_COLUMNS, source="philly")
+    pools = dict.fromkeys(range(len(rows.files)), "philly")
+    return _occupancy(rows, "philly", "node", pools, known_zone(tz or PHILLY_ZONE), OCCUPANCY_CHECKS, [])
+
+
+def _occupancy(
+    rows: Rows,
+    source: str,
+    resource: str,
+    pools: Mapping[int, str],
+    zone: str,
+    checks: Sequence[Check],
+    notes: Sequence[str],
+) -> Dataset:
+    rows = localized(rows, {"time": "time"}, zone)
+    counts = pl.col("total", "allocated", *(["pending"] if resource == "gpu" else []))
+    rows = rows.reject({"not a whole number": pl.any_horizontal(counts != counts.floor())})
+    pool = pl.col("file").replace_strict(dict(pools), return_dtype=pl.String)
+    rows = replace(rows, good=rows.good.with_columns(pool=pool, resource=pl.lit(resource)))
+    ordered = rows.good.sort("pool", "time")
+    gaps_s = ordered.select(pl.col("time").diff().over("pool").dt.total_seconds()).to_series().drop_nulls()
+    step_s = int(gaps_s.mode().sort()[0]) if len(gaps_s) else 0
+    hours = step_s / SECONDS_PER_HOUR
+    missing = int((gaps_s > step_s).sum())
+    effect = f"readings are missing there; each row counts {step_s} s and no more"
+    return assemble_reading(
+        rows,
+        "occupancy",
+        source=source,
+        order=["pool", "time"],
+        key=["pool", "time"],
+        what="reading",
+        checks=checks,
+        findings=[Finding("gap in the series", "warning", missing, effect, "")] if missing else [],
+        totals={
+            "pools": pl.col("pool").n_unique(),
+            "allocated_hours": pl.col("allocated").sum() * hours,
+            "total_hours": pl.col("total").sum() * hours,
+        },
+        time_zone=zone,
+        notes=[f"a series of held {resource}s, not jobs: one reading each {step_s} s", *notes],
+    )
+
+
+def looks_like_quotas(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like quotas by day: pools between a date and their total."""
+    names = header_names(lines[0], CSV)
+    return len(names) > 2 and names[0] == DAY and names[-1] == TOTAL
+
+
+@looks(looks_like_quotas)
+def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
+    r"""Read ``cluster_gpu_number.csv``: a row a day, a column a virtual cluster; 0 means that it did not exist.
+
+    References
+    ----------
+    .. [1] S-Lab-System-Group/HeliosData, README: schema of ``cluster_gpu_number.csv``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "gpus.csv"
+    ...     _ = path.write_text("date,vc1,vc2,total\n2020-04-01,112,0,112\n")
+    ...     read_helios_quotas([path]).table["pool", "gpus"].rows()
+    [('vc1', 112)]
+    """
+    names = (name for name in _header_names(paths) if name not in ("", DAY, TOTAL))
+    columns = {
+        DAY: Field("day", "time", format="%Y-%m-%d"),
+        **{name: replace(COUNT, name=POOL + name) for name in names},
+        TOTAL: replace(COUNT, name="stated", nullable=True),
+    }
+    rows = read_rows(paths, columns, source="helios")
+    each = pl.col(f"^{POOL}.*$")
+    rows = rows.reject(
+        {
+            "not a whole number of GPUs": pl.any_horizontal(each != each.floor()),
+            "the same day as an earlier row": ~pl.col("day").is_first_distinct(),
+        }
+    )
+    good = rows.good.with_columns(sum=pl.sum_horizontal(each), absent=pl.sum_horizontal(each == 0))
+    return assemble_reading(
+        replace(rows, good=good),
+        "quotas",
+        source="helios",
+        order=["day", "pool"],
+        what="day",
+        shape=_by_pool,
+        checks=QUOTA_CHECKS,
+        totals={"pools": pl.col("pool").n_unique(), "gpu_days": pl.col("gpus").cast(pl.Int64).sum()},
+        span=(),
+        notes=["days are local days; the source names no zone"],
+    )
+
+
+def _header_names(paths: Sequence[str | Path]) -> list[str]:
+    """Names in the header lines of all files, each once."""
+    headers = (header_names(line, CSV) for path in paths for line in head(path)[:1])
+    return list(dict.fromkeys(name for header in headers for name in header))
+
+
+def _by_pool(wide: pl.DataFrame) -> pl.DataFrame:
+    """One row per day and pool that existed."""
+    pools = [name for name in wide.columns if name.startswith(POOL)]
+    long = wide.unpivot(pools, index="day", variable_name="pool", value_name="gpus")
+    named = long.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL))
+    return named.filter(pl.col("gpus") > 0)
+
+
+@looks(lambda lines: PERCENT in lines[0])
+def read_distributions(paths: Sequence[str | Path]) -> Dataset:
+    r"""Read cumulative distributions of utilisation and power of Acme: pairs of columns ``x`` and ``x__cdf_pct``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "gpu_power_kalos.csv"
+    ...     _ = path.write_text("gpu_power_w,gpu_power_w__cdf_pct\n55.7,0.0\n400,100.0\n")
+    ...     read_distributions([path]).table["series"].unique().to_list()
+    ['gpu_power_kalos: gpu_power_w']
+    """
+    ends = [name.removesuffix(PERCENT) for name in _header_names(paths) if name.endswith(PERCENT)]
+    names = list(dict.fromkeys(ends)) or ["x"]
+    value = Field("", "number", nullable=True, optional=True, low=-1e12)
+    share = replace(value, low=0.0, high=100.0)
+    columns = {name: replace(value, name=f"value:{name}") for name in names}
+    columns |= {name + PERCENT: replace(share, name=f"percent:{name}") for name in names}
+    rows = read_rows(paths, columns, source="acme")
+    half = [pl.col(f"value:{name}").is_null() != pl.col(f"percent:{name}").is_null() for name in names]
+    parts = [pl.col(f"{part}:{name}") for name in names for part in ("value", "percent")]
+    falls = [part < part.cum_max().over("file") for part in parts]
+    rows = rows.reject(
+        {
+            "a value without its share, or a share without its value": pl.any_horizontal(half),
+            "below an earlier row: a cumulative distribution rises": pl.any_horizontal(falls),
+        }
+    )
+    stem = stem_of(rows.files)
+
+    def points(wide: pl.DataFrame) -> pl.DataFrame:
+        """One row per point of each distribution."""
+        each = [
+            wide.select(
+                series=stem + pl.lit(f": {name}"),
+                value=pl.col(f"value:{name}"),
+                percent=pl.col(f"percent:{name}"),
+            )
+            for name in names
+        ]
+        return pl.concat(each).drop_nulls("value")
+
+    return assemble_reading(
+        rows,
+        "distributions",
+        source="acme",
+        order=["series", "percent"],
+        what="point",
+        shape=points,
+        findings=[Finding("a distribution", "info", rows.good.height, NO_SERIES, "")],
+        totals={"series": pl.col("series").n_unique()},
+        span=(),
+        notes=[NO_SERIES],
+    )
+
+
+@looks(columns_of(STEP_COLUMNS))
+def read_step_times(paths: Sequence[str | Path]) -> Dataset:
+    r"""Read mini-batch times of workers on shares of GPUs (Alibaba PAI), one file per training job, its name.
+
+    They are no jobs and no telemetry: the times have no unit and the steps no dates.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "job_1_norm.csv"
+    ...     _ = path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,476\n")
+    ...     read_step_times([path]).table.row(0)
+    ('job_1', 0, 1, 0.25, 476.0)
+    """
+    rows = read_rows(paths, STEP_COLUMNS, source="pai")
+    counts = pl.col("worker", "step")
+    rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
+    good = rows.good.with_columns(
+        job=stem_of(rows.files).str.strip_suffix("_norm"), gpu_share=pl.col("percent") / 100
+    )
+    return assemble_reading(
+        replace(rows, good=good),
+        "step_times",
+        source="pai",
+        order=["job", "worker", "step"],
+        what="step",
+        checks=[STEP_AGAIN],
+        totals={"jobs": pl.col("job").n_unique(), "mean_step_time": pl.col("step_time").mean()},
+        span=(),
+        notes=["times are scaled to 0..1000 within each job: they compare within one job only"],
+    )
