@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import MissingDependencyError
@@ -39,3 +41,17 @@ def late_name(package: str, homes: Mapping[str, str], name: str) -> Any:  # noqa
         missing = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(missing)
     return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+
+def names_of_stub(package: str) -> dict[str, str]:
+    """Public names of a package, and the modules that hold them, from the stub beside its ``__init__.py``.
+
+    Examples
+    --------
+    >>> import gpuplanner.plot
+    >>> names_of_stub(gpuplanner.plot.__file__)["plot_ledger"]
+    'ledger'
+    """
+    stub = ast.parse(Path(package).with_suffix(".pyi").read_text("utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {name.name: str(node.module).rpartition(".")[2] for node in imports for name in node.names}

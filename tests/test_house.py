@@ -49,8 +49,8 @@ COMING: dict[str, tuple[str, ...]] = {
         "planner/online: stretch",
     ),
     "size: how fast a job is on a slice": (
-        "plot/speed: plot_speed_accuracy",
-        "plot/speed: plot_speeds",
+        "plot/sizing: plot_speed_accuracy",
+        "plot/sizing: plot_speeds",
         "lab/speed/fast_enough: SpeedNeeds",
         "lab/speed/fast_enough: smallest_fast_enough",
         "lab/speed/measurements: own_measurements",

@@ -8,13 +8,16 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import chart_of, drawn, label_width, require, tips
 
 OBSERVED, SIMULATED = "observed", "simulated"
 _TICKS_MIN = (0, 1, 10, 60, 360, 1440, 10080)
 _SECONDS = ("observed_s", "simulated_s")
+_CAUSE = ("cause", "share", "hours", "jobs")
 
 
+@drawn("Waits, quantile by quantile", "level", *_SECONDS, empty="No wait was compared.")
 def plot_wait_quantiles(quantiles: pl.DataFrame) -> ChartType:
     """Quantiles of simulated against those of observed waits; on the line the distributions are equal.
 
@@ -34,31 +37,24 @@ def plot_wait_quantiles(quantiles: pl.DataFrame) -> ChartType:
     >>> plot_wait_quantiles(frame).to_dict()["title"]
     'Waits, quantile by quantile'
     """
-    prepare.require(quantiles, ["level", *_SECONDS], where="plot_wait_quantiles")
-    title = "Waits, quantile by quantile"
-    if quantiles.is_empty():
-        return theme.saying("No wait was compared.", title=title)
     rows = quantiles.select("level", *(pl.col(name) / 60.0 for name in _SECONDS)).sort("level")
     longest = max(rows.select(pl.max_horizontal(pl.col(_SECONDS).max())).item(), 1.0)
     minutes = _minutes(longest)
     x = alt.X("observed_s:Q", title="observed wait [min], logarithmic above 1", **minutes)
     y = alt.Y("simulated_s:Q", title="simulated wait [min]", **minutes)
-    ends = pl.DataFrame({"observed_s": [0.0, longest], "simulated_s": [0.0, longest]})
-    line = alt.Chart(prepare.to_data(ends, where="plot_wait_quantiles"))
-    points = alt.Chart(prepare.to_data(rows, where="plot_wait_quantiles"))
+    line = chart_of(pl.DataFrame({name: [0.0, longest] for name in _SECONDS}))
+    hover = tips(
+        level=("share of jobs that wait less", ".0%"),
+        observed_s=("observed [min]", ",.1f"),
+        simulated_s=("simulated [min]", ",.1f"),
+    )
     chart = alt.layer(
         line.mark_line(color=theme.MUTED, strokeDash=[4, 4]).encode(x=x, y=y),
-        points.mark_point(filled=True, size=45, opacity=0.8, color=theme.PALETTE[0]).encode(
-            x=x,
-            y=y,
-            tooltip=[
-                alt.Tooltip("level:Q", title="share of jobs that wait less", format=".0%"),
-                alt.Tooltip("observed_s:Q", title="observed [min]", format=",.1f"),
-                alt.Tooltip("simulated_s:Q", title="simulated [min]", format=",.1f"),
-            ],
-        ),
+        chart_of(rows)
+        .mark_point(filled=True, size=45, opacity=0.8, color=theme.BLUE)
+        .encode(x=x, y=y, tooltip=hover),
     )
-    return theme.finish(chart.properties(width="container", height=300), title=title)
+    return theme.finish(chart, height=300)
 
 
 def wait_quantiles_text(quantiles: pl.DataFrame) -> str:
@@ -108,7 +104,7 @@ def plot_wait_groups(groups: pl.DataFrame, by: str, *, top: int = 24) -> ChartTy
     'Mean wait by tenant, observed and simulated'
     """
     means = {OBSERVED: "observed_mean_s", SIMULATED: "simulated_mean_s"}
-    prepare.require(groups, [by, "jobs", *means.values()], where="plot_wait_groups")
+    require(groups, [by, "jobs", *means.values()], where="plot_wait_groups")
     title = f"Mean wait by {by}, observed and simulated"
     if groups.is_empty():
         return theme.saying("No wait was compared.", title=title)
@@ -118,29 +114,28 @@ def plot_wait_groups(groups: pl.DataFrame, by: str, *, top: int = 24) -> ChartTy
     )
     order = wide["group"].to_list()
     long = wide.unpivot(list(means), index=["group", "jobs"], variable_name="kind", value_name="minutes")
-    colours = {OBSERVED: theme.INK, SIMULATED: theme.PALETTE[0]}
+    colours = {OBSERVED: theme.INK, SIMULATED: theme.BLUE}
     y = alt.Y("group:N", title=by if by == "hour" else None, sort=order)
-    lines = alt.Chart(prepare.to_data(wide, where="plot_wait_groups"))
-    marks = alt.Chart(prepare.to_data(long, where="plot_wait_groups"))
-    longest = max(1.0, *long["minutes"])
-    x = alt.X("minutes:Q", title="mean wait [min], logarithmic above 1", **_minutes(longest))
-    shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=list(means), range=["circle", "diamond"]))
+    x = alt.X(
+        "minutes:Q", title="mean wait [min], logarithmic above 1", **_minutes(max(1.0, *long["minutes"]))
+    )
     chart = alt.layer(
-        lines.mark_rule(color=theme.GREY, size=2).encode(x=alt.X(f"{OBSERVED}:Q"), x2=SIMULATED, y=y),
-        marks.mark_point(filled=True, size=90, opacity=1).encode(
+        chart_of(wide)
+        .mark_rule(color=theme.GREY, size=2)
+        .encode(x=alt.X(f"{OBSERVED}:Q"), x2=SIMULATED, y=y),
+        chart_of(long)
+        .mark_point(filled=True, size=90, opacity=1)
+        .encode(
             x=x,
             y=y,
             color=alt.Color("kind:N", title=None, scale=theme.scale(colours, list(means))),
-            shape=shape,
-            tooltip=[
-                alt.Tooltip("group:N", title=by),
-                alt.Tooltip("kind:N", title="wait"),
-                alt.Tooltip("minutes:Q", title="mean [min]", format=",.1f"),
-                alt.Tooltip("jobs:Q", title="jobs", format=",d"),
-            ],
+            shape=alt.Shape(
+                "kind:N", title=None, scale=alt.Scale(domain=list(means), range=["circle", "diamond"])
+            ),
+            tooltip=tips(group=by, kind="wait", minutes=("mean [min]", ",.1f"), jobs=("jobs", ",d")),
         ),
-    ).properties(width="container", height=theme.BAND_HEIGHT * len(order))
-    return theme.finish(chart, title=title, names=prepare.label_width(order))
+    )
+    return theme.finish(chart, title=title, height=theme.BAND_HEIGHT * len(order), names=label_width(order))
 
 
 def _minutes(longest: float) -> dict[str, Any]:
@@ -167,6 +162,7 @@ def wait_groups_text(groups: pl.DataFrame, by: str) -> str:
     )
 
 
+@drawn("What the waits are made of", *_CAUSE, empty="No wait was compared.")
 def plot_wait_causes(causes: pl.DataFrame) -> ChartType:
     """What waits are made of: the share of all waiting by its cause.
 
@@ -186,31 +182,24 @@ def plot_wait_causes(causes: pl.DataFrame) -> ChartType:
     >>> plot_wait_causes(frame).to_dict()["title"]
     'What the waits are made of'
     """
-    prepare.require(causes, ["cause", "share", "hours", "jobs"], where="plot_wait_causes")
-    title = "What the waits are made of"
-    if causes.is_empty():
-        return theme.saying("No wait was compared.", title=title)
-    rows = causes.select("cause", "share", "hours", "jobs")
+    rows = causes.select(_CAUSE)
     order = rows["cause"].to_list()
-    base = alt.Chart(prepare.to_data(rows, where="plot_wait_causes"))
-    y = alt.Y("cause:N", title=None, sort=order)
-    x = alt.X(
-        "share:Q", title="share of all waiting", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%")
+    axis = alt.Axis(format=".0%")
+    base = chart_of(rows).encode(
+        x=alt.X("share:Q", title="share of all waiting", scale=alt.Scale(domain=[0, 1]), axis=axis),
+        y=alt.Y("cause:N", title=None, sort=order),
+    )
+    hover = tips(
+        cause="cause",
+        share=("share of all waiting", ".1%"),
+        hours=("hours of waiting", ",.0f"),
+        jobs=("jobs kept over the limit", ",d"),
     )
     chart = alt.layer(
-        base.mark_bar(color=theme.PALETTE[0]).encode(
-            x=x,
-            y=y,
-            tooltip=[
-                alt.Tooltip("cause:N", title="cause"),
-                alt.Tooltip("share:Q", title="share of all waiting", format=".1%"),
-                alt.Tooltip("hours:Q", title="hours of waiting", format=",.0f"),
-                alt.Tooltip("jobs:Q", title="jobs kept over the limit", format=",d"),
-            ],
-        ),
-        base.mark_text(align="left", dx=4).encode(x=x, y=y, text=alt.Text("share:Q", format=".0%")),
-    ).properties(width="container", height=theme.BAND_HEIGHT * len(order))
-    return theme.finish(chart, title=title, names=prepare.label_width(order), room=30)
+        base.mark_bar(color=theme.BLUE).encode(tooltip=hover),
+        base.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".0%")),
+    )
+    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), names=label_width(order), room=30)
 
 
 def wait_causes_text(causes: pl.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Ways to run a fleet side by side, and what each costs at the minutes that it adds."""
+"""Ways to run a fleet and plans side by side: what each costs, what it adds, and what none can undercut."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import chart_of, drawn, heading, in_order, label_width, tips, wrapped
 
+ABOVE = "above the bound"
 _TWO_LINES = 32
 """Pixels of a row whose name may take two lines."""
 _SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
@@ -21,17 +23,22 @@ _GAP = 31
 """Least distance of two labels [px]; nearer ones are moved apart, with a line to their mark."""
 _WORDS = 205
 """Most pixels of a label: right of the limit there is so much on a telephone as well."""
-_COLUMNS = ["policy", "gpu_hours", "added_minutes", "kind"]
+_PLANS = ("method", "objective", "bound", "gap")
+_POINTS = ("policy", "gpu_hours", "added_minutes", "kind")
+_MEASURES = ("policy", "metric", "unit", "mean", "low", "high")
 
 
-def plot_policies(frame: pl.DataFrame) -> ChartType:
+@drawn("Policies compared: mean and interval", *_MEASURES, empty="No policy was simulated.")
+def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> ChartType:
     """One panel per metric: the mean of each policy as a mark, its interval as a line.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``policy, metric, unit, mean, low, high``. Policies and metrics stand in the order of their first
-        rows; the first policy is the baseline, the last the plan. ``low`` and ``high`` may be null.
+        rows. ``low`` and ``high`` may be null.
+    names : mapping, optional
+        Names of policies in words, by policy.
 
     Raises
     ------
@@ -45,49 +52,36 @@ def plot_policies(frame: pl.DataFrame) -> ChartType:
     >>> len(plot_policies(frame).to_dict()["concat"])
     1
     """
-    columns = ["policy", "metric", "unit", "mean", "low", "high"]
-    prepare.require(frame, columns, where="plot_policies")
-    title = "Policies compared: mean and interval"
-    if frame.is_empty():
-        return theme.saying("No policy was simulated.", title=title)
-    policies = frame["policy"].unique(maintain_order=True).to_list()
-    rows = prepare.to_data(frame.select(columns), where="plot_policies")
+    said = pl.col("policy").replace(names or {})
+    rows = frame.select(*_MEASURES, name=said)
+    policies, words = (in_order(rows, column) for column in ("policy", "name"))
+    labels = wrapped(words)
+    y = alt.Y("name:N", title=None, sort=words, axis=labels.axis)
     colours = theme.policy_colours(policies)
-    labels = prepare.wrapped(policies)
-    height = _TWO_LINES * len(policies)
+    colour = alt.Color("policy:N", scale=theme.scale(colours, policies), legend=None)
     shapes = alt.Scale(domain=policies, range=[_SHAPES[rank % len(_SHAPES)] for rank in range(len(policies))])
 
     def panel(metric: str, unit: str) -> ChartType:
-        y = alt.Y("policy:N", title=None, sort=policies, axis=labels.axis)
+        mine = rows.filter(metric=metric)
         x = alt.X("mean:Q", title=f"[{unit}]" if unit else None, scale=alt.Scale(zero=False, nice=True))
-        colour = alt.Color("policy:N", scale=theme.scale(colours, policies), legend=None)
-        hover = [
-            alt.Tooltip("policy:N", title="policy"),
-            alt.Tooltip("mean:Q", title=f"mean [{unit}]" if unit else "mean", format=",.4~g"),
-            alt.Tooltip("low:Q", title="low", format=",.4~g"),
-            alt.Tooltip("high:Q", title="high", format=",.4~g"),
-        ]
-        base = alt.Chart(rows.filter(metric=metric))
-        line = base.mark_rule(size=2).encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour, tooltip=hover)
+        mean = f"mean [{unit}]" if unit else "mean"
+        hover = tips(name="policy", mean=(mean, ",.4~g"), low=("low", ",.4~g"), high=("high", ",.4~g"))
+        base = chart_of(mine).encode(y=y, color=colour, tooltip=hover)
+        line = base.mark_rule(size=2).encode(x=alt.X("low:Q"), x2="high:Q")
         mark = base.mark_point(filled=True, size=110, opacity=1).encode(
-            x=x, y=y, color=colour, shape=alt.Shape("policy:N", scale=shapes, legend=None), tooltip=hover
+            x=x, shape=alt.Shape("policy:N", scale=shapes, legend=None)
         )
-        heading = alt.TitleParams(metric, fontSize=13, offset=6)
         # A line without ends has no extent, and Vega warns of it.
-        ranged = rows.filter(pl.col("metric") == metric, pl.col("low").is_not_null()).height > 0
-        return alt.layer(*([line] if ranged else []), mark).properties(height=height, title=heading)
+        layers = [line, mark] if mine["low"].count() else [mark]
+        return alt.layer(*layers).properties(height=_TWO_LINES * len(policies), title=heading(metric))
 
     metrics = rows.select("metric", "unit").unique(maintain_order=True)
     chart = alt.concat(*[panel(metric, unit) for metric, unit in metrics.iter_rows()], columns=2)
-    return theme.finish(
-        chart,
-        title=title,
-        finding=policies_text(frame),
-        names=labels.pixels,
-        panels={"columns": 2, "minimum": 340, "margin": 24},
-    )
+    panels = {"columns": 2, "minimum": 340, "margin": 24}
+    return theme.finish(chart, finding=policies_text(frame, names=names), names=labels.pixels, panels=panels)
 
 
+@drawn("GPU-hours a week against added minutes", *_POINTS, empty="No way to run the fleet was played.")
 def plot_frontier(
     frame: pl.DataFrame,
     *,
@@ -107,7 +101,7 @@ def plot_frontier(
     limit : float
         Minutes that may be added.
     best : str, optional
-        The recommended way: the only one in colour.
+        The recommended way: the only one in the colour that it has everywhere.
     names : mapping, optional
         Names of ways in words, by policy.
 
@@ -123,27 +117,26 @@ def plot_frontier(
     >>> plot_frontier(points, best="pools").to_dict()["title"]
     'GPU-hours a week against added minutes'
     """
-    prepare.require(frame, _COLUMNS, where="plot_frontier")
-    title = "GPU-hours a week against added minutes"
-    shown = frame.filter(
-        pl.col("added_minutes").is_between(0.0, LONGEST_MIN), pl.col("gpu_hours").is_not_null()
-    )
-    if shown.is_empty():
-        return theme.saying("No way to run the fleet was played.", title=title)
-    low, high = _ends(shown["gpu_hours"])
-    words = names or {}
-    rows = shown.select(
-        *_COLUMNS,
-        name=pl.col("policy").replace(words),
+    near = pl.col("added_minutes").is_between(0.0, LONGEST_MIN) & pl.col("gpu_hours").is_not_null()
+    rows = frame.filter(near).select(
+        *_POINTS,
+        name=pl.col("policy").replace(names or {}),
         look=pl.when(pl.col("policy") == (best or "")).then(pl.lit("best"))
         .when(pl.col("kind") == "today").then(pl.lit("today")).otherwise(pl.lit("other")),
     )  # fmt: skip
+    if rows.is_empty():
+        return theme.saying("No way to run the fleet was played.")
+    low, high = _ends(rows["gpu_hours"])
     # What matters most is drawn last, on top of the others.
     order = {"other": 0, "today": 1, "best": 2}
-    marks = rows.filter(pl.col("kind").is_in(["today", "tuned", "pinned"])).sort(
+    marks = rows.filter(pl.col("kind") != "setting").sort(
         pl.col("look").replace_strict(order, return_dtype=pl.Int64), maintain_order=True
     )
-    labels = _labels(marks.filter(pl.col("kind") != "pinned"), limit, low, high)
+    pinned = pl.col("kind") == "pinned"
+    labels = _labels(marks.filter(~pinned), limit, low, high)
+    colours = theme.policy_colours(["today", *([best] if best else [])])
+    looks = {"today": colours["today"], "best": colours.get(best or "", theme.QUIET), "other": theme.QUIET}
+    texts = looks | {"today": theme.INK, "other": theme.MUTED}
     x = alt.X(
         "added_minutes:Q",
         title="minutes of added delay",
@@ -155,52 +148,41 @@ def plot_frontier(
         title="GPUs on [GPU h a week]",
         scale=alt.Scale(domain=[low, high], nice=False, zero=False),
     )
-    looks = {"today": theme.INK, "best": theme.PALETTE[0], "other": theme.QUIET}
     colour = alt.Color("look:N", scale=theme.scale(looks, list(looks)), legend=None)
-    hover = [
-        alt.Tooltip("name:N", title="way"),
-        alt.Tooltip("kind:N", title="setting"),
-        alt.Tooltip("gpu_hours:Q", title="GPU h a week", format=",.0f"),
-        alt.Tooltip("added_minutes:Q", title="minutes added", format=",.1f"),
-    ]
-    zone = alt.Chart(prepare.to_data(pl.DataFrame({"from": [0.0], "to": [limit]}), where="plot_frontier"))
-    lines = alt.Chart(
-        prepare.to_data(rows.filter(pl.col("kind") != "pinned").sort("added_minutes"), where="plot_frontier")
+    hover = tips(
+        name="way",
+        kind="setting",
+        gpu_hours=("GPU h a week", ",.0f"),
+        added_minutes=("minutes added", ",.1f"),
     )
-    points = alt.Chart(prepare.to_data(marks, where="plot_frontier"))
-    said = alt.Chart(prepare.to_data(labels, where="plot_frontier"))
-    there = set(marks["kind"])
-    fixed = {"x": x, "y": y, "color": colour, "tooltip": hover}
-    label_at = {"x": alt.X("label_x:Q"), "y": alt.Y("label_y:Q")}
+    zone = chart_of(pl.DataFrame({"from": [0.0], "to": [limit]}))
+    lines, filled, outlined = (
+        chart_of(some).encode(x=x, y=y, color=colour)
+        for some in (rows.filter(~pinned).sort("added_minutes"), marks.filter(~pinned), marks.filter(pinned))
+    )
+    said = chart_of(labels).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"))
     parts: list[ChartType] = [
         zone.mark_rect(color=theme.ZONE).encode(x="from:Q", x2="to:Q"),
         zone.mark_rule(strokeDash=[5, 3], color=theme.INK).encode(x="to:Q"),
         zone.transform_calculate(word=f"'your limit: {limit:g} min'")
         .mark_text(align="left", dx=6, dy=10, fontWeight=600, baseline="top")
         .encode(x="to:Q", y=alt.value(-6), text="word:N"),
-        lines.mark_line(size=1.2, opacity=0.7).encode(
-            x=x, y=y, color=colour, detail="policy:N", order="added_minutes:Q"
-        ),
-        lines.mark_point(filled=True, size=14, opacity=0.8).encode(**fixed),
-        said.mark_rule(color=theme.GREY, size=1).encode(
-            **label_at, x2="added_minutes:Q", y2="gpu_hours:Q"
-        ),
-        *(
-            [points.transform_filter("datum.kind == 'pinned'").mark_point(filled=False, size=110).encode(
-                **fixed, shape=alt.value("triangle-up"))]
-            if "pinned" in there else []
-        ),
-        points.transform_filter("datum.kind != 'pinned'").mark_point(filled=True, size=130, opacity=1).encode(**fixed),
+        lines.mark_line(size=1.2, opacity=0.7).encode(detail="policy:N", order="added_minutes:Q"),
+        lines.mark_point(filled=True, size=14, opacity=0.8).encode(tooltip=hover),
+        said.mark_rule(color=theme.GREY, size=1).encode(x2="added_minutes:Q", y2="gpu_hours:Q"),
+    ]
+    if "pinned" in marks["kind"]:
+        parts.append(
+            outlined.mark_point(filled=False, size=110).encode(shape=alt.value("triangle-up"), tooltip=hover)
+        )
+    parts += [
+        filled.mark_point(filled=True, size=130, opacity=1).encode(tooltip=hover),
         said.mark_text(align="left", dx=5, dy=-6, lineBreak="\n", limit=_WORDS).encode(
-            **label_at, text="label:N", color=alt.Color("look:N", scale=theme.scale(_TEXT, list(_TEXT)), legend=None)
+            text="label:N", color=alt.Color("look:N", scale=theme.scale(texts, list(texts)), legend=None)
         ),
-    ]  # fmt: skip
+    ]
     chart: ChartType = alt.layer(*parts).resolve_scale(color="independent")
-    chart = chart.properties(width="container", height=_HEIGHT)
-    return theme.finish(chart, title=title, finding=frontier_text(frame, names=names))
-
-
-_TEXT = {"today": theme.INK, "best": theme.ACCENT, "other": theme.MUTED}
+    return theme.finish(chart, height=_HEIGHT, finding=frontier_text(frame, names=names))
 
 
 def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
@@ -224,7 +206,7 @@ def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     return "; ".join(said) + "." if said else "Nothing was tuned."
 
 
-def policies_text(frame: pl.DataFrame) -> str:
+def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
     """Say each measure of the first policy and of the last.
 
     Examples
@@ -239,7 +221,8 @@ def policies_text(frame: pl.DataFrame) -> str:
         f"{metric} {' to '.join(map(_figure, mine['mean']))} {unit or ''}".rstrip()
         for (metric, unit), mine in ends.group_by("metric", "unit", maintain_order=True)
     ]
-    return f'From "{policies[0]}" to "{policies[-1]}": {"; ".join(measures) or "nothing was measured"}.'
+    first, last = ((names or {}).get(name, name) for name in (policies[0], policies[-1]))
+    return f'From "{first}" to "{last}": {"; ".join(measures) or "nothing was measured"}.'
 
 
 def _figure(mean: float) -> str:
@@ -281,3 +264,85 @@ def _labels(marks: pl.DataFrame, limit: float, low: float, high: float) -> pl.Da
         label_x=pl.Series(right, dtype=pl.Float64),
         label_y=pl.Series([high - place * per_pixel for place in places], dtype=pl.Float64),
     )
+
+
+@drawn("Cost of each plan, and what no plan undercuts", *_PLANS, empty="No plan was found.")
+def plot_bounds(frame: pl.DataFrame) -> ChartType:
+    """Cost of each plan as a bar, with the proven bound of all plans as a rule, and the gap between them.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``method, objective, bound, gap``, one row per plan, as ``compare_plans`` makes it: costs in
+        GPU-hours, the gap as a share of the cost. A plan that was not found has no objective and no bar;
+        without a bound there is no rule.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame(
+    ...     {"method": ["static", "auto"], "objective": [120.0, 100.0], "bound": 99.0, "gap": [0.175, 0.01]}
+    ... )
+    >>> plot_bounds(frame).to_dict()["title"]
+    'Cost of each plan, and what no plan undercuts'
+    """
+    rows = frame.select(_PLANS).drop_nulls("objective")
+    if rows.is_empty():
+        return theme.saying("No plan was found.")
+    order, proven = rows["method"].to_list(), _proven(frame)
+    colours = {proven: theme.MUTED, ABOVE: theme.ORANGE}
+    parts = _parts(rows, proven)
+    shown = [part for part in colours if part in parts["part"]]
+    base = chart_of(parts).encode(y=alt.Y("method:N", title=None, sort=order))
+    hover = tips(
+        method="plan",
+        objective=("cost [GPU h]", ",.1f"),
+        bound=("no plan costs less than [GPU h]", ",.1f"),
+        gap=("gap", ".2%"),
+    )
+    layers: list[ChartType] = [
+        base.mark_bar().encode(
+            x=alt.X("start:Q", title="cost [GPU h]"),
+            x2="end:Q",
+            color=alt.Color("part:N", title=None, scale=theme.scale(colours, shown)),
+            tooltip=hover,
+        ),
+        base.transform_filter("datum.end === datum.objective")
+        .mark_text(align="left", dx=6)
+        .encode(x=alt.X("end:Q"), text="label:N"),
+    ]
+    if rows["bound"].count():
+        rule = chart_of(rows.select(pl.col("bound").max()))
+        layers.insert(1, rule.mark_rule(color=theme.INK, size=2).encode(x=alt.X("bound:Q")))
+    cheapest = rows.sort("objective", maintain_order=True).row(0, named=True)
+    return theme.finish(
+        alt.layer(*layers),
+        finding=f"Cheapest: {cheapest['method']}, {cheapest['objective']:,.0f} GPU-hours; {proven}.",
+        height=32 * len(order),
+        legend=190,
+        names=label_width(order),
+        room=40,
+    )
+
+
+def _proven(frame: pl.DataFrame) -> str:
+    """Name of what every plan costs at least."""
+    bounds = frame["bound"].drop_nulls().to_list()
+    return f"no plan costs less: {max(bounds):,.0f}" if bounds else "cost"
+
+
+def _parts(rows: pl.DataFrame, proven: str) -> pl.DataFrame:
+    """Each bar in two: up to the bound, and beyond."""
+    share = pl.format(", gap {} %", (100 * pl.col("gap")).round(1))
+    cost = pl.col("objective").map_elements(lambda value: format(value, ",.0f"), return_dtype=pl.String)
+    turn = pl.min_horizontal("bound", "objective")
+    named = rows.with_columns(label=cost + share.fill_null(""), rank=pl.int_range(pl.len()))
+    low = named.with_columns(part=pl.lit(proven), start=pl.lit(0.0), end=turn)
+    high = named.filter(turn < pl.col("objective")).with_columns(
+        part=pl.lit(ABOVE), start=turn, end="objective"
+    )
+    return pl.concat([low, high], how="diagonal_relaxed").sort("rank", "start").drop("rank")

@@ -1,4 +1,4 @@
-"""Demand over time with its forecast, how good forecasts were, and what follows: quantile and run-out."""
+"""Demand over time with its forecast, how good forecasts were, and what runs and will come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from altair.typing import ChartType
 
 from gpuplanner.demand import change_points
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import (
+    chart_of,
+    drawn,
+    label_width,
+    ranked,
+    require,
+    tips,
+    to_data,
+    utc_axis,
+    utc_text,
+)
 
 OBSERVED, FORECAST = "observed", "forecast"
 RUNNING, COMING = "still running", "to come"
@@ -22,6 +33,8 @@ _ROWS = 2400
 _BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
 _PANELS = {"columns": 2, "minimum": 320, "margin": 40}
 _KEYS = {"unique_id": "series", "tenant": "tenant", "profile": "profile"}
+_SCORES = ("unique_id", "model", "mase", "coverage_90")
+_FAN = ("ds", "still_running", "to_come", "q05", "q50", "q95")
 
 
 def plot_demand(
@@ -70,11 +83,11 @@ def plot_demand(
     >>> plot_demand(rows).to_dict()["title"]
     'Instances demanded, by profile'
     """
-    prepare.require(demand, ["unique_id", "ds", "y", by], where="plot_demand")
+    require(demand, ["unique_id", "ds", "y", by], where="plot_demand")
     title = f"Instances demanded, by {_KEYS.get(by, by)}"
     if demand.is_empty():
         return theme.saying("The demand table has no rows.", title=title)
-    panels = _largest(demand, by, top)
+    panels = ranked(demand, by, "y")[:top]
     begin = demand["ds"].max() - timedelta(days=history_days)  # type: ignore[operator]
     past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(panel=by, ds="ds")
     history = past.agg(y=pl.col("y").sum()).with_columns(kind=pl.lit(OBSERVED))
@@ -88,10 +101,12 @@ def plot_demand(
     rows = pl.concat([binned, future, changed], how="diagonal").sort(
         "panel", "kind", "ds", descending=[False, True, False]
     )
-    chart = _panels(rows, panels, title=title, hours=hours, unit=unit)
-    return theme.described(chart, f"Highest mean first: {', '.join(map(str, panels))}.")
+    finding = f"Highest mean first: {', '.join(map(str, panels))}."
+    chart = _panels(rows, panels, hours=hours, unit=unit)
+    return theme.finish(chart, title=title, finding=finding, legend=170, names=30, panels=_PANELS)
 
 
+@drawn("Forecast error and interval coverage on past data", *_SCORES, empty="No forecast was tested.")
 def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     """Error and coverage of each model on past data, one mark per series.
 
@@ -108,43 +123,36 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    prepare.require(scores, ["unique_id", "model", "mase", "coverage_90"], where="plot_backtest_scores")
-    title = "Forecast error and interval coverage on past data"
-    if scores.is_empty():
-        return theme.saying("No forecast was tested.", title=title)
     means = scores.group_by("model").agg(pl.col("mase").mean())
     models = means.sort("mase", "model", nulls_last=True)["model"].to_list()
-    columns = scores.select("unique_id", "model", "mase", "coverage_90").sort("model", "unique_id")
-    rows = alt.Chart(prepare.to_data(columns, where="plot_backtest_scores"))
+    hover = tips(
+        unique_id="series",
+        model="model",
+        mase=("MASE", ".3f"),
+        coverage_90=("coverage of the 90 % interval", ".1%"),
+    )
+    rows = chart_of(scores.select(_SCORES).sort("model", "unique_id")).encode(
+        y=alt.Y("model:N", title=None, sort=models), tooltip=hover
+    )
 
     def panel(column: str, axis_title: str, mark_at: float) -> ChartType:
-        points = rows.mark_point(size=60, filled=False, strokeWidth=1.6, color=theme.PALETTE[0]).encode(
-            x=alt.X(f"{column}:Q", title=axis_title, scale=alt.Scale(zero=False)),
-            y=alt.Y("model:N", title=None, sort=models),
-            tooltip=[
-                alt.Tooltip("unique_id:N", title="series"),
-                alt.Tooltip("model:N", title="model"),
-                alt.Tooltip("mase:Q", title="MASE", format=".3f"),
-                alt.Tooltip("coverage_90:Q", title="coverage of the 90 % interval", format=".1%"),
-            ],
+        points = rows.mark_point(size=60, filled=False, strokeWidth=1.6, color=theme.BLUE).encode(
+            x=alt.X(f"{column}:Q", title=axis_title, scale=alt.Scale(zero=False))
         )
-        line = alt.Chart().mark_rule(color=theme.PALETTE[5], strokeDash=[4, 3], size=1.5)
+        line = alt.Chart().mark_rule(color=theme.VERMILION, strokeDash=[4, 3], size=1.5)
         rule = line.encode(x=alt.datum(mark_at))
         return alt.layer(points, rule).properties(height=theme.BAND_HEIGHT * len(models))
 
-    parts = [
+    chart = alt.concat(
         panel("mase", "MASE (1 = seasonal naive)", 1.0),
         panel("coverage_90", "coverage of the 90 % interval", 0.9),
-    ]
-    chart = alt.concat(*parts, columns=2)
-    return theme.finish(
-        chart,
-        title=title,
-        names=prepare.label_width(models),
-        panels={"columns": 2, "minimum": 340, "margin": 24},
+        columns=2,
     )
+    panels = {"columns": 2, "minimum": 340, "margin": 24}
+    return theme.finish(chart, names=label_width(models), panels=panels)
 
 
+@drawn("GPUs expected: still running and to come", *_FAN, empty="There is no slot to forecast.")
 def plot_fan(frame: pl.DataFrame) -> ChartType:
     """GPUs expected, what runs already below what is to come, with the band of their sum.
 
@@ -158,181 +166,73 @@ def plot_fan(frame: pl.DataFrame) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    prepare.require(frame, ["ds", "still_running", "to_come", "q05", "q50", "q95"], where="plot_fan")
-    title = "GPUs expected: still running and to come"
-    if frame.is_empty():
-        return theme.saying("There is no slot to forecast.", title=title)
     names = {"still_running": RUNNING, "to_come": COMING}
     parts = frame.unpivot(list(names), index="ds", variable_name="part", value_name="gpus").with_columns(
         pl.col("part").replace(names)
     )
-    colours = {RUNNING: theme.PALETTE[0], COMING: theme.GREY}
-    start, end = frame["ds"].min(), frame["ds"].max()
-    x = prepare.utc_axis("ds", prepare.span(start, end))  # type: ignore[arg-type]
-    at = prepare.utc_text(at="ds")
+    colours = {RUNNING: theme.BLUE, COMING: theme.GREY}
+    x, at = utc_axis(frame, "ds"), utc_text(at="ds")
     areas = (
-        alt.Chart(prepare.to_data(parts, where="plot_fan"))
+        chart_of(parts)
         .transform_calculate(**at)
         .mark_area(opacity=0.75)
         .encode(
             x=x,
             y=alt.Y("gpus:Q", title="GPUs, mean", stack="zero"),
-            color=alt.Color("part:N", title=None, scale=theme.scale(colours, [RUNNING, COMING])),
+            color=alt.Color("part:N", title=None, scale=theme.scale(colours, list(colours))),
             order=alt.Order("part:N"),
-            tooltip=[
-                alt.Tooltip("at:N", title="UTC"),
-                alt.Tooltip("part:N", title="part"),
-                alt.Tooltip("gpus:Q", title="GPUs", format=",.1f"),
-            ],
+            tooltip=tips(at="UTC", part="part", gpus=("GPUs", ",.1f")),
         )
     )
-    total = alt.Chart(prepare.to_data(frame, where="plot_fan")).transform_calculate(**at)
-    hover = [
-        alt.Tooltip("at:N", title="UTC"),
-        *(alt.Tooltip(f"{name}:Q", title=name, format=",.1f") for name in ("q05", "q50", "q95")),
-    ]
+    dashes = {"q05": [2, 3], "q50": [1, 0], "q95": [2, 3]}
+    hover = tips(at="UTC", **{name: (name, ",.1f") for name in dashes})
+    total = chart_of(frame).transform_calculate(**at).encode(x=x, tooltip=hover)
     lines = [
-        total.mark_line(color=theme.INK, strokeDash=dash, strokeWidth=1.4).encode(
-            x=x, y=f"{name}:Q", tooltip=hover
-        )
-        for name, dash in (("q05", [2, 3]), ("q50", [1, 0]), ("q95", [2, 3]))
+        total.mark_line(color=theme.INK, strokeDash=dash, strokeWidth=1.4).encode(y=f"{name}:Q")
+        for name, dash in dashes.items()
     ]
-    chart = alt.layer(areas, *lines).properties(width="container", height=240)
     finding = "Lines: the 5 %, 50 % and 95 % quantile of the sum."
-    return theme.finish(chart, title=title, finding=finding, legend=110)
+    return theme.finish(alt.layer(areas, *lines), height=240, finding=finding, legend=110)
 
 
-def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
-    """What planning at each quantile costs; the mark is the cheapest.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``quantile, planned, short, cost``.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-    """
-    columns = ["quantile", "planned", "short", "cost"]
-    prepare.require(frame, columns, where="plot_cost_curve")
-    title = "Cost of planning at a quantile"
-    if frame.is_empty():
-        return theme.saying("There is no quantile to plan at.", title=title)
-    base = alt.Chart(prepare.to_data(frame.select(columns).sort("quantile"), where="plot_cost_curve"))
-    encoded = base.encode(
-        x=alt.X("quantile:Q", title="quantile planned at", axis=alt.Axis(format="%")),
-        y=alt.Y("cost:Q", title="cost, in GPU-hours an hour", scale=alt.Scale(zero=False)),
-        tooltip=[
-            alt.Tooltip("quantile:Q", format=".1%"),
-            *(alt.Tooltip(f"{name}:Q", format=",.1f") for name in columns[1:]),
-        ],
-    )
-    least = encoded.transform_window(place="rank()", sort=[alt.SortField("cost")]).transform_filter(
-        "datum.place == 1"
-    )
-    chart = alt.layer(
-        encoded.mark_line(color=theme.PALETTE[0], strokeWidth=1.8),
-        least.mark_point(color=theme.PALETTE[5], size=110, filled=True),
-    ).properties(width="container", height=200)
-    cheapest = frame.sort("cost").row(0, named=True)
-    return theme.finish(chart, title=title, finding=f"Cheapest at {cheapest['quantile']:.0%}.")
-
-
-def plot_run_out(frame: pl.DataFrame) -> ChartType:
-    """Probability that the fleet has run out by each week.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``week, over, run_out_by, q50``.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-    """
-    prepare.require(frame, ["week", "over", "run_out_by", "q50"], where="plot_run_out")
-    title = "Probability that demand has passed what there is"
-    if frame.is_empty():
-        return theme.saying("There is no week ahead.", title=title)
-    names = {"run_out_by": "by then", "over": "in that week"}
-    rows = frame.unpivot(list(names), index=["week", "q50"], variable_name="when", value_name="share")
-    rows = rows.with_columns(pl.col("when").replace(names))
-    colours = {"by then": theme.PALETTE[5], "in that week": theme.MUTED}
-    chart: ChartType = (
-        alt.Chart(prepare.to_data(rows, where="plot_run_out"))
-        .mark_line(point=True, strokeWidth=1.6)
-        .encode(
-            x=alt.X("week:Q", title="weeks ahead"),
-            y=alt.Y(
-                "share:Q", title="probability", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
-            ),
-            color=alt.Color("when:N", title=None, scale=theme.scale(colours, list(colours))),
-            tooltip=[
-                alt.Tooltip("week:Q"),
-                alt.Tooltip("when:N"),
-                alt.Tooltip("share:Q", title="probability", format=".1%"),
-                alt.Tooltip("q50:Q", title="median peak [GPUs]", format=",.0f"),
-            ],
-        )
-        .properties(width="container", height=200)
-    )
-    last = frame.row(-1, named=True)
-    finding = f"{last['run_out_by']:.0%} within {last['week']} weeks."
-    return theme.finish(chart, title=title, finding=finding, legend=110)
-
-
-def _panels(rows: pl.DataFrame, panels: list[str], *, title: str, hours: int, unit: str) -> ChartType:
-    data = alt.Chart().transform_calculate(**prepare.utc_text(at="ds"))
-    start, end = rows["ds"].min(), rows["ds"].max()
-    slots = f"means of {hours} h" if hours > 1 else "time"
-    x = prepare.utc_axis("ds", prepare.span(start, end, slot=slots))  # type: ignore[arg-type]
-    y = alt.Y("y:Q", title=unit)
+def _panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> ChartType:
     kinds = [kind for kind in (OBSERVED, FORECAST) if kind in rows["kind"]]
-    colours = {OBSERVED: theme.MUTED, FORECAST: theme.PALETTE[0]}
+    colours = theme.scale({OBSERVED: theme.MUTED, FORECAST: theme.BLUE}, kinds)
     dashes = alt.Scale(domain=kinds, range=[[1, 0], [6, 2]])
     legend = alt.Legend() if len(kinds) > 1 else None  # a line alone needs no name
-    hover = [
-        alt.Tooltip("panel:N", title="series"),
-        alt.Tooltip("at:N", title="UTC"),
-        alt.Tooltip("kind:N", title="kind"),
-        alt.Tooltip("y:Q", title=unit, format=",.2f"),
-    ]
+    slots = f"means of {hours} h" if hours > 1 else "time"
+    data = alt.Chart().transform_calculate(**utc_text(at="ds")).encode(x=utc_axis(rows, "ds", slot=slots))
     lines = (
         data.transform_filter("isValid(datum.y)")
         .mark_line(strokeWidth=1.6)
         .encode(
-            x=x,
-            y=y,
-            color=alt.Color("kind:N", title=None, legend=legend, scale=theme.scale(colours, kinds)),
+            y=alt.Y("y:Q", title=unit),
+            color=alt.Color("kind:N", title=None, legend=legend, scale=colours),
             strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend, scale=dashes),
-            tooltip=hover,
+            tooltip=tips(panel="series", at="UTC", kind="kind", y=(unit, ",.2f")),
         )
     )
     layers: list[alt.Chart] = [lines]
     if "low" in rows.columns:
         square = alt.Legend(symbolType="square")
-        fill = alt.Fill("band:N", title=None, legend=square, scale=alt.Scale(range=["#56b4e9"]))
-        band = data.mark_area(opacity=0.3).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", fill=fill)
+        fill = alt.Fill("band:N", title=None, legend=square, scale=alt.Scale(range=[theme.SKY]))
+        band = data.mark_area(opacity=0.3).encode(y=alt.Y("low:Q"), y2="high:Q", fill=fill)
         known = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL}'")
         layers.insert(0, known)
     if "change" in rows.columns:
         marks = data.transform_filter("isValid(datum.change)").mark_rule(color=theme.INK, strokeDash=[2, 2])
-        said = [alt.Tooltip("at:N", title="UTC"), alt.Tooltip("change:N", title="new level")]
-        layers.append(marks.encode(x=x, tooltip=said))
-    layered = alt.layer(*layers, data=prepare.to_data(rows, where="plot_demand")).properties(height=150)
+        layers.append(marks.encode(tooltip=tips(at="UTC", change="new level")))
+    layered = alt.layer(*layers, data=to_data(rows)).properties(height=150)
     facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
     chart: ChartType = facets.resolve_scale(y="independent")
-    return theme.finish(chart, title=title, legend=170, names=30, panels=_PANELS)
+    return chart
 
 
 def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels: list[str]) -> pl.DataFrame:
     """Forecast rows as ``panel, ds, y, low, high, kind``, added up over the series of a panel."""
     if forecast is None or forecast.is_empty():
         return pl.DataFrame()
-    prepare.require(forecast, ["unique_id", "ds", "mean", "q05", "q95"], where="plot_demand: forecast")
+    require(forecast, ["unique_id", "ds", "mean", "q05", "q95"], where="plot_demand: forecast")
     twice = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
     if twice.height:
         text = message(
@@ -369,11 +269,6 @@ def _changed(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) 
         )
     table = pl.concat(found)
     return table if table.height else pl.DataFrame()
-
-
-def _largest(demand: pl.DataFrame, by: str, top: int) -> list[str]:
-    total = demand.group_by(by).agg(pl.col("y").sum()).sort("y", by, descending=[True, False])
-    return total[by].head(top).to_list()
 
 
 def _slot_hours(history: pl.DataFrame) -> float:

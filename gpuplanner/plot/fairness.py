@@ -6,13 +6,28 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import (
+    MAX_ROWS,
+    chart_of,
+    drawn,
+    each,
+    folded,
+    label_width,
+    ranked,
+    stacked,
+    tips,
+)
 
 WITHIN, ABOVE, MISSING = "held, within entitlement", "held, above entitlement", "due, but not given"
 NOBODY = "-"
 _PARTS = {WITHIN: "held_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
+_COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
+_SHARES = ("tenant", "slot_s", "gpus")
+_PAIRS = ("borrower", "lender", "gpu_hours")
 
 
+@drawn("GPUs held over time, by tenant", *_SHARES, empty="No tenant held a GPU.")
 def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
     """GPUs that tenants held over time, stacked.
 
@@ -35,16 +50,12 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
     >>> plot_tenant_shares(frame).to_dict()["title"]
     'GPUs held over time, by tenant'
     """
-    prepare.require(shares, ["tenant", "slot_s", "gpus"], where="plot_tenant_shares")
-    title = "GPUs held over time, by tenant"
-    if shares.is_empty():
-        return theme.saying("No tenant held a GPU.", title=title)
-    totals = shares.group_by("tenant").agg(pl.col("gpus").sum())
-    names = prepare.folded(totals.sort("gpus", "tenant", descending=[True, False])["tenant"].to_list(), top)
-    order = list(dict.fromkeys(names.values()))
+    names = folded(ranked(shares, "tenant", "gpus"), top)
+    order = each(names)
     starts = shares["slot_s"].unique().sort()
-    together = -(-len(starts) * len(order) // prepare.MAX_ROWS)
+    together = -(-len(starts) * len(order) // MAX_ROWS)
     bins = pl.DataFrame({"slot_s": starts, "bin": pl.int_range(len(starts), eager=True) // together})
+    ranks = {name: rank for rank, name in enumerate(order)}
     rows = (
         shares.join(bins, on="slot_s")
         .group_by("bin", "slot_s", tenant=pl.col("tenant").replace_strict(names))
@@ -52,33 +63,23 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
         .group_by("bin", "tenant")
         .agg(pl.col("gpus").mean(), hour=pl.col("slot_s").min() / 3600.0)
         .sort("bin", "tenant")
-        .drop("bin")
+        .select("tenant", "gpus", "hour", rank=pl.col("tenant").replace_strict(ranks))
     )
-    colours = dict(zip(order, theme.PALETTE, strict=False))
-    rank = {name: rank for rank, name in enumerate(order)}
-    data = alt.Chart(
-        prepare.to_data(
-            rows.with_columns(rank=pl.col("tenant").replace_strict(rank)), where="plot_tenant_shares"
-        )
-    )
-    chart: ChartType = (
-        data.mark_area(interpolate="step-after", opacity=0.9)
+    chart: alt.Chart = (
+        chart_of(rows)
+        .mark_area(interpolate="step-after", opacity=0.9)
         .encode(
             x=alt.X("hour:Q", title="hours from the start", scale=alt.Scale(nice=False)),
             y=alt.Y("gpus:Q", title="GPUs held", stack="zero"),
-            color=alt.Color("tenant:N", title=None, scale=theme.scale(colours, order)),
+            color=alt.Color("tenant:N", title=None, scale=theme.scale(theme.numbered(order), order)),
             order=alt.Order("rank:Q"),
-            tooltip=[
-                alt.Tooltip("tenant:N", title="tenant"),
-                alt.Tooltip("hour:Q", title="from hour", format=",.1f"),
-                alt.Tooltip("gpus:Q", title="GPUs held", format=",.1f"),
-            ],
+            tooltip=tips(tenant="tenant", hour=("from hour", ",.1f"), gpus=("GPUs held", ",.1f")),
         )
-        .properties(width="container", height=260)
     )
-    return theme.finish(chart, title=title)
+    return theme.finish(chart, height=260)
 
 
+@drawn("GPU-hours held and missing, by tenant", "tenant", *_PARTS.values(), empty="There is no tenant.")
 def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     """GPU-hours of each tenant: held within its entitlement, above it, and due but not given.
 
@@ -102,39 +103,23 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     >>> plot_entitlements(frame).to_dict()["title"]
     'GPU-hours held and missing, by tenant'
     """
-    prepare.require(accounts, ["tenant", *_PARTS.values()], where="plot_entitlements")
-    title = "GPU-hours held and missing, by tenant"
-    if accounts.is_empty():
-        return theme.saying("There is no tenant.", title=title)
     most = ["deficit_gpu_hours", "above_gpu_hours", "tenant"]
     shown = accounts.sort(most, descending=[True, True, False]).head(top)
     order = shown["tenant"].to_list()
+    within = (pl.col("held_gpu_hours") - pl.col("above_gpu_hours")).clip(lower_bound=0.0)
     parts = shown.select(
-        "tenant",
-        pl.col("held_gpu_hours").sub(pl.col("above_gpu_hours")).clip(lower_bound=0.0).alias(WITHIN),
-        pl.col("above_gpu_hours").alias(ABOVE),
-        pl.col("deficit_gpu_hours").alias(MISSING),
+        "tenant", within.alias(WITHIN), *(pl.col(_PARTS[part]).alias(part) for part in (ABOVE, MISSING))
     ).unpivot(list(_PARTS), index="tenant", variable_name="part", value_name="gpu_hours")
-    rank = {part: rank for rank, part in enumerate(_PARTS)}
-    rows = parts.with_columns(rank=pl.col("part").replace_strict(rank))
-    colours = {WITHIN: theme.PALETTE[0], ABOVE: theme.PALETTE[4], MISSING: theme.PALETTE[5]}
-    chart: ChartType = (
-        alt.Chart(prepare.to_data(rows, where="plot_entitlements"))
-        .mark_bar()
-        .encode(
-            x=alt.X("gpu_hours:Q", title="GPU-hours", stack="zero"),
-            y=alt.Y("tenant:N", title=None, sort=order),
-            color=alt.Color("part:N", title=None, scale=theme.scale(colours, list(_PARTS))),
-            order=alt.Order("rank:Q"),
-            tooltip=[
-                alt.Tooltip("tenant:N", title="tenant"),
-                alt.Tooltip("part:N", title="part"),
-                alt.Tooltip("gpu_hours:Q", title="GPU-hours", format=",.1f"),
-            ],
-        )
-        .properties(width="container", height=theme.BAND_HEIGHT * len(order))
+    chart = stacked(
+        parts,
+        alt.X("gpu_hours:Q", title="GPU-hours"),
+        y="tenant",
+        order=order,
+        part="part",
+        colours=_COLOURS,
+        hover=tips(tenant="tenant", part="part", gpu_hours=("GPU-hours", ",.1f")),
     )
-    return theme.finish(chart, title=title, legend=200, names=prepare.label_width(order))
+    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), legend=200, names=label_width(order))
 
 
 def entitlements_text(accounts: pl.DataFrame) -> str:
@@ -155,6 +140,11 @@ def entitlements_text(accounts: pl.DataFrame) -> str:
     )
 
 
+@drawn(
+    "GPU-hours borrowed, by borrower and lender",
+    *_PAIRS,
+    empty="No tenant held more than its entitlement, and none lacked any.",
+)
 def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     """GPU-hours that each tenant (row) held above its entitlement at the cost of each other one (column).
 
@@ -177,50 +167,35 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     >>> plot_borrowing(frame).to_dict()["title"]
     'GPU-hours borrowed, by borrower and lender'
     """
-    prepare.require(borrowed, ["borrower", "lender", "gpu_hours"], where="plot_borrowing")
-    title = "GPU-hours borrowed, by borrower and lender"
-    if borrowed.is_empty():
-        return theme.saying("No tenant held more than its entitlement, and none lacked any.", title=title)
-    sides, words = {}, {"borrower": "idle GPUs", "lender": "unclaimed"}
-    for side in words:
-        totals = borrowed.filter(pl.col(side) != NOBODY).group_by(side).agg(pl.col("gpu_hours").sum())
-        ranked = totals.sort("gpu_hours", side, descending=[True, False])[side].to_list()
-        sides[side] = prepare.folded(ranked, top) | {NOBODY: words[side]}
+    sides = {}
+    for side, nobody in {"borrower": "idle GPUs", "lender": "unclaimed"}.items():
+        known = ranked(borrowed.filter(pl.col(side) != NOBODY), side, "gpu_hours")
+        sides[side] = folded(known, top) | {NOBODY: nobody}
     rows = (
         borrowed.with_columns(pl.col(side).replace_strict(names) for side, names in sides.items())
         .group_by("borrower", "lender")
         .agg(pl.col("gpu_hours").sum())
         .sort("borrower", "lender")
     )
-    orders = {
-        side: [name for name in dict.fromkeys(names.values()) if name in set(rows[side])]
-        for side, names in sides.items()
-    }
+    lenders, borrowers = (
+        [name for name in each(sides[side]) if name in rows[side]] for side in ("lender", "borrower")
+    )
     half = float(rows["gpu_hours"].max()) / 2  # type: ignore[arg-type]
-    data = alt.Chart(prepare.to_data(rows, where="plot_borrowing")).encode(
-        x=alt.X(
-            "lender:N", title="from", sort=orders["lender"], axis=alt.Axis(labelAngle=-35, labelLimit=120)
-        ),
-        y=alt.Y("borrower:N", title="borrower", sort=orders["borrower"]),
+    base = chart_of(rows).encode(
+        x=alt.X("lender:N", title="from", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
+        y=alt.Y("borrower:N", title="borrower", sort=borrowers),
     )
-    cells = data.mark_rect().encode(
-        color=alt.Color(
-            "gpu_hours:Q", legend=None, scale=alt.Scale(range=["#eef3f8", theme.PALETTE[0]], zero=True)
-        ),
-        tooltip=[
-            alt.Tooltip("borrower:N", title="borrower"),
-            alt.Tooltip("lender:N", title="from"),
-            alt.Tooltip("gpu_hours:Q", title="GPU-hours", format=",.1f"),
-        ],
+    shades = alt.Scale(range=[theme.EMPTY, theme.BLUE], zero=True)
+    cells = base.mark_rect().encode(
+        color=alt.Color("gpu_hours:Q", legend=None, scale=shades),
+        tooltip=tips(borrower="borrower", lender="from", gpu_hours=("GPU-hours", ",.1f")),
     )
-    numbers = data.mark_text(fontSize=11).encode(
+    numbers = base.mark_text(fontSize=11).encode(
         text=alt.Text("gpu_hours:Q", format=".3~s"),
         color=alt.condition(f"datum.gpu_hours > {half!r}", alt.value("white"), alt.value(theme.INK)),
     )
-    chart = alt.layer(cells, numbers).properties(
-        width="container", height=theme.BAND_HEIGHT * len(orders["borrower"])
-    )
-    return theme.finish(chart, title=title, names=prepare.label_width(orders["borrower"]) + 20)
+    height = theme.BAND_HEIGHT * len(borrowers)
+    return theme.finish(alt.layer(cells, numbers), height=height, names=label_width(borrowers) + 20)
 
 
 def borrowing_text(borrowed: pl.DataFrame) -> str:

@@ -1,18 +1,43 @@
-"""Where the installed GPU-time went: by day, and by tenant."""
+"""Where the installed GPU-time went, what became of the time that was held, and what each tenant pays."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import (
+    chart_of,
+    drawn,
+    each,
+    folded,
+    in_order,
+    label_width,
+    ranked,
+    require,
+    stacked,
+    tips,
+    utc_axis,
+    utc_text,
+)
 from gpuplanner.schemas import BUCKETS
 
 NOBODY = "-"
 _MAX_BARS = 100
-_WORDS = alt.Legend(labelExpr="replace(datum.label, '_', ' ')")
 _BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
+_WORDS = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
+_SEEN = {
+    "used": ("used", theme.BLUE),
+    "idle_with_process": ("idle, with a process", theme.ORANGE),
+    "idle_without_process": ("idle, no process", theme.VERMILION),
+    "idle_unclear": ("idle, process not known", theme.PINK),
+    "unobserved": ("not observed", theme.GREY),
+}
+"""Name and colour of each part of held time, in the order in which they stand."""
+_FATES = {"not lost": theme.BLUE, "may have to be spent again": theme.VERMILION}
 
 
 def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
@@ -41,15 +66,15 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     >>> plot_ledger(rows).to_dict()["title"]
     'Installed GPU-hours per hour, by where they went'
     """
-    prepare.require(ledger, ["hour", "bucket", "gpu_hours"], where="plot_ledger")
+    require(ledger, ["hour", "bucket", "gpu_hours"], where="plot_ledger")
     title = "Installed GPU-hours per {}, by where they went"
     if ledger.is_empty():
         return theme.saying("The ledger has no rows.", title=title.format("day"))
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
-    local = ledger.select(clock, "bucket", "gpu_hours")
+    local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
     every, word = next((bin_ for bin_ in _BINS if _bars(local, bin_[0]) <= _MAX_BARS), _BINS[-1])
     binned = (
-        local.group_by(start=pl.col("hour").dt.truncate(every), bucket=pl.col("bucket").cast(pl.String))
+        local.group_by("bucket", start=pl.col("hour").dt.truncate(every))
         .agg(pl.col("gpu_hours").sum())
         .with_columns(
             end=pl.col("start").dt.offset_by(every),
@@ -60,40 +85,36 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         .sort("start", "order")
     )
     shown = [name for name in BUCKETS if name in binned["bucket"]]
-    data = alt.Chart(prepare.to_data(binned, where="plot_ledger")).transform_calculate(
-        **prepare.utc_text(from_="start"), line="'installed'"
+    base = (
+        chart_of(binned)
+        .transform_calculate(**utc_text(from_="start"), line="'installed'")
+        .encode(x=utc_axis(binned, "start", "end", slot=word, tz=tz), x2="end:T")
     )
-    first, last = binned["start"].item(0), binned["end"].item(-1)
-    x = prepare.utc_axis("start", prepare.span(first, last, slot=word, tz=tz))
-    hover = [
-        alt.Tooltip("from_:N", title=word),
-        alt.Tooltip("bucket:N", title="bucket"),
-        alt.Tooltip("gpu_hours:Q", title="GPU-hours", format=",.1f"),
-        alt.Tooltip("installed:Q", title="installed GPU-hours", format=",.1f"),
-    ]
-    bars = data.mark_bar(orient="vertical", binSpacing=1).encode(
-        x=x,
-        x2="end:T",
+    hover = tips(
+        from_=word,
+        bucket="bucket",
+        gpu_hours=("GPU-hours", ",.1f"),
+        installed=("installed GPU-hours", ",.1f"),
+    )
+    bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color(
-            "bucket:N", title=None, legend=_WORDS, scale=theme.scale(theme.bucket_colours(), shown)
-        ),
+        color=alt.Color("bucket:N", legend=_WORDS, scale=theme.scale(theme.BUCKET_COLOURS, shown)),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
-    line = data.mark_rule(color=theme.INK, size=2).encode(
-        x=x,
-        x2="end:T",
-        y="installed:Q",
-        # Set off from the legend of the buckets, which may end close before it.
-        strokeDash=alt.StrokeDash(
-            "line:N", title=None, scale=alt.Scale(range=[[1, 0]]), legend=alt.Legend(symbolOffset=24)
-        ),
+    # Set off from the legend of the buckets, which may end close before it.
+    apart = alt.Legend(title=None, symbolOffset=24)
+    line = base.mark_rule(color=theme.INK, size=2).encode(
+        y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=apart)
     )
-    chart = alt.layer(bars, line).properties(width="container", height=300)
-    return theme.finish(chart, title=title.format(word), legend=115)
+    return theme.finish(alt.layer(bars, line), title=title.format(word), height=300, legend=115)
 
 
+@drawn(
+    "GPU-hours held by each tenant, and what became of them",
+    *("tenant", "bucket", "gpu_hours"),
+    empty="No tenant held a GPU.",
+)
 def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
     """GPU-hours held by each tenant, by bucket, largest first; tenants beyond ``top`` are added up.
 
@@ -111,45 +132,147 @@ def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    prepare.require(ledger, ["tenant", "bucket", "gpu_hours"], where="plot_ledger_tenants")
-    title = "GPU-hours held by each tenant, and what became of them"
-    held = ledger.filter((pl.col("tenant") != NOBODY) & (pl.col("gpu_hours") > 0))
-    if held.is_empty():
-        return theme.saying("No tenant held a GPU.", title=title)
-    totals = held.group_by("tenant").agg(pl.col("gpu_hours").sum())
-    ranked = totals.sort("gpu_hours", "tenant", descending=[True, False])["tenant"].to_list()
-    names = prepare.folded(ranked, top)
+    held = ledger.filter(pl.col("tenant") != NOBODY, pl.col("gpu_hours") > 0)
+    rows = held.select("tenant", "gpu_hours", part=pl.col("bucket").cast(pl.String))
+    return _held_by_tenant(rows, theme.BUCKET_COLOURS, top, part="bucket", legend=115)
+
+
+@drawn("Held GPU-hours by tenant, and what was seen of them", "tenant", *_SEEN, empty="No tenant held a GPU.")
+def plot_held_activity(held: pl.DataFrame, *, top: int = 12) -> ChartType:
+    """GPU-hours that each tenant held, by what was seen of them; tenants beyond `top` are added up.
+
+    Parameters
+    ----------
+    held : polars.DataFrame
+        ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, unobserved``, from
+        :func:`gpuplanner.ledger.held_by_activity`.
+    top : int
+        Tenants with a bar of their own.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+    """
+    words = {part: word for part, (word, _) in _SEEN.items()}
+    seen = held.unpivot(list(_SEEN), index="tenant", variable_name="part", value_name="gpu_hours")
+    rows = seen.filter(pl.col("gpu_hours") > 0).with_columns(pl.col("part").replace_strict(words))
+    return _held_by_tenant(rows, dict(_SEEN.values()), top, part="seen as", legend=165)
+
+
+@drawn("Held GPU-hours by how attempts ended", "state", "lost", "gpu_hours", empty="No attempt held a GPU.")
+def plot_held_states(ended: pl.DataFrame) -> ChartType:
+    """GPU-hours held by attempts, by how they ended; those that may have to be spent again stand out.
+
+    Parameters
+    ----------
+    ended : polars.DataFrame
+        ``state, lost, gpu_hours``, from :func:`gpuplanner.ledger.held_by_state`; rows of one state are added up.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+    """
+    kept, again = _FATES
+    rows = ended.group_by(name="state", part=pl.when("lost").then(pl.lit(again)).otherwise(pl.lit(kept))).agg(
+        pl.col("gpu_hours").sum()
+    )
+    order = in_order(rows.sort("gpu_hours", "name", descending=[True, False]), "name")
+    return _held(rows, order, _FATES, row="ended", part="time", legend=190)
+
+
+def plot_costs(
+    frame: pl.DataFrame,
+    *,
+    unit: str,
+    value: str = "cost",
+    title: str = "Cost by tenant",
+    colours: Mapping[str, str] | None = None,
+    top: int = 15,
+) -> ChartType:
+    """Bars of an amount by tenant, largest first; tenants beyond ``top`` are added up.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``tenant`` and the column ``value``; rows of one tenant are added.
+    unit : str
+        Unit of the amount: a currency code, ``"kWh"``, ``"kg CO2e"``.
+    value : str
+        Column with the amount.
+    title : str
+        The quantity.
+    colours : mapping, optional
+        From :func:`tenant_colours` of all tenants, so that each keeps its colour in every chart.
+    top : int
+        Tenants with a bar of their own.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> bars = plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [12.5]}), unit="USD")
+    >>> bars.to_dict()["layer"][0]["encoding"]["x"]["title"]
+    'USD'
+    """
+    require(frame, ["tenant", value], where="plot_costs")
+    if frame.is_empty():
+        return theme.saying("There is nothing to charge.", title=title)
+    tenants = ranked(frame, "tenant", value)
+    names = folded(tenants, top)
+    order = each(names)
     rows = (
-        held.group_by(tenant=pl.col("tenant").replace_strict(names), bucket=pl.col("bucket").cast(pl.String))
-        .agg(pl.col("gpu_hours").sum())
-        .with_columns(
-            order=pl.col("bucket").replace_strict({name: rank for rank, name in enumerate(BUCKETS)}),
-            share=pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("tenant"),
-        )
-        .sort("tenant", "order")
+        frame.group_by(pl.col("tenant").replace_strict(names))
+        .agg(amount=pl.col(value).sum().cast(pl.Float64))
+        .with_columns(share=pl.col("amount") / pl.col("amount").sum())
+        .sort("tenant")
     )
-    shown = [name for name in BUCKETS if name in rows["bucket"]]
-    order = list(dict.fromkeys(names.values()))
-    chart: alt.Chart = (
-        alt.Chart(prepare.to_data(rows, where="plot_ledger_tenants"), width="container")
-        .mark_bar()
-        .encode(
-            x=alt.X("gpu_hours:Q", title="GPU-hours", stack="zero"),
-            y=alt.Y("tenant:N", title=None, sort=order),
-            color=alt.Color(
-                "bucket:N", title=None, legend=_WORDS, scale=theme.scale(theme.bucket_colours(), shown)
-            ),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("tenant:N", title="tenant"),
-                alt.Tooltip("bucket:N", title="bucket"),
-                alt.Tooltip("gpu_hours:Q", title="GPU-hours", format=",.1f"),
-                alt.Tooltip("share:Q", title="share of the tenant's", format=".1%"),
-            ],
-        )
-        .properties(height=theme.BAND_HEIGHT * len(order))
+    palette = theme.tenant_colours(tenants) if colours is None else colours
+    digits = ",.0f" if rows["amount"].max() >= 1000 else ",.2f"  # type: ignore[operator]
+    base = chart_of(rows).encode(x=alt.X("amount:Q", title=unit), y=alt.Y("tenant:N", title=None, sort=order))
+    bars = base.mark_bar().encode(
+        color=alt.Color("tenant:N", scale=theme.scale(palette, order), legend=None),
+        tooltip=tips(tenant="tenant", amount=(unit, ",.2f"), share=("share", ".1%")),
     )
-    return theme.finish(chart, title=title, legend=115, names=prepare.label_width(order))
+    labels = base.mark_text(align="left", dx=5).encode(text=alt.Text("amount:Q", format=digits))
+    height = theme.BAND_HEIGHT * len(order)
+    return theme.finish(
+        alt.layer(bars, labels), title=title, height=height, names=label_width(order), room=48
+    )
+
+
+def _held_by_tenant(
+    rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int
+) -> ChartType:
+    """Held GPU-hours of ``tenant, part, gpu_hours``, the tenants that held most by name."""
+    if rows.is_empty():
+        return theme.saying("No tenant held a GPU.")
+    names = folded(ranked(rows, "tenant", "gpu_hours"), top)
+    sums = rows.group_by("part", name=pl.col("tenant").replace_strict(names)).agg(pl.col("gpu_hours").sum())
+    return _held(sums, each(names), colours, row="tenant", part=part, legend=legend)
+
+
+def _held(
+    rows: pl.DataFrame, order: list[str], colours: Mapping[str, str], *, row: str, part: str, legend: int
+) -> ChartType:
+    """Held GPU-hours of ``name, part, gpu_hours``: one bar a name."""
+    chart = stacked(
+        rows.filter(pl.col("gpu_hours") > 0).with_columns(
+            share=pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("name")
+        ),
+        alt.X("gpu_hours:Q", title="GPU-hours"),
+        y="name",
+        order=order,
+        part="part",
+        colours=colours,
+        hover=tips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%")),
+        legend=_WORDS,
+    )
+    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), legend=legend, names=label_width(order))
 
 
 def _bars(local: pl.DataFrame, every: str) -> int:

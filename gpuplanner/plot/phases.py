@@ -1,4 +1,4 @@
-"""One job over time: what its GPUs did, in which phase, and where it spiked."""
+"""What GPUs did while they were held: one job over time, and what each class of jobs waits for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import theme
+from gpuplanner.plot.prepare import (
+    chart_of,
+    drawn,
+    in_order,
+    label_width,
+    ranked,
+    require,
+    stacked,
+    tips,
+    utc_axis,
+    utc_text,
+)
 
 _MEASURES = (
     ("sm_activity", "SM activity [0-1]"),
@@ -14,11 +26,23 @@ _MEASURES = (
     ("power_w", "power [W]"),
 )
 _POINTS = 400
-_SPIKE_COLOURS = (theme.PALETTE[5], theme.PALETTE[8], theme.PALETTE[7], theme.INK)
+_SPIKE_COLOURS = (theme.VERMILION, theme.PURPLE, theme.BROWN, theme.INK)
 _APART = alt.Legend(symbolOffset=28)  # from the legend of the phases, which may end close before it
 _WIDE = 0.12  # share of the time that a phase needs to carry its name
+_BOUNDS = {
+    "compute": theme.BLUE,
+    "memory-bandwidth": theme.GREEN,
+    "interconnect": theme.PINK,
+    "input": theme.ORANGE,
+    "launch": theme.SKY,
+    "mixed": theme.YELLOW,
+    "idle": theme.MUTED,
+    "cannot tell": theme.GREY,
+}
+_CLASSES = ("job_class", "bound", "jobs", "gpu_hours", "share", "slice")
 
 
+@drawn("SM activity, memory and power of the job, per GPU", "time", empty="The job has no samples.")
 def plot_phases(
     samples: pl.DataFrame, phases: pl.DataFrame | None = None, spikes: pl.DataFrame | None = None
 ) -> ChartType:
@@ -42,38 +66,80 @@ def plot_phases(
     SchemaError
         If a column is missing.
     """
-    prepare.require(samples, ["time"], where="plot_phases")
-    title = "SM activity, memory and power of the job, per GPU"
     measures = [(name, label) for name, label in _MEASURES if _measured(samples, name)]
     if not measures:
-        return theme.saying("The job has no samples.", title=title)
-    rows = alt.Chart(prepare.to_data(_binned(samples, [name for name, _ in measures]), where="plot_phases"))
+        return theme.saying("The job has no samples.")
+    rows = chart_of(_binned(samples, [name for name, _ in measures])).transform_calculate(
+        **utc_text(at="time")
+    )
     bands, names = _bands(phases)
-    x = prepare.utc_axis("time", prepare.span(samples["time"].min(), samples["time"].max()))  # type: ignore[arg-type]
+    x = utc_axis(samples, "time")
 
     def panel(name: str, label: str, rank: int) -> ChartType:
-        hover = [
-            alt.Tooltip("at:N", title="UTC"),
-            alt.Tooltip(f"{name}:Q", title=label, format=".3~r"),
-            alt.Tooltip(f"{name}_high:Q", title="greatest", format=".3~r"),
-        ]
-        data = rows.transform_calculate(**prepare.utc_text(at="time"))
-        y = alt.Y(f"{name}:Q", title=label)
-        area = data.mark_area(opacity=0.25, color=theme.PALETTE[0]).encode(
+        hover = tips(at="UTC", **{name: (label, ".3~r"), f"{name}_high": ("greatest", ".3~r")})
+        area = rows.mark_area(opacity=0.25, color=theme.BLUE).encode(
             x=x, y=alt.Y(f"{name}_low:Q", title=label), y2=f"{name}_high:Q"
         )
-        line = data.mark_line(color=theme.PALETTE[0], strokeWidth=1.4).encode(x=x, y=y, tooltip=hover)
+        line = rows.mark_line(color=theme.BLUE, strokeWidth=1.4).encode(
+            x=x, y=alt.Y(f"{name}:Q", title=label), tooltip=hover
+        )
         above = [*names, *_spikes(spikes)] if rank == 0 else []
         return alt.layer(*bands, area, line, *above).properties(height=130)
 
     parts = [panel(name, label, rank) for rank, (name, label) in enumerate(measures)]
-    return theme.finish(
-        alt.concat(*parts, columns=1),
-        title=title,
-        legend=190,
-        names=40,
-        panels={"columns": 1, "minimum": 1, "margin": 32},
+    panels = {"columns": 1, "minimum": 1, "margin": 32}
+    return theme.finish(alt.concat(*parts, columns=1), legend=190, names=40, panels=panels)
+
+
+@drawn("What the GPUs of each class of jobs wait for", *_CLASSES, empty="No job was sampled.")
+def plot_signatures(frame: pl.DataFrame) -> ChartType:
+    """One bar a class of jobs, parted by what the jobs' GPUs wait for.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``job_class, bound, jobs, gpu_hours, share, slice``, as :func:`gpuplanner.phases.signatures.signatures_by_class`
+        makes it. Classes with most GPU-hours stand first.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"job_class": "tuning", "bound": ["compute", "idle"], "jobs": [3, 1],
+    ...     "gpu_hours": [9.0, 1.0], "share": [0.9, 0.1], "slice": ["keep", "give back"]})
+    >>> plot_signatures(frame).to_dict()["encoding"]["x"]["title"]
+    'share of the GPU-hours sampled'
+    """
+    order = ranked(frame, "job_class", "gpu_hours")
+    share = alt.X(
+        "share:Q",
+        title="share of the GPU-hours sampled",
+        axis=alt.Axis(format=".0%"),
+        scale=alt.Scale(domain=[0, 1]),
     )
+    hover = tips(
+        job_class="class",
+        bound="bound by",
+        jobs="jobs",
+        gpu_hours=("GPU-hours", ",.1f"),
+        share=("share", ".0%"),
+        slice="slice",
+    )
+    chart = stacked(
+        frame.select(_CLASSES),
+        share,
+        y="job_class",
+        order=order,
+        part="bound",
+        colours=_BOUNDS,
+        hover=hover,
+        legend=alt.Legend(title="bound by"),
+    )
+    height = theme.BAND_HEIGHT * len(order)
+    return theme.finish(chart, height=height, names=label_width(order), legend=150, room=24)
 
 
 def _measured(samples: pl.DataFrame, name: str) -> bool:
@@ -100,23 +166,18 @@ def _bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], list[alt.Chart
     """Coloured bands, and the names of those wide enough to carry one."""
     if phases is None or phases.is_empty():
         return [], []
-    prepare.require(phases, ["start", "end", "label"], where="plot_phases: phases")
-    rows = prepare.to_data(phases.select("start", "end", "label").sort("start"), where="plot_phases: phases")
-    labels = rows["label"].unique(maintain_order=True).to_list()
+    require(phases, ["start", "end", "label"], where="plot_phases: phases")
+    labels = in_order(phases.sort("start"), "label")
     colours = dict(zip(labels, theme.PALETTE[1:], strict=False))
     band = (
-        alt.Chart(rows)
+        chart_of(phases.select("start", "end", "label").sort("start"))
         .mark_rect(opacity=0.22)
-        .transform_calculate(**prepare.utc_text(from_="start", to="end"))
+        .transform_calculate(**utc_text(from_="start", to="end"))
         .encode(
             x=alt.X("start:T"),
             x2="end:T",
             fill=alt.Fill("label:N", title="phase", scale=theme.scale(colours, labels)),
-            tooltip=[
-                alt.Tooltip("label:N", title="phase"),
-                alt.Tooltip("from_:N", title="from (UTC)"),
-                alt.Tooltip("to:N", title="to (UTC)"),
-            ],
+            tooltip=tips(label="phase", from_="from (UTC)", to="to (UTC)"),
         )
     )
     length = pl.col("end") - pl.col("start")
@@ -125,7 +186,7 @@ def _bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], list[alt.Chart
         "label", mid=pl.col("start") + length / 2
     )
     name = (
-        alt.Chart(prepare.to_data(wide.sort("mid"), where="plot_phases: phases"))
+        chart_of(wide.sort("mid"))
         .mark_text(baseline="bottom", fontSize=11, color=theme.MUTED)
         .encode(x=alt.X("mid:T"), y=alt.value(-4), text="label:N")
     )
@@ -135,26 +196,23 @@ def _bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], list[alt.Chart
 def _spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
     if spikes is None or spikes.is_empty():
         return []
-    prepare.require(spikes, ["time"], where="plot_phases: spikes")
-    told = [name for name in ("label", "evidence") if name in spikes.columns]
-    marked = spikes.select("time", *told)
-    if "label" not in told:
+    require(spikes, ["time"], where="plot_phases: spikes")
+    told = {"label": "looks like", "evidence": "evidence"}
+    words = {name: word for name, word in told.items() if name in spikes.columns}
+    marked = spikes.select("time", *words)
+    if "label" not in words:
         marked = marked.with_columns(label=pl.lit("spike"))
-    rows = prepare.to_data(marked.sort("time", "label"), where="plot_phases: spikes")
-    labels = rows["label"].unique().sort().to_list()
-    colours = dict(zip(labels, _SPIKE_COLOURS, strict=False))
-    hover = [alt.Tooltip("at:N", title="dip (UTC)"), alt.Tooltip("label:N", title="looks like")]
-    if "evidence" in told:
-        hover.append(alt.Tooltip("evidence:N", title="evidence"))
+    labels = marked["label"].unique().sort().to_list()
+    colours = theme.scale(dict(zip(labels, _SPIKE_COLOURS, strict=False)), labels)
     marks = (
-        alt.Chart(rows)
+        chart_of(marked.sort("time", "label"))
         .mark_point(filled=True, size=40, opacity=1, shape="triangle-down")
-        .transform_calculate(**prepare.utc_text(at="time"))
+        .transform_calculate(**utc_text(at="time"))
         .encode(
             x=alt.X("time:T"),
             y=alt.value(4),
-            color=alt.Color("label:N", title="dip", legend=_APART, scale=theme.scale(colours, labels)),
-            tooltip=hover,
+            color=alt.Color("label:N", title="dip", legend=_APART, scale=colours),
+            tooltip=tips(at="dip (UTC)", **words),
         )
     )
     return [marks]

@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.schemas import BUCKETS, WHOLE_GPU
+from gpuplanner.schemas import WHOLE_GPU
 
-INK = "#1f2933"
-MUTED = "#52606d"
-GRID = "#e4e7eb"
-GREY = "#c4cbd2"
+INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
 QUIET = "#8a949e"
 """Marks of what is neither recommended nor today's."""
-ACCENT, WARN = "#005a8c", "#b24a00"
-"""Words about what is recommended, and about what needs attention."""
-ZONE = "#eff7fb"
-"""Ground of what lies within a limit."""
+ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"
+"""Grounds: of what lies within a limit, of a slice, and of a cell in which nothing stands yet."""
 
-# Okabe & Ito, "Color Universal Design" (2008), without black, which is kept for totals and text; then colours
-# chosen one by one to lie farthest from all before, as seen with and without each kind of colour blindness.
+# Okabe & Ito, "Color Universal Design" (2008), without black, which is kept for totals and text.
+BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
+SKY, VERMILION, YELLOW = "#56b4e9", "#d55e00", "#f0e442"
+# Chosen one by one to lie farthest from all before, as seen with and without each kind of colour blindness.
+BROWN, PURPLE = "#662200", "#9900ff"
 PALETTE = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#f0e442",
-    "#662200",
-    "#9900ff",
-    "#aaff88",
-    "#440066",
-    "#9977ff",
+    *(BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW),
+    *(BROWN, PURPLE, "#aaff88", "#440066", "#9977ff"),
 )
 
-_BUCKETS = {
-    "used": "#0072b2",
+BUCKET_COLOURS = {
+    "used": BLUE,
     "unobserved": "#8ecbf0",
-    "held_idle": "#e69f00",
+    "held_idle": ORANGE,
     "free": "#d5dbe1",
-    "fragmented": "#d55e00",
+    "fragmented": VERMILION,
     "unexplained": "#663311",
-    "reserved": "#cc79a7",
-    "reconfiguring": "#f0e442",
+    "reserved": PINK,
+    "reconfiguring": YELLOW,
     "down": "#3e4c59",
 }
+"""Of each bucket of the ledger."""
+POLICY_COLOURS = {
+    "today": MUTED,
+    "static_whole": BROWN,
+    "static_mig": PURPLE,
+    "whole_on_off": "#7a6000",
+    "node_pools": BLUE,
+}
+"""Of each way to run the fleet, on every page; words in these colours can be read on white."""
 
 BAND_HEIGHT = 26
 """Pixels of one row of a horizontal bar chart."""
@@ -96,17 +94,6 @@ CONFIG: dict[str, Any] = {
 AnyChart = TypeVar("AnyChart", bound=ChartType)
 
 
-def bucket_colours() -> dict[str, str]:
-    """Colour of each bucket of the ledger, in the order of :data:`gpuplanner.schemas.BUCKETS`.
-
-    Examples
-    --------
-    >>> bucket_colours()["used"]
-    '#0072b2'
-    """
-    return {bucket: _BUCKETS[bucket] for bucket in BUCKETS}
-
-
 def tenant_colours(names: Iterable[str]) -> dict[str, str]:
     """One colour per tenant, by alphabet; grey for nobody (``-``, ``Unallocated``) and beyond the palette.
 
@@ -117,7 +104,7 @@ def tenant_colours(names: Iterable[str]) -> dict[str, str]:
     >>> tenant_colours(["b", "a", "-"])
     {'-': '#c4cbd2', 'a': '#0072b2', 'b': '#e69f00'}
     """
-    return _numbered(sorted(set(names)), fixed={"-": GREY, "Unallocated": GREY})
+    return numbered(sorted(set(names)), fixed={"-": GREY, "Unallocated": GREY})
 
 
 def layout_colours(layouts: Iterable[str]) -> dict[str, str]:
@@ -128,21 +115,20 @@ def layout_colours(layouts: Iterable[str]) -> dict[str, str]:
     >>> layout_colours(["gpu", "7g.80gb:1", "off"])
     {'gpu': '#52606d', '7g.80gb:1': '#0072b2', 'off': '#e4e7eb'}
     """
-    return _numbered(list(dict.fromkeys(layouts)), fixed={WHOLE_GPU: MUTED, "off": GRID})
+    return numbered(layouts, fixed={WHOLE_GPU: MUTED, "off": GRID})
 
 
 def policy_colours(policies: Iterable[str]) -> dict[str, str]:
-    """One colour per policy, in the given order: the first is the baseline, the last the plan.
+    """One colour per way to run a fleet, the same whichever ways stand beside it.
+
+    Ways that have none in :data:`POLICY_COLOURS` take the colours that those leave, in the given order.
 
     Examples
     --------
-    >>> policy_colours(["installed", "static", "dynamic"])
-    {'installed': '#52606d', 'static': '#e69f00', 'dynamic': '#0072b2'}
+    >>> policy_colours(["today", "node_pools", "mine"])
+    {'today': '#52606d', 'node_pools': '#0072b2', 'mine': '#e69f00'}
     """
-    names = list(dict.fromkeys(policies))
-    between = zip(names[1:-1], PALETTE[1:], strict=False)
-    ends = dict.fromkeys(names[-1:], PALETTE[0]) | dict.fromkeys(names[:1], MUTED)
-    return dict.fromkeys(names, GREY) | dict(between) | ends
+    return numbered(policies, fixed=POLICY_COLOURS)
 
 
 def scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
@@ -153,20 +139,26 @@ def scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
 def finish(
     chart: AnyChart,
     *,
-    title: str,
+    title: str = "",
     finding: str = "",
+    height: int | None = None,
     legend: int = 140,
     names: int = 60,
     room: int = 5,
     panels: Mapping[str, int] | None = None,
 ) -> AnyChart:
-    """Give a chart its title, the common look, and the numbers by which it is laid out for a width."""
+    """Give a chart the common look, its words, and the numbers [px] by which it is laid out for a width.
+
+    With a height it is one panel as wide as the page; without a title it gets that of :func:`prepare.drawn`.
+    """
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)
+    own: dict[str, Any] = {"width": "container", "height": height} if height else {}
+    own |= {"title": title} if title else {}
     padding = {"left": 5, "top": 5, "right": room, "bottom": 5}
     finished: AnyChart = chart.properties(
-        title=title, description=_told(title, finding), usermeta=facts, padding=padding
+        description=_told(title, finding), usermeta=facts, padding=padding, **own
     ).configure(**CONFIG)
     return finished
 
@@ -189,7 +181,7 @@ def described(chart: ChartType, finding: str) -> ChartType:
     return chart.properties(description=_told(str(chart.title), finding))
 
 
-def saying(text: str, *, title: str) -> alt.Chart:
+def saying(text: str, *, title: str = "") -> alt.Chart:
     """A chart that says why there is nothing to draw."""
     chart: alt.Chart = (
         alt.Chart(pl.DataFrame({"text": [text]}), width="container", height=60)
@@ -200,10 +192,12 @@ def saying(text: str, *, title: str) -> alt.Chart:
 
 
 def _told(title: str, finding: str) -> str:
-    return f"{title}. {finding}" if finding else title
+    return ". ".join(filter(None, (title, finding)))
 
 
-def _numbered(names: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:
-    free = [name for name in names if name not in fixed]
-    colours = dict(zip(free, PALETTE, strict=False))
+def numbered(names: Iterable[str], fixed: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """One colour a name: its fixed one, or the next of the palette that no fixed one takes; grey beyond."""
+    names = list(dict.fromkeys(names))
+    left = [colour for colour in PALETTE if colour not in fixed.values()]
+    colours = dict(zip((name for name in names if name not in fixed), left, strict=False))
     return {name: fixed.get(name) or colours.get(name, GREY) for name in names}

@@ -203,7 +203,7 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
     if rows and max(chance for _, _, chance in rows) >= LEAST_DRAWN:
         frame = pl.DataFrame(rows, schema=["way", "week", "chance"], orient="row")
         return page.figure(
-            plot.plot_full(frame, gpus=one.fleet_gpus),
+            plot.plot_full(frame, gpus=one.fleet_gpus, best=one.policy),
             title=f"When {one.fleet_gpus:,} GPUs are no longer enough",
             alt=plot.full_text(frame, gpus=one.fleet_gpus),
             table=frame,

@@ -90,10 +90,10 @@ def ways(found: Comparison) -> Section:
             ),
             page.note(note),
             page.figure(
-                roomy(plot.plot_policies(beside)),
+                roomy(plot.plot_policies(beside, names=SHORT)),
                 title="Ways on the same jobs",
-                alt=f"{plot.policies_text(beside)} Lower is better.",
-                table=beside,
+                alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
+                table=beside.with_columns(pl.col("policy").replace(SHORT)),
             ),
             tables.table(
                 classes,
@@ -145,7 +145,7 @@ def _page(found: Comparison, title: str) -> str:
 def _beside(found: Comparison) -> pl.DataFrame:
     """The measures of every way that was played, as :func:`gpuplanner.plot.plot_policies` takes them."""
     rows = [
-        (SHORT.get(row.policy, row.policy), words, unit, getattr(row, name), None, None)
+        (row.policy, words, unit, getattr(row, name), None, None)
         for row in found.rows
         for name, (words, unit) in _MEASURES.items()
         if getattr(row, name) is not None

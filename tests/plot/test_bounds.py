@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.plot.bounds import ABOVE
+from gpuplanner.plot.compare import ABOVE
 
 
 def bars(frame: pl.DataFrame) -> dict[str, list[tuple[float, float]]]:

@@ -130,7 +130,6 @@ def test_importing_the_room_does_not_load_altair():
 
 def test_public_names_all_exist():
     assert all(hasattr(plot, name) for name in plot.__all__)
-    assert sorted(plot._HOME) == sorted(plot.__all__)
     assert dir(plot) == plot.__all__
     with pytest.raises(AttributeError, match="no attribute 'plot_pie'"):
         _ = plot.plot_pie

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.plot.coverage import COLUMNS, FULL, NOTHING, PARTLY
+from gpuplanner.plot.quality import COLUMNS, FULL, NOTHING, PARTLY
 
 
 def rows(spec: dict) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner import plot
 from gpuplanner.errors import SchemaError
-from gpuplanner.plot.speed import plot_speed_accuracy, plot_speeds
+from gpuplanner.plot.sizing import plot_speed_accuracy, plot_speeds
 
 
 def accuracy_rows() -> pl.DataFrame:

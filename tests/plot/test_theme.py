@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
+from datetime import date
+from pathlib import Path
 
+import altair as alt
 import numpy as np
+import polars as pl
 import pytest
 
 from gpuplanner import plot
 from gpuplanner.plot import theme
+from gpuplanner.study.decision.policies import MEANINGS
 
 # Machado, Oliveira & Fernandes (2009), doi:10.1109/TVCG.2009.113, severity 1.0, for linear RGB.
 SIGHT = {
@@ -47,10 +53,10 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize(
     "colours",
     [
-        plot.bucket_colours(),
+        theme.BUCKET_COLOURS,
         plot.tenant_colours([*map(str, range(len(theme.PALETTE))), "-"]),
         plot.layout_colours(["gpu", "off", *map(str, range(10))]),
-        plot.policy_colours(map(str, range(6))),
+        theme.POLICY_COLOURS,
     ],
     ids=["buckets", "tenants", "layouts", "policies"],
 )
@@ -77,6 +83,51 @@ def test_names_beyond_the_palette_share_grey():
     assert colours["t029"] == theme.GREY
 
 
-def test_first_policy_is_the_baseline_and_one_policy_alone_too():
-    assert plot.policy_colours(["a"]) == {"a": theme.MUTED}
-    assert plot.policy_colours([]) == {}
+def test_every_way_to_run_a_fleet_has_its_colour_and_words_in_it_can_be_read():
+    assert list(theme.POLICY_COLOURS) == list(MEANINGS)
+    assert all(contrast(colour, "#ffffff") >= 4.5 for colour in theme.POLICY_COLOURS.values())
+
+
+def scale_of(chart: alt.Chart) -> dict[str, str]:
+    """Colours of the first scale of a chart, by what they stand for."""
+    spec = plot.chart_spec(chart)
+    layers = spec["concat"][0]["layer"] if "concat" in spec else spec["layer"]
+    scale = next(part["encoding"]["color"]["scale"] for part in layers if "color" in part["encoding"])
+    return dict(zip(scale["domain"], scale["range"], strict=True))
+
+
+def page(policies: list[str], best: str) -> list[dict[str, str]]:
+    """Colours of the ways that a page compares and recommends, chart by chart."""
+    ways = pl.DataFrame({"policy": policies}).with_columns(
+        metric=pl.lit("on"), unit=pl.lit("h"), mean=1.0, low=0.5, high=2.0,
+        gpu_hours=9.0, added_minutes=1.0, kind=pl.lit("tuned"),
+    )  # fmt: skip
+    ahead = pl.DataFrame({"way": ["today", "recommended"], "week": date(2027, 3, 1), "chance": [0.6, 0.4]})
+    frontier, full = (
+        scale_of(chart)
+        for chart in (plot.plot_frontier(ways, best=best), plot.plot_full(ahead, gpus=8, best=best))
+    )
+    return [
+        scale_of(plot.plot_policies(ways)),
+        {"today": frontier["today"], best: frontier["best"]},
+        {"today": full["today"], best: full["recommended"]},
+    ]
+
+
+def test_one_colour_is_one_way_to_run_a_fleet_on_every_page():
+    every = list(MEANINGS)
+    pages = [
+        page(["node_pools", "today"], "node_pools"),
+        page(every, "whole_on_off"),
+        page(every[::-1], "node_pools"),
+    ]
+    seen = {(way, colour) for charts in pages for chart in charts for way, colour in chart.items()}
+    assert seen == set(theme.POLICY_COLOURS.items())
+
+
+def test_colours_stand_in_the_theme_alone():
+    room = Path(theme.__file__).parent
+    files = [
+        path for path in sorted(room.glob("*.py")) if re.search("#[0-9a-fA-F]{6}", path.read_text("utf-8"))
+    ]
+    assert [path.name for path in files] == ["theme.py"]
