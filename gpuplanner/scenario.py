@@ -76,13 +76,9 @@ class Scenario:
     returnable : bool or None
         Nodes that are not needed can be given to somebody else; if not they stay, and rest. None: what is rented can,
         what is owned or reserved cannot.
-    release_unit : {"node", "gpu"}
-        What is given away when it is idle, and comes back: a node, or a GPU that is lent to another pool.
     wait_minutes, wait_quantile : float
         The service that policies are compared at: such a share of the jobs of each size starts within so many
         minutes, or within today's own simulated wait where that is longer.
-    wait_by : {"size", "tier", "class", "tenant"}
-        What the jobs differ in that must not wait longer, each kind of them.
     policies : str or None
         Which policies are compared so, names with commas between; None: all that the path can perform.
     reconfigure_minutes, change_gpu_hours : float or None
@@ -175,10 +171,8 @@ class Scenario:
     node_lead_slow_s: float | None = None
     ownership: str | None = None
     returnable: bool | None = None
-    release_unit: str = "node"
     wait_minutes: float = 10.0
     wait_quantile: float = 0.95
-    wait_by: str = "size"
     policies: str | None = None
     reconfigure_minutes: float | None = None
     change_gpu_hours: float | None = None
@@ -258,10 +252,8 @@ class Scenario:
             (self.node_lead_slow_s is None or self._middle_lead_s() <= self.node_lead_slow_s <= SECONDS_PER_DAY,
              "node_lead_slow_s at most 86400 and not below node_lead_s, or the catalogue's where that is not stated"),
             (self.ownership in (None, *OWNERSHIPS), f"ownership one of {', '.join(OWNERSHIPS)}"),
-            (self.release_unit in ("node", "gpu"), "release_unit 'node' or 'gpu'"),
             (0 <= self.wait_minutes <= 10_080, "wait_minutes between 0 and 10080, which is a week"),
             (0.5 <= self.wait_quantile <= 0.999, "wait_quantile between 0.5 and 0.999"),
-            (self.wait_by in ("size", "tier", "class", "tenant"), "wait_by 'size', 'tier', 'class' or 'tenant'"),
             (self.reconfigure_minutes is None or 0 <= self.reconfigure_minutes <= 24 * 60,
              "reconfigure_minutes between 0 and 1440"),
             (self.change_gpu_hours is None or 0 <= self.change_gpu_hours <= 1000,

@@ -136,7 +136,6 @@ def compare(
 ) -> None:
     """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones."""
     from gpuplanner.files import require_file
-    from gpuplanner.study.decision.projects import answered
     from gpuplanner.study.decision.record import compared
 
     if chart is not None:
@@ -155,17 +154,18 @@ def compare(
     found = compared(asked, None if quiet else Told())
     if hindsight:
         found = with_hindsight(asked, found, quiet=quiet)
-    answers = answered(asked, found.decision)
     if chart is not None:
         from gpuplanner.report.ways import write_ways
 
         write_ways(found, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
     if as_json:
-        show(found.to_dict() | {"projects": [dataclasses.asdict(one) for one in answers]}, as_json=True)
+        from gpuplanner.study.decision.tables import levers
+
+        show(found.to_dict() | {"levers": dict(levers(found))}, as_json=True)
         return
     show_comparison(found, quiet=quiet)
-    for one in answers:
+    for one in found.projects:
         put(one.sentence)
 
 
@@ -187,7 +187,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.decision.tables import target_in_words
+    from gpuplanner.study.decision.tables import bases_in_words, levers, target_in_words
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
@@ -202,8 +202,10 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         )
     for number, text in enumerate(one.monday, start=1):
         put(f"  {number}  {text}")
-    for text in one.how_sure:
+    for text in (*one.how_sure, *bases_in_words(found)):
         put(text)
+    if split := levers(found):
+        put(f"Saved a week by: {', '.join(f'{lever} {hours:,.0f}' for lever, hours in split)} GPU-hours.")
     if quiet:
         return
     for missing in one.missing:

@@ -45,8 +45,12 @@ def first_screen(
     period: str = "",
     links: Links = (),
     doubts: Sequence[str] = (),
+    projects: Sequence[str] = (),
 ) -> str:
-    """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page."""
+    """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
+
+    `projects` are the answers to those that were announced, in sentences.
+    """
     left, right = _left(one, peaks), fleet_picture(one)
     thin = one.confidence == PEAKS or one.action == "unknown"
     missing = _missing(one)
@@ -58,7 +62,7 @@ def first_screen(
     lower = f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_monday(one, links)}</div>'
     return (
         f'{_cards(one)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
-        f'<div class="pair lower">{lower}</div>{missing}{_sure(one, doubts)}'
+        f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}'
     )
 
 
@@ -276,6 +280,12 @@ def _monday(one: Decision, links: Links) -> str:
     opened = "".join(f'<a href="{escape(path)}">{escape(name)}</a> ' for name, path in links)
     more = f'<p class="open"><b>Open</b> {opened}</p>' if opened else ""
     return f"<h3>On Monday</h3>{body}{more}"
+
+
+def _announced(projects: Sequence[str]) -> str:
+    """Whether the fleet can take what was announced, a line each."""
+    rows = "".join(f"<li>{escape(text)}</li>" for text in projects)
+    return f'<h3>Announced projects</h3><ul class="projects">{rows}</ul>' if rows else ""
 
 
 def _missing(one: Decision) -> str:

@@ -18,9 +18,11 @@ from gpuplanner.report.section import Section
 from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.tables import (
+    bases_in_words,
     class_table,
     frontier_frame,
     hours_table,
+    levers,
     policy_table,
     target_in_words,
 )
@@ -64,7 +66,10 @@ def ways(found: Comparison) -> Section:
     title, about = "Ways compared", "what each way would cost, and who would wait"
     if not found.rows:
         return Section(page.fold(title, page.paragraph("No way could be played."), about=about))
-    frame = frontier_frame(found)
+    frame, split = (
+        frontier_frame(found),
+        pl.DataFrame(levers(found), schema=["lever", "gpu_hours"], orient="row"),
+    )
     beside, classes = _beside(found), _by_class(found)
     limit = round(100 * found.quantile, 1)
     note = (
@@ -89,6 +94,9 @@ def ways(found: Comparison) -> Section:
                 headings=_WAYS,
             ),
             page.note(note),
+            tables.table(split, caption="By which lever each GPU-hour a week is saved", formats={"gpu_hours": _HOURS},
+                         headings={"gpu_hours": "GPU-hours a week"}) if split.height else "",
+            *(page.paragraph(text) for text in bases_in_words(found)),
             page.figure(
                 roomy(plot.plot_policies(beside, names=SHORT)),
                 title="Ways on the same jobs",
@@ -116,7 +124,11 @@ def ways(found: Comparison) -> Section:
 def decided(found: Comparison) -> Section:
     """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
     sentence = f"<h3>{escape(headline(found.decision))}</h3>"
-    return Section(page.section("The decision", sentence, first_screen(found.decision)))
+    return Section(page.section("The decision", sentence, _screen(found)))
+
+
+def _screen(found: Comparison) -> str:
+    return first_screen(found.decision, projects=[one.sentence for one in found.projects])
 
 
 def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
@@ -131,7 +143,7 @@ def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
 def _page(found: Comparison, title: str) -> str:
     one = found.decision
     origin = {"path": one.path, "base": one.base, "target": target_in_words(found), "days": _judged(found)}
-    body = page.section("The decision", first_screen(one)) + ways(found).html
+    body = page.section("The decision", _screen(found)) + ways(found).html
     return page.render_page(
         body,
         title=title,

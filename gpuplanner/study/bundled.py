@@ -40,6 +40,7 @@ def _first(installed: Path, checkout: Path) -> Path:
     return installed if installed.is_dir() else checkout
 
 
-def input_hashes(data: str) -> dict[str, str]:
-    """Hash of every table of a dataset, by the name of its file."""
-    return {path.name: sha256(path) for path in sorted(data_folder(data).glob("*.parquet"))}
+def input_hashes(data: str, *more: str | None) -> dict[str, str]:
+    """Hash of every table of a dataset and of other files that are named, by the name of the file."""
+    paths = [*sorted(data_folder(data).glob("*.parquet")), *(Path(one) for one in more if one is not None)]
+    return {path.name: sha256(path) for path in paths}

@@ -16,7 +16,7 @@ from gpuplanner.planner import Plan, layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.policies import MEANINGS
-from gpuplanner.study.decision.record import Comparison, comparison
+from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.tables import class_table, policy_table
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.disk_cache import cache_folder, content_key
@@ -62,7 +62,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         If the data or the scenario cannot be used; the message says what to do.
     """
     check_options(scenario)
-    inputs = input_hashes(scenario.data)
+    inputs = input_hashes(scenario.data, scenario.projects)
     place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
         return open_study(place)
@@ -74,14 +74,14 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 
 def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     """What happened, what to do with the fleet, and, where the past is long enough, a plan."""
-    known, priced, compared = history(scenario), money(scenario), comparison(scenario)
+    known, priced, found = history(scenario), money(scenario), compared(scenario)
     reason = too_short(scenario)
     planned = None if reason else planned_calendar(scenario)
-    tables = _past_tables(scenario, known, priced) | _compared_tables(compared)
+    tables = _past_tables(scenario, known, priced) | _compared_tables(found)
     ahead = None
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)
-        ahead, cautions = tomorrow(scenario), _mismatch(scenario, compared)
+        ahead, cautions = tomorrow(scenario), _mismatch(scenario, found)
         if planned.problem.nodes is None and known.fleet.can_be_cut:
             cautions.append(
                 f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}"
@@ -91,17 +91,17 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     headline = _of_the_past(known, priced, tables) | _of_the_plan(
         None if planned is None else planned.plan, tables
     )
-    headline |= decided_figures(compared.decision) | _of_tomorrow(ahead)
+    headline |= decided_figures(found.decision) | _of_tomorrow(ahead)
     return Study(
         scenario=scenario,
         headline=headline,
-        findings=tuple(findings(headline, tables, compared.decision)),
+        findings=tuple(findings(headline, tables, found.decision)),
         tables=tables,
         plan=None if planned is None else planned.plan,
         problem=None if planned is None else planned.problem,
-        comparison=compared,
+        comparison=found,
         provenance=_provenance(known, priced, inputs, cautions)
-        | {"doubts": doubts(known, tables["ledger_buckets"], compared)},
+        | {"doubts": doubts(known, tables["ledger_buckets"], found)},
     )
 
 

@@ -166,7 +166,6 @@ def test_a_plan_file_from_before_names_its_price(tmp_path):
     ("stated", "words"),
     [
         ({"path": "ansible"}, "path one of nvml, parted, operator, dra, autoscaler, slurm.*got ansible"),
-        ({"release_unit": "rack"}, "release_unit 'node' or 'gpu'"),
         ({"reconfigure_minutes": -1}, "reconfigure_minutes between 0 and 1440"),
         ({"change_gpu_hours": 1001}, "change_gpu_hours between 0 and 1000"),
         ({"change_gpu_hours": "dear"}, "change_gpu_hours of type float or NoneType"),

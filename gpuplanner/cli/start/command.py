@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from gpuplanner.inbox.together import SourcePart
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.beginning import Beginning
-    from gpuplanner.study.decision.projects import ProjectAnswer
     from gpuplanner.study.decision.record import Comparison
 
 SAMPLE = "sample"
@@ -79,27 +77,19 @@ def start(
     asker = asking.Asker.of(yes=yes, talks=talks)
     asked, place, source, nothing = _asked(files, out, asker, tz, path, assignments or [], given)
     found = _compared(asked, source, nothing, talks=talks)
-    answers: tuple[ProjectAnswer, ...] = ()
-    if nothing is None and asked.projects is not None:
-        from gpuplanner.study.decision.projects import answered
-
-        answers = answered(asked, found.decision)
     if talks:
         if nothing is None:
             telling.today_line(found)
             telling.ways_line(found)
         telling.decision_lines(found.decision, asked.data)
-        telling.project_lines(answers)
+        telling.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(telling.sentences(found.decision)[:2]))
     written = _written(asked, place, talks=talks, page=page and nothing is None)
     if as_json:
         from gpuplanner.cli.show import show
 
-        told = {
-            "decision": found.to_dict()["decision"],
-            "projects": [dataclasses.asdict(one) for one in answers],
-        }
+        told = {name: found.to_dict()[name] for name in ("decision", "projects")}
         show(told | {"folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"

@@ -28,6 +28,7 @@ def summary(study: Study) -> Section:
                 period=period(study),
                 links=links(study),
                 doubts=study.provenance["doubts"],
+                projects=[one.sentence for one in study.comparison.projects],
             ),
         )
     )

@@ -17,7 +17,6 @@ WEEK_HEADINGS = {
     "gpus_requested": "GPUs if cut as requested",
     "gpus_rightsized": "GPUs if cut as needed",
     "layouts_rightsized": "layouts, as needed",
-    "saved_gpu_hours": "GPU-hours saved",
 }
 
 

@@ -17,22 +17,26 @@ from gpuplanner.study.decision.compare import Contest
 from gpuplanner.study.decision.shortage import waiting_share
 from gpuplanner.study.decision.types import RunOut, RunOutSide
 from gpuplanner.study.past.history import History, begin_of
-from gpuplanner.units import SECONDS_PER_DAY
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 WEEK_DAYS = 7
 EVEN = 0.5
 TOUCHED = 0.05
-"""Where more than this share of the jobs waited for the fleet, what they would have asked for is not known."""
+"""Where more than this share of the jobs waited for the fleet, it held back what 95 % of them ask for: starts do not
+tell the demand, and submissions do only where a queue explains the waits."""
 FEWEST_IN_CLASS = 20
 MOST_WEEKS = 104
 MOST_TIMES = 4
 
 
-def weekly_needs(known: History, *, rightsized: bool, quantile: float) -> NDArray[np.float64]:
-    """GPUs with which such a share of the jobs of each size would have started at once in each past week, oldest first.
+def weekly_needs(
+    known: History, *, rightsized: bool, quantile: float, minutes: float | None = None
+) -> NDArray[np.float64]:
+    """GPUs with which such a share of the jobs of each size would have started in time in each past week, oldest first.
 
-    What a job needs is what others hold as it comes, if all start when they come, and its own. Weeks are counted back
-    from the end of the observation; one that was not seen whole is left out.
+    What a job needs is what others hold as it comes, if all start when they come, and its own. It comes when it was
+    seen to start; with `minutes`, at most so much later than such a share of its size waited in the whole record, for
+    starts were held back by the fleet. Weeks are counted back from the end of the observation, those seen whole.
     """
     end, begin = known.plan_start, begin_of(known.trace)
     weeks = min(int((end - begin) / timedelta(days=WEEK_DAYS)), MOST_WEEKS)
@@ -46,20 +50,24 @@ def weekly_needs(known: History, *, rightsized: bool, quantile: float) -> NDArra
     if not rightsized:
         # A slice that was held is its share of a GPU, whatever a fleet of whole ones would give.
         sized = pl.col("gpus")
+    start = pl.col("start_time").fill_null(pl.col("submit_time") if minutes is None else end)
     rows = table.select(
-        come=(pl.col("start_time").fill_null(pl.col("submit_time")) - end).dt.total_microseconds() / 1e6,
-        run="run_s",
+        *((one - end).dt.total_microseconds() / 1e6 for one in (pl.col("submit_time"), start)),
+        "run_s",
         gpus=sized,
     ).drop_nulls()
-    come, run, gpus = (rows[name].to_numpy().astype(float) for name in ("come", "run", "gpus"))
+    submit, come, run, gpus = (column.to_numpy().astype(float) for column in rows)
+    size = np.digitize(gpus, [1.01, 4.01, 8.01])
+    if minutes is not None:
+        usual = np.array([order_statistic((come - submit)[size == one], quantile) for one in range(4)])
+        come = np.minimum(come, submit + usual[size] + minutes * SECONDS_PER_MINUTE)
     order = np.argsort(come, kind="stable")
-    come, run, gpus = come[order], run[order], gpus[order]
+    come, run, gpus, size = come[order], run[order], gpus[order], size[order]
     done = come + run
     by_end = np.argsort(done, kind="stable")
     gone = np.concatenate([[0.0], np.cumsum(gpus[by_end])])[np.searchsorted(done[by_end], come, "right")]
     needed = np.cumsum(gpus) - gone
     week = weeks + np.floor(come / (WEEK_DAYS * SECONDS_PER_DAY)).astype(np.int64)
-    size = np.digitize(gpus, [1.01, 4.01, 8.01])
     found = np.full(max(weeks, 0), np.nan)
     for number in range(weeks):
         mine = week == number
@@ -77,20 +85,25 @@ def run_out_of(found: Contest, *, rightsized: bool) -> RunOut:
     if asked.nodes.inferred:
         none = RunOutSide(None, (), "how many GPUs there are is inferred from the jobs on them")
         return RunOut(none, none)
-    if waiting_share(arena) > TOUCHED:
-        none = RunOutSide(
-            None, (), "jobs wait for the fleet already: what more they would ask for was not seen"
-        )
+    if waiting_share(arena) > TOUCHED and not found.explained:
+        why = "jobs wait for the fleet already, and no replay explains how long: what they would ask for was not seen"
+        none = RunOutSide(None, (), why)
         return RunOut(none, none)
     sides = []
     for side in (False, rightsized):
         part = run_out(
-            weekly_needs(found.known, rightsized=side and RIGHTSIZED in asked.views, quantile=arena.quantile),
-            float(asked.nodes.total), asked.end.date(), seed=found.scenario.seed,
+            needs_of(found, rightsized=side), float(asked.nodes.total), asked.end.date(), seed=found.scenario.seed,
         )  # fmt: skip
         rows = tuple((day.isoformat(), round(chance, 4)) for day, chance in part.by_week)
         sides.append(RunOutSide(None if part.date is None else part.date.isoformat(), rows, part.reason))
     return RunOut(sides[0], sides[1])
+
+
+def needs_of(found: Contest, *, rightsized: bool) -> NDArray[np.float64]:
+    """The needs of past weeks, from submission on where the fleet held jobs back."""
+    arena, rightsized = found.arena, rightsized and RIGHTSIZED in found.asked.views
+    minutes = arena.minutes if waiting_share(arena) > TOUCHED else None
+    return weekly_needs(found.known, rightsized=rightsized, quantile=arena.quantile, minutes=minutes)
 
 
 def within(side: RunOutSide, days: int) -> bool:
@@ -102,7 +115,7 @@ def within(side: RunOutSide, days: int) -> bool:
 def gpus_for(found: Contest, days: int, *, rightsized: bool) -> int | None:
     """GPUs more, in whole nodes, with which the fleet is unlikely to run out within so many days."""
     asked = found.asked
-    needs = weekly_needs(found.known, rightsized=rightsized, quantile=found.arena.quantile)
+    needs = needs_of(found, rightsized=rightsized)
     law = fit_growth(needs)
     size = max(asked.nodes.gpus)
     weeks = max(math.ceil(days / WEEK_DAYS), 1)

@@ -189,16 +189,19 @@ class Arena:
             found[draw, -1] = late[which].mean() if which.any() else 0.0
         return np.median(found, axis=0) / SECONDS_PER_MINUTE
 
+    def todays_minutes(self, which: Mask, draws: int = DRAWS) -> NDArray[np.float64]:
+        """How late today's fleet makes each class, and last the mean [min]; from the queue, over all weeks together."""
+        today = replace(self.today, late_s=self.today.late_s[:draws])
+        return self.late_minutes(today, self.judged if self.base == QUEUE else which)
+
     def limits(self, which: Mask) -> NDArray[np.float64]:
         """How late each class, and the mean, may be [min]."""
-        return self.late_minutes(self.today, which) + self.minutes
+        return self.todays_minutes(which) + self.minutes
 
     def excess(self, trial: Trial, which: Mask) -> float:
         """By how many minutes the class that is worst off is beyond what it may be; at most 0: it holds."""
-        today = self.today
-        if len(trial.late_s) < len(today.late_s):
-            today = replace(today, late_s=today.late_s[: len(trial.late_s)])
-        return float((self.late_minutes(trial, which) - self.late_minutes(today, which) - self.minutes).max())
+        today = self.todays_minutes(which, len(trial.late_s))
+        return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
     def holds(self, trial: Trial, which: Mask) -> bool:
         """Whether every class keeps what it may be late by, and every job starts."""

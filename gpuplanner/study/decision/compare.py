@@ -13,6 +13,7 @@ from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
+from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.policies import (
     NODE_POOLS,
@@ -75,6 +76,10 @@ class Contest:
     ----------
     scenario, known, asked, arena, able
         What was compared.
+    other : Arena or None
+        The same jobs counted from the other base, where there are two.
+    not_queue : str or None
+        Why service is not counted from the queue, where that is a base.
     heavier : Arena or None
         The earlier days with more jobs; ``times`` as many.
     earlier, later : array of bool
@@ -96,6 +101,8 @@ class Contest:
     asked: Asked
     arena: Arena
     able: PathAbilities
+    other: Arena | None
+    not_queue: str | None
     heavier: Arena | None
     times: float
     earlier: Mask
@@ -107,9 +114,14 @@ class Contest:
     judged: tuple[JudgedWay, ...]
     winner: JudgedWay
 
+    @property
+    def explained(self) -> bool:
+        """Whether a queue explains the waits, so that demand is what was submitted."""
+        return QUEUE in (self.arena.base, self.other and self.other.base)
 
-def opened(scenario: Scenario, *, base_queue: bool = False) -> tuple[History, Asked, Arena, PathAbilities]:
-    """Read the past as jobs, nodes and readiness."""
+
+def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked, Arena, PathAbilities]:
+    """Read the past as jobs, nodes and readiness; service counts from a base, that of the source if none is named."""
     known = history(scenario)
     asked = asked_of(known)
     able = abilities(
@@ -118,17 +130,10 @@ def opened(scenario: Scenario, *, base_queue: bool = False) -> tuple[History, As
     )  # fmt: skip
     larger = larger_of(asked) if able.substitutes and scenario.substitute else None
     back = asked.back(larger)
-    base = QUEUE if base_queue else asked.base
     arena = Arena(
-        asked,
-        back,
-        scenario.queue,
-        scenario.wait_quantile,
-        scenario.wait_minutes,
-        larger,
-        base,
+        asked, back, scenario.queue, scenario.wait_quantile, scenario.wait_minutes, larger, base or asked.base,
         scenario.seed,
-    )
+    )  # fmt: skip
     if scenario.arrival_scale != 1.0:
         arena = scaled(arena, scenario.arrival_scale)
     return known, arena.asked, arena, able
@@ -161,6 +166,7 @@ def contest(
 ) -> Contest:
     """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
+    arena, other, not_queue = bases(arena)
     days = int(asked.seen_s // SECONDS_PER_DAY)
     every_day = np.arange(len(arena.today.day_hours)) < max(days, 1)
     confidence, split = parted(asked, arena, days)
@@ -203,8 +209,8 @@ def contest(
     best = min(holding, key=lambda one: one.promised_per_week, default=today)
     if best.promised_per_week < (1 - ALIKE) * today.promised_per_week:
         winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
-    return Contest(scenario, known, asked, arena, able, heavier, times, earlier, later, earlier_days, later_days,
-                   confidence, today, tuple(judged), winner)  # fmt: skip
+    return Contest(scenario, known, asked, arena, able, other, not_queue, heavier, times, earlier, later,
+                   earlier_days, later_days, confidence, today, tuple(judged), winner)  # fmt: skip
 
 
 def parted(asked: Asked, arena: Arena, days: int) -> tuple[str, int]:

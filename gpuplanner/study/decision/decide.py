@@ -33,6 +33,8 @@ from gpuplanner.study.decision.shortage import (
 from gpuplanner.study.decision.types import (
     ASSUMED,
     PEAKS,
+    QUEUE,
+    BaseRow,
     ClassService,
     Decision,
     LayoutOnNodes,
@@ -102,9 +104,8 @@ def _decided(found: Contest) -> Decision:
     held = _held_share(asked)
     gpus, mean = fleet, float(fleet)
     saving = Saving(None, reason="nothing is set free")
-    layouts = _layouts(asked, found.arena.today)
-    service = _service(found, arena.today)
-    policy, action = TODAY, "keep"
+    layouts = _layouts(asked, arena.today)
+    way, policy, action = arena.today, TODAY, "keep"
     rightsized = winner.setting.view == RIGHTSIZED
     ahead = run_out_of(found, rightsized=rightsized)
     if not (short > SHORT_SHARE and needed) and within(ahead.recommended, scenario.horizon_days):
@@ -131,28 +132,22 @@ def _decided(found: Contest) -> Decision:
         gpus = min(_most_gpus(found, winner), fleet)
         mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
         low = saving.low or 0.0
-        layouts = _layouts(asked, winner, gpus)
-        service = _service(found, winner)
+        layouts, way = _layouts(asked, winner, gpus), winner
         is_cut = any(one.layout != WHOLE_GPU for one in layouts) and winner.setting.view != AS_TODAY
         action = "give_back" if gpus < fleet or low > 1e-6 else "cut" if is_cut else "keep"
         if action == "keep":
             policy, gpus, mean = TODAY, fleet, float(fleet)
-            layouts, service = _layouts(asked, found.arena.today), _service(found, arena.today)
+            layouts, way = _layouts(asked, arena.today), arena.today
             saving = Saving(None, reason="what could be saved may be nothing in a week to come")
     if action == "keep" and cut is not None:
-        action, policy, layouts, service = (
-            "cut",
-            cut.setting.policy,
-            _layouts(asked, cut),
-            _service(found, cut),
-        )
+        action, policy, layouts, way = "cut", cut.setting.policy, _layouts(asked, cut), cut
         gpus, mean, saving = fleet, float(fleet), Saving(None, reason="all GPUs stay on, cut otherwise")
     decision = Decision(
         sentence="", action=action, fleet_gpus=fleet, gpus=gpus, gpus_mean=mean, layouts=layouts, policy=policy,
         path=scenario.path, base=arena.base, confidence=found.confidence, shortage=shortage, saving=saving,
-        worth=worth_for(scenario, saving, freed=fleet - gpus, fleet_gpus=fleet), service=service, run_out=ahead,
-        monday=(), missing=(), teams=_teams(scenario), gpus_hold_rate=_rate_of(found, policy),
-        left_out_share=_left_out(found), horizon_days=scenario.horizon_days,
+        worth=worth_for(scenario, saving, freed=fleet - gpus, fleet_gpus=fleet), service=_service(found, way),
+        run_out=ahead, monday=(), missing=(), bases=_bases(found, way, saving), teams=_teams(scenario),
+        gpus_hold_rate=_rate_of(found, policy), left_out_share=_left_out(found), horizon_days=scenario.horizon_days,
         purchase_lead_days=scenario.purchase_lead_days, fleet_inferred=asked.nodes.inferred,
         board=found.known.fleet.name,
     )  # fmt: skip
@@ -186,14 +181,34 @@ def _waiting(arena: Arena, trial: Trial) -> float:
     return float(np.mean(waits > arena.minutes * 60.0)) if len(waits) else 0.0
 
 
+def _bases(found: Contest, way: Trial, saving: Saving) -> tuple[BaseRow, ...]:
+    """What was decided, from each base that there is: that of the decision first."""
+    rows = [_base_row(found, found.arena, way, saving)]
+    if found.other is not None:
+        again = found.other.today if way is found.arena.today else found.other.play(way.setting)
+        value = None if saving.value is None else _promised(found, found.other, again)[0]
+        rows.append(_base_row(found, found.other, again, Saving(value)))
+    return tuple(rows)
+
+
+def _base_row(found: Contest, arena: Arena, way: Trial, saving: Saving) -> BaseRow:
+    which = found.later if found.confidence != PEAKS else arena.judged
+    added = float((arena.late_minutes(way, which) - arena.todays_minutes(which)).max())
+    leads = arena is found.arena
+    return BaseRow(arena.base, leads, max(added, 0.0), arena.holds(way, which), saving.value,
+                   found.not_queue if not leads and arena.base == QUEUE else None)  # fmt: skip
+
+
+def _promised(found: Contest, arena: Arena, trial: Trial) -> tuple[float, float, float]:
+    saved = (arena.today.day_hours - trial.day_hours)[found.earlier_days]
+    return promised(saved, float(found.asked.nodes.total * HOURS_PER_WEEK))
+
+
 def _saving(found: Contest) -> Saving:
     trial = found.winner.trial
     assert trial is not None
-    today = found.today.trial
-    assert today is not None
-    saved = today.day_hours - trial.day_hours
-    days = found.earlier_days
-    value, low, high = promised(saved[days], float(found.asked.nodes.total * HOURS_PER_WEEK))
+    value, low, high = _promised(found, found.arena, trial)
+    saved = found.arena.today.day_hours - trial.day_hours
     later = saved[found.later_days] if found.confidence == "held-back weeks" else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
     return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(one, 3) for one in weeks))
@@ -250,7 +265,7 @@ def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnN
 def _service(found: Contest, trial: Trial) -> Service:
     arena = found.arena
     which = found.later if found.confidence != PEAKS else arena.judged
-    today, mine = arena.late_minutes(arena.today, which), arena.late_minutes(trial, which)
+    today, mine = arena.todays_minutes(which), arena.late_minutes(trial, which)
     jobs = np.bincount(arena.size[which & arena.judged], minlength=len(arena.classes))
     rows = tuple(
         ClassService(name, int(jobs[number]), float(today[number]), float(mine[number]),

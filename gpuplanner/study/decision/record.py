@@ -23,6 +23,7 @@ from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
+from gpuplanner.study.decision.projects import ProjectAnswer, answered
 from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision, Worth
 from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.future.money import power_of
@@ -135,6 +136,8 @@ class Comparison:
         How many times the jobs the heavier days have.
     hindsight_gpu_hours : float or None
         What the winner would need had its days been known; None where it was not asked for.
+    projects : tuple of ProjectAnswer
+        Answers to the projects that the scenario names.
     """
 
     decision: Decision
@@ -148,6 +151,7 @@ class Comparison:
     judged_to: str | None = None
     tuned_for_times_the_jobs: float = 1.0
     hindsight_gpu_hours: float | None = None
+    projects: tuple[ProjectAnswer, ...] = ()
 
     @property
     def winner(self) -> str:
@@ -210,8 +214,9 @@ def comparison_of(answer: Answer) -> Comparison:
 
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
-    """Compare and decide, from disk where the same was asked before."""
-    return _priced(scenario, _kept(scenario.projected(played.fields), tell))
+    """Compare, decide and answer what was announced; what was played before is read from disk."""
+    found = _priced(scenario, _kept(scenario.projected(played.fields), tell))
+    return dataclasses.replace(found, projects=answered(scenario, found.decision))
 
 
 def _priced(scenario: Scenario, found: Comparison) -> Comparison:
@@ -260,7 +265,7 @@ def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
         return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason)
     which = found.later & arena.judged if found.confidence != PEAKS else arena.judged
     late = trial.late_s[0, which]
-    mine, today = arena.late_minutes(trial, which), arena.late_minutes(arena.today, which)
+    mine, today = arena.late_minutes(trial, which), arena.todays_minutes(which)
     view = found.asked.views[trial.setting.view].requests
     done = trial.wait_s + view.run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from gpuplanner.study.decision.policies import TODAY
+from gpuplanner.study.decision.policies import NODE_POOLS, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
 from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
 
 _OF_POLICIES = (
@@ -18,6 +18,15 @@ _OF_CLASSES = (
     "size_class", "jobs", "late_mean_min", "late_quantile_min", "todays_late_min", "limit_min", "wait_quantile_min",
 )  # fmt: skip
 _WORDS = ("policy", "meaning", "reason", "size_class", "kind")
+LEVERS = FEWER, CUT, REST, ON_DEMAND = "fewer nodes held", "cut otherwise", "rest when idle", "cut on demand"
+LEVERS_OF: Mapping[str, tuple[str, ...]] = {
+    TODAY: (FEWER,),
+    STATIC_WHOLE: (FEWER,),
+    STATIC_MIG: (FEWER, CUT),
+    ON_OFF: (FEWER, REST),
+    NODE_POOLS: (FEWER, CUT, REST),
+}
+"""What a way to run the fleet can pull, in the order in which savings are counted; any other can pull all."""
 _COUNTS = ("most_gpus", "never_started", "jobs")
 
 
@@ -45,6 +54,46 @@ def hours_table(found: Comparison) -> pl.DataFrame:
             busy = min(row.busy_gpu_hours or 0.0, row.gpu_hours)
             rows.append((row.policy, row.gpu_hours, busy, row.gpu_hours - busy))
     return _frame(rows, ("policy", "gpu_hours", "busy_gpu_hours", "idle_gpu_hours"))
+
+
+def levers(found: Comparison) -> tuple[tuple[str, float], ...]:
+    """By which lever the saving comes, in GPU-hours a week: what each adds to those before it; they sum to it.
+
+    A lever's level is that of the cheapest way that holds with this lever and those before it, the decided way being
+    the last. Ways are as they were promised.
+    """
+    saving = found.decision.saving.value
+    if saving is None or found.today is None or found.today.gpu_hours_promised is None:
+        return ()
+    used = LEVERS_OF.get(found.winner, LEVERS)
+    level = before = found.today.gpu_hours_promised
+    last = before - saving
+    rows = []
+    for lever in used[:-1]:
+        can = set(used[: used.index(lever) + 1])
+        hours = [
+            row.gpu_hours_promised
+            for row in found.policies
+            if row.meets_target
+            and row.gpu_hours_promised is not None
+            and can >= set(LEVERS_OF.get(row.policy, LEVERS))
+        ]
+        level = max(min([before, *hours]), last)
+        rows.append((lever, before - level))
+        before = level
+    return (*rows, (used[-1], saving - sum(hours for _, hours in rows)))
+
+
+def bases_in_words(found: Comparison) -> Iterator[str]:
+    """What was decided, counted from each base, where there are two of them."""
+    for row in found.decision.bases if len(found.decision.bases) > 1 else ():
+        role = ", from which it was decided" if row.leads else f"; {row.reason}" if row.reason else ""
+        saved = "nothing" if row.saving_gpu_hours is None else f"{row.saving_gpu_hours:,.0f} GPU-hours a week"
+        holds = "holds" if row.holds else "does not hold"
+        yield (
+            f"Counted from {row.base}{role}: it adds {row.added_minutes:,.1f} minutes at most, {holds} the target and "
+            f"saves {saved}."
+        )
 
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:

@@ -100,6 +100,21 @@ class Service:
 
 
 @dataclass(frozen=True)
+class BaseRow:
+    """What was decided, counted from one base: minutes that it adds, whether it holds, GPU-hours a week that it saves.
+
+    ``leads`` says that the decision was made from it; ``reason`` why the queue was not.
+    """
+
+    base: str
+    leads: bool
+    added_minutes: float
+    holds: bool
+    saving_gpu_hours: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class RunOutSide:
     """First week in which a fleet no longer holds the target, more likely than not; None with a reason."""
 
@@ -173,6 +188,7 @@ class Decision:
     run_out: RunOut
     monday: tuple[str, ...]
     missing: tuple[Missing, ...]
+    bases: tuple[BaseRow, ...] = ()
     teams: tuple[TeamRow, ...] = ()
     how_sure: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()

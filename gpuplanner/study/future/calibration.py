@@ -16,11 +16,27 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.types import ASSUMED
+from gpuplanner.study.decision.explained import (
+    CONTRADICTED,
+    EXPLAINED,
+    ON_AVERAGE,
+    OVER,
+    REPRODUCES,
+    UNCHECKED,
+    UNDER,
+    UNSEEN,
+    UNTOLD,
+    USUAL,
+    Replayed,
+    Thresholds,
+    judge,
+    outcome,
+    range_of,
+    replayed,
+)
+from gpuplanner.study.decision.types import ASSUMED, QUEUE
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
-REPRODUCES, OVER, UNDER = "reproduces", "overestimates", "underestimates"
-ON_AVERAGE, UNTOLD, UNSEEN = "right on average only", "too few to judge", "no waits observed"
 SENTENCES = {
     REPRODUCES: "The simulator reproduces the waits here",
     OVER: "The simulator overestimates the waits here",
@@ -31,7 +47,6 @@ SENTENCES = {
 }
 """What each verdict says."""
 
-EXPLAINED, CONTRADICTED, UNCHECKED = "explained", "contradicted", "cannot be checked"
 OUTCOMES = {
     EXPLAINED: "the mean wait of every size of job is as observed",
     CONTRADICTED: "the mean wait of some size of job is not as observed: service is counted from observed starts",
@@ -52,33 +67,6 @@ CAUSES = {
     ELSEWHERE: "a limit, a quota, a priority, a reservation or a dependency: the source does not say which",
 }
 """What a wait is made of: only the last is not explained by fleet and queue."""
-AT_ONCE_S = 60.0
-"""Who started within this without any lack of room shows how long the scheduler takes [s]."""
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When waits count as reproduced.
-
-    Parameters
-    ----------
-    least_jobs : int
-        Fewer jobs say nothing.
-    least_waited : int
-        Fewer jobs that waited over 10 minutes say nothing about waiting.
-    mean_factor : float
-        Between the two mean waits, both with a minute added, at most.
-    within_10min : float
-        Share of all jobs explained within 10 minutes, at least.
-    waited_within_1h : float
-        Share of the jobs that waited explained within an hour, at least.
-    """
-
-    least_jobs: int = 100
-    least_waited: int = 20
-    mean_factor: float = 1.25
-    within_10min: float = 0.8
-    waited_within_1h: float = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +125,7 @@ class Calibration:
         }
 
 
-def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> Calibration:
+def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibration:
     """Serve the jobs again as they came, on the nodes and layouts that ``compare`` plays, and hold the waits together.
 
     Examples
@@ -148,14 +136,13 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> C
     >>> found.causes["share"].sum() > 0.999, found.causes["cause"][1]
     (True, 'free, but not together')
     """
-    known, asked, arena, _ = opened(scenario, base_queue=True)
-    waited = np.maximum(asked.start_s - asked.views[AS_TODAY].requests.submit_s, 0.0)
-    compared = arena.judged & np.isfinite(arena.today.late_s).all(axis=0)
+    known, asked, arena, _ = opened(scenario, QUEUE)
+    replay = replayed(arena, thresholds)
+    waited, compared = replay.waited_s, replay.compared
     if not compared.any():
         text = message("calibration", "jobs that came and started", "none", "Use a trace with start times.")
         raise ScenarioError(text)
-    causes, latency = _causes(arena, waited, compared)
-    replays = arena.today.late_s + latency
+    causes = _causes(arena, replay)
     jobs = asked.jobs.select(
         "tenant",
         name="job_id",
@@ -163,16 +150,10 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> C
         hour=pl.col("submit_time").dt.convert_time_zone(scenario.tz).dt.hour(),
         gpus="gpus",
         observed_s=pl.Series(waited),
-        simulated_s=pl.Series(replays[0]),
+        simulated_s=pl.Series(replay.late_s[0]),
     ).filter(compared)
-    rows = [
-        row | _range(replays[:, compared & (arena.size == arena.classes.index(row["size"]))])
-        for row in agreement(jobs, by="size").to_dicts()
-    ]
-    by_size = pl.DataFrame(
-        [row | {"verdict": judge(row, thresholds)} for row in rows], infer_schema_length=None
-    )
-    overall = agreement(jobs).row(0, named=True) | _range(replays[:, compared])
+    by_size = pl.DataFrame(replay.sizes, infer_schema_length=None)
+    overall = agreement(jobs).row(0, named=True) | range_of(replay.late_s[:, compared])
     run_s = float(asked.views[AS_TODAY].requests.run_s[compared].mean())
     overall |= {
         f"{side}_completion_mean_s": overall[f"{side}_mean_s"] + run_s for side in ("observed", "simulated")
@@ -182,10 +163,10 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> C
         facts={
             "source": source, "jobs_compared": jobs.height, "fleet_gpus": asked.nodes.total,
             "fleet": known.fleet.note, "nodes": len(asked.nodes.gpus), "inferred": asked.nodes.inferred,
-            "board": known.fleet.name, "queue": scenario.queue, "base": asked.base, "latency_s": latency,
+            "board": known.fleet.name, "queue": scenario.queue, "base": asked.base, "latency_s": replay.latency_s,
         },
         verdict=verdict,
-        outcome=UNCHECKED if asked.base == ASSUMED else outcome(rows, thresholds),
+        outcome=UNCHECKED if asked.base == ASSUMED else outcome(replay.sizes, thresholds),
         sentence=sentence(verdict, overall, causes) + (CIRCULAR if source == "synthetic" else ""),
         overall=overall,
         groups={"tenant": agreement(jobs, by="tenant"), "size": by_size, "hour": agreement(jobs, by="hour")},
@@ -194,52 +175,6 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = Thresholds()) -> C
         left_out=_left_out(arena, compared),
         jobs=jobs,
     )  # fmt: skip
-
-
-def judge(row: Mapping[str, Any], thresholds: Thresholds) -> str:
-    """Give the verdict on figures of :func:`~gpuplanner.metrics.agreement.agreement`, and their range over replays.
-
-    Examples
-    --------
-    >>> figures = {"jobs": 500, "waited": 90, "observed_mean_s": 600.0, "simulated_mean_s": 1200.0}
-    >>> judge(figures, Thresholds())
-    'overestimates'
-    """
-    if not row["observed_mean_s"]:
-        return UNSEEN
-    if row["jobs"] < thresholds.least_jobs:
-        return UNTOLD
-    mean, observed = row["simulated_mean_s"], row["observed_mean_s"] + 60.0
-    low, high = (60.0 + row.get(f"simulated_{end}_s", mean) for end in ("low", "high"))
-    if low > thresholds.mean_factor * observed:
-        return OVER
-    if observed > thresholds.mean_factor * high:
-        return UNDER
-    if row["waited"] < thresholds.least_waited:
-        return UNTOLD
-    near = row["within_10min"] >= thresholds.within_10min
-    return REPRODUCES if near and row["waited_within_1h"] >= thresholds.waited_within_1h else ON_AVERAGE
-
-
-def outcome(rows: list[dict[str, Any]], thresholds: Thresholds = Thresholds()) -> str:
-    """What the figures of each size mean for a decision: a key of :data:`OUTCOMES`.
-
-    Few jobs prove no simulator right; but where it is wrong about those that there are, it does not explain them.
-    Where nobody waited for 10 minutes, a simulator in which nobody waits is not contradicted.
-
-    Examples
-    --------
-    >>> days = {"jobs": 65, "waited": 12, "observed_mean_s": 43_000.0, "simulated_mean_s": 0.0}
-    >>> judge(days, Thresholds()), outcome([days])
-    ('too few to judge', 'contradicted')
-    """
-    told = [judge({**row, "jobs": max(row["jobs"], thresholds.least_jobs)}, thresholds) for row in rows]
-    if any(
-        found == OVER or (found == UNDER and row["waited"]) for found, row in zip(told, rows, strict=True)
-    ):
-        return CONTRADICTED
-    verdicts = {judge(row, thresholds) for row in rows}
-    return EXPLAINED if verdicts & {REPRODUCES, ON_AVERAGE} else UNCHECKED
 
 
 def sentence(verdict: str, overall: Mapping[str, Any], causes: pl.DataFrame) -> str:
@@ -259,21 +194,12 @@ def sentence(verdict: str, overall: Mapping[str, Any], causes: pl.DataFrame) -> 
     return f"{text} Of the waiting, {', '.join(parts)}." if parts else text
 
 
-def _range(replays: NDArray[np.float64]) -> dict[str, float]:
-    """The least and the largest mean wait of any replay."""
-    means = replays.mean(axis=1)
-    return {"simulated_low_s": float(means.min()), "simulated_high_s": float(means.max())}
-
-
-def _causes(
-    arena: Arena, waited: NDArray[np.float64], which: NDArray[np.bool_]
-) -> tuple[pl.DataFrame, float]:
-    """The waiting of the jobs by cause, and the scheduler's latency [s]."""
-    count, place, total = arena.back.by_count_s[which], arena.back.by_place_s[which], waited[which]
+def _causes(arena: Arena, replay: Replayed) -> pl.DataFrame:
+    """The waiting of the jobs by cause."""
+    which = replay.compared
+    count, place, total = arena.back.by_count_s[which], arena.back.by_place_s[which], replay.waited_s[which]
     kept = np.maximum(total - count - place, 0.0)
-    at_once = (count + place == 0.0) & (total <= AT_ONCE_S)
-    constant = float(np.median(kept[at_once])) if at_once.any() else 0.0
-    latency = np.minimum(kept, constant)
+    latency = np.minimum(kept, replay.latency_s)
     turn = np.clip(arena.today.late_s[0, which] - count - place, 0.0, kept - latency)
     parts = np.array([count, place, latency, turn, kept - latency - turn])
     seconds = parts.sum(axis=1)
@@ -283,7 +209,7 @@ def _causes(
             "cause": list(CAUSES), "share": seconds / max(total.sum(), 1e-9), "hours": seconds / SECONDS_PER_HOUR,
             "jobs": (parts > over).sum(axis=1), "meaning": list(CAUSES.values()),
         }
-    ), constant  # fmt: skip
+    )  # fmt: skip
 
 
 def _left_out(arena: Arena, compared: NDArray[np.bool_]) -> pl.DataFrame:

@@ -118,7 +118,6 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
                 "gpus_requested": fewest["requested"][0],
                 "gpus_rightsized": fewest["rightsized"][0],
                 "layouts_rightsized": fewest["rightsized"][1],
-                "saved_gpu_hours": float(slots * (fewest["whole"][0] - fewest["rightsized"][0])),
             }
         )
     return pl.DataFrame(rows)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.files import to_json
 from gpuplanner.inbox import add
+from gpuplanner.report.ways import decided
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.projects import ALL, ProjectAnswer, answered
 from gpuplanner.study.decision.projects_file import read_projects
+from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.words import unknown_decision
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -121,6 +126,13 @@ def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
     )
     assert (found.fits, found.gpus_more, found.order_by) == (False, 8, "2026-06-03")
     assert found.served is None
+
+
+def test_answers_are_kept_with_the_comparison_and_stand_on_its_page(flat, tmp_path):
+    answers = asked(flat, tmp_path, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
+    found = Comparison(unknown_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
+    assert Comparison.from_dict(json.loads(to_json(found.to_dict()))).projects == answers
+    assert escape(answers[0].sentence) in decided(found).html
 
 
 def test_no_projects_no_answers(flat):
