@@ -15,12 +15,13 @@ from gpuplanner.schemas.tables import (
     Outcomes,
     Samples,
 )
-from gpuplanner.schemas.words import BUCKETS, JOB_STATES, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
+from gpuplanner.schemas.words import BUCKETS, JOB_STATES, SERVICE, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
 
 __all__ = [
     "BUCKETS",
     "JOB_STATES",
     "LATER_COUNTERS",
+    "SERVICE",
     "TABLES",
     "UNSTARTED_STATES",
     "USED_FROM",

@@ -26,7 +26,10 @@ class Jobs(dy.Schema):
     attempt = dy.Int32(nullable=False, min=1, metadata=_meaning("1 for the first try"))
     tenant = _text("who pays: account, virtual cluster, namespace")
     user = _text("who submitted", nullable=True)
-    job_class = _text("pretraining, fine-tuning, evaluation, inference, interactive", nullable=True)
+    job_class = _text(
+        "pretraining, fine-tuning, evaluation, inference, interactive; service: runs until somebody ends it",
+        nullable=True,
+    )
     job_name = _text("name that the user gave it", nullable=True)
     partition = _text("partition or queue that it was submitted to", nullable=True)
     tier = _text("service tier: guaranteed, standard, best_effort", nullable=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 WHOLE_GPU = "gpu"
 """Name of the "profile" of a GPU that is not cut (MIG off), as in the resource ``nvidia.com/gpu``."""
 
+SERVICE = "service"
+"""Class of jobs that run until somebody ends them: a controller starts them again wherever they end."""
+
 JOB_STATES = (
     "COMPLETED",
     "FAILED",

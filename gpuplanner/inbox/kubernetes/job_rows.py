@@ -22,13 +22,14 @@ from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.objects import gpu_resource
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import Held, held
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {
     "job": Field("job_id"),
     "tenant": Field("tenant"),
     "priority class": Field("tier", nullable=True),
+    "class": Field("job_class", nullable=True),
     "creation": Field("submit_time", "instant"),
     "start": Field("start_time", "instant", nullable=True),
     "end": Field("end_time", "instant", nullable=True),
@@ -165,6 +166,7 @@ class _Jobs:
                 "job": f"{first.namespace}/{owner[1] if owner else first.name}",
                 "tenant": first.namespace,
                 "priority class": first.tier,
+                "class": SERVICE if self._serves(first) else None,
                 "creation": _iso(min(pod.submit for pod in gang)),
                 "start": _iso(min(starts, default=None)),
                 "end": _iso(max(ends, default=None)),
@@ -291,13 +293,18 @@ class _Jobs:
                 found.append(((thing.namespace, ""), held(claim, dump.devices)))
         return found
 
+    def _serves(self, pod: Holding) -> bool:
+        """Whether a pod runs until somebody ends it: its controller starts it again wherever it ends."""
+        owners = self.dump.owners(pod)
+        return pod.kind == "Pod" and bool(owners) and owners[0][0] in SERVERS
+
     def _job_of(self, pod: Holding) -> Owner | None:
         """The controller of a pod, or the topmost above it below the schedule that made it.
 
         None for pods that serve, for those without an owner, and for Jobs.
         """
         owners = self.dump.owners(pod)
-        if pod.kind != "Pod" or not owners or owners[0][0] in SERVERS:
+        if pod.kind != "Pod" or not owners or self._serves(pod):
             return None
         return next((owner for owner in reversed(owners) if owner[0] != "CronJob"), None)
 

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.demand.growth import chance_by_week, fit_growth, run_out
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.decision.arena import order_statistic
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
@@ -51,9 +51,11 @@ def weekly_needs(
         # A slice that was held is its share of a GPU, whatever a fleet of whole ones would give.
         sized = pl.col("gpus")
     start = pl.col("start_time").fill_null(pl.col("submit_time") if minutes is None else end)
+    # A service that runs is taken to run on, however long others of its kind ran before.
+    endless = (pl.col("job_class") == SERVICE) & pl.col("end_time").is_null()
     rows = table.select(
         *((one - end).dt.total_microseconds() / 1e6 for one in (pl.col("submit_time"), start)),
-        "run_s",
+        run=pl.when(endless).then(math.inf).otherwise("run_s"),
         gpus=sized,
     ).drop_nulls()
     submit, come, run, gpus = (column.to_numpy().astype(float) for column in rows)

@@ -21,6 +21,8 @@ JITTER_S = 30.0
 CARRIED_S = 7200.0
 """For so long before the beginning what ran then is there, so that nodes have come up for it."""
 FEWEST_WAITING = 200
+STANDING_S = 3600.0
+"""What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days."""
 LATER_S = 60.0
 """Who starts more than this later than today is said to start later."""
 Mask = NDArray[np.bool_]
@@ -128,7 +130,9 @@ class Arena:
         self.ready_s = submit if self.base == QUEUE else ready
         self.reference_s = submit if self.base == QUEUE else asked.start_s
         carried = begun & (asked.start_s < 0)
-        self.judged: Mask = begun & (submit >= 0) & (self.ready_s >= 0) & (self.ready_s < asked.seen_s)
+        came = begun & (submit >= 0) & (self.ready_s >= 0) & (self.ready_s < asked.seen_s)
+        self.judged: Mask = came & ~asked.standing
+        self.standing: Mask = begun & asked.standing
         # Who never started, though there was room at the end, was kept by something else: it is not played.
         self.played: Mask = begun | ~np.isnan(self.back.ready_s)
         self.carried = carried
@@ -171,7 +175,9 @@ class Arena:
             )  # fmt: skip
             started = np.full(len(self.played), np.nan)
             started[rows] = np.where(np.isnan(found.start_s), np.inf, found.start_s)
-            late[draw] = np.where(self.judged, np.maximum(started - self.reference_s, 0.0), np.nan)
+            late[draw] = np.where(
+                self.judged | self.standing, np.maximum(started - self.reference_s, 0.0), np.nan
+            )
             if draw == 0:
                 first, wait = found, np.where(self.played, started - self.ready_s, np.nan)
         assert first is not None
@@ -194,6 +200,11 @@ class Arena:
         today = replace(self.today, late_s=self.today.late_s[:draws])
         return self.late_minutes(today, self.judged if self.base == QUEUE else which)
 
+    @cached_property
+    def todays_standing_s(self) -> NDArray[np.float64]:
+        """How late today's fleet starts each job without an end, at most [s]."""
+        return np.asarray(self.today.late_s[:, self.standing].max(axis=0))
+
     def limits(self, which: Mask) -> NDArray[np.float64]:
         """How late each class, and the mean, may be [min]."""
         return self.todays_minutes(which) + self.minutes
@@ -204,9 +215,14 @@ class Arena:
         return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
     def holds(self, trial: Trial, which: Mask) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts."""
+        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself."""
         which = which & self.judged
-        return not np.isinf(trial.late_s[:, which]).any() and self.excess(trial, which) <= 1e-9
+        kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
+        return (
+            bool(kept.all())
+            and not np.isinf(trial.late_s[:, which]).any()
+            and self.excess(trial, which) <= 1e-9
+        )
 
     def mean_minutes(self, trial: Trial, which: Mask) -> float:
         """How late jobs start on average in the first replay [min]."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.hardware import OFF, GpuModel, parse_layout
 from gpuplanner.inbox.core.node_names import known_nodes
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Readiness, readiness
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED
 from gpuplanner.study.past.history import History
@@ -62,6 +62,10 @@ class Asked:
         What service is measured from.
     zero, end : datetime
         Begin and end of what is played.
+    standing : array of bool, shape (n_jobs,)
+        Jobs without an end: they get their GPUs as today, and no size of job is judged by them. Those that the source
+        calls a service, and those that were there at the begin, run at the end and have no limit. One that began later
+        and has no limit merely still runs.
     """
 
     jobs: pl.DataFrame
@@ -75,6 +79,16 @@ class Asked:
     base: str
     zero: datetime
     end: datetime
+    standing: NDArray[np.bool_]
+
+    @property
+    def standing_gpus(self) -> float:
+        """GPUs that jobs without an end held at once, at most."""
+        requests, begin = self.views[AS_TODAY].requests, np.nan_to_num(self.start_s, nan=np.inf)
+        gpus = np.where(self.standing, self.fleet.weights[requests.profile] * requests.total, 0.0)
+        end = np.where(np.isnan(self.end_s), np.inf, self.end_s)
+        at = begin[self.standing & np.isfinite(begin)]
+        return max((float(gpus[(begin <= now) & (end > now)].sum()) for now in at), default=0.0)
 
     @property
     def seen_s(self) -> float:
@@ -129,8 +143,10 @@ def asked_of(known: History) -> Asked:
     profiles = _profiles(board, nodes, known, mask)
     fleet = fleet_of(nodes, board, profiles)
     views = _views(known, mask, fleet, board, submit, run, limit)
+    endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
+    standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
-        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), base, zero, end,
+        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), base, zero, end, standing
     )  # fmt: skip
 
 

@@ -79,11 +79,11 @@ def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
     """The earlier jobs, a part of them again: copies come within the day after the original."""
     asked = arena.asked
     rng = np.random.default_rng([arena.seed, 43])
-    rows = np.flatnonzero(earlier | arena.carried)
+    rows = np.flatnonzero(earlier | arena.carried | arena.standing)
     if times < 1.0:
         rows = rows[rng.random(len(rows)) < times]
     copies = np.floor(times - 1.0 + rng.random(len(rows))).astype(np.int64).clip(0)
-    again = np.repeat(rows, np.where(earlier[rows] & ~arena.carried[rows], copies, 0))
+    again = np.repeat(rows, np.where(earlier[rows] & ~arena.carried[rows] & ~arena.standing[rows], copies, 0))
     order = np.concatenate([rows, again])
     moved = np.concatenate([np.zeros(len(rows)), rng.uniform(0, SECONDS_PER_DAY, len(again))])
 
@@ -99,7 +99,7 @@ def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
         )
     more = replace(
         asked, jobs=asked.jobs[order], views=views, start_s=of(asked.start_s), end_s=of(asked.end_s),
-        pins=[asked.pins[row] for row in order],
+        pins=[asked.pins[row] for row in order], standing=asked.standing[order],
     )  # fmt: skip
     back: Readiness = replace(
         arena.back, ready_s=of(arena.back.ready_s), by_count_s=arena.back.by_count_s[order],

@@ -254,6 +254,8 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     yield f"peaks are looked at {one.horizon_days} days ahead, purchases {one.purchase_lead_days}"
     if found.asked.nodes.inferred:
         yield "nodes are inferred from the jobs on them"
+    if standing := found.asked.standing_gpus:
+        yield f"services and what ran all along have no end: they keep the {standing:,.1f} GPUs that they held at most"
     if one.base == ASSUMED:
         yield "jobs are taken to have started when they came"
 
