@@ -8,9 +8,55 @@ from __future__ import annotations
 
 import math
 import random
+from functools import cache
 from typing import Any
 
 OFF, COMING, ON = "off", "coming", "on"
+
+# An H100 of 80 GB: memory slices and compute slices of an instance, and its starts in the order that the driver tries.
+SLICES = {1: 1, 2: 4}
+COMPUTE = {0: 7, 1: 1, 2: 3}
+STARTS = {1: (6, 4, 5, 0, 1, 2, 3), 2: (4, 0)}
+WHOLE_GPU = frozenset({(0, 0)})
+
+
+@cache
+def ways_to_add(held, profile):
+    """Every GPU that one more instance makes of one that holds (profile, start), in the driver's order."""
+    if profile == 0:
+        return [] if held else [WHOLE_GPU]
+    taken = (
+        {start + more for other, start in held for more in range(SLICES[other])}
+        if held != WHOLE_GPU
+        else range(8)
+    )
+    return [
+        held | {(profile, start)}
+        for start in STARTS[profile]
+        if not any(start + more in taken for more in range(SLICES[profile]))
+    ]
+
+
+@cache
+def most_more(held, profile):
+    """Instances that could be added if places were chosen for them alone."""
+    return max((1 + most_more(after, profile) for after in ways_to_add(held, profile)), default=0)
+
+
+def worth(held, profiles):
+    return sum(COMPUTE[profile] * most_more(held, profile) for profile in range(profiles))
+
+
+@cache
+def one_more(held, profile, profiles):
+    """The GPU with one more instance where the most stays possible, the driver's order deciding; None: no place."""
+    return max(ways_to_add(held, profile), key=lambda after: worth(after, profiles), default=None)
+
+
+@cache
+def room_for(held, profile, profiles):
+    after = one_more(held, profile, profiles)
+    return 0 if after is None else 1 + room_for(after, profile, profiles)
 
 
 def play_slow(
@@ -60,12 +106,14 @@ class Game:
                     "since": -math.inf,  # idle since
                     "come_s": math.nan,
                     "on": [] if pool < 0 else [(-math.inf, math.inf, pool)],
+                    "was_cut": [False] * gpus,
                 }
             )
         self.now = -math.inf
         self.to_come = [request for request in self.requests if self.has_hope(request)]
         self.queue: list[dict[str, Any]] = []
         self.running: list[dict[str, Any]] = []  # request, start, end, profile served, amounts {node: amount}
+        self.flexible = fleet.get("flexible")
         self.last_add = -math.inf
         self.start_s = [math.nan] * len(requests)
 
@@ -77,7 +125,56 @@ class Game:
     def capacity(self, node, profile):
         return self.fleet["capacity"][node["number"]][node["pool"]][profile]
 
+    def is_flexible(self, node):
+        return self.flexible is not None and node["pool"] >= 0 and self.flexible["pools"][node["pool"]]
+
+    def on_gpus(self, node, time=None):
+        """What each GPU of a flexible node holds, now or when all that is over by its limit is gone."""
+        found = [set() for _ in range(node["gpus"])]
+        for run in self.running:
+            if time is None or max(self.now, run["over_at_the_latest"]) > time:
+                for gpu, what in run["places"].get(node["number"], ()):
+                    found[gpu].add(what)
+        return [frozenset(held) for held in found]
+
+    def room_on(self, node, gpus, profile):
+        if not self.capacity(node, profile):
+            return 0
+        return sum(room_for(held, profile, len(self.weights)) for held in gpus)
+
+    def arrange(self, node, profile, need, shadow, gpus=None):
+        """[(gpu, (profile, start))] of so many instances, the GPUs then, and what they cost the head; None: no room."""
+        profiles, places, lost = len(self.weights), [], 0
+        gpus = self.on_gpus(node) if gpus is None else list(gpus)
+        late = shadow is not None and node["number"] in shadow["extra"]
+        later = self.on_gpus(node, shadow["time"]) if late else None
+        for _ in range(need):
+            options = []
+            for gpu, held in enumerate(gpus):
+                after = one_more(held, profile, profiles)
+                if after is None:
+                    continue
+                [what] = after - held
+                cost = 0
+                if late:
+                    wants = shadow["wants"]
+                    then = later[gpu] | {what}
+                    cost = room_for(later[gpu], wants, profiles) - room_for(then, wants, profiles)
+                if not late or lost + cost <= shadow["extra"][node["number"]]:
+                    options.append((worth(held, profiles) - worth(after, profiles), gpu, what, cost))
+            if not options:
+                return None
+            _, gpu, what, cost = min(options)
+            gpus[gpu] = gpus[gpu] | {what}
+            if late:
+                later[gpu] = later[gpu] | {what}
+            places.append((gpu, what))
+            lost += cost
+        return places, gpus, lost
+
     def free(self, node, profile):
+        if self.is_flexible(node):
+            return self.room_on(node, self.on_gpus(node), profile)
         held = [
             run["amounts"].get(node["number"], 0) for run in self.running if run["profile_served"] == profile
         ]
@@ -175,6 +272,12 @@ class Game:
             profile = request["profile"]
             if self.pinned:
                 self.try_pinned(request)
+            elif self.flexible:  # all take from the same GPUs: one queue
+                if head and self.strict:
+                    continue
+                if not self.try_freely(request, shadow) and not head:
+                    head = True
+                    shadow = None if self.strict else self.shadow_of(request)
             elif profile > 0:
                 if profile not in blocked and not self.try_freely(request, None):
                     blocked.add(profile)
@@ -185,28 +288,37 @@ class Game:
                 if not self.strict:
                     shadow = self.shadow_of(request)
 
+    def made_s(self, request, profile):
+        if not self.flexible:
+            return 0.0
+        return request["per"] * self.flexible["make_s"] if profile else self.flexible["whole_s"]
+
+    def is_late(self, request, profile, shadow):
+        return (
+            shadow is not None
+            and self.now + self.made_s(request, profile) + request["limit"] > shadow["time"]
+        )
+
     def try_freely(self, request, shadow):
         for profile in self.profiles_for(request):
-            amounts = self.choose(request, profile, shadow)
+            late = shadow if self.is_late(request, profile, shadow) else None
+            amounts = self.choose(request, profile, late)
             if amounts is not None:
-                if shadow is not None and self.now + request["limit"] > shadow["time"]:
-                    for number, amount in amounts.items():
-                        if number in shadow["extra"]:
-                            shadow["extra"][number] -= amount
-                self.start(request, profile, amounts)
+                self.start(request, profile, amounts, late)
                 return True
         return False
 
     def choose(self, request, profile, shadow):
-        """Amount on each of the chosen nodes, or None."""
+        """Amount on each of the chosen nodes, or None; with a shadow the request is over after it."""
 
         def usable(node, amount):
             if self.free(node, profile) < amount:
                 return False
             if shadow is None or node["number"] not in shadow["extra"]:
                 return True
-            in_time = self.now + request["limit"] <= shadow["time"]
-            return in_time or amount <= shadow["extra"][node["number"]]
+            if self.is_flexible(node):
+                return self.arrange(node, profile, amount, shadow) is not None
+            return shadow["extra"][node["number"]] >= (amount if profile == shadow["wants"] else 0)
 
         in_order = sorted((node for node in self.nodes if node["state"] == ON), key=self.key(profile))
         chosen: dict[int, int] = {}
@@ -224,50 +336,90 @@ class Game:
             "lowest": lambda node: node["number"],
         }[self.placement]
 
-    def start(self, request, profile, amounts):
+    def start(self, request, profile, amounts, shadow=None):
         self.queue.remove(request)
-        self.start_s[request["row"]] = self.now
+        places, made_s = {}, 0.0
+        for number, amount in amounts.items():
+            node = self.nodes[number]
+            lost = amount if shadow and profile == shadow["wants"] else 0
+            if self.is_flexible(node):
+                places[number], _, lost = self.arrange(node, profile, amount, shadow)
+                gpus = {gpu for gpu, _ in places[number]}
+                if profile:
+                    made_s = max(made_s, amount * self.flexible["make_s"])
+                elif any(node["was_cut"][gpu] for gpu in gpus):
+                    made_s = max(made_s, self.flexible["whole_s"])
+                for gpu in gpus:
+                    node["was_cut"][gpu] = profile > 0
+            if shadow and number in shadow["extra"]:
+                shadow["extra"][number] -= lost
+        begins = self.now + made_s
+        self.start_s[request["row"]] = begins
         self.running.append(
             {
-                "start": self.now,
-                "end": self.now + request["run"],
-                "over_at_the_latest": self.now + request["limit"],
+                "start": begins,
+                "end": begins + request["run"],
+                "over_at_the_latest": begins + request["limit"],
                 "profile_served": profile,
                 "amounts": amounts,
+                "places": places,
             }
         )
 
     def shadow_of(self, head):
         """When the head can start at the latest, on which nodes, and what they have beyond its need."""
+        for wants in self.profiles_for(head):
+            shadow = self.shadow_with(head, wants)
+            if shadow["time"] < math.inf:
+                break
+        return shadow
 
+    def shadow_with(self, head, wants):
         def free_at(node, time):
             if node["state"] == COMING:
-                return self.capacity(node, 0) if time >= node["come_s"] else 0
+                return self.capacity(node, wants) if time >= node["come_s"] else 0
+            if self.is_flexible(node):
+                return self.room_on(node, self.on_gpus(node, time), wants)
             over = [
                 run
                 for run in self.running
-                if run["profile_served"] == 0 and max(self.now, run["over_at_the_latest"]) <= time
+                if run["profile_served"] == wants and max(self.now, run["over_at_the_latest"]) <= time
             ]
-            return self.free(node, 0) + sum(run["amounts"].get(node["number"], 0) for run in over)
+            return self.free(node, wants) + sum(run["amounts"].get(node["number"], 0) for run in over)
+
+        def is_to_be_cut_anew(node):
+            return (
+                self.flexible
+                and self.switching
+                and node["state"] == ON
+                and node["number"] >= self.switching["always"]
+                and self.capacity(node, wants) < head["per"]
+            )
 
         moments = {self.now}
         moments |= {max(self.now, run["over_at_the_latest"]) for run in self.running}
         moments |= {node["come_s"] for node in self.nodes if node["state"] == COMING}
         firsts = []
         for node in self.nodes:
-            if node["state"] != OFF:
+            if is_to_be_cut_anew(node):
+                if self.pools_with(node, wants, head["per"]):
+                    here = [run for run in self.running if node["number"] in run["amounts"]]
+                    last = max([self.now, *(run["over_at_the_latest"] for run in here)])
+                    firsts.append((last, node["number"]))
+            elif node["state"] != OFF:
                 enough = [time for time in sorted(moments) if free_at(node, time) >= head["per"]]
                 if enough:
                     firsts.append((enough[0], node["number"]))
         firsts.sort()
         if len(firsts) < head["nodes"]:
-            return {"time": math.inf, "extra": {}}
+            return {"time": math.inf, "extra": {}, "wants": wants}
         firsts = firsts[: head["nodes"]]
         time = firsts[-1][0]
-        return {
-            "time": time,
-            "extra": {number: free_at(self.nodes[number], time) - head["per"] for _, number in firsts},
-        }
+        extra = {}
+        for _, number in firsts:
+            node = self.nodes[number]
+            extra[number] = -1 if is_to_be_cut_anew(node) else free_at(node, time) - head["per"]
+        return {"time": time, "extra": extra, "wants": wants}
 
     def try_pinned(self, request):
         if request["listed"] is None:
@@ -293,13 +445,14 @@ class Game:
         virtual = self.virtual = {
             node["number"]: self.virtual_free(node) for node in self.nodes if node["state"] in (ON, COMING)
         }
+        self.paper = {}
         for request in self.queue:
             for profile in self.profiles_for(request):
                 mine: list[int] = []
                 for need in request["places"]:
                     number = self.find_place(profile, need, mine, virtual)
                     if number is not None:
-                        virtual[number][profile] -= need
+                        self.claim(self.nodes[number], profile, need, virtual)
                         mine.append(number)
                 if mine:
                     break
@@ -311,6 +464,17 @@ class Game:
                 if not able:
                     break
                 self.boot(able[0], pool, virtual)
+
+    def claim(self, node, profile, need, virtual):
+        number = node["number"]
+        if not self.is_flexible(node):
+            virtual[number][profile] -= need
+            return
+        gpus = self.paper.get(number, self.on_gpus(node))
+        _, self.paper[number], _ = self.arrange(node, profile, need, None, gpus)
+        virtual[number] = [
+            self.room_on(node, self.paper[number], other) for other in range(len(self.weights))
+        ]
 
     def virtual_free(self, node):
         if node["state"] == COMING:
@@ -405,18 +569,23 @@ class Game:
 # Cases.
 
 
-def random_case(seed: int) -> dict[str, Any]:
-    """What ``play_slow`` takes, by name: a small fleet on which time, GPUs and instances are short."""
+def random_case(seed: int, *, flexible: bool = False) -> dict[str, Any]:
+    """What ``play_slow`` takes, by name: a small fleet on which time, GPUs and instances are short.
+
+    If it is flexible, the GPUs of nodes in some pools are cut as jobs come and go.
+    """
     rng = random.Random(seed)
-    nodes, profiles = rng.randint(2, 6), rng.choice([1, 2, 3, 3, 3])
+    nodes, profiles = rng.randint(2, 6), rng.choice([2, 3, 3] if flexible else [1, 2, 3, 3, 3])
     kinds = _pools(rng, profiles)
-    gpus = [rng.randint(1, rng.choice([3, 8, 8])) for _ in range(nodes)]
+    most = [1, 2, 3] if flexible else [3, 8, 8]
+    gpus = [rng.randint(1, rng.choice(most)) for _ in range(nodes)]
     capacity = [[_counts(rng, kind, count, profiles) for kind in kinds] for count in gpus]
+    how = _flexible(rng, gpus, capacity, profiles) if flexible else None
     able = [[pool for pool, counts in enumerate(node) if any(counts)] for node in capacity]
     mode = rng.choices(["static", "switching", "pinned"], [3, 6, 1])[0]
     off = {"static": 0.05, "switching": rng.choice([0.2, 0.5, 1.0]), "pinned": 0.0}[mode]
     first = [rng.choice(pools) if pools and rng.random() >= off else -1 for pools in able]
-    fleet = {"gpus": gpus, "capacity": capacity, "first": first}
+    fleet = {"gpus": gpus, "capacity": capacity, "first": first, "flexible": how}
     span = rng.choice([0, 20, 50, 100])
     requests = [_request(rng, fleet, span) for _ in range(rng.randint(2, 40))]
     substitution = rng.random() < 0.7
@@ -466,6 +635,17 @@ def _counts(rng, kind, gpus, profiles):
         return [0] * profiles
     whole = math.ceil(gpus * kind["share_whole"])
     return [whole, *((gpus - whole) * each for each in kind["per_gpu"][1:])]
+
+
+def _flexible(rng, gpus, capacity, profiles):
+    """Let some pools be flexible, with whole GPUs for jobs or, as where MIG mode stays, without."""
+    pools = [rng.random() < 0.6 for _ in capacity[0]]
+    pools[rng.randrange(len(pools))] = True
+    for pool in (pool for pool, is_flexible in enumerate(pools) if is_flexible):
+        whole = rng.random() < 0.7
+        for node, count in zip(capacity, gpus, strict=True):
+            node[pool] = [count * whole, 7 * count, 2 * count][:profiles]
+    return {"pools": pools, "make_s": rng.choice([0.0, 0.5, 1.0]), "whole_s": rng.choice([0.0, 2.0, 5.0])}
 
 
 def _request(rng, fleet, span):

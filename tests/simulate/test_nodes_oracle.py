@@ -12,20 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, places, play
 from tests.simulate.nodes_slow import play_slow, random_case
 
 CASES, BATCHES = 200, 20
+BOARD = load_gpu_model("H100-80GB-SXM5")
 
 
 def as_engine_takes_it(case):
     """The same case in the engine's own types."""
     rows, fleet, switching = case["requests"], case["fleet"], case["switching"]
     columns = ["ready", "submit", "run", "limit", "profile", "total", "nodes"]
+    how = fleet.get("flexible")
     names = ("gpu", "1g.10gb", "3g.40gb")[: len(case["weights"])]
     return (
         NodeRequests(*([row[column] for row in rows] for column in columns)),
-        NodeFleet(names, fleet["gpus"], fleet["capacity"], fleet["first"], case["weights"]),
+        NodeFleet(
+            names,
+            fleet["gpus"],
+            fleet["capacity"],
+            fleet["first"],
+            case["weights"],
+            how and Flexible(tuple(how["pools"]), places(BOARD, names), how["make_s"], how["whole_s"]),
+        ),
     ), {
         "queue": case["queue"],
         "placement": case["placement"],
@@ -36,9 +46,9 @@ def as_engine_takes_it(case):
 
 
 @cache
-def played(seed):
+def played(seed, flexible=False):
     """A case, and what the engine makes of it."""
-    case = random_case(seed)
+    case = random_case(seed, flexible=flexible)
     (requests, fleet), options = as_engine_takes_it(case)
     return case, play(requests, fleet, **options)
 
@@ -51,9 +61,9 @@ def intervals(outcome, nodes):
     return [sorted(each) for each in found]
 
 
-def differences(seed):
+def differences(seed, flexible=False):
     """What the engine and the slow program say differently, in words."""
-    case, outcome = played(seed)
+    case, outcome = played(seed, flexible)
     start_s, on = play_slow(**case)
     said = [
         f"case {seed}, request {row}: {mine} here, {theirs} by the engine"
@@ -79,6 +89,11 @@ in_batches = pytest.mark.parametrize("number", range(BATCHES))
 @in_batches
 def test_the_engine_plays_as_the_slow_program_does(number):
     assert [line for seed in batch(number) for line in differences(seed)] == []
+
+
+@in_batches
+def test_gpus_that_are_cut_as_jobs_come_are_played_as_the_slow_program_does(number):
+    assert [line for seed in batch(number) for line in differences(seed, flexible=True)] == []
 
 
 def spans(case, outcome):

@@ -1,7 +1,18 @@
 """Requests on named nodes of unequal size, which may come, go and be cut otherwise while they are empty."""
 
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.nodes.places import Flexible, places
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.readiness import Readiness, readiness
 
-__all__ = ["NodeFleet", "NodeRequests", "Outcome", "Readiness", "Switching", "play", "readiness"]
+__all__ = [
+    "Flexible",
+    "NodeFleet",
+    "NodeRequests",
+    "Outcome",
+    "Readiness",
+    "Switching",
+    "places",
+    "play",
+    "readiness",
+]

@@ -6,104 +6,14 @@ idle nodes that go. Ties go to the lowest number of request, pool and node.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.machine import Floats, Ints
-from gpuplanner.simulate.slices.world import Table
-
-NONE = -1
-GONE, COMING, ON = range(3)
-BEST, FULLEST, LOWEST = range(3)
-DEPTH = 500
-"""Requests behind the head that a backfill looks at: bf_max_job_test of Slurm (slurm.conf(5), SchedulerParameters)."""
-STATUS = {
-    "now": float,
-    "begun": int,
-    "arrived": int,
-    "waiting": int,  # requests in the queue
-    "kinds": int,  # kinds of requests in the queue
-    "hopeful": int,  # of these, such that may still start in this pass, or that room may still come for
-    "running": int,
-    "logged": int,
-    "stamp": int,  # of the search under way: nodes already used by a request bear it
-    "on_gpus": int,
-    "last_add": float,
-    "behind": int,  # requests that were looked at behind the head in this pass, and could not start
-    "head": int,  # first request on whole GPUs that has to wait in this pass; NONE: none has
-    "shadow": float,  # when it can start at the latest
-    "timer": float,  # next instant at which an idle node may go
-}
-CHANGE = {"node": int, "pool": int, "at": float, "on": int}
-
-
-class NodeWorld(NamedTuple):
-    """Everything that the loop reads and writes; requests are numbered in the order of the queue."""
-
-    strict: bool
-    pinned: bool
-    placement: int
-    switching: bool
-    idle_s: float
-    lead_s: float
-    cool_s: float
-    always: int
-    most_gpus: int
-    most_waiting: int  # with more in the queue the play is given up
-    kept: Ints  # [pool]
-    ready: Floats  # [request]
-    run: Floats
-    limit: Floats
-    profile: Ints
-    nodes: Ints
-    per: Ints
-    rest: Ints
-    total: Ints
-    kind: Ints  # requests of one kind ask for the same
-    hold: Ints  # [request + 1] first of its holdings
-    pins: Ints  # [request + 1] first of its nodes in pin
-    pin: Ints  # nodes that requests are pinned to
-    larger: Ints  # [profile, rank] profiles that serve it: itself, then larger ones, then NONE
-    weight: Floats  # [profile]
-    gpus: Ints  # [node]
-    capacity: Ints  # [node, pool, profile]
-    pool: Ints  # [node]
-    state: Ints  # [node]
-    come: Floats  # [node]
-    since: Floats  # [node] idle since
-    used: Floats  # [node] GPUs in use, by their weight
-    busy: Ints  # [node] holdings on it
-    free: Ints  # [node, profile]
-    first_of: Ints  # [node] first of the holdings on it
-    on_node: Ints  # [holding]
-    amount: Ints
-    next_of: Ints
-    before: Ints
-    owner: Ints
-    start: Floats  # [request]
-    served: Ints
-    queue: Ints  # [rank]
-    ends: Table  # [heap]
-    chosen: Ints  # [rank] nodes chosen for a start
-    given: Ints  # [rank] how much of each
-    taken: Ints  # [node] stamp of the last search that used it
-    blocked: Ints  # [profile] 1 if a request for it waits
-    wanted: Ints  # [profile] 1 if it would serve one that waits
-    of_kind: Ints  # [kind] how many of them wait
-    asks: Ints  # [kind] its profile
-    dead: Ints  # [kind] 1 if none of them can start any more in this pass
-    lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
-    at: Floats  # [node] when it has room for the head
-    in_shadow: Ints  # [node]
-    extra: Ints  # [node] what others may still hold when the head starts
-    virtual: Ints  # [node, profile] what is not claimed by requests that wait
-    claimed: Ints  # [node]
-    idle: Ints  # [pool] idle nodes
-    log: Table
-    status: Table  # one row
+from gpuplanner.simulate.nodes.coming import come_up, grow, note, shrink
+from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle, spares
+from gpuplanner.simulate.nodes.shadow import cast_shadow
+from gpuplanner.simulate.nodes.tables import BEST, COMING, DEPTH, FULLEST, NONE, ON, NodeWorld
 
 
 @entry
@@ -164,22 +74,6 @@ def next_instant(w: NodeWorld) -> float:
     return now
 
 
-@compiled
-def note(w: NodeWorld, node: int, at: float, on: int) -> None:
-    """Write that a node comes, or goes."""
-    row = w.log[w.status[0].logged]
-    row.node, row.pool, row.at, row.on = node, w.pool[node], at, on
-    w.status[0].logged += 1
-
-
-@called
-def come_up(w: NodeWorld, node: int, now: float) -> None:
-    """Offer all that a node has in its pool."""
-    w.state[node], w.since[node] = ON, now
-    for profile in range(w.free.shape[1]):
-        w.free[node, profile] = w.capacity[node, w.pool[node], profile]
-
-
 @called
 def end(w: NodeWorld, request: int) -> None:
     """Give back what a request held."""
@@ -188,7 +82,10 @@ def end(w: NodeWorld, request: int) -> None:
         node = w.on_node[held]
         if node == NONE:
             continue
-        w.free[node, profile] += w.amount[held]
+        if is_flexible(w, node):
+            clear(w, node, request)
+        else:
+            w.free[node, profile] += w.amount[held]
         w.used[node] -= w.weight[profile] * w.amount[held]
         w.busy[node] -= 1
         if w.busy[node] == 0:
@@ -236,29 +133,27 @@ def try_start(w: NodeWorld, request: int) -> bool:
         return start_pinned(w, request)
     if w.dead[kind] or w.blocked[profile]:
         return False
-    if profile == 0 and s.head != NONE:
-        # Without the head's claim first: what finds no room so finds none at all.
-        if not choose(w, request, 0, False):
-            w.dead[kind] = 1
-            return False
-        if s.behind >= DEPTH or not choose(w, request, 0, True):
-            s.behind += 1
-            w.dead[kind] = s.behind >= DEPTH
-            return False
-        if s.now + w.limit[request] > s.shadow:
-            for rank in range(w.nodes[request]):
-                w.extra[w.chosen[rank]] -= w.given[rank]
-        begin(w, request, 0, w.nodes[request])
-        return True
+    behind, room = s.head != NONE and (profile == 0 or w.flexible), False
     for rank in range(w.larger.shape[1]):
         serving = w.larger[profile, rank]
-        if serving != NONE and choose(w, request, serving, False):
-            begin(w, request, serving, w.nodes[request])
+        # Without the head's claim first: what finds no room so finds none at all.
+        if serving == NONE or not choose(w, request, serving, False):
+            continue
+        room = True
+        late = behind and is_late(w, request, serving)
+        if not behind or (s.behind < DEPTH and choose(w, request, serving, late)):
+            begin(w, request, serving, w.nodes[request], late)
             return True
-    w.dead[kind] = 1
-    if w.pinned:
+    if behind and room:
+        s.behind += 1
+        w.dead[kind] = s.behind >= DEPTH
         return False
-    if profile or w.strict:
+    w.dead[kind] = 1
+    if behind or w.pinned:
+        return False
+    if w.strict and w.flexible:
+        w.blocked[:] = 1
+    elif w.strict or (profile and not w.flexible):
         w.blocked[profile] = 1
     else:
         s.head = request
@@ -266,19 +161,32 @@ def try_start(w: NodeWorld, request: int) -> bool:
     return False
 
 
+@compiled
+def is_late(w: NodeWorld, request: int, profile: int) -> bool:
+    """Whether a request may by its limit still be there when the head of the queue can start."""
+    over = w.status[0].now + longest_made(w, request, profile) + w.limit[request]
+    return bool(over > w.status[0].shadow)
+
+
+@compiled
+def longest_made(w: NodeWorld, request: int, profile: int) -> float:
+    """How long it takes at most until what a request gets is made [s]."""
+    made: float = w.per[request] * w.cuts.make_s if profile else w.cuts.whole_s
+    return made
+
+
 @called
-def choose(w: NodeWorld, request: int, profile: int, behind: bool) -> bool:
-    """Choose nodes for a request, or find that there are not enough; `behind`: beside what the head will need."""
+def choose(w: NodeWorld, request: int, profile: int, late: bool) -> bool:
+    """Choose nodes for a request, or find that there are not enough; `late`: beside what the head will need."""
     s, count = w.status[0], w.nodes[request]
     s.stamp += 1
-    late = behind and s.now + w.limit[request] > s.shadow
     for rank in range(count):
         need = w.per[request] if rank < count - 1 else w.rest[request]
         best, least = NONE, np.inf
         for node in range(len(w.gpus)):
             if w.state[node] != ON or w.free[node, profile] < need or w.taken[node] == s.stamp:
                 continue
-            if late and w.in_shadow[node] and need > w.extra[node]:
+            if late and w.in_shadow[node] and not spares(w, node, profile, need):
                 continue
             key = 0.0
             if w.placement == BEST:
@@ -309,250 +217,28 @@ def start_pinned(w: NodeWorld, request: int) -> bool:
         amount = min(w.free[w.pin[place], profile], left - (last - 1 - place))
         w.chosen[place - first], w.given[place - first] = w.pin[place], amount
         left -= amount
-    begin(w, request, profile, last - first)
+    begin(w, request, profile, last - first, False)
     return True
 
 
 @called
-def begin(w: NodeWorld, request: int, profile: int, count: int) -> None:
-    """Start a request on the chosen nodes."""
-    s = w.status[0]
-    w.start[request], w.served[request] = s.now, profile
+def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> None:
+    """Start a request on the chosen nodes, once instances are made."""
+    s, made = w.status[0], 0.0
+    w.start[request], w.served[request] = s.now + longest_made(w, request, profile), profile
     for rank in range(count):
         node, held = w.chosen[rank], w.hold[request] + rank
         w.on_node[held], w.amount[held], w.owner[held] = node, w.given[rank], request
-        w.free[node, profile] -= w.given[rank]
+        if is_flexible(w, node):
+            made = max(made, settle(w, node, profile, w.given[rank], request, late and w.in_shadow[node] > 0))
+        else:
+            w.free[node, profile] -= w.given[rank]
+            w.extra[node] -= w.given[rank] if late and profile == s.wants else 0
         w.used[node] += w.weight[profile] * w.given[rank]
         w.busy[node] += 1
         w.before[held], w.next_of[held] = NONE, w.first_of[node]
         if w.first_of[node] != NONE:
             w.before[w.first_of[node]] = held
         w.first_of[node] = held
-    s.running = push(w.ends, s.running, s.now + w.run[request], request)
-
-
-@called
-def cast_shadow(w: NodeWorld, head: int) -> None:
-    """Find when the head can start by the limits of what runs, on which nodes, and what these have to spare then."""
-    s, per, count = w.status[0], w.per[head], w.nodes[head]
-    w.in_shadow[:] = 0
-    for node in range(len(w.gpus)):
-        w.at[node] = np.inf
-        if w.state[node] == ON:
-            w.at[node] = room_at(w, node, per)
-        elif w.state[node] == COMING and w.capacity[node, w.pool[node], 0] >= per:
-            w.at[node] = w.come[node]
-    s.shadow = np.inf
-    last = NONE
-    for _ in range(count):
-        best = NONE
-        for node in range(len(w.gpus)):
-            if not w.in_shadow[node] and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
-                best = node
-        if best == NONE:
-            w.in_shadow[:] = 0
-            return
-        w.in_shadow[best] = 1
-        last = best
-    s.shadow = w.at[last]
-    for node in range(len(w.gpus)):
-        if w.in_shadow[node]:
-            w.extra[node] = free_by(w, node, s.shadow) - per
-
-
-@called
-def room_at(w: NodeWorld, node: int, need: int) -> float:
-    """When a node has so many whole GPUs free, by the limits of what runs; infinite if it never has."""
-    room, at = w.free[node, 0], w.status[0].now
-    while room < need:
-        soonest = np.inf
-        held = w.first_of[node]
-        while held != NONE:
-            due = due_of(w, held)
-            if w.served[w.owner[held]] == 0 and (at < due or at == w.status[0].now) and due < soonest:
-                soonest = due
-            held = w.next_of[held]
-        if soonest == np.inf:
-            return np.inf
-        at, room = soonest, free_by(w, node, soonest)
-        if at == w.status[0].now and room < need:
-            # All that is over its limit counts as ending now: go on behind it.
-            at = np.nextafter(at, np.inf)
-    found: float = max(at, w.status[0].now)
-    return found
-
-
-@compiled
-def due_of(w: NodeWorld, held: int) -> float:
-    """When a holding is over by its limit, at the earliest now."""
-    request = w.owner[held]
-    due: float = max(w.start[request] + w.limit[request], w.status[0].now)
-    return due
-
-
-@called
-def free_by(w: NodeWorld, node: int, at: float) -> int:
-    """Whole GPUs of a node that are free at an instant if nothing else starts there."""
-    if w.state[node] == COMING:
-        return int(w.capacity[node, w.pool[node], 0])
-    room, held = w.free[node, 0], w.first_of[node]
-    while held != NONE:
-        if w.served[w.owner[held]] == 0 and due_of(w, held) <= at:
-            room += w.amount[held]
-        held = w.next_of[held]
-    return int(room)
-
-
-@called
-def grow(w: NodeWorld) -> None:
-    """Bring nodes for requests that wait for more than what is on or coming, then those that pools keep idle."""
-    s = w.status[0]
-    keeps = 0
-    for pool in range(len(w.kept)):
-        keeps += w.kept[pool]
-    if s.waiting == 0 and keeps == 0:
-        return
-    w.claimed[:] = 0
-    w.lost[:] = 0
-    for node in range(len(w.gpus)):
-        for profile in range(w.free.shape[1]):
-            w.virtual[node, profile] = 0
-            if w.state[node] == ON:
-                w.virtual[node, profile] = w.free[node, profile]
-            elif w.state[node] == COMING:
-                w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
-    place, s.hopeful = 0, s.kinds
-    while place < s.waiting and s.hopeful:
-        request = w.queue[place]
-        place += 1
-        if w.lost[w.kind[request]]:
-            continue
-        found = False
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[w.profile[request], rank]
-            if serving != NONE and not found:
-                found = claim(w, request, serving)
-        if not found:
-            w.lost[w.kind[request]] = 1
-            s.hopeful -= 1
-    if keeps:
-        keep_idle(w)
-
-
-@called
-def claim(w: NodeWorld, request: int, profile: int) -> bool:
-    """Claim room for a request on nodes that are on or coming, or bring nodes for it; False if there is none at all."""
-    s, count, found = w.status[0], w.nodes[request], False
-    s.stamp += 1
-    for rank in range(count):
-        need = w.per[request] if rank < count - 1 else w.rest[request]
-        node = room_for(w, profile, need)
-        if node == NONE:
-            continue
-        found = True
-        w.taken[node], w.claimed[node] = s.stamp, 1
-        w.virtual[node, profile] -= need
-    return found
-
-
-@called
-def room_for(w: NodeWorld, profile: int, need: int) -> int:
-    """A node with room that nobody claims: one that is on, one that comes, else one that is brought or cut anew."""
-    s = w.status[0]
-    for state in (ON, COMING):
-        for node in range(len(w.gpus)):
-            if w.state[node] == state and w.virtual[node, profile] >= need and w.taken[node] != s.stamp:
-                return node
-    for node in range(len(w.gpus)):
-        if w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus:
-            pool = pool_with(w, node, profile, need)
-            if pool != NONE:
-                s.on_gpus += w.gpus[node]
-                bring(w, node, pool)
-                note(w, node, s.now, 1)
-                return node
-    for node in range(w.always, len(w.gpus)):
-        if w.state[node] == ON and w.busy[node] == 0 and not w.claimed[node]:
-            pool = pool_with(w, node, profile, need)
-            if w.capacity[node, w.pool[node], profile] < need and pool != NONE:
-                note(w, node, s.now, 0)
-                bring(w, node, pool)
-                note(w, node, s.now, 1)
-                return node
-    return NONE
-
-
-@compiled
-def pool_with(w: NodeWorld, node: int, profile: int, need: int) -> int:
-    """The first pool in which a node would have that much."""
-    for pool in range(w.capacity.shape[1]):
-        if w.capacity[node, pool, profile] >= need:
-            return pool
-    return NONE
-
-
-@called
-def bring(w: NodeWorld, node: int, pool: int) -> None:
-    """Let a node come in a pool."""
-    s = w.status[0]
-    w.state[node], w.pool[node] = COMING, pool
-    w.come[node], s.last_add = s.now + w.lead_s, s.now
-    for profile in range(w.free.shape[1]):
-        w.virtual[node, profile] = w.capacity[node, pool, profile]
-
-
-@called
-def keep_idle(w: NodeWorld) -> None:
-    """Bring nodes until every pool has as many idle ones, that nobody claims, as it keeps."""
-    s = w.status[0]
-    for pool in range(len(w.kept)):
-        idle = 0
-        for node in range(len(w.gpus)):
-            resting = w.state[node] == COMING or (w.state[node] == ON and w.busy[node] == 0)
-            idle += resting and not w.claimed[node] and w.pool[node] == pool
-        for node in range(len(w.gpus)):
-            able = w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus
-            if idle < w.kept[pool] and able and w.capacity[node, pool].any():
-                s.on_gpus += w.gpus[node]
-                bring(w, node, pool)
-                note(w, node, s.now, 1)
-                idle += 1
-
-
-@called
-def shrink(w: NodeWorld) -> bool:
-    """Let nodes go that have been idle for long enough, the highest first; and see when the next one may.
-
-    Idle nodes that somebody who waits has a claim on are none of those that pools keep, here as where they grow.
-    """
-    s, gone = w.status[0], False
-    s.timer = np.inf
-    w.wanted[:] = 0
-    w.idle[:] = 0
-    for kind in range(len(w.of_kind)):
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[w.asks[kind], rank]
-            if w.of_kind[kind] and serving != NONE:
-                w.wanted[serving] = 1
-    for node in range(len(w.gpus)):
-        if w.state[node] == ON and w.busy[node] == 0 and not (s.waiting and w.claimed[node]):
-            w.idle[w.pool[node]] += 1
-    for back in range(len(w.gpus) - w.always):
-        node = len(w.gpus) - 1 - back
-        if w.state[node] != ON or w.busy[node]:
-            continue
-        may = w.since[node] + w.idle_s
-        cool = s.last_add + w.cool_s
-        if s.now < may or s.now < cool:
-            s.timer = min(s.timer, may if s.now < may else cool)
-            continue
-        pool, useful = w.pool[node], False
-        for profile in range(len(w.wanted)):
-            useful |= w.wanted[profile] and w.capacity[node, pool, profile] > 0
-        if useful or w.idle[pool] <= w.kept[pool]:
-            continue
-        w.idle[pool] -= 1
-        w.state[node], gone = GONE, True
-        s.on_gpus -= w.gpus[node]
-        note(w, node, s.now, 0)
-    return gone
+    w.start[request] = s.now + made
+    s.running = push(w.ends, s.running, w.start[request] + w.run[request], request)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self, TypeAlias
+from typing import Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.simulate.nodes.places import Flexible
+from gpuplanner.simulate.slices.world import Floats, Ints
 
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 OFF = -1
 """Pool of a node that is off."""
 
@@ -112,6 +112,8 @@ class NodeFleet:
         Pool that it begins in; -1: it is off.
     weights : array of float, shape (n_profiles,)
         Share of a GPU that an instance is.
+    flexible : Flexible, optional
+        Pools whose GPUs are cut as jobs come and go; their capacity is that of empty GPUs, profile by profile.
 
     Raises
     ------
@@ -130,6 +132,7 @@ class NodeFleet:
     capacity: Ints
     first: Ints
     weights: Floats
+    flexible: Flexible | None = None
 
     def __post_init__(self) -> None:
         """Cast and check the tables."""
@@ -145,12 +148,13 @@ class NodeFleet:
             self.capacity.ndim == 3
             and self.capacity.shape[0] == nodes == len(self.first)
             and self.capacity.shape[2] == wide == len(self.weights)
+            and (self.flexible is None or self.flexible.places.add.shape[1] == wide)
             and bool((self.first < self.capacity.shape[1]).all() and (self.capacity >= 0).all())
         )
         if not fits or nodes == 0:
             text = message(
                 "fleet of nodes",
-                "at least one node, and capacity by node, pool and profile",
+                "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile",
                 f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}",
                 "Give every node a row.",
             )

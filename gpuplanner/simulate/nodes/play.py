@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -11,10 +10,8 @@ import polars as pl
 from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import Floats, Ints, NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.nodes.tables import CHANGE, STATUS, Cuts, NodeWorld, Places
 from gpuplanner.simulate.slices.world import EVENT, table
-
-if TYPE_CHECKING:
-    from gpuplanner.simulate.nodes.loop import NodeWorld
 
 QUEUES = ("easy", "strict")
 PLACEMENTS = ("best", "fullest", "lowest")
@@ -153,9 +150,6 @@ def _world(
     most_waiting: int | None,
 ) -> NodeWorld:
     """Fill the tables of a play."""
-    from gpuplanner.simulate.nodes.loop import CHANGE, STATUS
-    from gpuplanner.simulate.nodes.loop import NodeWorld as Filled
-
     nodes, pools, wide = fleet.capacity.shape
     kinds_of, kind = _kinds(kept)
     count, kinds = len(kept), int(kind.max()) + 1
@@ -174,8 +168,9 @@ def _world(
     def floats(*shape: int) -> Floats:
         return np.zeros(shape)
 
-    return Filled(
+    return NodeWorld(
         strict=strict, pinned=pinned is not None, placement=placement, switching=switching is not None,
+        flexible=fleet.flexible is not None,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), cool_s=float(how.cool_s),
         always=min(how.always, nodes),
         most_gpus=int(fleet.gpus.sum()) if how.most_gpus is None else how.most_gpus,
@@ -196,7 +191,21 @@ def _world(
         wanted=ints(wide), of_kind=ints(kinds),
         asks=kinds_of[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
-        log=table(CHANGE, ROOM + 8 * nodes), status=status,
+        cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
+    )  # fmt: skip
+
+
+def _cuts(fleet: NodeFleet) -> Cuts:
+    """GPUs that are cut as jobs come and go; without rows where there are none."""
+    how, wide = fleet.flexible, len(fleet.profiles)
+    gpus, none = 0 if how is None else int(fleet.gpus.sum()), np.zeros((0, wide), np.int64)
+    tables = Places(none, none, none, none, none) if how is None else how.places
+    return Cuts(
+        pools=np.array([] if how is None else how.pools, np.int64), places=tables,
+        make_s=0.0 if how is None else float(how.make_s), whole_s=0.0 if how is None else float(how.whole_s),
+        first=np.concatenate([[0], np.cumsum(fleet.gpus)]).astype(np.int64),
+        state=np.zeros(gpus, np.int64), paper=np.zeros(gpus, np.int64), was_cut=np.zeros(gpus, np.int64),
+        owner=np.full((gpus, tables.take.shape[1]), NONE),
     )  # fmt: skip
 
 

@@ -1,0 +1,186 @@
+"""How nodes come for requests that wait, and go when they are idle."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuplanner.simulate.jit import called, compiled
+from gpuplanner.simulate.nodes.cutting import is_flexible, put, recount
+from gpuplanner.simulate.nodes.tables import COMING, GONE, NONE, ON, NodeWorld
+
+
+@compiled
+def note(w: NodeWorld, node: int, at: float, on: int) -> None:
+    """Write that a node comes, or goes."""
+    row = w.log[w.status[0].logged]
+    row.node, row.pool, row.at, row.on = node, w.pool[node], at, on
+    w.status[0].logged += 1
+
+
+@called
+def come_up(w: NodeWorld, node: int, now: float) -> None:
+    """Offer all that a node has in its pool."""
+    w.state[node], w.since[node] = ON, now
+    for profile in range(w.free.shape[1]):
+        w.free[node, profile] = w.capacity[node, w.pool[node], profile]
+
+
+@called
+def grow(w: NodeWorld) -> None:
+    """Bring nodes for requests that wait for more than what is on or coming, then those that pools keep idle."""
+    s = w.status[0]
+    keeps = 0
+    for pool in range(len(w.kept)):
+        keeps += w.kept[pool]
+    if s.waiting == 0 and keeps == 0:
+        return
+    w.claimed[:] = 0
+    w.lost[:] = 0
+    for node in range(len(w.gpus)):
+        for profile in range(w.free.shape[1]):
+            w.virtual[node, profile] = 0
+            if w.state[node] == ON:
+                w.virtual[node, profile] = w.free[node, profile]
+            elif w.state[node] == COMING:
+                w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
+    for gpu in range(len(w.cuts.state)):
+        w.cuts.paper[gpu] = w.cuts.state[gpu]
+    place, s.hopeful = 0, s.kinds
+    while place < s.waiting and s.hopeful:
+        request = w.queue[place]
+        place += 1
+        if w.lost[w.kind[request]]:
+            continue
+        found = False
+        for rank in range(w.larger.shape[1]):
+            serving = w.larger[w.profile[request], rank]
+            if serving != NONE and not found:
+                found = claim(w, request, serving)
+        if not found:
+            w.lost[w.kind[request]] = 1
+            s.hopeful -= 1
+    if keeps:
+        keep_idle(w)
+
+
+@called
+def claim(w: NodeWorld, request: int, profile: int) -> bool:
+    """Claim room for a request on nodes that are on or coming, or bring nodes for it; False if there is none at all."""
+    s, count, found = w.status[0], w.nodes[request], False
+    s.stamp += 1
+    for rank in range(count):
+        need = w.per[request] if rank < count - 1 else w.rest[request]
+        node = room_for(w, profile, need)
+        if node == NONE:
+            continue
+        found = True
+        w.taken[node], w.claimed[node] = s.stamp, 1
+        if is_flexible(w, node):
+            put(w, node, w.cuts.paper, profile, need, NONE, False)
+            recount(w, node, w.cuts.paper, w.virtual)
+        else:
+            w.virtual[node, profile] -= need
+    return found
+
+
+@called
+def room_for(w: NodeWorld, profile: int, need: int) -> int:
+    """A node with room that nobody claims: one that is on, one that comes, else one that is brought or cut anew."""
+    s = w.status[0]
+    for state in (ON, COMING):
+        for node in range(len(w.gpus)):
+            if w.state[node] == state and w.virtual[node, profile] >= need and w.taken[node] != s.stamp:
+                return node
+    for node in range(len(w.gpus)):
+        if w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus:
+            pool = pool_with(w, node, profile, need)
+            if pool != NONE:
+                s.on_gpus += w.gpus[node]
+                bring(w, node, pool)
+                note(w, node, s.now, 1)
+                return node
+    for node in range(w.always, len(w.gpus)):
+        if w.state[node] == ON and w.busy[node] == 0 and not w.claimed[node]:
+            pool = pool_with(w, node, profile, need)
+            if w.capacity[node, w.pool[node], profile] < need and pool != NONE:
+                note(w, node, s.now, 0)
+                bring(w, node, pool)
+                note(w, node, s.now, 1)
+                return node
+    return NONE
+
+
+@compiled
+def pool_with(w: NodeWorld, node: int, profile: int, need: int) -> int:
+    """The first pool in which a node would have that much."""
+    for pool in range(w.capacity.shape[1]):
+        if w.capacity[node, pool, profile] >= need:
+            return pool
+    return NONE
+
+
+@called
+def bring(w: NodeWorld, node: int, pool: int) -> None:
+    """Let a node come in a pool."""
+    s = w.status[0]
+    w.state[node], w.pool[node] = COMING, pool
+    w.come[node], s.last_add = s.now + w.lead_s, s.now
+    for profile in range(w.free.shape[1]):
+        w.virtual[node, profile] = w.capacity[node, pool, profile]
+
+
+@called
+def keep_idle(w: NodeWorld) -> None:
+    """Bring nodes until every pool has as many idle ones, that nobody claims, as it keeps."""
+    s = w.status[0]
+    for pool in range(len(w.kept)):
+        idle = 0
+        for node in range(len(w.gpus)):
+            resting = w.state[node] == COMING or (w.state[node] == ON and w.busy[node] == 0)
+            idle += resting and not w.claimed[node] and w.pool[node] == pool
+        for node in range(len(w.gpus)):
+            able = w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus
+            if idle < w.kept[pool] and able and w.capacity[node, pool].any():
+                s.on_gpus += w.gpus[node]
+                bring(w, node, pool)
+                note(w, node, s.now, 1)
+                idle += 1
+
+
+@called
+def shrink(w: NodeWorld) -> bool:
+    """Let nodes go that have been idle for long enough, the highest first; and see when the next one may.
+
+    Idle nodes that somebody who waits has a claim on are none of those that pools keep, here as where they grow.
+    """
+    s, gone = w.status[0], False
+    s.timer = np.inf
+    w.wanted[:] = 0
+    w.idle[:] = 0
+    for kind in range(len(w.of_kind)):
+        for rank in range(w.larger.shape[1]):
+            serving = w.larger[w.asks[kind], rank]
+            if w.of_kind[kind] and serving != NONE:
+                w.wanted[serving] = 1
+    for node in range(len(w.gpus)):
+        if w.state[node] == ON and w.busy[node] == 0 and not (s.waiting and w.claimed[node]):
+            w.idle[w.pool[node]] += 1
+    for back in range(len(w.gpus) - w.always):
+        node = len(w.gpus) - 1 - back
+        if w.state[node] != ON or w.busy[node]:
+            continue
+        may = w.since[node] + w.idle_s
+        cool = s.last_add + w.cool_s
+        if s.now < may or s.now < cool:
+            s.timer = min(s.timer, may if s.now < may else cool)
+            continue
+        pool, useful = w.pool[node], False
+        for profile in range(len(w.wanted)):
+            useful |= w.wanted[profile] and w.capacity[node, pool, profile] > 0
+        if useful or w.idle[pool] <= w.kept[pool]:
+            continue
+        w.idle[pool] -= 1
+        w.state[node], gone = GONE, True
+        s.on_gpus -= w.gpus[node]
+        note(w, node, s.now, 0)
+    return gone

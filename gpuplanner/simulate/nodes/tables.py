@@ -1,0 +1,125 @@
+"""Everything that the loop of nodes reads and writes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuplanner.simulate.slices.world import Floats, Ints, Table
+
+NONE = -1
+IMPOSSIBLE = 1 << 60
+GONE, COMING, ON = range(3)
+BEST, FULLEST, LOWEST = range(3)
+DEPTH = 500
+"""Requests behind the head that a backfill looks at: bf_max_job_test of Slurm (slurm.conf(5), SchedulerParameters)."""
+STATUS = {
+    "now": float,
+    "begun": int,
+    "arrived": int,
+    "waiting": int,  # requests in the queue
+    "kinds": int,  # kinds of requests in the queue
+    "hopeful": int,  # of these, such that may still start in this pass, or that room may still come for
+    "running": int,
+    "logged": int,
+    "stamp": int,  # of the search under way: nodes already used by a request bear it
+    "on_gpus": int,
+    "last_add": float,
+    "behind": int,  # requests that were looked at behind the head in this pass, and could not start
+    "head": int,  # first request that has to wait in this pass and that others may delay; NONE: none has
+    "wants": int,  # profile that it is served with
+    "shadow": float,  # when it can start at the latest
+    "timer": float,  # next instant at which an idle node may go
+}
+CHANGE = {"node": int, "pool": int, "at": float, "on": int}
+
+
+class Places(NamedTuple):
+    """Legal sets of placed instances of a board, by number: the empty one first, a GPU that is held whole last."""
+
+    add: Ints  # [set, profile] the set with one more, where that keeps the most possible; NONE: there is no place
+    slot: Ints  # [set, profile] slice where that one begins
+    take: Ints  # [set, slice] the set without the instance that begins there
+    room: Ints  # [set, profile] how many more could be added, one after the other
+    lose: Ints  # [set, profile] what one more makes impossible, in compute slices over all profiles
+
+
+class Cuts(NamedTuple):
+    """GPUs that are cut as jobs come and go, numbered node by node."""
+
+    pools: Ints  # [pool] 1 if its nodes have such GPUs
+    places: Places
+    make_s: float  # for each instance, before its job begins
+    whole_s: float  # before a job begins on whole GPUs of which some were cut last
+    first: Ints  # [node + 1] first of its GPUs
+    state: Ints  # [gpu] what it holds
+    paper: Ints  # [gpu] what it would hold if those who wait had what they claim
+    owner: Ints  # [gpu, slice] request that holds the instance which begins there; NONE: none does
+    was_cut: Ints  # [gpu] 1 if it held an instance last
+
+
+class NodeWorld(NamedTuple):
+    """Everything that the loop reads and writes; requests are numbered in the order of the queue."""
+
+    strict: bool
+    pinned: bool
+    placement: int
+    switching: bool
+    flexible: bool  # some GPUs are cut as jobs come and go
+    idle_s: float
+    lead_s: float
+    cool_s: float
+    always: int
+    most_gpus: int
+    most_waiting: int  # with more in the queue the play is given up
+    kept: Ints  # [pool]
+    ready: Floats  # [request]
+    run: Floats
+    limit: Floats
+    profile: Ints
+    nodes: Ints
+    per: Ints
+    rest: Ints
+    total: Ints
+    kind: Ints  # requests of one kind ask for the same
+    hold: Ints  # [request + 1] first of its holdings
+    pins: Ints  # [request + 1] first of its nodes in pin
+    pin: Ints  # nodes that requests are pinned to
+    larger: Ints  # [profile, rank] profiles that serve it: itself, then larger ones, then NONE
+    weight: Floats  # [profile]
+    gpus: Ints  # [node]
+    capacity: Ints  # [node, pool, profile]
+    pool: Ints  # [node]
+    state: Ints  # [node]
+    come: Floats  # [node]
+    since: Floats  # [node] idle since
+    used: Floats  # [node] GPUs in use, by their weight
+    busy: Ints  # [node] holdings on it
+    free: Ints  # [node, profile]
+    first_of: Ints  # [node] first of the holdings on it
+    on_node: Ints  # [holding]
+    amount: Ints
+    next_of: Ints
+    before: Ints
+    owner: Ints
+    start: Floats  # [request]
+    served: Ints
+    queue: Ints  # [rank]
+    ends: Table  # [heap]
+    chosen: Ints  # [rank] nodes chosen for a start
+    given: Ints  # [rank] how much of each
+    taken: Ints  # [node] stamp of the last search that used it
+    blocked: Ints  # [profile] 1 if a request for it waits
+    wanted: Ints  # [profile] 1 if it would serve one that waits
+    of_kind: Ints  # [kind] how many of them wait
+    asks: Ints  # [kind] its profile
+    dead: Ints  # [kind] 1 if none of them can start any more in this pass
+    lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
+    at: Floats  # [node] when it has room for the head
+    in_shadow: Ints  # [node]
+    extra: Ints  # [node] what others may still hold when the head starts
+    virtual: Ints  # [node, profile] what is not claimed by requests that wait
+    claimed: Ints  # [node]
+    idle: Ints  # [pool] idle nodes
+    cuts: Cuts
+    log: Table
+    status: Table  # one row
