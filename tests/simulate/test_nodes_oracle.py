@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, places, play
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets, play
 from tests.simulate.nodes_slow import play_slow, random_case
 
 CASES, BATCHES = 200, 20
@@ -34,7 +34,7 @@ def as_engine_takes_it(case):
             fleet["capacity"],
             fleet["first"],
             case["weights"],
-            how and Flexible(tuple(how["pools"]), places(BOARD, names), how["make_s"], how["whole_s"]),
+            how and Flexible(tuple(how["pools"]), instance_sets(BOARD, names), how["make_s"], how["whole_s"]),
         ),
     ), {
         "queue": case["queue"],

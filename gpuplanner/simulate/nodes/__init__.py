@@ -1,7 +1,7 @@
 """Requests on named nodes of unequal size, which may come, go and be cut otherwise while they are empty."""
 
+from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
-from gpuplanner.simulate.nodes.places import Flexible, places
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.readiness import Readiness, readiness
 

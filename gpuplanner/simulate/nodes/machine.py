@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.simulate.nodes.places import Flexible
+from gpuplanner.simulate.nodes.instance_sets import Flexible
 from gpuplanner.simulate.slices.world import Floats, Ints
 
 OFF = -1

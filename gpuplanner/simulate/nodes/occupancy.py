@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.jit import called, entry
-from gpuplanner.simulate.nodes.machine import Floats, Ints
+from gpuplanner.simulate.slices.world import Floats, Ints
 
 NONE = -1
 FITS, PLACE, COUNT = range(3)

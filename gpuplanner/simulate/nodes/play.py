@@ -9,9 +9,9 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
-from gpuplanner.simulate.nodes.machine import Floats, Ints, NodeFleet, NodeRequests, Outcome, Switching
-from gpuplanner.simulate.nodes.tables import CHANGE, STATUS, Cuts, NodeWorld, Places
-from gpuplanner.simulate.slices.world import EVENT, table
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.nodes.tables import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
+from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
 
 QUEUES = ("easy", "strict")
 PLACEMENTS = ("best", "fullest", "lowest")
@@ -199,7 +199,7 @@ def _cuts(fleet: NodeFleet) -> Cuts:
     """GPUs that are cut as jobs come and go; without rows where there are none."""
     how, wide = fleet.flexible, len(fleet.profiles)
     gpus, none = 0 if how is None else int(fleet.gpus.sum()), np.zeros((0, wide), np.int64)
-    tables = Places(none, none, none, none, none) if how is None else how.places
+    tables = InstanceSets(none, none, none, none, none) if how is None else how.places
     return Cuts(
         pools=np.array([] if how is None else how.pools, np.int64), places=tables,
         make_s=0.0 if how is None else float(how.make_s), whole_s=0.0 if how is None else float(how.whole_s),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate.nodes.machine import Floats, Ints, NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.slices.world import Floats, Ints
 
 TRUNCATED_S = 1.0
 """Accounting drops parts of a second: what ends within one of a start is over by then."""

@@ -33,7 +33,7 @@ STATUS = {
 CHANGE = {"node": int, "pool": int, "at": float, "on": int}
 
 
-class Places(NamedTuple):
+class InstanceSets(NamedTuple):
     """Legal sets of placed instances of a board, by number: the empty one first, a GPU that is held whole last."""
 
     add: Ints  # [set, profile] the set with one more, where that keeps the most possible; NONE: there is no place
@@ -47,7 +47,7 @@ class Cuts(NamedTuple):
     """GPUs that are cut as jobs come and go, numbered node by node."""
 
     pools: Ints  # [pool] 1 if its nodes have such GPUs
-    places: Places
+    places: InstanceSets
     make_s: float  # for each instance, before its job begins
     whole_s: float  # before a job begins on whole GPUs of which some were cut last
     first: Ints  # [node + 1] first of its GPUs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.abilities import PathAbilities, abilities
+from gpuplanner.hardware.abilities import GPUS, PathAbilities, abilities
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
@@ -17,6 +17,7 @@ from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.policies import (
     NODE_POOLS,
+    ON_DEMAND,
     ON_OFF,
     POLICY_NAMES,
     STATIC,
@@ -240,8 +241,10 @@ def asked_policies(
 
 def performs(policy: str, able: PathAbilities, known: History) -> bool:
     """Whether a path can perform a way on a board."""
-    if policy in (STATIC_MIG, NODE_POOLS) and not known.fleet.can_be_cut:
+    if policy in (STATIC_MIG, NODE_POOLS, ON_DEMAND) and not known.fleet.can_be_cut:
         return False
+    if policy == ON_DEMAND:
+        return able.cuts_on_demand == GPUS
     return able.switches_nodes if policy in (ON_OFF, NODE_POOLS) else True
 
 

@@ -1,4 +1,4 @@
-"""How to cut so many GPUs for what is asked for: mixed layouts, each profile in proportion to its demand."""
+"""How to cut so many GPUs for what is asked for: mixed layouts by demand, or instances made for each job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import GpuModel, format_layout, pareto_counts
+from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, format_layout, pareto_counts
+from gpuplanner.hardware.abilities import PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.study.decision.asked import Asked
+from gpuplanner.study.decision.types import CUT_BY_JOBS
 from gpuplanner.units import SECONDS_PER_HOUR
 
 
@@ -66,3 +69,34 @@ def wanted_instances(
         else:
             found[name] = float(run @ count) / max(span_s, SECONDS_PER_HOUR)
     return found
+
+
+def on_demand_fleet(
+    asked: Asked, numbers: Sequence[int], able: PathAbilities
+) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], Switching | None]:
+    """Some of today's nodes, their GPUs cut as jobs come and go, with the layouts of each pool and how nodes change.
+
+    Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
+    """
+    cost, profiles = ChangeCost.of(asked.board, MADE_BY[able.path]), asked.fleet.profiles
+    instances = max(profile.max_instances for profile in asked.board.profiles)
+    each, gpus = cost.instance_s.value, asked.fleet.gpus[list(numbers)]
+    reboots = cost.reboot_s is not None
+    # One instance is removed and one made for a job; on a GPU that becomes whole all may have to go.
+    how = Flexible(
+        (False, True)[not reboots :], instance_sets(asked.board, profiles), 2 * each, instances * each
+    )
+    empty = [0] * (len(profiles) - 1)
+    capacity = [
+        [[count, *empty], how.capacity(count, whole=not reboots)][not reboots :] for count in gpus.tolist()
+    ]
+    cut_today = [set(asked.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
+    first = np.array(cut_today, np.int64) * reboots
+    names = [((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count)[not reboots :] for count in gpus.tolist()]
+    kept = (len(gpus), len(gpus))
+    switching = None if cost.reboot_s is None else Switching(0.0, cost.reboot_s.value, kept)
+    return (
+        NodeFleet(profiles, gpus, np.array(capacity), first, asked.fleet.weights, how),
+        tuple(names),
+        switching,
+    )

@@ -8,22 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from gpuplanner.hardware.abilities import PathAbilities
+from gpuplanner.hardware.abilities import GPUS, PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes import NodeFleet, Switching
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, cut_fleet
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED
-from gpuplanner.study.decision.layouts import mixed_layouts, wanted_instances
+from gpuplanner.study.decision.layouts import mixed_layouts, on_demand_fleet, wanted_instances
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
-ON_OFF, NODE_POOLS = "whole_on_off", "node_pools"
+ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
 MEANINGS: Mapping[str, str] = {
     TODAY: "the fleet as it is, all on",
     STATIC_WHOLE: "fewer nodes, left as they are cut today and always on",
     STATIC_MIG: "some nodes cut once for what jobs need, all always on",
     ON_OFF: "nodes as they are cut today rest when idle and come back when jobs wait",
     NODE_POOLS: "nodes come whole or in one mixed layout, as jobs wait, and rest when idle",
+    ON_DEMAND: "some nodes, always on: an instance is made for each job, and removed with it",
 }
 """What each way does, in the order in which they are shown."""
 SHORT: Mapping[str, str] = {
@@ -32,10 +33,12 @@ SHORT: Mapping[str, str] = {
     STATIC_MIG: "cut once, always on",
     ON_OFF: "rest when idle",
     NODE_POOLS: "mixed pools that rest when idle",
+    ON_DEMAND: "cut as jobs come and go",
 }
 """What each is called beside its mark."""
 POLICY_NAMES = tuple(MEANINGS)[1:]
-STATIC = (TODAY, STATIC_WHOLE, STATIC_MIG)
+STATIC = (TODAY, STATIC_WHOLE, STATIC_MIG, ON_DEMAND)
+"""Ways in which all nodes that there are stay on."""
 USUAL_IDLE_MINUTES = 10
 NEAR = 2
 MOST_CUTS = 24
@@ -87,7 +90,7 @@ class Tuning:
     def tuned(self, policy: str) -> Trial | None:
         """The cheapest setting that holds on the earlier weeks, heavier ones, and at a slow lead; None: none does."""
         searched = {STATIC_WHOLE: self._static_whole, STATIC_MIG: self._static_mig, ON_OFF: self._on_off,
-                    NODE_POOLS: self._pools}[policy]()  # fmt: skip
+                    NODE_POOLS: self._pools, ON_DEMAND: self._on_demand}[policy]()  # fmt: skip
         good = sorted(
             (trial for trial in searched if id(trial) in self.good),
             key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
@@ -369,6 +372,8 @@ class Tuning:
                 if short is None:
                     break
                 wanted = {**wanted, short: wanted[short] * MORE}
+        if self.able.cuts_on_demand == GPUS:
+            found += [self._try(self._cut_by_jobs(REQUESTED, self._order(), how)) for how in PLACEMENTS]
         return found
 
     def _waits(self, trial: Trial) -> float:
@@ -448,6 +453,27 @@ class Tuning:
 
                     found += self._descend(setting, PLACEMENTS[1:])
         return found
+
+    def _on_demand(self) -> list[Trial]:
+        """As few nodes as hold the target, with instances made for each job."""
+        order, found = self._order(), list[Trial]()
+        for view in self._views():
+            for placement in PLACEMENTS:
+
+                def setting(count: int, view: str = view, placement: str = placement) -> WaySetting | None:
+                    return self._cut_by_jobs(view, order[:count], placement) if count else None
+
+                found += self._least(setting, 0, len(order))
+        return found
+
+    def _cut_by_jobs(self, view: str, numbers: Sequence[int], placement: str) -> WaySetting:
+        """Some nodes whose GPUs are cut as jobs come and go."""
+        asked = self.arena.asked
+        fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
+        knobs: dict[str, float | int | str] = {
+            "gpus": int(fleet.gpus.sum()), "nodes": len(numbers), "requests": view, "placement": placement,
+        }  # fmt: skip
+        return WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
 
 
 def _dealt(layouts: Sequence[str], room: Sequence[int]) -> list[list[str]]:

@@ -12,13 +12,18 @@ BASES = (OBSERVED, ASSUMED, QUEUE)
 """What service is measured from: starts that were seen, submission in their place, or a queue that explains them."""
 HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
 DECIMALS = 6
+CUT_BY_JOBS = "on demand"
+"""Layout of GPUs that hold what the jobs on them ask for."""
 CONFIDENCES = (HELD_BACK, LEFT_OUT, PEAKS)
 """What a decision rests on, the strongest first."""
 
 
 @dataclass(frozen=True)
 class LayoutOnNodes:
-    """So many GPUs of one layout, and the nodes that they are on; ``whole`` is not cut, nodes are empty if unnamed."""
+    """So many GPUs of one layout, and the nodes that they are on; nodes are empty if unnamed.
+
+    ``whole`` is not cut; of ``on demand`` every job gets an instance that is made for it.
+    """
 
     layout: str
     gpus: int

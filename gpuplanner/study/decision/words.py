@@ -10,8 +10,10 @@ import numpy as np
 from gpuplanner.demand.peaks import exceed_chance
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import Contest
+from gpuplanner.study.decision.policies import ON_DEMAND
 from gpuplanner.study.decision.types import (
     ASSUMED,
+    CUT_BY_JOBS,
     HELD_BACK,
     LEFT_OUT,
     PEAKS,
@@ -86,7 +88,8 @@ def sentence(one: Decision) -> str:
             )
         return f"{text}{_cut_how(one)}. {_waits(one)}"
     if one.action == "cut":
-        return f"Keep your {fleet} on, and cut {_cut_gpus(one):,} of them otherwise. {_waits(one)}"
+        how = "as jobs come and go" if one.policy == ON_DEMAND else "otherwise"
+        return f"Keep your {fleet} on, and cut {_cut_gpus(one):,} of them {how}. {_waits(one)}"
     why = {
         PEAKS: "too little was seen to give any back",
     }.get(one.confidence, "nothing that this path can perform serves jobs as well with less")
@@ -110,7 +113,8 @@ def _cut_gpus(one: Decision) -> int:
 
 def _cut_how(one: Decision) -> str:
     cut = _cut_gpus(one)
-    return f"; {cut:,} of them cut into slices" if cut else ""
+    how = "as jobs come and go" if one.policy == ON_DEMAND else "into slices"
+    return f"; {cut:,} of them cut {how}" if cut else ""
 
 
 def _waits(one: Decision) -> str:
@@ -159,7 +163,9 @@ def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterato
             )
     if one.action in ("cut", "give_back") and one.policy != "static_whole":
         steps += [
-            f"cut {part.gpus:,} GPUs as {part.layout} on {nodes_text(part) or 'nodes of one pool'}"
+            f"let {found.able.who} cut {part.gpus:,} GPUs as jobs ask, on {nodes_text(part) or 'nodes of one pool'}"
+            if part.layout == CUT_BY_JOBS
+            else f"cut {part.gpus:,} GPUs as {part.layout} on {nodes_text(part) or 'nodes of one pool'}"
             for part in one.layouts
             if part.layout != "whole"
         ]

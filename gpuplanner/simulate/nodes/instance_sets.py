@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuplanner.hardware import GpuModel, driver_starts, placed_layouts
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes.tables import NONE, Places
+from gpuplanner.simulate.nodes.tables import NONE, InstanceSets
 
 EMPTY = 0
 """Number of the set without instances."""
@@ -25,7 +25,7 @@ class Flexible:
     """
 
     pools: tuple[bool, ...]
-    places: Places
+    places: InstanceSets
     make_s: float
     whole_s: float
 
@@ -37,7 +37,7 @@ class Flexible:
 
 
 @functools.lru_cache(maxsize=64)
-def places(board: GpuModel, profiles: tuple[str, ...]) -> Places:
+def instance_sets(board: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
     """Tables of a board for some profiles, the whole GPU first.
 
     A new instance goes where the most stays possible: the instances of each profile, and whole GPUs, that could be
@@ -46,7 +46,7 @@ def places(board: GpuModel, profiles: tuple[str, ...]) -> Places:
     Examples
     --------
     >>> from gpuplanner.hardware import load_gpu_model
-    >>> found = places(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
+    >>> found = instance_sets(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
     >>> found.room[EMPTY].tolist()
     [1, 7, 2]
     >>> one = found.add[EMPTY, 1]  # at slice 6: two instances of 3g.40gb become one, but seven small ones still fit
@@ -81,7 +81,7 @@ def places(board: GpuModel, profiles: tuple[str, ...]) -> Places:
             take[held, start] = place_of[sets[held] - {(profile, start)}]
     able = add != NONE
     lose[able] = (worth[:, None] - worth[add])[able]
-    return Places(add, slot, take, room, lose)
+    return InstanceSets(add, slot, take, room, lose)
 
 
 def _further(
