@@ -12,7 +12,7 @@ __all__ = [
     "Outcome",
     "Readiness",
     "Switching",
-    "places",
+    "instance_sets",
     "play",
     "readiness",
 ]

@@ -13,7 +13,7 @@ from gpuplanner.hardware import parse_layout
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import Answer
 from gpuplanner.study.decision.record import Comparison, comparison_of
-from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
+from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES, CUT_BY_JOBS
 from gpuplanner.study.decision.words import unknown_decision
 from gpuplanner.study.study import Study
 
@@ -93,7 +93,7 @@ def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
     nodes = set(study.problem.nodes)
     assert set(names) <= nodes, "no node is made up"
     for part in one.layouts:
-        assert part.layout == "whole" or parse_layout(part.layout)
+        assert part.layout in ("whole", CUT_BY_JOBS) or parse_layout(part.layout)
 
 
 def test_a_decision_cannot_be_changed(study: Study):

@@ -1,0 +1,50 @@
+"""Cutting on demand as a way to run the fleet: who can do it, and what an operator is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.hardware import MADE_BY
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.compare import asked_policies, opened
+from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.layouts import on_demand_fleet
+from gpuplanner.study.decision.policies import ON_DEMAND
+from gpuplanner.study.decision.types import CUT_BY_JOBS
+
+
+@pytest.mark.parametrize(("board", "able"), [("H100-80GB-SXM5", {"nvml", "dra"}), ("A100-80GB", {"nvml"})])
+def test_who_makes_an_instance_for_each_job(board, able):
+    found = set()
+    for path in MADE_BY:
+        scenario = Scenario(path=path, board=board)
+        known, _, _, can = opened(scenario)
+        if ON_DEMAND in asked_policies(scenario, None, can, known):
+            found.add(path)
+    assert found == able
+
+
+@pytest.mark.parametrize(("board", "reboots"), [("H100-80GB-SXM5", False), ("A100-80GB", True)])
+def test_a_gpu_is_whole_or_cut_as_its_board_can_change(board, reboots):
+    _, asked, _, can = opened(Scenario(path="nvml", board=board))
+    fleet, layouts, switching = on_demand_fleet(asked, [0, 1], can)
+    cut = fleet.flexible.pools.index(True)
+    whole = fleet.gpus if not reboots else [0, 0]
+    assert fleet.capacity[:, cut, 0].tolist() == list(whole)
+    assert [node[cut] for node in layouts] == [(CUT_BY_JOBS,) * gpus for gpus in fleet.gpus.tolist()]
+    assert (switching is not None) == reboots
+    if reboots:
+        assert switching.lead_s >= 60.0
+        assert fleet.capacity[:, 0, 0].tolist() == fleet.gpus.tolist()
+
+
+def test_the_decision_says_how_many_gpus_are_cut_by_whom():
+    answer = decide(Scenario(path="dra", board="H100-80GB-SXM5"), [ON_DEMAND])
+    one = answer.decision
+    [way] = answer.contest.judged
+    assert way.holds
+    assert one.policy == ON_DEMAND
+    assert sum(part.gpus for part in one.layouts) == one.gpus < one.fleet_gpus
+    assert {part.layout for part in one.layouts} == {CUT_BY_JOBS}
+    assert any("DRA driver" in step and "as jobs ask" in step for step in one.monday)
+    assert "as jobs come and go" in one.sentence
