@@ -4,7 +4,7 @@ from gpuplanner.forecast.answers import Progress
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
 from gpuplanner.forecast.choose import choose
-from gpuplanner.forecast.decide import cost_curve, peak_walks, representatives, run_out
+from gpuplanner.forecast.decide import cost_curve, representatives
 from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores, score
 from gpuplanner.forecast.intervals import LEVELS
 from gpuplanner.forecast.judge import Judged, judge, realised
@@ -36,13 +36,11 @@ __all__ = [
     "judge",
     "mae",
     "mean_scores",
-    "peak_walks",
     "pinball",
     "realised",
     "reconcile_mint",
     "reconcile_to_pool",
     "representatives",
-    "run_out",
     "score",
     "seasonal_scale",
     "smape",

@@ -1,8 +1,6 @@
-"""From sample paths to a decision: the quantile to plan at, and when the fleet runs out."""
+"""From sample paths to a decision: the quantile to plan at, and a few paths that stand for all."""
 
 from __future__ import annotations
-
-from statistics import NormalDist
 
 import numpy as np
 import polars as pl
@@ -10,9 +8,6 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 
 QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
-WEEKS_IN_YEAR = 365.25 / 7
-OWN_WEEKS = 12.0
-"""After so many weeks the trend of the past counts as much as the assumption that there is none."""
 
 
 def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
@@ -58,115 +53,6 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
             "short": short,
             "cost": planned + price * short,
             "best": [abs(level - best) < 1e-6 for level in levels],
-        }
-    )
-
-
-def peak_walks(
-    peaks: np.ndarray, *, weeks: int = 52, growth: float | None = None, paths: int = 4000, seed: int = 1
-) -> np.ndarray:
-    """Random walks of the weekly peak, see :func:`run_out`.
-
-    Returns
-    -------
-    numpy.ndarray, shape (paths, weeks)
-
-    Raises
-    ------
-    SchemaError
-        If there are fewer than three weeks with demand.
-
-    Examples
-    --------
-    >>> peak_walks(np.array([50.0, 60.0, 55.0]), weeks=8, paths=10).shape
-    (10, 8)
-    """
-    last, drift, spread = _law_of_steps(peaks, growth)
-    draws = np.random.default_rng(seed).normal(drift, spread, (paths, weeks))
-    return np.asarray(np.exp(last + draws.cumsum(axis=1)))
-
-
-def _law_of_steps(peaks: np.ndarray, growth: float | None) -> tuple[float, float, float]:
-    """Logarithm of the last peak, and mean and standard deviation of its weekly steps."""
-    logs = np.log(peaks[peaks > 0])
-    if len(logs) < 3:
-        text = message(
-            "run-out", "three weeks with demand", f"{len(logs)} with demand", "Give a longer history."
-        )
-        raise SchemaError(text)
-    steps = np.diff(logs)
-    drift = steps.mean() * len(steps) / (len(steps) + OWN_WEEKS)
-    if growth is not None:
-        drift = float(np.log1p(growth)) / WEEKS_IN_YEAR
-    return float(logs[-1]), float(drift), float(steps.std(ddof=1))
-
-
-def run_out(
-    peaks: np.ndarray,
-    capacity: float,
-    *,
-    weeks: int = 52,
-    growth: float | None = None,
-    lead_weeks: int = 0,
-    paths: int = 4000,
-    seed: int = 1,
-) -> pl.DataFrame:
-    """How likely weekly peaks are to pass what there is, week by week.
-
-    The logarithm of the peak is a random walk: steps are normal with the spread of the past, and drift with the
-    growth that is assumed, else with that of the past, drawn towards none while weeks are few.
-
-    Parameters
-    ----------
-    peaks : numpy.ndarray, shape (n,)
-        Peaks of past weeks, at least 3, the last one last; weeks without demand are left out.
-    capacity : float
-        GPUs that there are.
-    weeks : int
-        Weeks ahead.
-    growth : float, optional
-        Growth a year that is assumed: 0.5 for half as much again.
-    lead_weeks : int
-        Weeks from an order to GPUs in service.
-    paths, seed : int
-        Random walks, and their seed.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``week`` (1 is the next), ``q05``, ``q50``, ``q95`` (peak [GPUs]), ``over`` (probability that the peak of this
-        week passes the capacity), ``run_out_by`` (that one of the weeks up to it does), ``order_now`` (whether the
-        week lies within the lead time).
-
-    Raises
-    ------
-    SchemaError
-        If there are fewer than three weeks with demand, or the capacity is not above 0.
-
-    Examples
-    --------
-    >>> table = run_out(np.array([50.0, 60.0, 55.0, 65.0]), 80.0, weeks=8)
-    >>> table["run_out_by"].is_sorted(), table.height
-    (True, 8)
-    """
-    last, drift, step = _law_of_steps(peaks, growth)
-    if not capacity > 0:
-        text = message("run-out", "a capacity above 0", f"{capacity}", "Say how many GPUs there are.")
-        raise SchemaError(text)
-    walks = peak_walks(peaks, weeks=weeks, growth=growth, paths=paths, seed=seed)
-    low, middle, high = np.quantile(walks, (0.05, 0.5, 0.95), axis=0)
-    week = np.arange(1, weeks + 1)
-    spread = np.maximum(step * np.sqrt(week), 1e-12)
-    far = (np.log(capacity) - last - drift * week) / spread
-    return pl.DataFrame(
-        {
-            "week": week,
-            "q05": low,
-            "q50": middle,
-            "q95": high,
-            "over": [1 - NormalDist().cdf(float(one)) for one in far],
-            "run_out_by": np.maximum.accumulate(walks > capacity, axis=1).mean(axis=0),
-            "order_now": week <= lead_weeks,
         }
     )
 

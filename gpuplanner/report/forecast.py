@@ -97,7 +97,7 @@ def decision(
             page.figure(
                 plot.plot_run_out(ends),
                 title=f"When demand passes {capacity:,.0f} GPUs",
-                alt=f"Weekly peaks as a random walk with the spread of the past: {date}.",
+                alt=f"Weekly peaks with the trend, noise and lasting steps of the past: {date}.",
                 table=ends,
             ),
         )

@@ -32,16 +32,20 @@ class Planted:
         return self.cluster.name
 
 
-def names() -> list[str]:
-    """Names of the eighteen."""
-    return [f"{family}-{number}" for family in FAMILIES for number in (1, 2, 3)]
+def names(draw: str = "") -> list[str]:
+    """Names of the eighteen; with a draw, of the same demand drawn anew.
+
+    >>> names()[0], names("b")[0]
+    ('too_large-1', 'too_large-1b')
+    """
+    return [f"{family}-{number}{draw}" for family in FAMILIES for number in (1, 2, 3)]
 
 
 @lru_cache(None)
 def planted(name: str) -> Planted:
-    """One of the eighteen clusters."""
+    """One of the eighteen clusters, by a name of ``names``."""
     family, _, number = name.rpartition("-")
-    return Planted(family, int(number), _MADE[family](name, int(number)))
+    return Planted(family, int(number[0]), _MADE[family](name, int(number[0])))
 
 
 def nodes_of(source: str, layouts: Sequence[Sequence[str]]) -> tuple[Node, ...]:

@@ -175,6 +175,15 @@ def test_dates_follow_the_chances():
     assert found.reason is None
 
 
+def test_growth_that_is_assumed_stands_for_that_of_the_record():
+    law = fit_growth(100 * np.exp(np.random.default_rng(3).normal(0.01 * np.arange(60), 0.05)))
+    none, doubled = (np.median(law.growing(rate).paths(52), axis=0) for rate in (0.0, 1.0))
+    assert none[-1] == pytest.approx(none[0], rel=0.02)
+    assert doubled[-1] / none[-1] == pytest.approx(2.0, rel=0.03)
+    assert law.growth_per_year > 0.3
+    assert law.growing(1.0).growth_per_year == pytest.approx(1.0)
+
+
 def test_no_date_has_a_reason():
     assert (
         run_out([9] * 30, 9, MONDAY, inferred=True).reason

@@ -92,40 +92,33 @@ def ends_waiting(arena: Arena, trial: Trial) -> bool:
 def gpus_needed(arena: Arena) -> int | None:
     """GPUs more with which each class starts within the limit of becoming ready: whole nodes, cut as its kind is.
 
-    Slices and whole GPUs are looked for one after the other; None where three times the fleet is not enough.
+    Classes are helped one after the other, slices first; None where three times the fleet is not enough.
     """
     if ends_waiting(arena, arena.today):
         return 0
     asked = arena.asked
     sizes = asked.nodes.gpus
     usual = max(set(sizes), key=lambda size: (sizes.count(size), size))
-    added = 0
     extra: list[tuple[str, ...]] = []
-    for sliced in (True, False):
-        classes = [number for number in range(len(arena.classes)) if _is_sliced(arena, number) == sliced]
-        if not classes:
-            continue
-        layouts = _like(asked.nodes.layouts, usual, sliced=sliced)
+    for number in range(len(arena.classes)):
+        which = arena.judged & (arena.size == number)
+        layouts = _like(arena, which, usual)
 
         def enough(
             count: int,
-            classes: Sequence[int] = classes,
+            which: Mask = which,
             layouts: tuple[str, ...] = layouts,
             before: Sequence[tuple[str, ...]] = tuple(extra),
         ) -> bool:
             trial = arena.play(_with_nodes(arena, [*before, *[layouts] * count]), 1, hopeless=HOPELESS)
-            return all(
-                order_statistic(trial.wait_s[arena.judged & (arena.size == number)], arena.quantile)
-                <= arena.minutes * SECONDS_PER_MINUTE
-                for number in classes
-            )
+            waits = order_statistic(trial.wait_s[which], arena.quantile)
+            return waits <= arena.minutes * SECONDS_PER_MINUTE
 
         found = least(enough, MOST_TIMES * len(sizes))
         if found is None:
             return None
         extra += [layouts] * found
-        added += found * usual
-    return added
+    return usual * len(extra)
 
 
 def least(enough: Callable[[int], bool], most: int) -> int | None:
@@ -155,19 +148,13 @@ def least(enough: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _is_sliced(arena: Arena, number: int) -> bool:
-    """Whether the jobs of a class are on slices today."""
-    mine = arena.size == number
-    return bool(np.median(arena.asked.views[AS_TODAY].requests.profile[mine]) > 0) if mine.any() else False
-
-
-def _like(nodes: Sequence[tuple[str, ...]], gpus: int, *, sliced: bool) -> tuple[str, ...]:
-    """Layouts of a further node of so many GPUs: as the most cut one today, or whole."""
-    if not sliced:
-        return (WHOLE_GPU,) * gpus
-    most = max(nodes, key=lambda layouts: sum(layout != WHOLE_GPU for layout in layouts))
-    cut = [layout for layout in most if layout != WHOLE_GPU] or [WHOLE_GPU]
-    return tuple((cut * gpus)[:gpus])
+def _like(arena: Arena, which: Mask, gpus: int) -> tuple[str, ...]:
+    """Layouts of a further node for some jobs: whole, or as the GPUs today that have most of what they are on."""
+    asked = arena.asked
+    profile = int(np.bincount(asked.views[AS_TODAY].requests.profile[which]).argmax()) if which.any() else 0
+    cut = {layout for layouts in asked.nodes.layouts for layout in layouts}
+    best = max(sorted(cut), key=lambda layout: counts_of([layout], asked.fleet.profiles)[profile])
+    return (WHOLE_GPU if profile == 0 else best,) * gpus
 
 
 def _with_nodes(arena: Arena, more: Sequence[tuple[str, ...]]) -> WaySetting:

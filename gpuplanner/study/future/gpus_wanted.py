@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.demand import POOL, RunOff, complete_until, remaining_run_time, run_off
+from gpuplanner.demand.growth import fit_growth
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.forecast import cost_curve, representatives, run_out
+from gpuplanner.forecast import cost_curve, representatives
 from gpuplanner.intervals import untimed
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -117,12 +117,29 @@ class Wanted:
             np.quantile(values[len(values) - count * week :].reshape(count, week), 0.95, axis=1)
         )
 
-    def run_out(self, capacity: float, **assumed: Any) -> pl.DataFrame:  # noqa: ANN401 - of the function named
-        """When weekly peaks of the whole pass a capacity, see :func:`gpuplanner.forecast.run_out`.
+    def run_out(
+        self, capacity: float, *, weeks: int = 52, growth: float | None = None, seed: int = 1
+    ) -> pl.DataFrame:
+        """Weekly peaks ahead, and how likely they are to pass a capacity: in a week, and by then.
 
-        The peak of a week is its 95 % slot; weeks are counted back from the origin.
+        Trend, noise and walk are fitted to past peaks, see :mod:`gpuplanner.demand.growth`; `growth` [share a year]
+        stands for the trend from now on.
         """
-        return run_out(self.weekly_peaks(), capacity, **assumed)
+        law = fit_growth(self.weekly_peaks())
+        law = law if growth is None else law.growing(growth)
+        paths = law.paths(weeks, seed=seed)
+        low, middle, high = np.quantile(paths, (0.05, 0.5, 0.95), axis=0)
+        over = law.passed(paths, capacity)
+        return pl.DataFrame(
+            {
+                "week": np.arange(1, weeks + 1),
+                "q05": low,
+                "q50": middle,
+                "q95": high,
+                "over": over.mean(axis=0),
+                "run_out_by": np.maximum.accumulate(over, axis=1).mean(axis=0),
+            }
+        )
 
     def _jobs(self) -> RunOff:
         if self.known is None:
