@@ -18,7 +18,7 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest, opened, performs
+from gpuplanner.study.decision.compare import Contest, contest, performs
 from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.shortage import (
@@ -45,7 +45,6 @@ from gpuplanner.study.decision.types import (
 )
 from gpuplanner.study.decision.words import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
-from gpuplanner.study.future.calibration import EXPLAINED, calibrate
 from gpuplanner.study.future.money import power_of, price_of
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import history
@@ -95,7 +94,7 @@ def nothing_ran(scenario: Scenario) -> str | None:
 def _decided(found: Contest) -> Decision:
     scenario, arena, asked = found.scenario, found.arena, found.asked
     fleet = asked.nodes.total
-    needed = _needed(found) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
+    needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
     shortage = shortage_of(arena, needed)
     short, waiting = short_share(arena), waiting_share(arena)
     cut = _cut_that_ends(found) if waiting > SHORT_SHARE and asked.board.profiles else None
@@ -153,19 +152,6 @@ def _decided(found: Contest) -> Decision:
         board=found.known.fleet.name,
     )  # fmt: skip
     return in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
-
-
-def _needed(found: Contest) -> int | None:
-    """GPUs more that end the waiting: from submission where queue and fleet explain the waits of every size of job.
-
-    From readiness as it was seen it can be more: who waits becomes ready anew whenever there was room for a moment,
-    so that work crowds behind it which more GPUs would have begun long before.
-    """
-    needed = gpus_needed(found.arena)
-    explained = needed != 0 and found.scenario.arrival_scale == 1.0
-    if explained and calibrate(found.scenario).outcome == EXPLAINED:
-        needed = gpus_needed(opened(found.scenario, base_queue=True)[2])
-    return needed
 
 
 def _rate_of(found: Contest, policy: str) -> float | None:

@@ -10,21 +10,14 @@ import pytest
 from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.explained import ON_AVERAGE, OVER, REPRODUCES, USUAL
 from gpuplanner.study.decision.shortage import WEEK_S, shortage_of, waited_s
-from gpuplanner.study.future.calibration import (
-    BY_COUNT,
-    BY_PLACE,
-    ON_AVERAGE,
-    OVER,
-    REPRODUCES,
-    Thresholds,
-    calibrate,
-)
+from gpuplanner.study.future.calibration import BY_COUNT, BY_PLACE, calibrate
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from tests.clusters import cut_clusters, traces
 from tests.study.decision.test_replay import SECOND_S, late_on_its_own_nodes
 
-FACTOR = Thresholds().mean_factor
+FACTOR = USUAL.mean_factor
 
 
 @pytest.fixture(scope="session")
