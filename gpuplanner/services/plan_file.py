@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import to_json
-from gpuplanner.planner.contract.plain_values import board_from_dict, board_to_dict
+from gpuplanner.planner.contract.plain_values import board_from_plain, to_plain
 from gpuplanner.schemas import check
 from gpuplanner.services.plan import Segment, ServicePlan
 from gpuplanner.services.profiles import ServiceProfiles
@@ -46,7 +46,7 @@ def services_to_json(
     ]
     measured = profiles.select(ServiceProfiles.column_names()).to_dicts()
     return to_json(
-        {"format": FORMAT, **values, "board": board_to_dict(plan.board), "asked": asked, "measured": measured}
+        {"format": FORMAT, **values, "board": to_plain(plan.board), "asked": asked, "measured": measured}
     )
 
 
@@ -88,7 +88,7 @@ def _plan_of(values: dict[str, Any]) -> ServicePlan:
         segments.append(Segment(**{**parts, "gpus": tuple(row["gpus"])}))
     names = ("latency_share", "gpus", "bound", "slices", "slices_bound")
     return ServicePlan(
-        board=board_from_dict(values["board"]),
+        board=board_from_plain(values["board"]),
         segments=tuple(segments),
         layouts=tuple(values["layouts"]),
         seconds=0.0,

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, ScenarioError
 from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_from_json, plan_to_json, verify
-from gpuplanner.planner.contract.limits import admitted_demand, limits_from_dict
+from gpuplanner.planner.contract.limits import admitted_demand
+from gpuplanner.planner.contract.plain_values import to_plain
+from gpuplanner.planner.contract.problem import limits_from_plain
 from gpuplanner.planner.verification.limits import within_quotas
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
@@ -287,6 +289,6 @@ def test_with_every_slot_open_windows_limit_nothing(problem_of):
 
 def test_limits_of_changes_survive_a_file(problem_of):
     limits = Limits(change_slots=(3, 9), node_changes_per_day=2, most_changes=5)
-    assert limits_from_dict(json.loads(json.dumps(limits.to_dict()))) == limits
+    assert limits_from_plain(json.loads(json.dumps(to_plain(limits)))) == limits
     with pytest.raises(ScenarioError, match="change_slots must be numbers of slots"):
         problem_of(np.ones((1, 1, 2)), ["1g.5gb"], limits=Limits(change_slots=(-1,)))

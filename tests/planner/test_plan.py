@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError
 from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, verify
-from gpuplanner.planner.methods import stages, windows
+from gpuplanner.planner.methods import one_model, stages
 from gpuplanner.planner.methods.best_path import cheapest_path
 from gpuplanner.planner.program.bound import Relaxation
 from gpuplanner.planner.program.fluid import Fluid
@@ -114,7 +114,7 @@ def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None
     alone = window_floors(fluid, 1, (), effort)
     assert alone.complete
     bound = sum(floor.cost for floor in alone.floors)
-    better = windows.improved(fluid, alone.states, alone.floors, bound, effort)
+    better = one_model.improved(fluid, alone.states, alone.floors, bound, effort)
     costs = [fluid.cost(counts) for counts in itertools.chain([alone.states], better)]
     assert costs == sorted(costs, reverse=True)
     assert len(costs) > 3
@@ -126,7 +126,7 @@ def test_windows_end_when_the_time_is_up(day: PlanProblem) -> None:
     fluid = Fluid.of(day)
     counts = np.zeros((day.n_slots, len(fluid.layouts)), dtype=np.int64)
     late = Effort(gap_target=0.0, deadline=0.0)
-    assert list(windows.improved(fluid, counts, [], 0.0, late)) == []
+    assert list(one_model.improved(fluid, counts, [], 0.0, late)) == []
 
 
 def test_a_limit_that_is_too_short_is_said_to_be(day: PlanProblem) -> None:

@@ -7,13 +7,15 @@ begin. A plan that traded one tenant's quota for a cheaper layout would be one t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.errors import examples
+from gpuplanner.planner.contract.plain_values import is_amount, is_count
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Limits:
     Examples
     --------
     >>> limits = Limits(switches_per_day=2, quotas={"ads": Quota(8, cohort="web")})
-    >>> limits_from_dict(limits.to_dict()) == limits
+    >>> limits.of_changes
     True
     """
 
@@ -93,29 +95,6 @@ class Limits:
             None,
         ) * 4
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain = {name: getattr(self, name) for name in _NAMES}
-        quotas = {tenant: asdict(quota) for tenant, quota in self.quotas.items()}
-        return plain | {"pinned": dict(self.pinned), "quotas": quotas}
-
-
-_NAMES = tuple(Limits.__dataclass_fields__)
-
-
-def limits_from_dict(values: Mapping[str, Any]) -> Limits:
-    """Read what :meth:`Limits.to_dict` wrote; what is left out limits nothing."""
-    unknown = sorted(set(values) - set(_NAMES))
-    if unknown:
-        expected = f"some of {', '.join(_NAMES)}"
-        raise ScenarioError(message("limits", expected, f"unknown {examples(unknown)}", "Mend them."))
-    try:
-        quotas = {tenant: Quota(**quota) for tenant, quota in values.get("quotas", {}).items()}
-        return Limits(**{**values, "quotas": quotas})
-    except (AttributeError, TypeError) as error:
-        text = message("limits", "values of the right kind", str(error), "Mend them.")
-        raise ScenarioError(text) from error
-
 
 def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
     """Yield, in words, each limit that makes no sense by itself."""
@@ -123,12 +102,12 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
     counts = {"whole_nodes_kept": 0, "nodes_per_rack": 1} | dict.fromkeys(optional, 0)
     for name, low in counts.items():
         value = getattr(limits, name)
-        if not (_is_count(value, low) or (value is None and name in optional)):
+        if not (is_count(value, low) or (value is None and name in optional)):
             yield f"{name} must be a whole number of at least {low}, not {value!r}"
     slots = limits.change_slots
-    if slots is not None and not (isinstance(slots, tuple) and all(_is_count(slot, 0) for slot in slots)):
+    if slots is not None and not (isinstance(slots, tuple) and all(is_count(slot) for slot in slots)):
         yield f"change_slots must be numbers of slots, not {slots!r}"
-    bad = [gpus for gpus in limits.pinned.values() if not _is_count(gpus, 0)]
+    bad = [gpus for gpus in limits.pinned.values() if not is_count(gpus)]
     if bad or "off" in limits.pinned:
         yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"
     strangers = sorted(set(limits.quotas) - set(tenants))
@@ -136,21 +115,10 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
         yield f"quotas must be of tenants; unknown: {examples(strangers)}"
     for tenant, quota in limits.quotas.items():
         amounts = [quota.gpus, *([] if quota.borrow is None else [quota.borrow])]
-        if not all(_is_amount(amount) for amount in amounts):
+        if not all(is_amount(amount) for amount in amounts):
             yield f"the quota of {tenant} must be numbers of at least 0, not {quota}"
         elif quota.borrow is not None and quota.cohort is None:
             yield f"the quota of {tenant} borrows, but names no cohort to borrow from"
-
-
-def _is_count(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-
-
-Floats = NDArray[np.float64]
 
 
 def admitted_demand(

@@ -1,27 +1,116 @@
-"""Boards and costs of changes as plain values, so that a file holds all that is needed to check it again."""
+"""Problems and plans as plain values for JSON, written and read by the fields that their dataclasses declare."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from types import NoneType, UnionType
+from typing import Any, TypeVar
 
-from gpuplanner.errors import GeometryError, ScenarioError, message
+import numpy as np
+
+from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import ChangeCost, GpuModel, Seconds, load_gpu_model
 from gpuplanner.hardware.profile import RESOURCES
 
+T = TypeVar("T")
 
-def board_to_dict(board: GpuModel) -> dict[str, Any]:
-    """Name of a board of the catalogue; name and profile rows of any other; name and data of one without profiles.
+_TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
+_NUMBERS = {float: (int, float)}
+
+
+def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Whatever a problem or a plan holds; a field that a file need not have stands there with its value.
 
     Examples
     --------
-    >>> board_to_dict(load_gpu_model("A30"))
+    >>> to_plain(load_gpu_model("A30"))
     {'name': 'A30-24GB'}
     >>> from gpuplanner.hardware import whole_board
-    >>> board_to_dict(whole_board("T4"))
+    >>> to_plain(whole_board("T4"))
     {'name': 'T4', 'whole': {'memory_gib': 16.0, 'sms': 40, 'architecture': 'Turing'}}
+    >>> to_plain(ChangeCost.of("H100-80GB-SXM5", change_s=90))["change_s"]
+    [90.0, 90.0, 90.0, 'as stated']
     """
+    match value:
+        case GpuModel():
+            return _board_to_plain(value)
+        case ChangeCost():
+            return {"path": value.path} | {name: to_plain(getattr(value, name)) for name in _TIMES}
+        case Seconds():
+            return [value.value, value.low, value.high, value.basis]
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case np.ndarray():
+            return value.tolist()
+        case Mapping():
+            return {key: to_plain(one) for key, one in value.items()}
+        case tuple() | list():
+            return [to_plain(one) for one in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Callable[[Any], object]) -> T:
+    """A dataclass from plain values: what has a default may be left out, and what it does not have is refused.
+
+    Fields of text and numbers must be of their kind; `read` says how those are read that JSON has no word for.
+
+    Examples
+    --------
+    >>> from_plain(Seconds, {"value": 1, "low": 0, "high": "2", "basis": ""}, "times")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Mend it.
+    """
+    if not isinstance(values, Mapping):
+        raise ScenarioError(message(what, "values by name", type(values).__name__, "Mend it."))
+    known = inspect.signature(kind).parameters
+    needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
+    if odd := sorted((set(values) - set(known)) | (needed - set(values))):
+        expected = (
+            f"the keys {', '.join(sorted(needed)) or 'none'}, and of {', '.join(sorted(set(known) - needed))}"
+        )
+        raise ScenarioError(message(what, expected, f"missing or unknown {examples(odd)}", "Mend it."))
+    hints = typing.get_type_hints(kind.__init__)
+    try:
+        if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
+            text = f"another for {examples(wrong)}"
+            raise TypeError(text)
+        read_in = {name: of(values[name]) for name, of in read.items() if values.get(name) is not None}
+        return kind(**{**values, **read_in})
+    except (ScenarioError, GeometryError):
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ScenarioError(message(what, "values of the right kind", str(error), "Mend it.")) from error
+
+
+def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - an annotation
+    """Whether a value is of a field of text and numbers; other fields look themselves."""
+    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if not {*kinds} <= {str, int, float, NoneType}:
+        return True
+    return any(isinstance(value, _NUMBERS.get(kind, kind)) for kind in kinds)
+
+
+def is_count(value: object, low: int = 0) -> bool:
+    """Whether a value is a whole number of at least so many."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def is_amount(value: object) -> bool:
+    """Whether a value is a number that something can cost, or last."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _board_to_plain(board: GpuModel) -> dict[str, Any]:
+    """Name of a board of the catalogue; name and profile rows of any other; name and data of one without profiles."""
     if not board.profiles:
         of_data_sheet = {name: getattr(board, name) for name in ("memory_gib", "sms", "architecture")}
         return {"name": board.name, "whole": of_data_sheet}
@@ -38,73 +127,48 @@ def board_to_dict(board: GpuModel) -> dict[str, Any]:
         "architecture": board.architecture,
         "board_sms": board.sms,
     } | ({} if board.drain_s is None else {"drain_s": board.drain_s})
+    same = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCES)
     rows = [
         totals
-        | {
-            "profile": profile.name,
-            "compute_slices": profile.compute_slices,
-            "memory_slices": profile.memory_slices,
-            "memory_gib": profile.memory_gib,
-            "max_instances": profile.max_instances,
-            "placement_starts": ";".join(map(str, profile.starts)),
-        }
-        | {resource: profile.amount(resource) for resource in RESOURCES}
+        | {name: getattr(profile, name) for name in same}
+        | {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
         for profile in board.profiles
     ]
     return {"name": board.name, "rows": rows}
 
 
-def board_from_dict(values: Mapping[str, Any]) -> GpuModel:
-    """Read what :func:`board_to_dict` wrote."""
+def board_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
+    """Read a board that :func:`to_plain` wrote, or that is named."""
+    if isinstance(values, str):
+        return load_gpu_model(values)
     if (whole := values.get("whole")) is not None:
         return GpuModel(values["name"], memory_slices=1, compute_slices=1, profiles=(), **whole)
     return load_gpu_model(values["name"], rows=values.get("rows"))
 
 
-_TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
-
-
-def change_to_dict(change: ChangeCost) -> dict[str, Any]:
-    """The path, and each time as value, low, high and basis; a stated price stands with the problem.
-
-    Examples
-    --------
-    >>> change_to_dict(ChangeCost.of("H100-80GB-SXM5", change_s=90))["change_s"]
-    [90.0, 90.0, 90.0, 'as stated']
-    """
-    times = {name: getattr(change, name) for name in _TIMES}
-    return {"path": change.path} | {
-        name: None if one is None else [one.value, one.low, one.high, one.basis]
-        for name, one in times.items()
-    }
-
-
-def change_from_dict(board: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
-    """Read what :func:`change_to_dict` wrote; what is missing is taken from the catalogue.
+def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
+    """Read what :func:`to_plain` wrote of a change, or its path; what is missing is taken from the catalogue.
 
     Examples
     --------
     >>> from gpuplanner.hardware import as_board
     >>> cost = ChangeCost.of("A100-80GB", "nvml")
-    >>> change_from_dict(as_board("A100-80GB"), change_to_dict(cost)) == cost
+    >>> change_from_plain(as_board("A100-80GB"), to_plain(cost)) == cost
     True
     """
     given = {"path": values} if isinstance(values, str) else values
     odd = sorted(set(given) - {"path", *_TIMES}) if isinstance(given, Mapping) else [repr(given)]
     path = "" if odd else given.get("path", "operator")
     if odd or not isinstance(path, str):
-        text = message(
-            "cost of change", f"path, {', '.join(_TIMES)}", ", ".join(odd) or repr(path), "Mend it."
-        )
-        raise ScenarioError(text)
+        got = ", ".join(odd) or repr(path)
+        raise ScenarioError(message("cost of change", f"path, {', '.join(_TIMES)}", got, "Mend it."))
     try:
-        times = {
-            name: None if given[name] is None else Seconds(*given[name]) for name in _TIMES if name in given
-        }
+        times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
     except TypeError as error:
         text = message("cost of change", "times as [value, low, high, basis]", str(error), "Mend it.")
         raise ScenarioError(text) from error
-    if any(one is None for name, one in times.items() if name != "reboot_s"):
+    never = {name for name in _TIMES if name in given and given[name] is None}
+    if never - {"reboot_s"}:
         text = message("cost of change", "times, and null for reboot_s alone", str(dict(given)), "Mend it.")
         raise ScenarioError(text)
-    return replace(ChangeCost.of(board, path), **times)  # type: ignore[arg-type]
+    return replace(ChangeCost.of(board, path), **times, **dict.fromkeys(never))  # type: ignore[arg-type]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import NoneType
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError, examples, message
+from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.files import to_json
 from gpuplanner.planner.contract.certificate import Certificate
+from gpuplanner.planner.contract.plain_values import from_plain, to_plain
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
@@ -50,8 +51,11 @@ class Plan:
         Mean concurrent instances that are not served.
     changes : int
         GPUs that take up a layout over the horizon, ``"gpu"`` too where they had another. One that was released had
-        none, and comes back whole; plans from before that was so do not count what is whole again (``reboots`` is
-        None).
+        none, and comes back whole.
+    departures : int
+        GPUs emptied over the horizon: those by which a layout's number on falls.
+    reboots : int
+        Reboots of nodes for changes of MIG mode, of numbered GPUs.
     gpu_hours_on, unmet_gpu_hours : float
         GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
     explanation : str
@@ -61,13 +65,8 @@ class Plan:
     parked : ndarray of int, shape (n_slots, n_layouts)
         GPUs that keep each layout, and are not on; nothing where GPUs that are not needed are released. Those that
         are neither counted here nor on are not cut.
-    departures : int or None
-        GPUs emptied over the horizon: those by which a layout's number on falls. None in a plan from before they
-        were counted.
-    reboots : int or None
-        Reboots of nodes for changes of MIG mode, of numbered GPUs. None in a plan from before they were counted.
     certificate : Certificate or None
-        Why the bound holds; None where the search leaves no proof, and in files of earlier versions.
+        Why the bound holds; None where the search leaves no proof.
     """
 
     method: str
@@ -80,13 +79,13 @@ class Plan:
     counts: Counts
     unmet: Floats
     changes: int
+    departures: int
+    reboots: int
     gpu_hours_on: float
     unmet_gpu_hours: float
     explanation: str
     seconds: float | None = None
     parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    departures: int | None = None
-    reboots: int | None = None
     certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
@@ -122,16 +121,10 @@ class Plan:
 
     def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
         """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
-        arrays = {
-            "counts": self.counts.tolist(),
-            "unmet": self.unmet.tolist(),
-            "departures": self.departures,
-            "reboots": self.reboots,
-        }
-        arrays |= {"parked": self.parked.tolist()} if self.parked.any() else {}
-        arrays |= {} if self.certificate is None else {"certificate": self.certificate.to_dict()}
-        return plain | arrays | ({"seconds": self.seconds} if seconds else {})
+        plain: dict[str, Any] = to_plain(replace(self, certificate=None))
+        held = {"seconds": seconds, "parked": self.parked.any(), "certificate": False}
+        plain = {name: value for name, value in plain.items() if held.get(name, True)}
+        return plain | ({} if self.certificate is None else {"certificate": self.certificate.to_dict()})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
@@ -142,52 +135,31 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        optional = {"seconds", "parked", "departures", "reboots", "certificate"}
-        odd = sorted({*_PLAIN, "counts", "unmet"} ^ (set(values) - optional))
-        if odd:
-            text = message("plan", "every field of a plan", f"missing or unknown {examples(odd)}", "Mend it.")
-            raise ScenarioError(text)
-        wrong = [name for name, kinds in _PLAIN.items() if not isinstance(values[name], kinds)]
-        if wrong:
-            _refuse(f"a value of the wrong kind for {examples(wrong)}")
-        try:
-            given = np.array(values["counts"], dtype=np.float64)
-            unmet = np.array(values["unmet"], dtype=np.float64)
-            layouts = tuple(values["layouts"])
-            counts = given.astype(np.int64).reshape(len(given), len(layouts))
-            kept = np.array(values.get("parked", np.zeros_like(given)), dtype=np.float64)
-            parked = kept.astype(np.int64).reshape(len(kept), len(layouts))
-        except (TypeError, ValueError) as error:
-            _refuse(str(error))
-        if not (
-            np.array_equal(counts, given.reshape(counts.shape))
-            and np.array_equal(parked, kept.reshape(parked.shape))
-        ):
-            _refuse("counts that are not whole numbers")
-        if not all(isinstance(values.get(name), int | None) for name in ("departures", "reboots")):
-            _refuse("departures or reboots that are no whole number")
-        if not all(isinstance(layout, str) for layout in layouts):
-            _refuse("layouts that are no text")
-        proof = values.get("certificate")
-        certificate = None if proof is None else Certificate.from_dict(proof)
-        arrays = {"counts": counts, "parked": parked, "unmet": unmet}
-        return cls(**{**values, "layouts": layouts, "certificate": certificate, **arrays})
+        return from_plain(
+            cls,
+            values,
+            "plan",
+            layouts=_texts,
+            counts=lambda counts: _whole(counts, len(values["layouts"])),
+            parked=lambda counts: _whole(counts, len(values["layouts"])),
+            unmet=lambda unmet: np.array(unmet, dtype=np.float64),
+            certificate=Certificate.from_dict,
+        )
 
 
-_NUMBER = (int, float)
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "method": (str,),
-    "status": (str,),
-    "stopped_by": (str,),
-    "objective": (*_NUMBER, NoneType),
-    "bound": (*_NUMBER, NoneType),
-    "gap": (*_NUMBER, NoneType),
-    "layouts": (list, tuple),
-    "changes": (int,),
-    "gpu_hours_on": _NUMBER,
-    "unmet_gpu_hours": _NUMBER,
-    "explanation": (str,),
-}
+def _texts(layouts: object) -> tuple[str, ...]:
+    if not isinstance(layouts, list | tuple) or not all(isinstance(text, str) for text in layouts):
+        _refuse("layouts that are no text")
+    return tuple(layouts)
+
+
+def _whole(counts: ArrayLike, width: int) -> Counts:
+    """Counts by slot and layout."""
+    given = np.array(counts, dtype=np.float64)
+    whole: Counts = given.astype(np.int64).reshape(len(given), width)
+    if not np.array_equal(whole, given.reshape(whole.shape)):
+        _refuse("counts that are not whole numbers")
+    return whole
 
 
 def plan_to_json(plan: Plan, problem: PlanProblem, *, seconds: bool = False) -> str:

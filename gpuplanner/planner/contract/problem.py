@@ -11,17 +11,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.errors import GeometryError, ScenarioError, examples, message
+from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board, format_layout, parse_layout, prove
-from gpuplanner.planner.contract.limits import Limits, admitted_demand, limits_from_dict
+from gpuplanner.planner.contract.limits import Limits, Quota, admitted_demand
 from gpuplanner.planner.contract.plain_values import (
-    board_from_dict,
-    board_to_dict,
-    change_from_dict,
-    change_to_dict,
+    board_from_plain,
+    change_from_plain,
+    from_plain,
+    is_amount,
+    to_plain,
 )
-from gpuplanner.planner.contract.problem_check import TIERS, is_price, problem_faults
-from gpuplanner.planner.contract.state_prices import StatePrices, state_prices_from_dict
+from gpuplanner.planner.contract.problem_check import TIERS, problem_faults
+from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.schemas import WHOLE_GPU
 
 ROUNDING = 1e-9
@@ -147,35 +148,28 @@ class PlanProblem:
         prices: StatePrices | None = None,
         parked: Mapping[str, int] | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
         model = as_board(board)
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
         cost = ChangeCost.of(model) if change is None else change.on(model)
         per_change = cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
         stated = per_change if change_gpu_hours is None else _plain(change_gpu_hours)
-        unmet = tuple(map(_plain, cast("Sequence[float]", each)))
-        values = {
+        given |= {
             "board": model,
-            "gpus": gpus,
-            "gpus_per_node": gpus_per_node,
-            "slot_start": slot_start,
-            "slot_hours": slot_hours,
             "tenants": tuple(tenants),
             "profiles": tuple(p if p == WHOLE_GPU else model.profile(p).name for p in profiles),
             "demand": _demand(demand),
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
-            "on_price": on_price,
-            "unmet_price": unmet,
+            "unmet_price": tuple(map(_plain, cast("Sequence[float]", each))),
             "change_gpu_hours": stated,
-            "change": replace(cost, gpu_hours=stated) if stated != per_change and is_price(stated) else cost,
-            "whole_gpus_kept": whole_gpus_kept,
+            "change": replace(cost, gpu_hours=stated) if stated != per_change and is_amount(stated) else cost,
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
             "nodes": None if nodes is None else tuple(nodes),
             "limits": _canonical_limits(model, limits or Limits()),
-            "prices": prices,
             "parked": None if parked is None else _canonical(model, parked, what="parked"),
         }
-        for name, value in values.items():
+        for name, value in given.items():
             object.__setattr__(self, name, _plain(value))
         faults = list(problem_faults(self))
         if faults:
@@ -299,17 +293,8 @@ class PlanProblem:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {
-            "board": board_to_dict(self.board),
-            "slot_start": self.slot_start.astimezone(UTC).isoformat(),
-            "change": change_to_dict(self.change),
-            "demand": self.demand.tolist(),
-            "initial": None if self.initial is None else dict(self.initial),
-            "limits": self.limits.to_dict(),
-            "prices": None if self.prices is None else self.prices.to_dict(),
-            "parked": None if self.parked is None else dict(self.parked),
-        }
+        plain: dict[str, Any] = to_plain(self)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PlanProblem:
@@ -320,50 +305,25 @@ class PlanProblem:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
-        known = {*_PLAIN, "board", "slot_start", "change", "demand", "initial", "limits", "prices", "parked"}
-        odd = sorted((set(values) - known) | (_NEEDED - set(values)))
-        if odd:
-            text = message(
-                "plan problem",
-                f"the keys {', '.join(sorted(_NEEDED))}, and of {', '.join(sorted(known - _NEEDED))}",
-                f"missing or unknown {examples(odd)}",
-                "Mend it.",
-            )
-            raise ScenarioError(text)
-        board, change, prices = values["board"], values.get("change"), values.get("prices")
-        try:
-            model = as_board(board) if isinstance(board, str) else board_from_dict(board)
-            given = dict(values) | {
-                "board": model,
-                "change": None if change is None else change_from_dict(model, change),
-                "slot_start": datetime.fromisoformat(values["slot_start"]),
-                "limits": limits_from_dict(values.get("limits", {})),
-                "prices": None if prices is None else state_prices_from_dict(prices),
-            }
-            return cls(**given)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ScenarioError | GeometryError):
-                raise
-            text = message("plan problem", "values of the right kind", str(error), "Mend it.")
-            raise ScenarioError(text) from error
+        return from_plain(
+            cls,
+            values,
+            "plan problem",
+            board=board_from_plain,
+            change=lambda change: change_from_plain(board_from_plain(values["board"]), change),
+            slot_start=datetime.fromisoformat,
+            limits=limits_from_plain,
+            prices=lambda prices: from_plain(StatePrices, prices, "prices of states"),
+        )
 
 
-_PLAIN = (
-    "gpus",
-    "gpus_per_node",
-    "slot_hours",
-    "tenants",
-    "profiles",
-    "tiers",
-    "on_price",
-    "unmet_price",
-    "change_gpu_hours",
-    "whole_gpus_kept",
-    "available",
-    "nodes",
-)
+def limits_from_plain(values: Mapping[str, Any]) -> Limits:
+    """Limits as :func:`to_plain` wrote them; what is left out limits nothing."""
+    return from_plain(Limits, values, "limits", quotas=_quotas)
 
-_NEEDED = {"board", "gpus", "gpus_per_node", "slot_start", "slot_hours", "tenants", "profiles", "demand"}
+
+def _quotas(values: Mapping[str, Any]) -> dict[str, Quota]:
+    return {tenant: from_plain(Quota, quota, f"quota of {tenant}") for tenant, quota in values.items()}
 
 
 def _read_only(values: ArrayLike) -> Floats:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuplanner.errors import examples
 from gpuplanner.planner.contract.limits import limit_faults
+from gpuplanner.planner.contract.plain_values import is_amount, is_count
 from gpuplanner.schemas import WHOLE_GPU
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ TIERS = ("guaranteed", "standard", "best_effort")
 def problem_faults(p: PlanProblem) -> Iterator[str]:
     """Yield, in words, each value of a problem that makes no sense."""
     for name, low in (("gpus", 1), ("gpus_per_node", 1), ("whole_gpus_kept", 0)):
-        if not _is_count(getattr(p, name), low):
+        if not is_count(getattr(p, name), low):
             yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
     for name in ("on_price", "change_gpu_hours"):
-        if not is_price(getattr(p, name)):
+        if not is_amount(getattr(p, name)):
             yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
-    if not (is_price(p.slot_hours) and p.slot_hours > 0):
+    if not (is_amount(p.slot_hours) and p.slot_hours > 0):
         yield f"slot_hours must be above 0, not {p.slot_hours!r}"
     if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
         yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
@@ -41,7 +42,7 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
     yield from _demand_faults(p)
     yield from _limit_faults(p)
     yield from limit_faults(p.limits, p.tenants)
-    if _is_count(p.gpus, 1) and _is_count(p.limits.whole_nodes_kept, 0) and _is_count(p.gpus_per_node, 1):
+    if is_count(p.gpus, 1) and is_count(p.limits.whole_nodes_kept, 0) and is_count(p.gpus_per_node, 1):
         most = p.gpus // p.gpus_per_node
         racks = p.limits.nodes_per_rack
         if p.limits.gpus_on_per_rack is not None and p.limits.whole_nodes_kept % max(racks, 1):
@@ -49,13 +50,13 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
         if p.limits.whole_nodes_kept > most:
             yield f"whole_nodes_kept must be at most {most}, the full nodes there are, not {p.limits.whole_nodes_kept}"
         elif p.prices is not None and all(
-            map(_is_count, (p.limits.gpus_on_per_rack, racks, p.whole_gpus_kept), (0, 1, 0))
+            map(is_count, (p.limits.gpus_on_per_rack, racks, p.whole_gpus_kept), (0, 1, 0))
         ):
             yield from _power_faults(p)
 
 
 def _node_faults(p: PlanProblem) -> Iterator[str]:
-    if p.nodes is None or not (_is_count(p.gpus, 1) and _is_count(p.gpus_per_node, 1)):
+    if p.nodes is None or not (is_count(p.gpus, 1) and is_count(p.gpus_per_node, 1)):
         return
     needed = -(-p.gpus // p.gpus_per_node)
     if len(p.nodes) != needed or len(set(p.nodes)) != needed:
@@ -71,7 +72,7 @@ def _tenant_faults(p: PlanProblem) -> Iterator[str]:
     unknown = sorted(set(p.tiers) - set(TIERS))
     if unknown:
         yield f"tiers must be of {', '.join(TIERS)}; unknown: {examples(unknown)}"
-    bad = [price for price in p.unmet_price if not is_price(price)]
+    bad = [price for price in p.unmet_price if not is_amount(price)]
     if bad:
         yield f"unmet_price must be numbers of at least 0, not {examples(bad)}"
     if unknown or bad:
@@ -107,11 +108,11 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
     if p.available is not None:
         if p.demand.ndim == 3 and len(p.available) != p.n_slots:
             yield f"available must have one entry for each of {p.n_slots} slots, not {len(p.available)}"
-        bad = [gpus for gpus in p.available if not (_is_count(gpus, 0) and gpus <= p.gpus)]
+        bad = [gpus for gpus in p.available if not (is_count(gpus) and gpus <= p.gpus)]
         if bad:
             yield f"available must be whole numbers from 0 to {p.gpus}, not {examples(bad)}"
     if p.initial is not None:
-        bad = [gpus for gpus in p.initial.values() if not _is_count(gpus, 0)]
+        bad = [gpus for gpus in p.initial.values() if not is_count(gpus)]
         if bad:
             yield f"initial must count GPUs, not {examples(bad)}"
         elif "off" in p.initial or sum(p.initial.values()) > p.gpus:
@@ -120,7 +121,7 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
         held = sum((p.initial or {}).values()) + sum(p.parked.values())
         if p.prices is None or p.initial is None:
             yield "parked needs prices of states, and GPUs that are on before the first slot (initial)"
-        elif "off" in p.parked or any(not _is_count(n, 0) for n in p.parked.values()) or held > p.gpus:
+        elif "off" in p.parked or any(not is_count(n) for n in p.parked.values()) or held > p.gpus:
             yield f"parked and initial must name at most {p.gpus} GPUs together, not {dict(p.parked)}"
     if p.prices is not None:
         if p.prices.parked > p.on_price:
@@ -132,21 +133,10 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
 
 def _power_faults(p: PlanProblem) -> Iterator[str]:
     """Racks must have power for GPUs that keep a layout at first."""
-    first = [
-        (text, n) for kept in (p.initial, p.parked) for text, n in (kept or {}).items() if _is_count(n, 0)
-    ]
+    first = [(text, n) for kept in (p.initial, p.parked) for text, n in (kept or {}).items() if is_count(n)]
     held, cut = sum(n for _, n in first), sum(n for text, n in first if text != WHOLE_GPU)
     if held > p.gpus_held or cut > p.gpus_held_cut:
         yield (
             f"initial and parked must name at most {p.gpus_held} GPUs together, {p.gpus_held_cut} of them cut, as many "
             "as racks have power for (gpus_on_per_rack): leave out what is parked, it is then not cut"
         )
-
-
-def _is_count(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-def is_price(value: object) -> bool:
-    """Whether a value is a number that something can cost."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

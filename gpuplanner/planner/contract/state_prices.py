@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
+from gpuplanner.planner.contract.plain_values import is_amount
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -94,12 +95,12 @@ class StatePrices:
             _refuse(f"remaining_h that is no mapping of times: {error}")
         object.__setattr__(self, "remaining_h", dict(sorted(known.items())))
         numbers = {name: getattr(self, name) for name in _NUMBERS}
-        wrong = [f"{name} = {value!r}" for name, value in numbers.items() if not _is_amount(value)]
-        wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not _is_amount(self.limit_h))
+        wrong = [f"{name} = {value!r}" for name, value in numbers.items() if not is_amount(value)]
+        wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
         wrong += [
             f"remaining_h of {name}"
             for name, times in known.items()
-            if not times or not all(map(_is_amount, times))
+            if not times or not all(map(is_amount, times))
         ]
         wrong += ["a basis that is no text"] * (not isinstance(self.basis, str))
         if wrong:
@@ -168,24 +169,8 @@ class StatePrices:
         """Price of giving a layout up."""
         return self.instance * sum(n for name, n in parse_layout(layout).items() if name != WHOLE_GPU)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self) | {"remaining_h": {name: list(times) for name, times in self.remaining_h.items()}}
-
 
 _NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis"))
-
-
-def state_prices_from_dict(values: Mapping[str, Any]) -> StatePrices:
-    """Read what :meth:`StatePrices.to_dict` wrote; what is left out costs nothing."""
-    try:
-        return StatePrices(**values)
-    except TypeError as error:
-        _refuse(str(error))
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _refuse(got: str) -> NoReturn:

@@ -190,6 +190,7 @@ def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, ex
         unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
         changes=0,
         departures=0,
+        reboots=0,
         gpu_hours_on=0.0,
         unmet_gpu_hours=0.0,
         explanation=explanation,

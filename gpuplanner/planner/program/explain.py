@@ -116,7 +116,7 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 def _reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """Counts do not say on which nodes MIG mode changes, so that the plan pays for the fewest reboots that could do."""
-    if problem.prices is None or not problem.prices.reboot or plan.reboots is None:
+    if problem.prices is None or not problem.prices.reboot:
         return
     cut = (plan.counts + plan.parked)[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1).tolist()
     if problem.initial is not None:

@@ -113,14 +113,14 @@ def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iter
     emptied = rows.filter(
         (pl.col("layout") != OFF) & (pl.col("layout") != pl.col("layout").shift(-1).over("node", "gpu"))
     ).height
-    if problem.initial is None and plan.departures not in (None, emptied):
+    if problem.initial is None and plan.departures != emptied:
         yield f"layout plan: {emptied} GPUs are emptied, the plan says {plan.departures}"
     switched = later.filter("changed", (held == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
     at_first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))[
         "node"
     ].n_unique()
-    if plan.reboots is not None and not reboots <= plan.reboots <= reboots + at_first:
+    if not reboots <= plan.reboots <= reboots + at_first:
         yield f"layout plan: nodes reboot {reboots} times after the first slot, the plan says {plan.reboots}"
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:

@@ -215,11 +215,9 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
 
 def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     found = state_changes(plan, problem)
-    changes = found.changes + (0 if plan.reboots is None else found.uncut)
-    if plan.changes != changes:
-        yield f"changes: the plan says {plan.changes}, its counts say {changes}"
-    if plan.departures not in (None, found.departures):
-        yield f"departures: the plan says {plan.departures}, its counts say {found.departures}"
+    for name in ("changes", "departures"):
+        if getattr(plan, name) != getattr(found, name):
+            yield f"{name}: the plan says {getattr(plan, name)}, its counts say {getattr(found, name)}"
     on_hours = float(plan.counts.sum()) * problem.slot_hours
     unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.slot_hours
     objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + found.cost

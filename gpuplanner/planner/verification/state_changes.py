@@ -25,17 +25,13 @@ class StateChanges:
     departures : int
         GPUs emptied.
     changes : int
-        GPUs that take up a layout.
-    uncut : int
-        GPUs that give their layout up and stay on, where others are released. Plans from before 2026-11-22 do not
-        count them among their changes.
+        GPUs that take up a layout; where others are released, those too that give theirs up and stay on.
     cost : float
         What all of it costs, emptying and reboots included.
     """
 
     departures: int = 0
     changes: int = 0
-    uncut: int = 0
     cost: float = 0.0
 
 
@@ -55,7 +51,7 @@ def state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
             found.changes += cuts
             # Whoever takes up no layout had none, or has given it up.
             never_cut = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != WHOLE_GPU)
-            found.uncut += max(0, on_later[WHOLE_GPU] - never_cut)
+            found.changes += max(0, on_later[WHOLE_GPU] - never_cut)
             continue
         prices, board = problem.prices, problem.board
         held, held_later = (
