@@ -16,10 +16,10 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.inbox.made_up import jobs as made_up_jobs
-from gpuplanner.inbox.made_up.telemetry import make_samples
+from gpuplanner.inbox import synthetic
 from gpuplanner.inbox.public.job_tables import DLRM
 from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.inbox.synthetic import make_samples
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion
 
 SETTINGS = {
@@ -38,14 +38,14 @@ def fleet(changes, seed, days=10):
     """Jobs that start at once, of classes changed as said, and samples of every fortieth longer one."""
     kinds = tuple(
         replace(kind, **{name: value(kind) for name, value in changes.items()})
-        for kind in made_up_jobs.JOB_CLASSES
+        for kind in synthetic.JOB_CLASSES
     )
-    with mock.patch.object(made_up_jobs, "JOB_CLASSES", kinds):
-        requests = made_up_jobs.make_requests(start=START, days=days, seed=seed)
+    with mock.patch.object(synthetic, "JOB_CLASSES", kinds):
+        requests = synthetic.make_requests(start=START, days=days, seed=seed)
     jobs = requests.with_columns(
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
-        gpu_model=pl.lit(made_up_jobs.BOARD),
+        gpu_model=pl.lit(synthetic.BOARD),
     )
     long = jobs.filter(pl.col("sm_activity").is_not_null() & pl.col("run_s").is_between(2400, 172_800))
     watched = long.gather_every(40).with_columns(node=pl.lit("n1"), gpu=pl.int_range(pl.len()) % 8)

@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import REJECTS, gpu_hours
-from gpuplanner.inbox.store import OLDER
+from gpuplanner.inbox.store import FORMAT
 from gpuplanner.schemas import JOB_STATES, Inventory, Jobs, empty
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
@@ -131,7 +131,7 @@ def made_up_jobs(jobs: int, seed: int, cut_share: float) -> pl.LazyFrame:
 
 
 def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share: float) -> None:
-    """Write the year as an earlier ``ingest`` did: the whole table need not be in memory for it."""
+    """Write the year as ``ingest`` does, but the whole table need not be in memory for it."""
     cut = [node < cut_share * NODES for node in range(NODES)]
     layout = ";".join(["3g.40gb:1,2g.20gb:1,1g.10gb:2"] * GPUS_PER_NODE)
     nodes = pl.DataFrame(
@@ -151,12 +151,14 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
     until = BEGIN + YEAR
     held = seen.select("start_time", "end_time", "state", "gpus").collect(engine="streaming")
     known = {
-        "format": OLDER[0].text, "source": "synthetic", "files": [], "rows_in": kept, "rows_kept": kept,
-        "rows_rejected": 0, "span_start": first.isoformat(), "span_end": until.isoformat(), "time_zone": None,
-        "origin": None, "notes": [f"made up, seed {seed}"], "gpu_hours": gpu_hours(held, until),
-        "gpuplanner": version("gpuplanner"),
+        "source": "synthetic", "files": [], "rows_in": kept, "rows_kept": kept, "rows_rejected": 0,
+        "span_start": first.isoformat(), "span_end": until.isoformat(), "time_zone": None, "origin": None,
+        "notes": [f"made up, seed {seed}"], "gpu_hours": gpu_hours(held, until),
+        "gpuplanner": version("gpuplanner"), "tables": ["jobs", *(["inventory"] if inventory else [])],
     }  # fmt: skip
-    (folder / "provenance.json").write_text(json.dumps(known))
+    rows = {"jobs": kept, "rejects": 0} | ({"inventory": table.height} if inventory else {})
+    whole = {"format": FORMAT, "sources": [known], "rows": rows}
+    (folder / "provenance.json").write_text(json.dumps(whole))
     (folder / "quality.json").write_text("[]")
     pl.DataFrame(schema=REJECTS).write_parquet(folder / "rejects.parquet")
     if inventory:

@@ -15,8 +15,7 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.inbox import Dataset, gpu_hours, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
-from gpuplanner.inbox.made_up.jobs import BOARD, as_jobs, make_requests
-from gpuplanner.inbox.made_up.telemetry import make_samples
+from gpuplanner.inbox.synthetic import BOARD, as_jobs, make_requests, make_samples
 from gpuplanner.schemas import WHOLE_GPU, Inventory, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 

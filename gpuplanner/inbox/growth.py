@@ -14,12 +14,10 @@ from gpuplanner.inbox.core.months import MONTH, SAMPLES, months
 from gpuplanner.inbox.core.table_rows import merge_tables
 from gpuplanner.inbox.draft import Draft, as_layer
 from gpuplanner.inbox.store import (
-    FORMAT,
     MARK,
     OF_EACH,
     SOURCES,
     Stored,
-    layer_of,
     open_dataset,
     open_part,
     read_provenance,
@@ -34,11 +32,7 @@ def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     """Facts of the sources that a folder has, and all that it holds, to be kept as it is."""
     if not (directory / MARK.file).is_file():
         return {}, Draft({}, {}, {}, {})
-    provenance = read_provenance(directory)
-    if provenance["format"] != FORMAT:
-        older = open_dataset(directory)
-        return {layer_of(older.provenance): older.provenance}, Draft.of(older)
-    whole, stored = open_dataset(directory), Stored(directory, provenance)
+    whole, stored = open_dataset(directory), Stored(directory, read_provenance(directory))
     tables = {name: table for name, table in whole.tables.items() if name not in OF_EACH}
     files = {
         (month, source): path

@@ -117,7 +117,7 @@ SLURM = (
     published(
         "slurm-states",
         "Slurm accounting without times: what jobs there were and how they ended",
-        Form("states", "slurm.job_states:read_slurm_states", whole_files=False),
+        Form("states", "slurm.sacct:read_slurm_states", whole_files=False),
     ),
     published(
         "slurm",
@@ -209,14 +209,14 @@ TELEMETRY = (
     published(
         "smi-apps",
         "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
-        Form("list", "telemetry.readers.smi_apps:read_smi_apps", NODE | TZ | {"gpu"}, whole_files=False),
+        Form("list", "telemetry.readers.smi_csv:read_smi_apps", NODE | TZ | {"gpu"}, whole_files=False),
     ),
     published(
         "nvidia-smi",
         "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
         Form(
             "log",
-            "telemetry.readers.smi_query:read_smi_query",
+            "telemetry.readers.smi_csv:read_smi_query",
             COUNTED | TZ | {"gpu", "columns"},
             whole_files=False,
         ),

@@ -20,12 +20,12 @@ import polars as pl
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark, kept_aside
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan
-from gpuplanner.inbox.core.job_pieces import read_jobs
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
     explained,
     first_line,
     read_findings,
+    read_jobs,
     read_json,
     read_table,
 )
@@ -39,20 +39,10 @@ from gpuplanner.schemas import TABLES
 FORMAT = "gpuplanner dataset 1"
 """Text in provenance.json by which a dataset is known."""
 _FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
-OLDER = tuple(
-    Mark("provenance.json", text, names=names)
-    for text, names in {
-        "gpuplanner trace 1": (*_FILES, *(f"parts/*/{name}" for name in _FILES)),
-        "gpuplanner reading 1": _FILES,
-        "gpuplanner telemetry 2": (*_FILES, "samples/month=*/samples.parquet"),
-    }.items()
-)
-"""Kinds of folders of earlier versions, of one source each."""
 MARK = Mark(
     "provenance.json",
     FORMAT,
     names=(*_FILES, "devices.parquet", "holders.parquet", "sources/*/*.*", "samples/month=*/*.parquet"),
-    older=OLDER,
 )
 
 SOURCES = "sources"
@@ -134,7 +124,7 @@ class Stored:
 
 
 def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None) -> Dataset:
-    """Open a folder written by ``gpuplanner ingest`` or :func:`~.draft.write_dataset`, or by an earlier version.
+    """Open a folder written by ``gpuplanner ingest`` or :func:`~.draft.write_dataset`.
 
     Samples are read when they are asked for.
 
@@ -160,8 +150,6 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     """
     folder = Path(directory)
     provenance = read_provenance(folder)
-    if provenance["format"] != FORMAT:
-        return _open_older(folder, provenance, columns)
     stored = Stored(folder, provenance)
     there = [path.stem for path in sorted(folder.glob("*.parquet"))]
     stated = {name for facts in stored.facts.values() for name in facts["tables"]} - {SAMPLES}
@@ -232,16 +220,11 @@ def scan_samples(
     """
     require_zone(start, end, where="samples")
     folder = Path(directory)
-    provenance = read_provenance(folder)
-    if provenance["format"] != FORMAT:
-        scan = open_dataset(folder).scan
-    else:
-        stored = Stored(folder, provenance)
-        scan = _checked(stored.scan, folder) if stored.telemetry else None
-    if scan is None:
+    stored = Stored(folder, read_provenance(folder))
+    if not stored.telemetry:
         todo = "Ingest telemetry into the same folder."
         raise TraceFormatError(message(str(directory), "samples", "other tables", todo))
-    return scan(start, end)
+    return _checked(stored.scan, folder)(start, end)
 
 
 def layer_of(facts: Mapping[str, Any]) -> str:
@@ -300,50 +283,13 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             got = f"nothing there, since a run was stopped; what stood there is {aside}"
         raise TraceFormatError(message(str(folder), "a folder that holds a dataset", got, REMEDY))
     told = read_json(path)
-    if not isinstance(told, dict) or told.get("format") not in (FORMAT, *(mark.text for mark in OLDER)):
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
         got = f"a {MARK.file} of another format"
         raise TraceFormatError(message(str(folder), f"a {FORMAT!r}", got, REMEDY))
-    if told["format"] == FORMAT and not _is_whole(told.get("sources")):
+    if not _is_whole(told.get("sources")):
         expected = "the facts of each source, with its name and its tables"
         raise TraceFormatError(message(str(path), expected, "none that can be read", REMEDY))
     return told
-
-
-def _open_older(folder: Path, provenance: dict[str, Any], columns: Sequence[str] | None) -> Dataset:
-    """Open a folder of one source as earlier versions wrote it."""
-    facts = {name: value for name, value in provenance.items() if name != "format"}
-    missing = {"source", "rows_in", "rows_kept", "rows_rejected"} - facts.keys()
-    if missing:
-        raise TraceFormatError(message(str(folder), f"facts {sorted(missing)}", "none", REMEDY))
-    seen = (folder / SAMPLES).is_dir() or (folder / f"{SAMPLES}.parquet").exists()
-    tables = {
-        name: _table_on_top(folder, name, columns, seen=seen)
-        for name in TABLES
-        if (folder / f"{name}.parquet").exists() and name != "quotas"
-    }
-    if (folder / "quotas.parquet").exists():  # the name of what queues of a cluster may hold, too
-        name = "quotas" if provenance.get("table") == "quotas" else "queue_quotas"
-        tables[name] = read_table(folder / "quotas.parquet", TABLES[name])
-    scan: Scan | None = None
-    if (folder / SAMPLES).is_dir():
-
-        def scan(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
-            samples = scan_months(of_span(folder, [SAMPLES], start, end))
-            begun = pl.lit(value=True) if start is None else pl.col("time") >= start
-            return samples.filter(begun, pl.lit(value=True) if end is None else pl.col("time") < end)
-
-    if not tables and scan is None:
-        raise TraceFormatError(message(str(folder), "tables of a dataset", "none", REMEDY))
-    rejects = read_table(folder / "rejects.parquet", REJECTS)
-    counted = {"rows_rejected": rejects.height} | (
-        {"rows_kept": tables["jobs"].height} if "jobs" in tables else {}
-    )
-    stated = {name: facts.get(name) for name in counted}
-    if stated != counted:
-        expected = f"the rows its provenance.json states: {stated}"
-        raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
-    found = None if scan is None else _checked(scan, folder)
-    return Dataset(tables, rejects, read_findings(folder / "quality.json"), facts, scan=found)
 
 
 def _checked(scan: Scan, folder: Path) -> Scan:

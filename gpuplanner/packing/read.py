@@ -10,8 +10,8 @@ import numpy as np
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.inbox.core.lines.faultless import read_faultless
 from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.reading import read_faultless
 from gpuplanner.packing.problem import LARGEST, MAX_ITEMS, MigPackingProblem, PackingProblem
 
 INSTANCE_COLUMNS = {

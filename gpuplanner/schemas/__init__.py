@@ -1,8 +1,7 @@
 """One declaration per table: used for checks, for the reference page and for test data."""
 
 from gpuplanner.schemas.check import check, conform, empty, filter_rows, some_columns, to_markdown
-from gpuplanner.schemas.readings import Coverage, JobNames, Processes, QueueQuotas
-from gpuplanner.schemas.tables import (
+from gpuplanner.schemas.domain import (
     LATER_COUNTERS,
     TABLES,
     Costs,
@@ -15,7 +14,8 @@ from gpuplanner.schemas.tables import (
     Outcomes,
     Samples,
 )
-from gpuplanner.schemas.words import BUCKETS, JOB_STATES, SERVICE, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
+from gpuplanner.schemas.readings import Coverage, JobNames, Processes, QueueQuotas
+from gpuplanner.schemas.vocabulary import BUCKETS, JOB_STATES, SERVICE, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
 
 __all__ = [
     "BUCKETS",

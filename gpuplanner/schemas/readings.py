@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataframely as dy
 
-from gpuplanner.schemas.columns import count, decimal, meaning, number, text, time
-from gpuplanner.schemas.words import JOB_STATES
+from gpuplanner.schemas.kinds import count, decimal, meaning, number, text, time
+from gpuplanner.schemas.vocabulary import JOB_STATES
 
 RESOURCES = ("gpu", "node")
 """What a pool is counted in."""

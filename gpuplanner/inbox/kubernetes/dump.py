@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
-from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, read_workload
+from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, quota_rows, read_workload
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
 from gpuplanner.inbox.kubernetes.objects import Object, part, text
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
-from gpuplanner.inbox.kubernetes.queue_quotas import quota_rows
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
 from gpuplanner.inbox.kubernetes.yaml_items import read_objects
 

@@ -11,8 +11,7 @@ from fractions import Fraction
 import polars as pl
 
 from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.records import Records
-from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
@@ -23,7 +22,7 @@ from gpuplanner.inbox.kubernetes.objects import gpu_resource
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import Held, held
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {
     "job": Field("job_id"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 Object = Mapping[str, Any]
 """One object of the API, or a part of it."""

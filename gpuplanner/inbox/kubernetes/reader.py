@@ -14,17 +14,16 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.lines.records import Records
-from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
+from gpuplanner.inbox.kubernetes.kueue import quota_table
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
 from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
-from gpuplanner.inbox.kubernetes.queue_quotas import quota_table
 from gpuplanner.inbox.kubernetes.yaml_items import read_objects
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)

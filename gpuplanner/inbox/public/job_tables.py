@@ -11,7 +11,7 @@ from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
 from gpuplanner.inbox.public.trace import JobTrace, plain, told_apart
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
 QUEUE_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6

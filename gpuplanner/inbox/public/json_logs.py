@@ -14,7 +14,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.json_items import is_json, read_items
-from gpuplanner.inbox.core.lines.records import Records
+from gpuplanner.inbox.core.lines.rows import Records
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.source import looks, matches
 from gpuplanner.inbox.public.job_tables import PHILLY_ZONE, a_count, a_span

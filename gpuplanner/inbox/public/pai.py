@@ -20,7 +20,7 @@ from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.times import FIRST_INSTANT
 from gpuplanner.inbox.public.job_tables import IN_PARTS, a_count, a_span
 from gpuplanner.inbox.public.trace import JobTrace, with_states
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 TABLES = {
     "job": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),

@@ -20,7 +20,7 @@ from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.job_tables import HELIOS_ZONE, PHILLY_ZONE, UNZONED
 from gpuplanner.inbox.public.trace import localized, stem_of
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 from gpuplanner.units import SECONDS_PER_HOUR
 
 COUNT = Field("", "number", high=MAX_GPUS_PER_JOB)

@@ -13,7 +13,7 @@ from gpuplanner.inbox.core.lines.rows import OUT_OF_TIME, Rows, out_of_time
 from gpuplanner.inbox.core.shares import DEVICES
 from gpuplanner.inbox.core.times import INSTANT, seconds, to_utc
 from gpuplanner.inbox.slurm.fields import NO_VALUE, Tres, duration_s, parse_tres, slurm_state
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 SEEN_AGAIN = "the same job and submission again: the row that knows more was kept"
 TIMES = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}

@@ -10,14 +10,15 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check
+from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
-from gpuplanner.inbox.core.source import looks
+from gpuplanner.inbox.core.source import header_has, looks
+from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,
@@ -26,7 +27,7 @@ from gpuplanner.inbox.slurm.accounting_rows import (
     with_states,
     with_times,
 )
-from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
+from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm, slurm_state
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.sacct_json import REPAIRED, read_slurm_json
 
@@ -198,3 +199,54 @@ def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
         return read_slurm_json(paths, COLUMN_MAP)
     dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
     return read_rows(paths, COLUMN_MAP, source="slurm", dialect=dialect)
+
+
+NAMED = ("JobID", "State")
+TIMES = ("Submit", "Eligible", "Start", "End")
+STATE_COLUMNS = {
+    "JobID": Field("job_id"),
+    "State": Field("slurm_state"),
+    "Account": Field("tenant", nullable=True, optional=True),
+    "JobName": Field("job_name", nullable=True, optional=True),
+    "Partition": Field("partition", nullable=True, optional=True),
+    "AllocCPUS": Field("cpus", "number", nullable=True, optional=True, high=2**31 - 1),
+    "ExitCode": Field("exit_code", nullable=True, optional=True),
+}
+LISTING = Dialect(separator="|", quotes=False)
+STEP_OF_A_JOB = "step of a job"
+NO_TIMES = "no times and no GPUs: ask sacct for Submit,Start,End,AllocTRES as well to read it as jobs"
+
+
+@looks(lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES))
+def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
+    r"""Read sacct output that has no times, such as that of a plain ``sacct --parsable2``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "sacct.txt"
+    ...     _ = path.write_text("JobID|Account|State\n7|vision|COMPLETED\n7.batch|vision|COMPLETED\n")
+    ...     read_slurm_states([path]).table.select("job_id", "tenant", "state").rows()
+    [('7', 'vision', 'COMPLETED')]
+    """
+    rows = read_rows(paths, STATE_COLUMNS, source="slurm-states", dialect=LISTING)
+    rows = rows.reject({STEP_OF_A_JOB: pl.col("job_id").str.contains(".", literal=True)})
+    states = {word: slurm_state(word) for word in rows.good["slurm_state"].unique()}
+    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
+    rows = replace(rows, good=rows.good.with_columns(state=state))
+    rows = rows.reject({"State: not a state of Slurm": pl.col("state").is_null()})
+    return assemble_reading(
+        rows,
+        "job_states",
+        source="slurm-states",
+        order=["job_id"],
+        what="job",
+        findings=[Finding("no times", "warning", rows.good.height, NO_TIMES, "")],
+        totals={
+            f"jobs_{name.lower()}": (pl.col("state") == name).sum()
+            for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "RUNNING", "PENDING")
+        },
+        span=(),
+        notes=[NO_TIMES],
+    )

@@ -9,8 +9,7 @@ from typing import Any
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.json_items import read_items
-from gpuplanner.inbox.core.lines.records import Record, Records
-from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.lines.rows import Record, Records, Rows
 from gpuplanner.inbox.slurm.fields import UNSET
 
 LISTS = ("jobs", "data", "attributes", "slurm_jobs")

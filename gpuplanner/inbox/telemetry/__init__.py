@@ -3,9 +3,8 @@
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.hourly import hourly
 from gpuplanner.inbox.telemetry.metric_ladder import RUNGS
-from gpuplanner.inbox.telemetry.readers.live import read_live
+from gpuplanner.inbox.telemetry.readers.live import Server, read_live
 from gpuplanner.inbox.telemetry.readers.pages import Hints
-from gpuplanner.inbox.telemetry.readers.transport import Server
 
 __all__ = [
     "RUNGS",

@@ -11,13 +11,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.core.lines.rows import Rows, out_of_time
-from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, MAX_INDEX
-from gpuplanner.inbox.telemetry.readers.limits import reject_impossible
+from gpuplanner.inbox.telemetry.readers.limits import UnitSigns, reject_impossible
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, Metric
 from gpuplanner.inbox.telemetry.readers.numbers import read_long
-from gpuplanner.inbox.telemetry.readers.unit_signs import UnitSigns
-from gpuplanner.inbox.telemetry.spill import Spill
+from gpuplanner.inbox.telemetry.spill import Codes, Spill
 
 NO_TIME = "the time cannot be read, or has no zone"
 HOLDER = ("node", "gpu", "instance", "profile", "board", "job_id", "mig_enabled")

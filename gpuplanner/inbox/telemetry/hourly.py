@@ -14,8 +14,8 @@ from gpuplanner.inbox.telemetry.energy import (
     POWER,
     board_readings,
     board_steps,
+    columns_of,
 )
-from gpuplanner.inbox.telemetry.readers.columns import columns_of
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 
 DEVICE = ("node", "gpu", "instance")

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.telemetry.codes import Codes
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
-from gpuplanner.inbox.telemetry.spill import Columns
+from gpuplanner.inbox.telemetry.spill import Codes, Columns
 
 DEVICE_KEY = ("node", "gpu", "instance")
 

@@ -8,10 +8,10 @@ import polars as pl
 
 from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding, reject_findings
+from gpuplanner.inbox.telemetry.coverage import Device, Gaps, Seen, seen_of
 from gpuplanner.inbox.telemetry.energy import BOARD
 from gpuplanner.inbox.telemetry.joining import AGAIN
 from gpuplanner.inbox.telemetry.metric_ladder import ENGINE, LEGACY, NONE
-from gpuplanner.inbox.telemetry.seen import Device, Gaps, Seen, seen_of
 
 LOW_COVERAGE = 0.9
 """Share of a node's day below which its means are worth a warning."""

@@ -12,16 +12,15 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.months import DERIVED
-from gpuplanner.inbox.core.parquet_parts import write_parts
+from gpuplanner.inbox.core.months import DERIVED, write_parts
+from gpuplanner.inbox.telemetry.coverage import GROUP_ROWS, Seen
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import WINDOW_ROWS, Joiner, holders_table
 from gpuplanner.inbox.telemetry.metric_ladder import climbed, on_one_rung
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
-from gpuplanner.inbox.telemetry.seen import GROUP_ROWS, Seen
 from gpuplanner.inbox.telemetry.spill import Columns, Spill
 from gpuplanner.schemas import Samples, empty
-from gpuplanner.schemas.tables import LATER_COUNTERS
+from gpuplanner.schemas.domain import LATER_COUNTERS
 
 BLOCK_BYTES = 24 << 20
 COUNTERS = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}

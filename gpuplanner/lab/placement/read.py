@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox.core.lines.faultless import read_faultless
 from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.reading import read_faultless
 from gpuplanner.lab.placement.pods import LARGEST, MAX_GPUS_PER_NODE, MILLI, Nodes, Pods
 
 POD_COLUMNS = {

@@ -8,7 +8,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import check
-from gpuplanner.schemas.columns import meaning, number
+from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.slices import profile_table
 from gpuplanner.sizing.speed.tables import SpeedTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.schemas.columns import meaning, number
+from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.tables import KINDS
 
 OUTCOMES = ("measured", "does not fit", "not measured")

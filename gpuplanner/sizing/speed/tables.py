@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.schemas.columns import count, meaning, number, text
+from gpuplanner.schemas.kinds import count, meaning, number, text
 
 KINDS = ("training", "inference")
 """What a job does."""

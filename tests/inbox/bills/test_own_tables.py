@@ -19,8 +19,7 @@ from gpuplanner.export.workbook import write_workbook
 from gpuplanner.inbox import detect, read
 from gpuplanner.inbox.bills.cur import read_cur
 from gpuplanner.inbox.bills.focus import read_focus
-from gpuplanner.inbox.bills.gpu_lines import gpu_lines
-from gpuplanner.inbox.bills.summary import summarise
+from gpuplanner.inbox.bills.summary import gpu_lines, summarise
 from gpuplanner.units import money_text
 
 File = Callable[..., Path]

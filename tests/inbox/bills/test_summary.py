@@ -21,7 +21,7 @@ from gpuplanner.inbox.bills import (
     unknown_types,
     with_tenants,
 )
-from gpuplanner.inbox.bills.gpu_lines import instance_types
+from gpuplanner.inbox.bills.summary import instance_types
 from gpuplanner.schemas import TABLES, check
 
 SEPTEMBER, OCTOBER, AUGUST = (datetime(2025, month, 1, tzinfo=UTC) for month in (9, 10, 8))

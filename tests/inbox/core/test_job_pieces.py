@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.errors import SchemaError, TraceFormatError
 from gpuplanner.inbox import open_dataset
-from gpuplanner.inbox.core import job_pieces
-from gpuplanner.inbox.core.job_pieces import read_jobs
+from gpuplanner.inbox.core import kept_files as job_pieces
+from gpuplanner.inbox.core.kept_files import read_jobs
 from gpuplanner.schemas import Jobs, conform
 from gpuplanner.study.bundled import sample_folder
 

@@ -131,7 +131,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b"[]"), "of another format"),
         (_write("provenance.json", b'{"format": "other"}'), "of another format"),
-        (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), r"expected facts \['rows_in'"),
+        (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "of another format"),
         (
             _write("provenance.json", b'{"format": "gpuplanner dataset 1"}'),
             "expected the facts of each source",

@@ -19,8 +19,8 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, write_dataset
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
-from gpuplanner.inbox.kubernetes.installed import installed_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
+from gpuplanner.inbox.kubernetes.nodes import installed_gpus
 from gpuplanner.inbox.kubernetes.objects import count, gpu_resource, quantity
 from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, PodPlace, gangs, read_pod
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import add, read
-from gpuplanner.inbox.kubernetes.installed import instances_of_labels
+from gpuplanner.inbox.kubernetes.nodes import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 GPU = "nvidia.com/gpu"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.inbox.kubernetes import words
-from gpuplanner.schemas.tables import MAX_GPUS_PER_JOB
+from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 

@@ -21,7 +21,7 @@ from gpuplanner.inbox import Dataset, add, read
 from gpuplanner.inbox.core.months import by_month, write_month
 from gpuplanner.inbox.telemetry.readers.csv_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.inbox.telemetry.readers.pages import Hints
-from gpuplanner.inbox.telemetry.readers.smi_query import read_smi_query
+from gpuplanner.inbox.telemetry.readers.smi_csv import read_smi_query
 from gpuplanner.inbox.telemetry.sample_spans import Way
 
 READERS: dict[str, Callable[..., Dataset]] = {

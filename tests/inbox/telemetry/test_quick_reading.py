@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
-from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
+from gpuplanner.inbox.core.lines.cutting import UNIT_SEPARATOR, all_quoted, unquoted, with_numbers
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.readers.instants import with_instants

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.made_up import jobs as made_up_jobs
+from gpuplanner.inbox import synthetic
 from gpuplanner.inbox.public.job_tables import ACME
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion, rule_precision, shipped_rules
@@ -202,14 +202,14 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
     """Other seeds and settings than the sample's; benchmarks/classes.py prints these and more, with confusion."""
     kinds = tuple(
         replace(kind, **{name: value(kind) for name, value in change.items()})
-        for kind in made_up_jobs.JOB_CLASSES
+        for kind in synthetic.JOB_CLASSES
     )
-    monkeypatch.setattr(made_up_jobs, "JOB_CLASSES", kinds)
-    requests = made_up_jobs.make_requests(start=NINE, days=7, seed=910)
+    monkeypatch.setattr(synthetic, "JOB_CLASSES", kinds)
+    requests = synthetic.make_requests(start=NINE, days=7, seed=910)
     ran = requests.with_columns(
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
-        gpu_model=pl.lit(made_up_jobs.BOARD),
+        gpu_model=pl.lit(synthetic.BOARD),
     )
     told = agreement(classify(ran))
     assert told["accuracy_of_decided"] >= 0.88

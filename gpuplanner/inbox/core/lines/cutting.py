@@ -2,18 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import REJECTS
-from gpuplanner.inbox.core.lines.fields import Dialect, Field, column_places, header_names
-from gpuplanner.inbox.core.lines.numbers_at_once import with_numbers
-from gpuplanner.inbox.core.lines.quoted import UNIT_SEPARATOR, all_quoted, unquoted
+from gpuplanner.inbox.core.lines.fields import Dialect, Field, column_places, cut_by_csv, header_names
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, PLACE, RAW, Rows
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, count_bytes
+
+BARE = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
+"""A number without a unit, or nothing."""
+
+
+def with_numbers(
+    lines: pl.Series,
+    separator: str,
+    names: list[str],
+    numbers: Collection[int],
+    text: bytes = b"",
+    above: int = 0,
+) -> tuple[pl.DataFrame, pl.Series] | None:
+    """Fields of lines, some of them as numbers.
+
+    Examples
+    --------
+    >>> cells, short = with_numbers(pl.Series(["a,1", "b,", "c"]), ",", ["x", "y"], [1])
+    >>> cells.rows(), short.to_list()
+    ([('a', 1.0), ('b', None), ('c', None)], [False, False, True])
+    >>> with_numbers(pl.Series(["a,1", "b,2 W"]), ",", ["x", "y"], [1]) is None
+    True
+    """
+    first = str(lines[0]).split(separator)
+    bare = {place for place in numbers if place < len(first) and BARE.fullmatch(first[place])}
+    if not bare:
+        return None
+    schema = {str(place): pl.Float64 if place in bare else pl.String for place in range(len(names))}
+    if not text:
+        text, above = lines.str.join("\n").cast(pl.Binary)[0] + b"\n", 0
+    try:
+        cells = pl.read_csv(
+            text,
+            has_header=False,
+            skip_lines=above,
+            schema=schema,
+            separator=separator,
+            quote_char=None,
+            empty_string_is_null=False,
+        )
+    except pl.exceptions.PolarsError:
+        return None
+    finite = cells.select(pl.col(pl.Float64).is_finite().all())
+    if cells.height != len(lines) or not all(finite.row(0)):
+        return None
+    # What is missing at the end of a line reads as if nothing stood there.
+    last = cells.to_series(-1)
+    open_end = last.is_null() if last.dtype == pl.Float64 else last == ""
+    places = open_end.arg_true()
+    short = open_end
+    if len(places):
+        marks = lines.gather(places).str.count_matches(separator, literal=True)
+        short = open_end.scatter(places, marks < len(names) - 1)
+    return cells, short
+
+
+UNIT_SEPARATOR = "\x1f"
+"""Stands between the fields of a line once its quotation marks are gone."""
+
+SOME = 8192
+"""Lines that are cut at a time, since memory of small pieces is used again; so many also tell whether cells repeat."""
+
+
+def all_quoted(
+    lines: pl.Series, separator: str, count: int, marks: int | None = None
+) -> tuple[pl.DataFrame, pl.Series]:
+    r"""Fields of lines that surely have so many, each of them in quotation marks.
+
+    Examples
+    --------
+    >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', '"a","b'])
+    >>> cells, sound = all_quoted(lines, ",", 2)
+    >>> cells.filter(sound).rows()
+    [('a', 'b "c", d')]
+    """
+    parts = (lines[at : at + SOME] for at in range(0, max(len(lines), 1), SOME))
+    cells = pl.concat(part.str.splitn(f'"{separator}"', count).struct.unnest() for part in parts)
+    first, last = cells.to_series(0), cells.to_series(-1)
+    sound = (first.str.starts_with('"') & last.str.ends_with('"')).fill_null(False)
+    cells = cells.with_columns(first.str.strip_prefix('"'))
+    whole = sound
+    if _come_again(last) or (last.str.find('"', literal=True) < last.str.len_bytes() - 1).any():
+        bare, held = _without_twins(last)
+        sound = sound & bare.is_not_null()
+    else:
+        bare, held = last.str.strip_suffix('"'), pl.Series([1]).new_from_index(0, len(last))
+    if marks is not None:
+        marks -= int(held.filter(whole).sum()) + (2 * count - 1) * int(whole.sum())
+        marks -= int(lines.filter(~whole).str.count_matches('"', literal=True).sum())
+    for cell in cells.iter_columns() if marks != 0 else ():
+        if cell.name != last.name and cell.str.contains('"', literal=True).any():
+            among, _ = _without_twins(cell + '"')
+            cells, sound = cells.with_columns(among), sound & among.is_not_null()
+    return cells.with_columns(bare), sound
+
+
+def _come_again(cells: pl.Series) -> bool:
+    """True if the same few cells, such as labels of devices, come again and again: each is then looked at once."""
+    return 2 * cells.head(SOME).n_unique() < min(SOME, len(cells))
+
+
+def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Cells without the mark at their end and with one mark for two, and the marks in each.
+
+    Null where a mark is left alone: the line was cut in the wrong places.
+    """
+    text, bare = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
+    marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - bare.str.len_bytes()
+    table = (
+        cells.unique()
+        .to_frame()
+        .with_columns(bare=text.str.replace_all('""', '"', literal=True))
+        .with_columns(bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1)
+    )
+    joined = cells.to_frame().join(table, on=cells.name, how="left", maintain_order="left")
+    return joined["bare"].alias(cells.name), joined["marks"]
+
+
+def unquoted(lines: pl.Series, separator: str) -> pl.Series:
+    r"""Lines with quoted fields, with a separator that no field contains; null if a quote is not closed.
+
+    Examples
+    --------
+    >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', "a,b", '"a,b'])
+    >>> unquoted(lines, ",").to_list()
+    ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
+    """
+    text = lines.str.replace_all(separator, UNIT_SEPARATOR, literal=True)
+    places = lines.str.contains('"', literal=True).arg_true()
+    if places.is_empty():
+        return text
+    by_one = [cut_by_csv(line, separator) for line in lines.gather(places).to_list()]
+    texts = [None if fields is None else UNIT_SEPARATOR.join(fields) for fields in by_one]
+    return text.scatter(places, pl.Series(texts, dtype=pl.String))
+
 
 TOO_FEW = "fewer fields than columns"
 SAMPLE_LINES = 50

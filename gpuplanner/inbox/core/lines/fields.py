@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.lines.quoted import cut_by_csv
 from gpuplanner.names import nearest
 
 MAX_NAME = 40
@@ -85,6 +85,14 @@ class Dialect:
 
 
 CSV = Dialect()
+
+
+def cut_by_csv(line: str, separator: str) -> list[str] | None:
+    """Fields of a line; None if a quotation mark is not closed."""
+    try:
+        return next(csv.reader([line], delimiter=separator, strict=True))
+    except csv.Error:
+        return None
 
 
 def header_names(header: str, dialect: Dialect) -> list[str]:

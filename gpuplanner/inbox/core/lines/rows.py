@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
-from gpuplanner.schemas.columns import DECIMAL
+from gpuplanner.schemas.kinds import DECIMAL
 
 HEADER_AGAIN = "the header line again"
 OUT_OF_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
@@ -103,31 +103,31 @@ def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
 def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
     """Cast every field; values that cannot be read or are out of bounds reject their row."""
     values, faults = [], {}
-    for name, field in columns.items():
-        raw, value = pl.col(RAW + name), pl.col(field.name)
+    for name, each in columns.items():
+        raw, value = pl.col(RAW + name), pl.col(each.name)
         read_at_once = rows.good.schema[RAW + name] == pl.Float64
         filled = raw.is_not_null() if read_at_once else raw != ""
-        if field.kind in NUMBERS:
-            dtype = NUMBERS[field.kind]
-            values.append(raw.cast(dtype, strict=False).alias(field.name))
-            finite = value.is_finite() if field.kind == "number" else value.is_not_null()
+        if each.kind in NUMBERS:
+            dtype = NUMBERS[each.kind]
+            values.append(raw.cast(dtype, strict=False).alias(each.name))
+            finite = value.is_finite() if each.kind == "number" else value.is_not_null()
             faults[f"{name}: not a number"] = filled & ~finite.fill_null(False)
-            faults[f"{name}: below {field.low:g}"] = finite & (value < field.low)
-            if field.high < math.inf:
-                faults[f"{name}: above {field.high:g}"] = finite & (value > field.high)
-        elif field.kind == "time":
+            faults[f"{name}: below {each.low:g}"] = finite & (value < each.low)
+            if each.high < math.inf:
+                faults[f"{name}: above {each.high:g}"] = finite & (value > each.high)
+        elif each.kind == "time":
             values.append(
-                raw.str.to_datetime(field.format, time_unit="us", strict=False, cache=False).alias(field.name)
+                raw.str.to_datetime(each.format, time_unit="us", strict=False, cache=False).alias(each.name)
             )
-            faults[f"{name}: not a time like {field.format}"] = filled & value.is_null()
+            faults[f"{name}: not a time like {each.format}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
-        elif field.kind == "instant":
-            values.append(_instant(raw).alias(field.name))
+        elif each.kind == "instant":
+            values.append(_instant(raw).alias(each.name))
             faults[f"{name}: not a time with its offset from UTC"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         else:
-            values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(field.name))
-        if not field.nullable:
+            values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(each.name))
+        if not each.nullable:
             faults[f"{name}: missing"] = ~filled.fill_null(False)
     read = replace(rows, good=rows.good.with_columns(values)).reject(faults)
     return replace(read, good=read.good.drop(RAW + name for name in columns))
@@ -143,3 +143,77 @@ def out_of_time(value: pl.Expr) -> pl.Expr:
     """True for dates that no trace of GPU jobs can have."""
     first, last = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, LAST_INSTANT))
     return ~value.dt.timestamp("us").is_between(first, last)
+
+
+CONTROL = "a control character"
+
+Record = Mapping[str, str | None]
+"""Text of each column of the source that a thing gives; what is absent or None is missing."""
+
+
+@dataclass
+class Records:
+    """Collects records and rejects, in their order.
+
+    Attributes
+    ----------
+    columns : mapping of str to Field
+        Column of the source → how to read it.
+    """
+
+    columns: Mapping[str, Field]
+    _good: list[tuple[object, ...]] = field(default_factory=list)
+    _bad: list[tuple[int, int, str, str]] = field(default_factory=list)
+
+    def add(self, file: int, place: int, raw: str, record: Record) -> None:
+        """Keep a record of the item at `place` of file number `file`; text that cannot be shown rejects it."""
+        values = [record.get(name) for name in self.columns]
+        hidden = [
+            name for name, value in zip(self.columns, values, strict=True) if not (value or "").isprintable()
+        ]
+        if hidden:
+            self.reject(file, place, raw, f"{hidden[0]}: {CONTROL}")
+        else:
+            self._good.append((file, place, printable(raw), *values))
+
+    def reject(self, file: int, place: int, raw: str, reason: str) -> None:
+        """Reject an item, with its reason."""
+        self._bad.append((file, place, printable(reason), printable(raw)))
+
+    def rows(self, files: Sequence[TextFile]) -> Rows:
+        """Give all records their types; values that cannot be read reject their row.
+
+        Examples
+        --------
+        >>> records = Records({"gpus": Field("gpus", "number")})
+        >>> records.add(0, 1, "{...}", {"gpus": "8"})
+        >>> records.add(0, 2, "{...}", {"gpus": "4"})
+        >>> records.rows([]).good["gpus"].to_list()
+        [8.0, 4.0]
+        """
+        texts = {RAW + name: pl.String for name in self.columns}
+        empty = Rows(tuple(files), 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS))
+        names = empty.file_names()
+        rejects = [(names[file], place, reason, raw) for file, place, reason, raw in self._bad]
+        rows = Rows(
+            files=tuple(files),
+            count=len(self._good) + len(self._bad),
+            good=pl.DataFrame(
+                self._good,
+                schema={"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts},
+                orient="row",
+            ),
+            rejects=pl.DataFrame(rejects, schema=REJECTS, orient="row"),
+        )
+        return typed(rows, self.columns)
+
+
+def printable(text: str) -> str:
+    r"""Text with a question mark for each character that cannot be shown.
+
+    Examples
+    --------
+    >>> printable("a\x1b[2J")
+    'a?[2J'
+    """
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.lines.file_formats import GZIP, refuse_other_formats
 from gpuplanner.inbox.core.lines.text_file import (
     BYTE_ORDER_MARK,
+    GZIP,
     MAX_STREAM_BYTES,
     STEP_BYTES,
     TextFile,
@@ -23,6 +23,7 @@ from gpuplanner.inbox.core.lines.text_file import (
     is_bomb,
     members,
     of_text,
+    refuse_other_formats,
     regular,
     size_limit,
     too_large,

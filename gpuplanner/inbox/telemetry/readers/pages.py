@@ -14,8 +14,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
-from gpuplanner.inbox.core.lines.records import CONTROL
-from gpuplanner.inbox.core.lines.rows import Rows, together
+from gpuplanner.inbox.core.lines.rows import CONTROL, Rows, together
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, read_text_file
 from gpuplanner.inbox.core.source import Sniff, looks, matches

@@ -1,4 +1,4 @@
-"""Output of ``nvidia-smi --query-gpu``, with or without header and units, once or in a loop."""
+"""CSV of nvidia-smi: ``--query-gpu``, with or without header and units, and ``--query-compute-apps``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,21 @@ from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.telemetry.gathering import Gathering
-from gpuplanner.inbox.telemetry.readers.csv_logs import node_finding
+from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
-from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_page_blocks, reads
+from gpuplanner.inbox.telemetry.readers.pages import (
+    Hints,
+    header_begins,
+    path_of,
+    read_page_blocks,
+    read_pages,
+    reads,
+)
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
 from gpuplanner.inbox.telemetry.sample_spans import Way
+from gpuplanner.schemas import Processes, conform
 
 TITLE = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
 """A field of the query, and its unit where the header states one."""
@@ -210,3 +218,64 @@ def _located(
         turn = turn + pl.col("before")
         turns.update({(node, gpu): turns.get((node, gpu), 0) + count for node, gpu, count in counts})
     return replace(page, good=page.good.with_columns(time=hints.nth_instant(turn, str(path))))
+
+
+APPS = "smi-apps"
+MEMORY = Metric("memory_used", "MiB")
+APP_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
+
+
+@reads(header_begins("pid", "process_name"))
+def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+    r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
+
+    The list names GPUs by UUID alone: the number of the GPU must be stated, and a list that speaks of several
+    GPUs is refused. A header without rows says that there was no process: no samples, no processes.
+    """
+    if hints.gpu is None:
+        todo = "Give the number of the GPU as gpu."
+        raise TraceFormatError(message(APPS, "the GPU that the list is of", "no number", todo))
+    rows = read_pages(paths, _cut_apps, source=APPS, twins=True)
+    if rows.good["gpu_uuid"].n_unique() > 1:
+        got = f"{rows.good['gpu_uuid'].n_unique()} UUIDs"
+        raise TraceFormatError(message(APPS, "processes of one GPU", got, "Split the list by gpu_uuid."))
+    rows = with_instants(rows, "timestamp", hints.tz, APPS)
+    number = pl.col("pid").cast(pl.Int64, strict=False)
+    rows = read_wide(rows.reject({"pid: not a number": number.is_null()}), {APP_FIELDS[-1]: MEMORY})
+    good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
+    seen = good.select(
+        "time",
+        "node",
+        "gpu",
+        number.alias("pid"),
+        kind=pl.lit("C"),
+        command="process_name",
+        memory_gib="memory_used",
+    )
+    processes = conform(seen, Processes, where=APPS)
+    return from_table(
+        replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64))),
+        source=APPS,
+        time_zone=hints.tz,
+        more=node_finding(rows.files, rows.count, hints),
+        processes=processes,
+        empty_is_fine=True,
+    )
+
+
+def _cut_apps(page: Rows) -> Rows:
+    """Cut lines at their commas; the name of a process is what stands between the pid and the memory."""
+    path = page.files[int(page.good["file"][0])].path
+    names = [name.strip() for name in page.good["raw"][0].split(",")]
+    missing = [name for name in APP_FIELDS if name not in names]
+    if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APP_FIELDS[-1]:
+        expected = f"columns {', '.join(APP_FIELDS)}, in this order"
+        todo = "Ask for timestamp,gpu_uuid,pid,process_name,used_gpu_memory with --format=csv."
+        raise TraceFormatError(message(str(path), expected, f"columns {', '.join(names)[:200]}", todo))
+    parts = [r"(.*)" if name == "process_name" else r"([^,]*)" for name in names]
+    cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct
+    body = replace(page, good=page.good.slice(1), count=page.count - 1)
+    fields = {name: cut[place].str.strip_chars() for place, name in enumerate(names) if name in APP_FIELDS}
+    return replace(body, good=body.good.with_columns(**fields)).reject(
+        {"the fields do not match the header": pl.col("timestamp").is_null()}
+    )

@@ -7,13 +7,13 @@ import itertools
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.schemas.columns import count as _count
-from gpuplanner.schemas.columns import meaning as _meaning
-from gpuplanner.schemas.columns import number as _number
-from gpuplanner.schemas.columns import text as _text
-from gpuplanner.schemas.columns import time as _time
+from gpuplanner.schemas.kinds import count as _count
+from gpuplanner.schemas.kinds import meaning as _meaning
+from gpuplanner.schemas.kinds import number as _number
+from gpuplanner.schemas.kinds import text as _text
+from gpuplanner.schemas.kinds import time as _time
 from gpuplanner.schemas.readings import READING_TABLES
-from gpuplanner.schemas.words import BUCKETS, JOB_STATES
+from gpuplanner.schemas.vocabulary import BUCKETS, JOB_STATES
 
 MAX_GPUS_PER_JOB = 100_000
 """More GPUs than any machine has: a count above it is a fault of the source, not a job."""

@@ -10,8 +10,7 @@ import pytest
 
 from gpuplanner.catalog import parameter
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.inbox.made_up.jobs import BOARD, SLICES, as_jobs, make_requests
-from gpuplanner.inbox.made_up.telemetry import make_samples
+from gpuplanner.inbox.synthetic import BOARD, SLICES, as_jobs, make_requests, make_samples
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 
