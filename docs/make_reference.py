@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuplanner.cli.reference import commands_markdown
+from gpuplanner.knobs import knobs_markdown
+from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import TABLES, to_markdown
 
 HERE = Path(__file__).parent
+FIELDS = """What is planned, on what data, by which rules and at which price. A file of them is YAML, a line a field;
+what it does not name has its default. Commands change a field with `--set KEY=VALUE`, and some by options of their own.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -17,6 +22,7 @@ def pages() -> dict[str, str]:
     return {
         "tables.md": f"# Tables\n\n{intro}\n{tables}",
         "commands.md": commands_markdown(),
+        "scenario.md": f"# A scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
     }
 
 

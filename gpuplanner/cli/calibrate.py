@@ -8,18 +8,15 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, ScenarioPath, Set, Tz, drawable
+from gpuplanner.cli.options import Given, Json, ScenarioPath, drawable, takes
 from gpuplanner.cli.show import show, show_frame
-from gpuplanner.cli.walk import load_scenario
 
 
 @app.command()
+@takes("queue", "tz")
 def calibrate(
     scenario: ScenarioPath,
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="easy or strict; that of the scenario by default.")
-    ] = None,
-    tz: Tz = None,
+    given: Given,
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -28,7 +25,6 @@ def calibrate(
             help="Draw simulated beside observed waits: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
-    assignments: Set = None,
     as_json: Json = False,
 ) -> None:
     """Serve the jobs again as they came, hold simulated against observed waits, and name what the rest is made of."""
@@ -37,7 +33,7 @@ def calibrate(
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
-    asked = load_scenario(scenario, assignments, queue=queue, tz=tz)
+    asked = given.scenario(scenario)
     found = calibrate(asked)
     if chart is not None:
         from gpuplanner.report.calibration import calibration_page, calibration_svg

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Json, Quiet, ScenarioPath, Seed, Set, drawable
+from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, drawable, takes
 from gpuplanner.cli.show import show, show_frame
-from gpuplanner.cli.walk import load_scenario
 
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
@@ -21,16 +20,15 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@takes("board", "seed")
 def sweep(
     scenario: ScenarioPath,
+    given: Given,
     layouts: Annotated[int, typer.Option(min=1, help="Most static mixes of layouts to simulate.")] = 20,
     rank_by: Annotated[
         str,
         typer.Option("--rank-by", help="Measure that ranks, for example mean_jct_s or p95_queueing_delay_s."),
     ] = "mean_jct_s",
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,7 +41,7 @@ def sweep(
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.future.layout_sweep import sweep_layouts
 
-    asked = load_scenario(scenario, assignments, board=board, seed=seed)
+    asked = given.scenario(scenario)
     cancelled = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: cancelled.set())
 
@@ -91,28 +89,10 @@ def _in_hours(name: str) -> str:
 
 
 @app.command()
+@takes("wait_minutes", "wait_quantile", "policies", "path", "projects", "board", "seed")
 def compare(
     scenario: ScenarioPath,
-    wait_minutes: Annotated[
-        float | None,
-        typer.Option("--wait-minutes", help="How much later than today each size may start; 10 by default."),
-    ] = None,
-    wait_quantile: Annotated[
-        float | None, typer.Option("--wait-quantile", help="Share of them that must not start later; 0.95.")
-    ] = None,
-    policies: Annotated[
-        str | None,
-        typer.Option("--policies", help="Names with commas between; else what the path can perform."),
-    ] = None,
-    path: Annotated[
-        str | None,
-        typer.Option(
-            "--path", help="Who changes the fleet: operator, parted, nvml, dra, autoscaler or slurm."
-        ),
-    ] = None,
-    projects: Annotated[
-        Path | None, typer.Option("--projects", help="File of announced projects and of a calendar.")
-    ] = None,
+    given: Given,
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -128,9 +108,6 @@ def compare(
             "--hindsight", help="Also tune the winner on the days that it is judged on: what was lost."
         ),
     ] = False,
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -140,17 +117,7 @@ def compare(
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
-    asked = load_scenario(
-        scenario,
-        assignments,
-        board=board,
-        seed=seed,
-        wait_minutes=wait_minutes,
-        wait_quantile=wait_quantile,
-        path=path,
-        policies=policies,
-        projects=None if projects is None else str(projects),
-    )
+    asked = given.scenario(scenario)
     found = compared(asked, None if quiet else Told())
     if hindsight:
         found = with_hindsight(asked, found, quiet=quiet)

@@ -12,9 +12,8 @@ from zoneinfo import ZoneInfo
 import typer
 
 from gpuplanner.cli.app import app, say
-from gpuplanner.cli.options import Board, Json, Quiet, ScenarioPath, Seed, Set
+from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, takes
 from gpuplanner.cli.show import show, show_frame
-from gpuplanner.cli.walk import load_scenario
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,10 +27,10 @@ LONG_S = 60.0
 
 
 @app.command()
+@takes("board", "seed")
 def forecast(
     scenario: ScenarioPath,
-    assignments: Set = None,
-    board: Board = None,
+    given: Given,
     back: Annotated[
         bool, typer.Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
     ] = False,
@@ -90,12 +89,11 @@ def forecast(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
     ] = None,
-    seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
-    asked = load_scenario(scenario, assignments, board=board, seed=seed)
+    asked = given.scenario(scenario)
     instant = _instant(at, asked.tz)
     if back:
         _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds, budget,
@@ -104,8 +102,8 @@ def forecast(
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
         raise typer.BadParameter(text)
-    given = (instant, paths, horizon, gap, capacity, announced, calendar, sums)
-    if all(one is None for one in given) and _has_jobs(asked):
+    told = (instant, paths, horizon, gap, capacity, announced, calendar, sums)
+    if all(one is None for one in told) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
         return
     _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Json, Out, Quiet, Set
+from gpuplanner.cli.options import Board, Given, Json, Out, Quiet, takes
 from gpuplanner.cli.show import show, show_frame
 
 catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
@@ -128,6 +128,7 @@ def verify(
 
 
 @app.command()
+@takes()
 def export(
     plan: Annotated[Path, typer.Argument(help="plan.json of a study or of 'gpuplanner plan -o'.")],
     to: Annotated[str, typer.Option("--to", help="mig-parted, configmap, runbook, slurm or all.")] = "all",
@@ -143,6 +144,8 @@ def export(
             help="Slurm's type of a whole GPU, where it is not what slurmd finds.",
         ),
     ] = None,
+    *,
+    given: Given,
     scenario: Annotated[
         str | None,
         typer.Option(
@@ -150,14 +153,12 @@ def export(
             "change will take to drain."
         ),
     ] = None,
-    assignments: Set = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
-    from gpuplanner.cli.walk import load_scenario
     from gpuplanner.study import export_plan
 
-    made_of = None if scenario is None else load_scenario(scenario, assignments)
+    made_of = None if scenario is None else given.scenario(scenario)
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)

@@ -1,11 +1,18 @@
-"""Options that several commands share, so that they read and behave alike."""
+"""Options that several commands share, so that they read and behave alike; those of a scenario come from its rows."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from gpuplanner.knobs import knobs_of
+from gpuplanner.scenario import Scenario
 
 
 def drawable(path: Path | None) -> Path | None:
@@ -16,21 +23,17 @@ def drawable(path: Path | None) -> Path | None:
     return path
 
 
+def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
+    """The option of a field of a scenario, as its row says; further arguments are typer's."""
+    row = knobs_of(Scenario)[name]
+    return typer.Option(row.flag, **({"help": row.help} | how))
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Folder or file to write.")]
-Tz = Annotated[
-    str | None, typer.Option("--tz", help="Zone of naive times in the source, or of calendar months.")
-]
+Tz = Annotated[str | None, typer.Option("--tz", help="Zone of naive times in the source.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
-TimeLimit = Annotated[float | None, typer.Option("--time-limit", min=0.1, help="Seconds for the planner.")]
-Currency = Annotated[str | None, typer.Option("--currency", help="ISO 4217 code of the price.")]
-SmallestGroup = Annotated[
-    int,
-    typer.Option(
-        "--smallest-group", metavar="N", min=0,
-        help="For output that is shared: tenants of fewer people stand together, and nobody is named. 0: as it is.",
-    ),
-]  # fmt: skip
+SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
 Set = Annotated[
     list[str] | None,
@@ -44,6 +47,57 @@ ScenarioPath = Annotated[
     ),
 ]
 Board = Annotated[
-    str | None,
-    typer.Option("--board", help="Board of the catalogue, else the data's own; a unique prefix will do."),
+    str | None, typer.Option("--board", help="Board of the catalogue; a unique prefix will do.")
 ]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a command was told of a scenario: fields by options of their own, and assignments by ``--set``."""
+
+    fields: Mapping[str, Any]
+    assignments: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything was told."""
+        return bool(self.fields or self.assignments)
+
+    def scenario(self, text: str) -> Scenario:
+        """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told."""
+        path = Path(text)
+        if text == "sample":
+            found = Scenario()
+        elif path.is_dir():
+            found = Scenario(name=path.name, data=str(path))
+        else:
+            found = Scenario.from_yaml(path)
+        return replace(found.with_text(self.assignments), **self.fields)
+
+
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of some fields of a scenario, and ``--set``, where it has ``given``."""
+    rows = knobs_of(Scenario)
+
+    def expanded(command: Callable[..., None]) -> Callable[..., None]:
+        asked = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
+                              annotation=Annotated[rows[name].kinds[0] | None, of_row(name)])
+            for name in names
+        ]  # fmt: skip
+        asked.append(
+            inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
+        )
+        parameters = []
+        for own in inspect.signature(command, eval_str=True).parameters.values():
+            parameters += asked if own.name == "given" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+
+        @functools.wraps(command)
+        def told(**values: Any) -> None:  # noqa: ANN401 - what typer read
+            fields = {name: value for name in names if (value := values.pop(name)) is not None}
+            command(given=Given(fields, tuple(values.pop("assignments") or ())), **values)
+
+        told.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        told.__annotations__ = {one.name: one.annotation for one in parameters}
+        return told
+
+    return expanded

@@ -10,6 +10,7 @@ from gpuplanner.cli.app import Exit, say
 from gpuplanner.cli.show import show
 
 if TYPE_CHECKING:
+    from gpuplanner.cli.options import Given
     from gpuplanner.planner import Plan, PlanProblem
 
 _PLAN_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
@@ -20,8 +21,7 @@ def plan_file(
     path: str,
     how: dict[str, Any],
     out: Path | None,
-    seed: int | None,
-    time_limit: float | None,
+    given: Given,
     *,
     as_json: bool,
     quiet: bool,
@@ -43,9 +43,7 @@ def plan_file(
     if out is not None:
         require_file(out, inputs=[path])
     pools = read_problems(path)
-    if time_limit is not None:
-        how = {**how, "time_limit_s": time_limit}
-    fleet = plan_fleet(pools, seed=seed or 0, **how)
+    fleet = plan_fleet(pools, **{"seed": 0, **how, **given.fields})
     faults = verify_fleet(fleet, pools)
     for name, found in fleet.plans.items():
         if found.found and not faults:

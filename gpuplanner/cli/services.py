@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuplanner.cli.app import Exit, say
 from gpuplanner.cli.show import show, show_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuplanner.cli.options import Given
 
 Services = Annotated[
     Path | None,
@@ -55,7 +60,7 @@ class ServiceFiles:
 
 def service_files(
     scenario: str | None,
-    assignments: list[str] | None,
+    assignments: Sequence[str],
     services: Path | None,
     rates: Path | None,
     latencies: Path | None,
@@ -66,7 +71,7 @@ def service_files(
 
     Examples
     --------
-    >>> service_files("sample", None, None, None, None, None, None) is None
+    >>> service_files("sample", (), None, None, None, None, None) is None
     True
     """
     alone = all(value is None for value in (rates, latencies, row, latency_share))
@@ -85,16 +90,7 @@ def service_files(
     raise typer.BadParameter(text)
 
 
-def size_services(
-    files: ServiceFiles,
-    *,
-    board: str | None,
-    out: Path | None,
-    seed: int | None,
-    time_limit: float | None,
-    as_json: bool,
-    quiet: bool,
-) -> Exit:
+def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_json: bool, quiet: bool) -> Exit:
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
@@ -107,17 +103,18 @@ def size_services(
 
     if out is not None:
         require_file(out, inputs=[files.services, files.rates, files.latencies])
-    profiles = read_service_profiles(files.services, board or BOARD)
+    board = given.fields.get("board", BOARD)
+    profiles = read_service_profiles(files.services, board)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
     plan = plan_services(
         profiles,
         rates,
         latencies,
-        board or BOARD,
+        board,
         latency_share=LATENCY_SHARE if files.latency_share is None else files.latency_share,
-        time_limit_s=TIME_LIMIT_S if time_limit is None else time_limit,
-        seed=seed or 0,
+        time_limit_s=given.fields.get("time_limit_s", TIME_LIMIT_S),
+        seed=given.fields.get("seed", 0),
     )
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Board, Json, Quiet, Seed, Set
+from gpuplanner.cli.options import Given, Json, Quiet, takes
 from gpuplanner.cli.show import show, show_frame
-from gpuplanner.cli.walk import load_scenario
+
+if TYPE_CHECKING:
+    from gpuplanner.scenario import Scenario
 
 TAKES = {
     "SCENARIO": ("--set", "--board", "--seed"),
@@ -22,10 +24,13 @@ TAKES = {
 
 
 @app.command()
+@takes("board", "seed")
 def simulate(
     scenario: Annotated[
         str | None, typer.Argument(metavar="SCENARIO", help="Scenario YAML, trace folder, or 'sample'.")
     ] = None,
+    *,
+    given: Given,
     jobs: Annotated[
         Path | None,
         typer.Option(
@@ -64,9 +69,6 @@ def simulate(
             help="With --jobs: GPU-hours idle while jobs waited, and those of no use to who waits longest.",
         ),
     ] = False,
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,8 +76,8 @@ def simulate(
     doors = dict(zip(TAKES, (scenario, jobs), strict=True))
     options = {
         "--gpus": gpus, "--gpus-per-node": per_node, "--order": order, "--queue": queue,
-        "--limit-factor": limit_factor, "--set": assignments or None, "--board": board,
-        "--seed": seed, "--idle": idle or None,
+        "--limit-factor": limit_factor, "--set": given.assignments or None, "--board": given.fields.get("board"),
+        "--seed": given.fields.get("seed"), "--idle": idle or None,
     }  # fmt: skip
     _refuse_what_means_nothing(doors, options)
     if jobs is not None:
@@ -91,7 +93,7 @@ def simulate(
         _simulate_jobs(jobs, fleet, served, limit_factor or 1.0, idle=idle, as_json=as_json, quiet=quiet)
     else:
         assert scenario is not None
-        _simulate_scenario(scenario, assignments, board, seed, as_json=as_json, quiet=quiet)
+        _simulate_scenario(given.scenario(scenario), as_json=as_json, quiet=quiet)
 
 
 def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str, object]) -> None:
@@ -154,20 +156,11 @@ def _simulate_jobs(
     show_frame(spread, as_json=False, title="Measures of single jobs; tail_mean: of the worst 5 %")
 
 
-def _simulate_scenario(
-    name: str,
-    assignments: list[str] | None,
-    board: str | None,
-    seed: int | None,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _simulate_scenario(asked: Scenario, *, as_json: bool, quiet: bool) -> None:
     """Compare the policies of a scenario at equal service, as ``compare`` does with no options."""
     from gpuplanner.cli.compare import Told, show_comparison
     from gpuplanner.study.decision.record import compared
 
-    asked = load_scenario(name, assignments, board=board, seed=seed)
     found = compared(asked, None if quiet else Told())
     if as_json:
         show(found.to_dict(), as_json=True)

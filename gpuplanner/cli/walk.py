@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Currency, Json, Out, Quiet, Seed, Set, TimeLimit, Tz
+from gpuplanner.cli.options import Given, Json, Out, Quiet, takes
 from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file
 from gpuplanner.cli.services import (
     Latencies,
@@ -30,30 +30,16 @@ if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
 
 
-def load_scenario(text: str, assignments: list[str] | None = None, **overrides: Any) -> Scenario:  # noqa: ANN401
-    """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change some fields."""
-    from gpuplanner.scenario import Scenario
-
-    path = Path(text)
-    if text == "sample":
-        scenario = Scenario()
-    elif path.is_dir():
-        scenario = Scenario(name=path.name, data=str(path))
-    else:
-        scenario = Scenario.from_yaml(path)
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return replace(scenario.with_text(assignments or []), **given)
-
-
 DEMO = "static_whole,static_mig"
 """Policies of the demo: a small frontier, within two minutes."""
 
 
 @app.command()
+@takes("board", "seed", "time_limit_s")
 def plan(
     scenario: MaybeScenario = None,
-    assignments: Set = None,
-    board: Board = None,
+    *,
+    given: Given,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
     method: Annotated[
         str | None,
@@ -85,8 +71,6 @@ def plan(
             help="Also hold today's fleet against policies at equal service: half a minute the first time.",
         ),
     ] = True,
-    seed: Seed = None,
-    time_limit: TimeLimit = None,
     as_json: Json = False,
     quiet: Quiet = False,
     services: Services = None,
@@ -105,15 +89,12 @@ def plan(
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
 
-    files = service_files(scenario, assignments, services, rates, latencies, row, latency_share)
+    files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
         if any(option is not None for option in (method, calendars, work_limit)):
             text = "--method, --calendars and --work-limit mean nothing with --services"
             raise typer.BadParameter(text)
-        outcome = size_services(
-            files, board=board, out=out, seed=seed, time_limit=time_limit, as_json=as_json, quiet=quiet
-        )
-        raise typer.Exit(outcome)
+        raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
     how: dict[str, Any] = {
         "method": None if method is None else resolve(method, METHODS, what="method"),
@@ -121,14 +102,14 @@ def plan(
         "work_limit": work_limit,
     }
     if scenario.endswith(".json"):
-        if assignments or board:
+        if given.assignments or "board" in given.fields:
             text = "a problem file takes no --set or --board"
             raise typer.BadParameter(text)
         how = {**how, "method": how["method"] or "auto", "calendars": calendars or 2}
-        raise typer.Exit(plan_file(scenario, how, out, seed, time_limit, as_json=as_json, quiet=quiet))
+        raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
     if out is not None:
         require_file(out, inputs=[scenario])
-    asked = load_scenario(scenario, assignments, board=board, seed=seed, time_limit_s=time_limit)
+    asked = given.scenario(scenario)
     fleet = history(asked).fleet
     fleet.require_board("plan")
     weighed = None if paths is None else path_plans(asked, most=paths, method=how["method"])
@@ -164,6 +145,7 @@ def plan(
 
 
 @app.command()
+@takes("board", "seed", "time_limit_s", "tz", "currency")
 def report(
     month: Annotated[
         str,
@@ -174,13 +156,9 @@ def report(
     scenario: Annotated[
         str, typer.Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
     ] = "sample",
+    *,
+    given: Given,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the report.")] = None,
-    assignments: Set = None,
-    board: Board = None,
-    seed: Seed = None,
-    time_limit: TimeLimit = None,
-    tz: Tz = None,
-    currency: Currency = None,
     ledger: Annotated[
         Path | None,
         typer.Option(help="Parquet of past forecasts: the page says how they did, and this one is added."),
@@ -196,9 +174,7 @@ def report(
     elif month != "all" and not month[:1].isdigit():
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError(message("report", expected, repr(month), "Check the path."))
-    asked = load_scenario(
-        scenario, assignments, board=board, seed=seed, time_limit_s=time_limit, tz=tz, currency=currency
-    )
+    asked = given.scenario(scenario)
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
     _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)

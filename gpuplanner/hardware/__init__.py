@@ -1,6 +1,6 @@
 """The machine: boards, MIG profiles, layouts, and what is possible on them."""
 
-from gpuplanner.hardware.change_cost import EMPTIED, MADE_BY, PATHS, ChangeCost
+from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.enumerate import (
     LayoutList,
     layout_counts,
@@ -35,6 +35,7 @@ from gpuplanner.hardware.reconfigure import Reconfiguration
 from gpuplanner.hardware.seconds import Seconds, minutes
 from gpuplanner.hardware.spread import at_least, fewest_gpus, spread
 from gpuplanner.hardware.whole_boards import any_board, whole_board
+from gpuplanner.paths import EMPTIED, MADE_BY, PATHS
 
 __all__ = [
     "EMPTIED",

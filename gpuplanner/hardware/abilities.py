@@ -9,23 +9,21 @@ from types import MappingProxyType
 
 from gpuplanner.catalog import PathFact, parameter, path_facts, paths_by_source
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware.change_cost import MADE_BY, ChangeCost, known_by
+from gpuplanner.hardware.change_cost import ChangeCost, known_by
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.seconds import Seconds, minutes
 from gpuplanner.names import resolve
+from gpuplanner.paths import MADE_BY, OWNERSHIPS, RENTED
 
 NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
 CUTS = (NEVER, EMPTY_NODES, GPUS)
 """What a path cuts when a job asks for it."""
 RETURNED, IDLED = "returned", "idled"
 """What becomes of nodes that are not needed: somebody else has them, or they stay and rest."""
-OWNED, RESERVED, RENTED = "owned", "reserved", "rented"
-OWNERSHIPS = (OWNED, RESERVED, RENTED)
-"""Who pays for a GPU that is not used: its owner, who reserved it for a term, or nobody once it is given back."""
 OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
     {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": RENTED, "spot": RENTED}
 )
-"""Kinds of ownership as inventories write them, and which of :data:`OWNERSHIPS` each is."""
+"""Kinds of ownership as inventories write them, and which of :data:`~gpuplanner.paths.OWNERSHIPS` each is."""
 DEFAULT_PATH = "operator"
 
 
@@ -217,7 +215,7 @@ def default_path(source: str) -> str:
 
 
 def ownership_of(kind: str | None) -> str | None:
-    """Which of :data:`OWNERSHIPS` a kind in the words of an inventory is; None stays unknown.
+    """Which of :data:`~gpuplanner.paths.OWNERSHIPS` a kind in the words of an inventory is; None stays unknown.
 
     Examples
     --------

@@ -17,16 +17,6 @@ from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
-PATHS = ("nvml", "parted", "operator")
-"""Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
-
-MADE_BY = {path: path for path in PATHS} | {"dra": "nvml", "autoscaler": "parted", "slurm": "parted"}
-"""Who changes a fleet, and by which of :data:`PATHS` it cuts: a DRA driver makes instances one by one; a node that an
-autoscaler or Slurm's power saving starts is cut by mig-parted before it takes jobs."""
-
-EMPTIED = {"operator": "node", "slurm": "node", "autoscaler": "node"}
-"""What a path empties for a change: a node. Others empty the GPU alone."""
-
 _RESET_ARCHITECTURES = ("Ampere",)
 _ONE_BY_ONE = "nvml"
 
@@ -46,8 +36,8 @@ class ChangeCost:
     board : GpuModel or None
         The board; None: any.
     path : str
-        One of :data:`PATHS`. Through NVML instances are made and removed one by one, and those that both layouts
-        have stay. mig-parted and the operator make all instances of a GPU anew.
+        One of :data:`~gpuplanner.paths.PATHS`. Through NVML instances are made and removed one by one, and those
+        that both layouts have stay. mig-parted and the operator make all instances of a GPU anew.
     change_s : Seconds
         One change of one GPU, whatever changes on it.
     instance_s : Seconds
@@ -107,7 +97,7 @@ class ChangeCost:
         board : GpuModel or str
             The board.
         path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
-            Who makes the changes; see :data:`MADE_BY`.
+            Who makes the changes; see :data:`~gpuplanner.paths.MADE_BY`.
         seconds : float, optional
             The same for every change [s], also for one with a reboot.
         gpu_hours : float, optional

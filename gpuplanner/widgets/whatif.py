@@ -12,7 +12,7 @@ from gpuplanner.study.decision.policies import MEANINGS, SHORT
 from gpuplanner.study.decision.record import compared, comparison
 from gpuplanner.widgets.answer import PanelAnswer, answer_html, frontier_html
 from gpuplanner.widgets.background import BackgroundPanel
-from gpuplanner.widgets.controls import CHOICES, CONTROLS, LABELS, WIDTH, Starts, drop_down, slider
+from gpuplanner.widgets.controls import CONTROLS, LABELS, WIDTH, Starts, control_of
 
 if TYPE_CHECKING:
     from gpuplanner.study.decision.arena import Trial
@@ -47,8 +47,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.base = scenario
         self.pinned: PanelAnswer | None = None
         self._starts = Starts.of(scenario)
-        self.controls = {one.field: slider(one, self._starts) for one in CONTROLS}
-        self.controls |= {one.field: drop_down(one, self._starts) for one in CHOICES}
+        self.controls = {row.name: control_of(row, self._starts) for row in CONTROLS}
         self.policy = widgets.Dropdown(
             options=[(RECOMMENDED, None), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
             description="Way shown", tooltip="Whose figures stand in the table",

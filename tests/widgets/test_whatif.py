@@ -13,11 +13,12 @@ from html import unescape
 
 import pytest
 
+from gpuplanner.knobs import Slider
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets import WhatIf, background, whatif
-from gpuplanner.widgets.controls import CHOICES, CONTROLS
+from gpuplanner.widgets.controls import CONTROLS
 
 panels = importlib.import_module("gpuplanner.widgets.whatif")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
@@ -78,25 +79,25 @@ def test_a_start_outside_of_the_usual_range_is_no_other_start(few):
 
 
 def test_every_control_moves_its_own_field(panel, few):
-    for control in CONTROLS:
-        panel.controls[control.field].value = control.low
-    for choice in CHOICES:
-        start = getattr(few, choice.field)
-        panel.controls[choice.field].value = next(
-            value for _, value in reversed(choice.options) if value != start
-        )
+    for row in CONTROLS:
+        if isinstance(row.control, Slider):
+            panel.controls[row.name].value = row.control.low
+        else:
+            start = getattr(few, row.name)
+            options = row.rule.options()
+            panel.controls[row.name].value = next(value for value in reversed(options) if value != start)
     changed = set(few.diff(panel.scenario))
-    assert changed == {one.field for one in (*CONTROLS, *CHOICES)}
+    assert changed == {row.name for row in CONTROLS}
     assert "wait_quantile=0.5" in panel.code.value
     assert "ownership=&#x27;rented&#x27;" in panel.code.value
 
 
 def test_controls_have_label_unit_and_help(panel):
-    for one in (*CONTROLS, *CHOICES):
-        assert panel.controls[one.field].tooltip == one.help
-        assert panel.controls[one.field].description == one.label
-    for one in CONTROLS:  # else a browser rounds the start to the step
-        assert not panel.controls[one.field].continuous_update
+    for row in CONTROLS:
+        assert panel.controls[row.name].tooltip == row.brief
+        assert panel.controls[row.name].description == row.label
+        if isinstance(row.control, Slider):  # else a browser rounds the start to the step
+            assert not panel.controls[row.name].continuous_update
 
 
 def test_answer_is_the_object_of_the_comparison(panel, few):

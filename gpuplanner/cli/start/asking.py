@@ -121,8 +121,8 @@ def board(asker: Asker) -> str | None:
 
 def ownership(asker: Asker, path: str) -> str:
     """Who pays for the GPUs."""
-    from gpuplanner.hardware.abilities import OWNED, OWNERSHIPS, RENTED
     from gpuplanner.names import resolve
+    from gpuplanner.paths import OWNED, OWNERSHIPS, RENTED
 
     usual = RENTED if path == "autoscaler" else OWNED
     found, given = asker.answer(

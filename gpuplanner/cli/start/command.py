@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Board, Json, Quiet, Set
+from gpuplanner.cli.options import Given, Json, Quiet, takes
 from gpuplanner.cli.start import asking, telling
 from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
 
@@ -26,6 +26,7 @@ ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in 
 
 
 @app.command()
+@takes("tz", "path", "board", "month", "projects")
 def start(
     files: Annotated[
         list[str],
@@ -34,28 +35,13 @@ def start(
             help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, a scenario, 'sample'.",
         ),
     ],
+    *,
+    given: Given,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
-    tz: Annotated[
-        str | None, typer.Option("--tz", help="Zone of naive times in the files, and of calendar months.")
-    ] = None,
-    path: Annotated[
-        str | None,
-        typer.Option(
-            "--path", help="Who changes the fleet: operator, parted, nvml, dra, autoscaler or slurm."
-        ),
-    ] = None,
-    board: Board = None,
-    month: Annotated[
-        str | None, typer.Option("--month", help="Calendar month YYYY-MM that ledger and cost cover.")
-    ] = None,
-    projects: Annotated[
-        Path | None, typer.Option("--projects", help="File of announced projects and of a calendar.")
-    ] = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Also write the page.")] = True,
-    assignments: Set = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -65,17 +51,14 @@ def start(
     the page cannot be made, the decision stands, and the reason is said.
     """
     talks = not (quiet or as_json)
-    given = {
-        "board": board,
-        "month": month,
-        "projects": None if projects is None else str(projects.resolve()),
-    }
-    if projects is not None:
+    stated = dict(given.fields)
+    if "projects" in stated:
         from gpuplanner.study.decision.projects_file import read_projects
 
-        read_projects(projects)  # what is wrong with it is said before anything takes time
+        read_projects(stated["projects"])  # what is wrong with it is said before anything takes time
+        stated["projects"] = str(Path(stated["projects"]).resolve())
     asker = asking.Asker.of(yes=yes, talks=talks)
-    asked, place, source, nothing = _asked(files, out, asker, tz, path, assignments or [], given)
+    asked, place, source, nothing = _asked(files, out, asker, Given(stated, given.assignments))
     found = _compared(asked, source, nothing, talks=talks)
     if talks:
         if nothing is None:
@@ -100,17 +83,15 @@ def _asked(
     files: list[str],
     out: Path | None,
     asker: asking.Asker,
-    tz: str | None,
-    path: str | None,
-    assignments: list[str],
-    given: dict[str, Any],
+    given: Given,
 ) -> tuple[Scenario, Path, str, str | None]:
     """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so."""
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.bundled import data_folder
     from gpuplanner.study.decision.beginning import NO_GPU, beginning, path_of
 
-    stated = {name: value for name, value in given.items() if value is not None}
+    assignments, stated = given.assignments, dict(given.fields)
+    tz, path = stated.pop("tz", None), stated.pop("path", None)
     known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
     parts: tuple[SourcePart, ...] = ()
     months, basis = tz, "as stated"
@@ -174,7 +155,6 @@ def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: se
 
 def _scenario(files: list[str]) -> Scenario | None:
     """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
-    from gpuplanner.cli.walk import load_scenario
     from gpuplanner.inbox.store import MARK
 
     if SAMPLE in files and len(files) > 1:
@@ -184,16 +164,16 @@ def _scenario(files: list[str]) -> Scenario | None:
         return None
     given = Path(files[0])
     if files[0] == SAMPLE:
-        return load_scenario(SAMPLE)
+        return Given({}).scenario(SAMPLE)
     if (given / MARK.file).is_file():
         beside = given.parent / "scenario.yaml"
         if beside.is_file():
-            own = load_scenario(str(beside))
+            own = Given({}).scenario(str(beside))
             if Path(own.data).resolve() == given.resolve():
                 return _resolved(own)
-        return _resolved(load_scenario(str(given)))
+        return _resolved(Given({}).scenario(str(given)))
     if given.suffix in YAML and not _is_source(given):
-        return _resolved(load_scenario(str(given)))
+        return _resolved(Given({}).scenario(str(given)))
     return None
 
 

@@ -8,7 +8,8 @@ from datetime import date
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware.abilities import OWNED, RENTED, RESERVED, ownership_of
+from gpuplanner.hardware.abilities import ownership_of
+from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import Saving, Worth
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE

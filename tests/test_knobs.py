@@ -1,0 +1,71 @@
+"""A field is one row: what it says of itself is what errors, help, controls and pages say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.cli.options import of_row
+from gpuplanner.errors import GpuPlannerError
+from gpuplanner.knobs import DropDown, Slider, knobs_markdown, knobs_of
+from gpuplanner.scenario import Scenario
+
+ROWS = knobs_of(Scenario)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_is_whole(row):
+    assert row.group
+    assert row.meaning.endswith((".", "?", ")"))
+    assert row.usual != "None"
+    assert row.cast(row.default) == row.default
+    assert row.keeps_rule(row.default, Scenario())
+    assert row.default is not None or row.none
+    assert f"{row.name} : {row.types}, default: {row.usual}" in Scenario.__doc__
+    assert f"| `{row.name}` | {row.usual} |" in knobs_markdown(Scenario).replace("``", "`")
+    option = of_row(row.name)
+    assert row.usual in option.help.replace("`", "") or "`" in row.usual
+    assert row.allowed in option.help
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.control], ids=lambda row: row.name)
+def test_a_control_asks_for_what_the_rule_allows(row):
+    whole = Scenario()
+    if isinstance(row.control, Slider):
+        assert row.control.low < row.control.high
+        assert all(row.keeps_rule(end, whole) for end in (row.control.low, row.control.high))
+    else:
+        assert isinstance(row.control, DropDown)
+        assert all(row.keeps_rule(option, whole) for option in row.rule.options())
+
+
+@given(
+    st.sampled_from(sorted(ROWS)), st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.text(max_size=9))
+)
+def test_a_refusal_names_the_field_and_its_rule(name, value):
+    row = ROWS[name]
+    try:
+        made = Scenario(**{name: value})
+    except GpuPlannerError as fault:
+        words = (f"{name} of type {row.types}", row.rule.words if row.rule else "board")
+        said = str(fault)
+    else:
+        words, said = (name,), name
+        assert getattr(made, name) == value
+    assert any(text in said for text in words)
+
+
+def test_text_is_read_by_the_type_of_its_row():
+    read = Scenario().with_text(
+        [
+            "parked_price=released",
+            "wait_minutes=5",
+            "substitute=false",
+            "month=null",
+            "name=007",
+            "policies=on",
+        ]
+    )
+    assert (read.parked_price, read.wait_minutes, read.substitute) == ("released", 5.0, False)
+    assert (read.month, read.name, read.policies) == (None, "007", "on")
