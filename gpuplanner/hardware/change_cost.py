@@ -14,6 +14,7 @@ from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.reconfigure import AnyLayout, Reconfiguration, instances_changed
 from gpuplanner.hardware.seconds import Seconds, known_seconds, minutes
 from gpuplanner.names import resolve
+from gpuplanner.paths import MADE_BY
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
