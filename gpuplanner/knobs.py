@@ -18,7 +18,7 @@ _READ: dict[type, Mapping[str, Knob]] = {}
 
 
 @dataclass(frozen=True)
-class Rule:
+class KnobRule:
     """What a value must be: in the words of an error, and as a test of the value and the whole that it is part of."""
 
     words: str
@@ -26,7 +26,7 @@ class Rule:
     options: Callable[[], Sequence[str]] = tuple
 
 
-def between(low: float, high: float, note: str = "") -> Rule:
+def between(low: float, high: float, note: str = "") -> KnobRule:
     """A number between two others, which are allowed.
 
     Examples
@@ -34,15 +34,15 @@ def between(low: float, high: float, note: str = "") -> Rule:
     >>> between(0, 10_080, ", which is a week").words
     'between 0 and 10080, which is a week'
     """
-    return Rule(f"between {low:g} and {high:.10g}{note}", lambda value, _: low <= value <= high)
+    return KnobRule(f"between {low:g} and {high:.10g}{note}", lambda value, _: low <= value <= high)
 
 
-def at_least(low: float) -> Rule:
+def at_least(low: float) -> KnobRule:
     """A number from another one on."""
-    return Rule(f"at least {low:g}", lambda value, _: value >= low)
+    return KnobRule(f"at least {low:g}", lambda value, _: value >= low)
 
 
-def one_of(*options: str) -> Rule:
+def one_of(*options: str) -> KnobRule:
     """One of a few words.
 
     Examples
@@ -51,7 +51,7 @@ def one_of(*options: str) -> Rule:
     "'size', 'tier' or 'class'"
     """
     *others, last = map(repr, options)
-    return Rule(f"{', '.join(others)} or {last}", lambda value, _: value in options, lambda: options)
+    return KnobRule(f"{', '.join(others)} or {last}", lambda value, _: value in options, lambda: options)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Knob:
 
     group: str
     meaning: str
-    rule: Rule | None = None
+    rule: KnobRule | None = None
     unit: str = ""
     none: str = ""
     option: str | None = None
@@ -163,7 +163,7 @@ class Knob:
         return None if self.none and text in ("", "null", "None") else text
 
 
-def knob(group: str, default: Any, meaning: str, rule: Rule | None = None, **how: Any) -> Any:  # noqa: ANN401
+def knob(group: str, default: Any, meaning: str, rule: KnobRule | None = None, **how: Any) -> Any:  # noqa: ANN401
     """A field of a dataclass that says all about itself; further arguments are attributes of :class:`Knob`.
 
     ``meaning`` begins with the sentence that help and controls show; ``none`` is what None means, and allows it;

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.knobs import (
     DropDown,
-    Rule,
+    KnobRule,
     Slider,
     at_least,
     between,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuplanner.hardware import ChangeCost, GpuModel
     from gpuplanner.hardware.abilities import PathAbilities
 
-NOT_EMPTY = Rule("not empty", lambda value, _: value.strip() != "")
+NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
 
 def windows_of(text: str) -> list[tuple[int, int]] | None:
@@ -74,12 +74,12 @@ class Scenario:
     )
     month: str | None = knob(
         "data", None, "Calendar month in ``tz`` that ledger and cost cover.",
-        Rule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
+        KnobRule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
         none="the whole observation",
     )  # fmt: skip
     tz: str = knob(
         "data", "UTC", "Zone of calendar months, of naive times in files that are read, and of what is shown.",
-        Rule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in available_timezones()),
+        KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in available_timezones()),
     )  # fmt: skip
     smallest_group: int = knob(
         "data", 0,
@@ -110,7 +110,7 @@ class Scenario:
     )
     slot_hours: float = knob(
         "demand", 1.0, "Length of a slot of the plan.",
-        Rule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h",
+        KnobRule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h",
     )  # fmt: skip
     horizon_slots: int = knob("demand", 168, "Slots of the plan.", between(1, 10_000))
     quantile: float = knob("demand", 0.9, "Demand quantile that the plan must cover.", between(0.05, 0.95))
@@ -130,7 +130,7 @@ class Scenario:
         "operator, by mig-parted, instance by instance through NVML or a DRA driver, or on nodes that an autoscaler "
         "or Slurm's power saving starts. What each of them can do is in :mod:`gpuplanner.hardware.abilities`, which "
         "also knows the usual one of a source of data.",
-        Rule(
+        KnobRule(
             f"one of {', '.join(MADE_BY)}: no other has a price of a change", lambda value, _: value in MADE_BY,
             lambda: tuple(MADE_BY),
         ),
@@ -142,7 +142,7 @@ class Scenario:
     )  # fmt: skip
     node_lead_slow_s: float | None = knob(
         "path", None, "The same at the slow end, at which a promise must hold too.",
-        Rule(
+        KnobRule(
             "at most 86400 and not below node_lead_s, or the catalogue's where that is not stated",
             lambda value, whole: whole.middle_lead_s <= value <= SECONDS_PER_DAY,
         ),
@@ -152,7 +152,7 @@ class Scenario:
         "money", None,
         "Who pays for GPUs that are not needed: what a saving is worth depends on it. Their owner, who reserved them "
         "for a term, or nobody, because they are given back.",
-        Rule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
+        KnobRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
         none="as the inventory says, and where it says nothing every case is stated",
         control=DropDown("Who pays for the GPUs"),
     )  # fmt: skip
@@ -186,7 +186,7 @@ class Scenario:
         "Price of an hour of a GPU that is not needed and parked: idle, with the layout it has. A plan then pays for "
         "emptying GPUs by how long their work runs on, and for each step of a change. ``released``: GPUs that are "
         "not needed are handed back or powered down, and cut anew when they come back.",
-        Rule(
+        KnobRule(
             "between 0 and 1, or 'released'",
             lambda value, _: value == "released" or (isinstance(value, float) and 0 <= value <= 1),
         ),
@@ -208,7 +208,7 @@ class Scenario:
         "plan", None,
         "Times of the day in ``tz`` at which layouts may change, such as ``06:00-08:00, 18:00-20:00``. A plan changes "
         "at the first slot that begins in one.",
-        Rule("as HH:MM-HH:MM, several joined by commas", lambda value, _: windows_of(value) is not None),
+        KnobRule("as HH:MM-HH:MM, several joined by commas", lambda value, _: windows_of(value) is not None),
         none="at any time",
     )  # fmt: skip
     node_changes_per_day: int | None = knob(
@@ -237,15 +237,15 @@ class Scenario:
     )  # fmt: skip
     unmet_price: float = knob(
         "plan", 10.0, "Price of one GPU-hour of demand not covered.",
-        Rule("above 0", lambda value, _: 0 < value <= 1e6), unit="GPU h",
+        KnobRule("above 0", lambda value, _: 0 < value <= 1e6), unit="GPU h",
     )  # fmt: skip
     gap_target: float = knob(
         "plan", 0.005, "Gap between plan and bound at which the planner may stop.",
-        Rule("between 0 and 1", lambda value, _: 0 <= value < 1),
+        KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1),
     )  # fmt: skip
     time_limit_s: float = knob(
         "plan", 20.0, "Time after which the planner may stop.",
-        Rule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s", option="--time-limit",
+        KnobRule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s", option="--time-limit",
     )  # fmt: skip
     queue: str = knob("simulation", "easy", "Backfill rule of every policy.", one_of("easy", "strict"))
     substitute: bool = knob(
@@ -258,16 +258,16 @@ class Scenario:
     price_usd_per_gpu_hour: float = knob(
         "money", 0.0,
         "Price of a GPU-hour; 0: the median list price of the board in the catalogue, where it has one.",
-        Rule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="USD per GPU h",
+        KnobRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="USD per GPU h",
     )  # fmt: skip
     carbon_region: str = knob("money", "gcp:europe-west4", "Row of the carbon table, ``scope:region``.")
     pue: float = knob(
         "money", 0.0, "Energy of the building over that of its machines; 0: the survey average in the catalogue.",
-        Rule("0 (catalogue) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
+        KnobRule("0 (catalogue) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
     )  # fmt: skip
     currency: str = knob(
         "money", "USD", "ISO 4217 code of the price.",
-        Rule("a code of three letters", lambda value, _: re.fullmatch(r"[A-Z]{3}", value) is not None),
+        KnobRule("a code of three letters", lambda value, _: re.fullmatch(r"[A-Z]{3}", value) is not None),
     )  # fmt: skip
     price_usd_per_kwh: float | None = knob(
         "money", None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
