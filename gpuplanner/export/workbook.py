@@ -10,7 +10,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -23,6 +23,9 @@ MAX_ROWS = 1_048_576
 MAX_TEXT = 32_767
 MAX_NAME = 31
 README = "Read me"
+
+Library: TypeAlias = Any
+"""Objects of xlsxwriter, which has no types."""
 
 _CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same bytes
 _EXACT = 2**53  # greatest whole number that a cell holds exactly
@@ -78,11 +81,11 @@ def write_workbook(
 class _Formats:
     """Cell formats of one workbook, each made once."""
 
-    def __init__(self, book: Any) -> None:  # noqa: ANN401 - xlsxwriter has no types
+    def __init__(self, book: Library) -> None:
         self._book = book
         self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
 
-    def __call__(self, **properties: Any) -> Any:  # noqa: ANN401
+    def __call__(self, **properties: Library) -> Library:
         key = tuple(sorted(properties.items()))
         if key not in self._made:
             self._made[key] = self._book.add_format(properties)
@@ -90,7 +93,7 @@ class _Formats:
 
 
 def _write_readme(
-    sheet: Any,  # noqa: ANN401
+    sheet: Library,
     formats: _Formats,
     title: str,
     notes: Mapping[str, str],
@@ -116,7 +119,7 @@ def _write_readme(
         _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
 
 
-def _write_table(sheet: Any, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:  # noqa: ANN401
+def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
     for column, series in enumerate(frame.get_columns()):
@@ -136,12 +139,12 @@ def _write_table(sheet: Any, formats: _Formats, frame: pl.DataFrame, sums: Colle
 
 
 def _write_cell(
-    sheet: Any,  # noqa: ANN401
+    sheet: Library,
     row: int,
     column: int,
     value: object,
     formats: _Formats,
-    style: Any,  # noqa: ANN401
+    style: Library,
 ) -> None:
     match value:
         case None:
@@ -161,12 +164,12 @@ def _write_cell(
 
 
 def _write_text(
-    sheet: Any,  # noqa: ANN401
+    sheet: Library,
     row: int,
     column: int,
     text: str,
     formats: _Formats,
-    **properties: Any,  # noqa: ANN401
+    **properties: Library,
 ) -> None:
     """Write text as text, quoted if a spreadsheet program could take it for a formula."""
     text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
@@ -175,7 +178,7 @@ def _write_text(
     sheet.write_string(row, column, text, formats(**properties) if properties else None)
 
 
-def _write_sum(sheet: Any, height: int, column: int, series: pl.Series, style: Any) -> None:  # noqa: ANN401
+def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, style: Library) -> None:
     """A sum that a spreadsheet program recomputes, with the value that it has now."""
     letters = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name(column)
     known = series.filter(series.is_finite()) if series.dtype.is_float() else series

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gpuplanner._optional import import_optional
 from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.highs import Library, hand_over, quiet_highs
 from gpuplanner.solving.linear import Columns, LinearModel
 
 Floats = NDArray[np.float64]
@@ -141,28 +142,15 @@ class _OpenTree:
         self.row_names = [*(row.name for row in model.rows), *sums]
         self.applied: dict[int, tuple[float, float]] = {}
 
-    def _load(self, sums: list[Columns]) -> Any:  # noqa: ANN401 - library object
-        model, highspy = self.model, self.highspy
-        highs = highspy.Highs()
-        for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
-            highs.setOptionValue(name, value)
-        program = highspy.HighsLp()
-        program.num_col_, program.num_row_ = self.n, self.m + len(sums)
-        program.col_cost_ = np.array(model.cost)
-        program.col_lower_, program.col_upper_ = np.array(model.low), np.array(model.high)
-        free = np.full(len(sums), highspy.kHighsInf)
+    def _load(self, sums: list[Columns]) -> Library:
+        model, highs = self.model, quiet_highs(presolve="off")
+        free = np.full(len(sums), math.inf)
         low = [row.rhs if row.sense == ">=" else -math.inf for row in model.rows]
         high = [row.rhs if row.sense == "<=" else math.inf for row in model.rows]
-        program.row_lower_, program.row_upper_ = np.append(low, -free), np.append(high, free)
-        held = [np.array(row.columns, dtype=np.int32) for row in model.rows]
-        held += [columns.astype(np.int32) for columns in sums]
-        matrix = program.a_matrix_
-        matrix.format_ = highspy.MatrixFormat.kRowwise
-        matrix.start_ = np.cumsum([0, *map(len, held)], dtype=np.int32)
-        matrix.index_ = np.concatenate([np.zeros(0, dtype=np.int32), *held])
-        values = [row.coefficients for row in model.rows] + [[1.0] * len(columns) for columns in sums]
-        matrix.value_ = np.array(list(itertools.chain.from_iterable(values)), dtype=np.float64)
-        highs.passModel(program)
+        held = [*(row.columns for row in model.rows), *(columns.tolist() for columns in sums)]
+        amounts = [*(row.coefficients for row in model.rows), *([1.0] * len(columns) for columns in sums)]
+        limits = (np.append(low, -free), np.append(high, free))
+        hand_over(highs, model.cost, (model.low, model.high), limits, held, amounts)
         return highs
 
     def child(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> _TreeNode:

@@ -7,6 +7,7 @@ it is not used.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner._optional import import_optional
+from gpuplanner.solving.highs import hand_over, quiet_highs
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -53,48 +55,35 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        self._highspy = import_optional("highspy", extra="plan")
-        self._highs = _quiet(self._highspy)
+        self._highs = quiet_highs()
 
     @classmethod
     def covering(cls, n_rows: int) -> LinearProgram:
         """Fewest columns that cover every row once: no column yet."""
         program = cls()
         for _ in range(n_rows):
-            program._highs.addRow(1.0, program._highspy.kHighsInf, 0, _no_rows, _no_values)
+            program._highs.addRow(1.0, math.inf, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
         return program
 
     @classmethod
     def packing(cls, low: Integers, high: Integers, sizes: Integers, limits: Integers) -> LinearProgram:
         """Most value of items, fractions allowed, with at most ``limits[t]`` of size at every moment t."""
-        program = cls()
-        highspy, lives = program._highspy, high - low
-        model = highspy.HighsLp()
-        model.num_col_, model.num_row_ = len(low), len(limits)
-        model.sense_ = highspy.ObjSense.kMaximize
-        model.col_cost_, model.col_lower_ = np.zeros(len(low)), np.zeros(len(low))
-        model.col_upper_ = np.ones(len(low))
-        model.row_lower_ = np.full(len(limits), -highspy.kHighsInf)
-        model.row_upper_ = limits.astype(np.float64)
-        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        model.a_matrix_.start_ = np.concatenate(([0], np.cumsum(lives))).astype(np.int32)
-        model.a_matrix_.index_ = np.concatenate(
-            [np.arange(first, last) for first, last in zip(low, high, strict=True)]
-        ).astype(np.int32)
-        model.a_matrix_.value_ = np.repeat(sizes.astype(np.float64), lives)
-        program._highs.passModel(model)
+        program, lives = cls(), high - low
+        active = [range(first, last) for first, last in zip(low.tolist(), high.tolist(), strict=True)]
+        taken = np.split(np.repeat(sizes.astype(np.float64), lives), np.cumsum(lives)[:-1])
+        columns = (np.zeros(len(low)), np.ones(len(low)))
+        rows = (np.full(len(limits), -math.inf), limits)
+        hand_over(program._highs, columns[0], columns, rows, active, taken, by_column=True, most=True)
         return program
 
     def add_column(self, rows: Integers, amounts: NDArray[Any]) -> None:
         """Add a column that costs 1 and may be used any number of times."""
-        count, infinity = len(rows), self._highspy.kHighsInf
-        self._highs.addCol(1.0, 0.0, infinity, count, rows.astype(np.int32), amounts.astype(np.float64))
+        self._highs.addCol(1.0, 0.0, math.inf, len(rows), rows.astype(np.int32), amounts.astype(np.float64))
 
     def set_demand(self, demand: Integers) -> None:
         """Ask that row i is covered ``demand[i]`` times."""
-        infinity = self._highspy.kHighsInf
         for row, amount in enumerate(demand.tolist()):
-            self._highs.changeRowBounds(row, float(amount), infinity)
+            self._highs.changeRowBounds(row, float(amount), math.inf)
 
     def set_value(self, values: Floats) -> None:
         """Change what each column is worth."""
@@ -123,40 +112,17 @@ def fewest_columns(
     (None, True)
     """
     highspy = import_optional("highspy", extra="plan")
-    highs = _quiet(highspy)
-    highs.setOptionValue("time_limit", time_limit_s)
-    highs.setOptionValue("random_seed", seed)
-    highs.setOptionValue("mip_max_nodes", _MOST_NODES)
+    highs = quiet_highs(time_limit=time_limit_s, random_seed=seed, mip_max_nodes=_MOST_NODES)
     n_patterns, n_items = patterns.shape
-    columns, rows = np.nonzero(patterns)
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = n_patterns, n_items + 1
-    model.col_cost_, model.col_lower_ = np.ones(n_patterns), np.zeros(n_patterns)
-    model.col_upper_ = np.ones(n_patterns)
-    model.row_lower_ = np.concatenate((np.ones(n_items), [-highspy.kHighsInf]))
-    model.row_upper_ = np.concatenate((np.full(n_items, highspy.kHighsInf), [float(most)]))
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    counts = patterns.sum(axis=1) + 1
-    model.a_matrix_.start_ = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    order = np.argsort(np.concatenate((columns, np.arange(n_patterns))), kind="stable")
-    model.a_matrix_.index_ = np.concatenate((rows, np.full(n_patterns, n_items)))[order].astype(np.int32)
-    model.a_matrix_.value_ = np.ones(len(order))
-    model.integrality_ = [highspy.HighsVarType.kInteger] * n_patterns
-    highs.passModel(model)
+    # The last row counts the patterns that are chosen.
+    held = [[*np.flatnonzero(pattern).tolist(), n_items] for pattern in patterns]
+    columns = (np.zeros(n_patterns), np.ones(n_patterns))
+    rows = (np.append(np.ones(n_items), -math.inf), np.append(np.full(n_items, math.inf), most))
+    ones = ([1.0] * len(pattern) for pattern in held)
+    hand_over(highs, columns[1], columns, rows, held, ones, by_column=True, whole=True)
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return None, True
     if highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return None, False
     return np.flatnonzero(np.array(highs.getSolution().col_value) > 0.5), True
-
-
-_no_rows = np.empty(0, dtype=np.int32)
-_no_values = np.empty(0, dtype=np.float64)
-
-
-def _quiet(highspy: Any) -> Any:  # noqa: ANN401 - library objects
-    highs = highspy.Highs()
-    for option, value in {"output_flag": False, "threads": 1}.items():
-        highs.setOptionValue(option, value)
-    return highs

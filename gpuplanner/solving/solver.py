@@ -8,6 +8,7 @@ answer counts as optimal only if the solver proved it within the gap asked for.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import warnings
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuplanner._optional import import_optional
 from gpuplanner.solving.effort import Effort
+from gpuplanner.solving.highs import Library, hand_over
 from gpuplanner.solving.linear import LinearModel
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -98,7 +100,7 @@ def solve(
     return _solve_with_highs(model, options, relaxed=relaxed, start=start)
 
 
-def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Any, list[Any]]:
+def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Library]]:
     """The model as a PuLP problem, and its variables in the order of the columns."""
     pulp = import_optional("pulp", extra="plan")
     problem = pulp.LpProblem("gpuplanner", pulp.LpMinimize)
@@ -172,23 +174,25 @@ def _lowered(bound: float) -> float:
 
 
 @functools.cache
-def _array_highs() -> Any:  # noqa: ANN401 - a class of a library that is imported late
+def _array_highs() -> Library:
     """PuLP's HiGHS class, handing the model over as arrays instead of row by row."""
     pulp = import_optional("pulp", extra="plan")
     highspy = import_optional("highspy", extra="plan")
 
-    base: Any = pulp.HiGHS
+    base: Library = pulp.HiGHS
 
     class ArrayHiGHS(base):  # type: ignore[misc]
-        def __init__(self, columns: list[Any], start: NDArray[np.float64] | None, **options: object) -> None:
+        def __init__(
+            self, columns: list[Library], start: NDArray[np.float64] | None, **options: object
+        ) -> None:
             super().__init__(**options)
             self.columns = columns
             self.start = start
 
-        def buildSolverModel(self, lp: Any) -> None:  # noqa: ANN401 - name of the base class
-            _pass_arrays(highspy, lp, self.columns)
+        def buildSolverModel(self, lp: Library) -> None:
+            _pass_arrays(lp, self.columns)
 
-        def callSolver(self, lp: Any) -> None:  # noqa: ANN401 - name of the base class
+        def callSolver(self, lp: Library) -> None:
             if self.start is not None:
                 first = highspy.HighsSolution()
                 first.col_value = self.start.tolist()
@@ -198,37 +202,32 @@ def _array_highs() -> Any:  # noqa: ANN401 - a class of a library that is import
             else:
                 _run_interruptibly(lp.solverModel)
 
-        def findSolutionValues(self, lp: Any) -> tuple[int, int]:  # noqa: ANN401 - as above
+        def findSolutionValues(self, lp: Library) -> tuple[int, int]:
             # The caller reads model status and solution status from HiGHS itself.
             return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
 
     return ArrayHiGHS
 
 
-def _pass_arrays(highspy: Any, lp: Any, columns: list[Any]) -> None:  # noqa: ANN401 - library objects
-    for position, column in enumerate(columns):
-        column.index = position
-    rows = list(lp.constraints())
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(columns), len(rows)
-    model.col_cost_ = np.array([lp.objective.get(column, 0.0) for column in columns], dtype=np.float64)
-    model.col_lower_ = np.array([column.lowBound for column in columns], dtype=np.float64)
-    model.col_upper_ = np.array([column.upBound for column in columns], dtype=np.float64)
-    infinity = highspy.kHighsInf
-    lows, highs = ([row.getLb() for row in rows], [row.getUb() for row in rows])
-    model.row_lower_ = np.array([-infinity if low is None else low for low in lows], dtype=np.float64)
-    model.row_upper_ = np.array([infinity if high is None else high for high in highs], dtype=np.float64)
-    matrix = model.a_matrix_
-    matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.start_ = np.cumsum([0, *(len(row.expr) for row in rows)], dtype=np.int32)
-    matrix.index_ = np.array([column.index for row in rows for column in row.expr], dtype=np.int32)
-    matrix.value_ = np.array([value for row in rows for value in row.expr.values()], dtype=np.float64)
-    if columns and columns[0].cat == "Integer":
-        model.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
-    lp.solverModel.passModel(model)
+def _pass_arrays(problem: Library, columns: list[Library]) -> None:
+    place = {column: at for at, column in enumerate(columns)}
+    rows = list(problem.constraints())
+    limits = [(row.getLb(), row.getUb()) for row in rows]
+    hand_over(
+        problem.solverModel,
+        [problem.objective.get(column, 0.0) for column in columns],
+        ([column.lowBound for column in columns], [column.upBound for column in columns]),
+        (
+            [-math.inf if low is None else low for low, _ in limits],
+            [math.inf if high is None else high for _, high in limits],
+        ),
+        [[place[column] for column in row.expr] for row in rows],
+        [row.expr.values() for row in rows],
+        whole=bool(columns) and columns[0].cat == "Integer",
+    )
 
 
-def _run_interruptibly(highs: Any) -> None:  # noqa: ANN401 - library object
+def _run_interruptibly(highs: Library) -> None:
     """Run in a thread, so that Ctrl-C stops the solver at once instead of waiting for it."""
     highs.HandleUserInterrupt = True
     done = threading.Event()
