@@ -8,7 +8,7 @@ from gpuplanner.catalog import board_names, facts, parameter, path_facts, paths_
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import EMPTIED, MADE_BY, any_board, load_gpu_model
 from gpuplanner.hardware.abilities import CUTS, abilities, default_path, ownership_of
-from gpuplanner.inbox.registry import KUBERNETES, SOURCES
+from gpuplanner.inbox.sources import KUBERNETES, SOURCES
 
 AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
 
