@@ -120,8 +120,8 @@ def sample_quality() -> DataQuality:
 
 def chart(ending: str) -> Callable[[Path, Path, int, Study], None]:
     def write(out: Path, place: Path, rows: int, study: Study) -> None:
-        from gpuplanner.report.picture import write_drawn
-        from gpuplanner.report.quality import quality_page, quality_svg
+        from gpuplanner.report.inbox import quality_page, quality_svg
+        from gpuplanner.report.page import write_drawn
 
         write_drawn(
             out.with_suffix(ending),

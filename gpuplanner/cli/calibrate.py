@@ -37,7 +37,7 @@ def calibrate(
     found = calibrate(asked)
     if chart is not None:
         from gpuplanner.report.calibration import calibration_page, calibration_svg
-        from gpuplanner.report.picture import write_drawn
+        from gpuplanner.report.page import write_drawn
 
         write_drawn(
             chart,

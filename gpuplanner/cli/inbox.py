@@ -158,8 +158,8 @@ def describe(
         say("warning: --smallest-group means nothing without jobs: it was left out")
     parts = {name: part for name, part in told.items() if name != "hours"}
     if chart is not None:
-        from gpuplanner.report.picture import write_drawn
-        from gpuplanner.report.quality import quality_page, quality_svg
+        from gpuplanner.report.inbox import quality_page, quality_svg
+        from gpuplanner.report.page import write_drawn
 
         found, title = data_quality(folder), f"Data quality: {Path(folder).name}"
         write_drawn(chart, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found))

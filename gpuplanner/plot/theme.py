@@ -46,6 +46,7 @@ POLICY_COLOURS = {
     "static_mig": PURPLE,
     "whole_on_off": "#7a6000",
     "node_pools": BLUE,
+    "cut_on_demand": "#440066",
 }
 """Of each way to run the fleet, on every page; words in these colours can be read on white."""
 

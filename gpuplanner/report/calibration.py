@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page
-from gpuplanner.report.picture import roomy, told_svg
 from gpuplanner.study.future.calibration import OUTCOMES, Calibration
 
 _FORMATS = {"observed_s": ",.0f", "simulated_s": ",.0f", "level": ".2f"}
@@ -30,17 +29,17 @@ def calibration_page(found: Calibration, *, title: str) -> str:
         page.paragraph(f"{found.outcome}: {OUTCOMES[found.outcome]}."),
         page.paragraph(found.sentence),
         page.figure(
-            roomy(plot.plot_wait_quantiles(found.quantiles)),
+            page.roomy(plot.plot_wait_quantiles(found.quantiles)),
             title="Waits, quantile by quantile",
             alt=f"{plot.wait_quantiles_text(found.quantiles)} On the dashed line the distributions are equal.",
-            table=found.quantiles,
+            numbers=found.quantiles,
             formats=_FORMATS,
         ),
         page.figure(
-            roomy(plot.plot_wait_causes(found.causes)),
+            page.roomy(plot.plot_wait_causes(found.causes)),
             title="What the waits are made of",
             alt=plot.wait_causes_text(found.causes),
-            table=found.causes,
+            numbers=found.causes,
             formats={"share": ".1%", "hours": ",.0f"},
         ),
         *(_group(found, by) for by in found.groups),
@@ -57,14 +56,14 @@ def calibration_svg(found: Calibration) -> str:
     words = [found.sentence, plot.wait_quantiles_text(found.quantiles)]
     words += [plot.wait_groups_text(group, by) for by, group in found.groups.items()]
     words.append(plot.wait_causes_text(found.causes))
-    return told_svg([*charts, plot.plot_wait_causes(found.causes)], words)
+    return page.told_svg([*charts, plot.plot_wait_causes(found.causes)], words)
 
 
 def _group(found: Calibration, by: str) -> str:
     group = found.groups[by]
     return page.figure(
-        roomy(plot.plot_wait_groups(group, by)),
+        page.roomy(plot.plot_wait_groups(group, by)),
         title=f"Mean wait by {by}, observed and simulated",
         alt=plot.wait_groups_text(group, by),
-        table=group,
+        numbers=group,
     )

@@ -210,7 +210,7 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
             plot.plot_full(frame, gpus=one.fleet_gpus, best=one.policy),
             title=f"When {one.fleet_gpus:,} GPUs are no longer enough",
             alt=plot.full_text(frame, gpus=one.fleet_gpus),
-            table=frame,
+            numbers=frame,
             formats={"chance": ".0%"},
         )
     if peaks is None or peaks.is_empty() or not one.fleet_gpus:
@@ -219,7 +219,7 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
         plot.plot_peaks(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred),
         title="GPUs held in the busiest hour of each day",
         alt=plot.peaks_text(peaks),
-        table=peaks,
+        numbers=peaks,
         formats={"gpus": ",.1f"},
     )
 

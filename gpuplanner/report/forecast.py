@@ -11,7 +11,18 @@ from gpuplanner.demand import POOL
 from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
+from gpuplanner.study.forecast_ledger import record_of
 from gpuplanner.study.future.gpus_wanted import Wanted
+
+HEADINGS = {
+    "cutoff": "forecast from",
+    "slots": "slots that have come",
+    "mae": "error, instances",
+    "naive_mae": "error of the last value",
+    "coverage_90": "in the 90 % interval",
+    "cost": "cost as planned",
+    "naive_cost": "cost for the last value",
+}
 
 
 def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
@@ -19,27 +30,25 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
     fan = source.fan(horizon, seed=seed)
     last = fan.row(-1, named=True)
     total = last["still_running"] + last["to_come"]
-    return Section(
-        page.section(
-            "What runs now, and what will come",
-            page.figure(
-                plot.plot_fan(fan),
-                title=f"GPUs expected, {_named(source)}",
-                alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dotted "
-                "lines hold 90 % of the sample paths, before they are corrected by past errors.",
-                table=fan,
+    return page.section(
+        "What runs now, and what will come",
+        page.figure(
+            plot.plot_fan(fan),
+            title=f"GPUs expected, {_named(source)}",
+            alt=f"Of the {total:,.0f} GPUs expected at the end, {last['still_running']:,.0f} run today. The dotted "
+            "lines hold 90 % of the sample paths, before they are corrected by past errors.",
+            numbers=fan,
+        ),
+        page.figure(
+            plot.plot_costs(
+                source.running().select(tenant="unique_id", cost="gpu_hours_left"),
+                unit="GPU-hours left",
+                title="Work left in running jobs",
             ),
-            page.figure(
-                plot.plot_costs(
-                    source.running().select(tenant="unique_id", cost="gpu_hours_left"),
-                    unit="GPU-hours left",
-                    title="Work left in running jobs",
-                ),
-                title="What is left of what runs",
-                alt="Expected GPU-hours, with jobs that still run counted as such and not left out.",
-                table=source.running(),
-            ),
-        )
+            title="What is left of what runs",
+            alt="Expected GPU-hours, with jobs that still run counted as such and not left out.",
+            numbers=source.running(),
+        ),
     )
 
 
@@ -54,17 +63,15 @@ def past_errors(judged: Judged) -> Section:
         if chosen["mase"] is None or naive["mase"] is None
         else f"its error was {chosen['mase']:.2f}, that of the last value {naive['mase']:.2f}"
     )
-    return Section(
-        page.section(
-            "How often it was wrong",
-            page.figure(
-                plot.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
-                title="Error and coverage from past origins",
-                alt=f"{CHOSEN!r} is what earlier origins had one choose: {compared} (MASE), and its 90 % interval "
-                f"held {chosen['coverage_90'] or 0:.0%} of the slots.",
-                table=mean,
-            ),
-        )
+    return page.section(
+        "How often it was wrong",
+        page.figure(
+            plot.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
+            title="Error and coverage from past origins",
+            alt=f"{CHOSEN!r} is what earlier origins had one choose: {compared} (MASE), and its 90 % interval "
+            f"held {chosen['coverage_90'] or 0:.0%} of the slots.",
+            numbers=mean,
+        ),
     )
 
 
@@ -84,24 +91,48 @@ def decision(
     ends = source.run_out(capacity, growth=growth, seed=seed)
     even = ends.filter(pl.col("run_out_by") >= 0.5)
     date = _week(source, even["week"][0]) if even.height else "less likely than not within the year"
-    return Section(
-        page.section(
-            "What to do about it",
-            page.figure(
-                plot.plot_cost_curve(curve),
-                title="Cost of planning at each quantile",
-                alt=f"A GPU-hour short costs {price:g} planned ones: plan at {best['quantile']:.0%}, "
-                f"{best['planned']:,.0f} GPUs on average.",
-                table=curve,
-            ),
-            page.figure(
-                plot.plot_run_out(ends),
-                title=f"When demand passes {capacity:,.0f} GPUs",
-                alt=f"Weekly peaks with the trend, noise and lasting steps of the past: {date}.",
-                table=ends,
-            ),
-        )
+    return page.section(
+        "What to do about it",
+        page.figure(
+            plot.plot_cost_curve(curve),
+            title="Cost of planning at each quantile",
+            alt=f"A GPU-hour short costs {price:g} planned ones: plan at {best['quantile']:.0%}, "
+            f"{best['planned']:,.0f} GPUs on average.",
+            numbers=curve,
+        ),
+        page.figure(
+            plot.plot_run_out(ends),
+            title=f"When demand passes {capacity:,.0f} GPUs",
+            alt=f"Weekly peaks with the trend, noise and lasting steps of the past: {date}.",
+            numbers=ends,
+        ),
     )
+
+
+def forecast_record(ledger: pl.DataFrame) -> Section:
+    """How wrong the forecasts of earlier reports were, and what planning by them cost against the last value."""
+    record = record_of(ledger)
+    if record.is_empty():
+        waits = (
+            f"{ledger['cutoff'].n_unique()} forecast is written down"
+            if ledger.height
+            else "None is written down"
+        )
+        text = f"{waits}; a later report says what came of it."
+        return page.fold("Past forecasts", page.paragraph(text))
+    mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(
+        0, named=True
+    )
+    told = "Of the one earlier forecast" if record.height == 1 else f"Over {record.height} earlier forecasts"
+    text = (
+        f"{told} the error was {mean['mae']:.2f} instances, that of the last value "
+        f"{mean['naive_mae']:.2f}; the 90 % interval held {mean['coverage_90']:.0%} of the slots. What was planned "
+        f"cost {mean['cost']:.2f} per instance needed, planning for the last value {mean['naive_cost']:.2f}."
+    )
+    shown = record.with_columns(pl.col("cutoff").dt.strftime("%Y-%m-%d"))
+    formats = dict.fromkeys(("mae", "naive_mae", "cost", "naive_cost"), ".2f") | {"coverage_90": ".0%"}
+    table = page.table(shown, caption="Forecasts of earlier reports", formats=formats, headings=HEADINGS)
+    return page.fold("Past forecasts", page.paragraph(text), table)
 
 
 def _named(source: Wanted) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.demand import pool
-from gpuplanner.report import page, tables
-from gpuplanner.report.live import Text, still
-from gpuplanner.report.picture import roomy
-from gpuplanner.report.quality import quality
-from gpuplanner.report.section import Section
+from gpuplanner.report import page
+from gpuplanner.report.section import Section, Text, still
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.past.explore import EVERYBODY, Inbox
+from gpuplanner.study.past.quality import DataQuality, by_figure
 
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""
@@ -24,11 +22,84 @@ _TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace.
 _BOARD = "The data do not name a board of the catalogue that can be cut: open them with one (board=)."
 
 
+def quality(found: DataQuality) -> Section:
+    """What is wrong with the data, and which time was seen."""
+    facts = found.facts
+    refused = (
+        f"{facts['rows_rejected']:,} rejected with a reason" if facts["rows_rejected"] else "none rejected"
+    )
+    read = (
+        f"Source {facts['source']}: {facts['rows_in']:,} rows read, {facts['rows_kept']:,} kept, {refused}. "
+        "Look here first: a figure is as good as its rows."
+    )
+    seen = plot.coverage_text(found.coverage)
+    return page.section(
+        "Data quality",
+        page.paragraph(read),
+        page.figure(
+            page.roomy(plot.plot_quality(by_figure(found.findings))),
+            title="What is wrong, and which figures it moves",
+            alt=plot.quality_text(found.findings),
+            numbers=found.findings,
+        ),
+        page.figure(
+            page.roomy(plot.plot_intake(found.intake)),
+            title="Jobs submitted and rows rejected, by day",
+            alt=f"{plot.intake_text(found.intake)} Look for days without jobs: an outage, or rows that are missing.",
+            numbers=found.intake,
+        ),
+        page.note(seen)
+        if found.coverage is None
+        else page.figure(
+            page.roomy(plot.plot_coverage(found.coverage)),
+            title="Telemetry: observed share of each node's time",
+            alt=f"{seen} A full bar is time seen whole, a cross time without a reading; "
+            "blank is before the first or after the last reading.",
+            numbers=found.coverage,
+        ),
+    )
+
+
+def quality_page(found: DataQuality, *, title: str) -> str:
+    """A page of its own about the quality of the data, as :func:`gpuplanner.report.page.render_page` makes it."""
+    facts = found.facts
+    span = [facts[side] for side in ("span_start", "span_end")]
+    subtitle = "without times" if None in span else f"{_minute(span[0])} to {_minute(span[1])} UTC"
+    origin = {"source": str(facts["source"]), "gpuplanner": __version__}
+    origin |= {each["name"]: each["sha256"] for each in found.provenance.get("files", [])}
+    return page.render_page(quality(found), title=title, subtitle=subtitle, provenance=origin)
+
+
+def _minute(instant: str) -> str:
+    """An instant as people read it, in UTC."""
+    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def quality_svg(found: DataQuality) -> str:
+    """One picture of all that is drawn of the quality of the data.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.past.quality import data_quality
+    >>> quality_svg(data_quality("sample"))[:4]
+    '<svg'
+    """
+    charts = [plot.plot_quality(by_figure(found.findings)), plot.plot_intake(found.intake)]
+    if found.coverage is not None:
+        charts.append(plot.plot_coverage(found.coverage))
+    words = [
+        plot.quality_text(found.findings),
+        plot.intake_text(found.intake),
+        plot.coverage_text(found.coverage),
+    ]
+    return page.told_svg(charts, words)
+
+
 def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
     """Where the GPU-time went: by bucket, by tenant, by local month, and what became of held time."""
     mine, activity, ended = (box.of(table, tenant) for table in (box.ledger, box.activity, box.ended))
     by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
-    months = tables.table(
+    months = page.table(
         by_month,
         caption=f"GPU-hours by month ({box.tz}), {tenant}",
         formats=dict.fromkeys(by_month.columns[1:], ",.1f"),
@@ -38,21 +109,21 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
     states = ended.group_by("state", "lost").agg(pl.col("attempts", "gpu_hours").sum())
     held = [
         page.figure(
-            roomy(plot.plot_held_activity(activity)),
+            page.roomy(plot.plot_held_activity(activity)),
             title="Held GPU-hours, and what was seen of them",
             alt=f"{idle} Seen by telemetry, else in the mean activity that the source states for a job. A GPU that is "
             "held without a process could be given to others at once.",
-            table=activity,
+            numbers=activity,
         ),
         page.figure(
-            roomy(plot.plot_held_states(ended)),
+            page.roomy(plot.plot_held_states(ended)),
             title="Held GPU-hours by how attempts ended",
             alt=f"{lost} How much of it checkpoints had saved is not known.",
-            table=states.sort("gpu_hours", "state", descending=[True, False]),
+            numbers=states.sort("gpu_hours", "state", descending=[True, False]),
         ),
     ]
     if tenant != EVERYBODY:
-        return Section(page.section(f"Where the GPU-time of {tenant} went", *held, months))
+        return page.section(f"Where the GPU-time of {tenant} went", *held, months)
     buckets = box.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
     whole = page.figure(
@@ -60,9 +131,9 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
         title="Installed GPU-hours by bucket",
         alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
         f"{largest['share']:.0%}. Look for what is neither used nor free.",
-        table=buckets,
+        numbers=buckets,
     )
-    return Section(page.section("Where the GPU-time went", whole, *held, months))
+    return page.section("Where the GPU-time went", whole, *held, months)
 
 
 def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
@@ -85,7 +156,7 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
             plot.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
             title=f"Instances wanted by profile{_on(box)}, {tenant}",
             alt=f"{most}{shown}, as if nobody had queued. Look for the rhythm of the day and the week.",
-            table=table,
+            numbers=table,
         )
     ]
     if tenant == EVERYBODY:
@@ -97,7 +168,7 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
                 "they can share.",
             )
         )
-    return Section(page.section("What was wanted", *parts))
+    return page.section("What was wanted", *parts)
 
 
 def phases(box: Inbox, job: str = "") -> Section:
@@ -105,9 +176,9 @@ def phases(box: Inbox, job: str = "") -> Section:
     title = "Phases of one job"
     known = box.jobs_of()
     if not known:
-        return Section(page.section(title, page.note(_TELEMETRY)))
+        return page.section(title, page.note(_TELEMETRY))
     if not box.fleet.can_be_cut:
-        return Section(page.section(title, page.note(_BOARD)))
+        return page.section(title, page.note(_BOARD))
     name = job or known[0]
     view = box.job(name)
     facts = box.sampled.filter(job_id=name).row(0, named=True)
@@ -125,28 +196,26 @@ def phases(box: Inbox, job: str = "") -> Section:
     columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
     shown = table.select(*columns, "profile_phase", "evidence").with_columns(run_h=pl.col("run_s") / 3600)
     heads = {"bound": "waits for", "profile_phase": "smallest slice", "evidence": "why"}
-    return Section(
-        page.section(
-            title,
-            page.paragraph(
-                f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."
-            ),
-            page.figure(
-                plot.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
-                title=f"What the GPUs of {name} did",
-                alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
-                table=shown.drop("evidence", "run_s"),
-            ),
-            page.paragraph(f"It waits for: {view.bound} ({view.evidence}). {fit}"),
-            tables.table(
-                shown.select("phase", "label", "run_h", "bound", "profile_phase", "evidence"),
-                caption="Signature and slice of each phase",
-                headings=heads,
-            ),
-            _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
-            if spikes.height
-            else "",
-        )
+    return page.section(
+        title,
+        page.paragraph(
+            f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."
+        ),
+        page.figure(
+            plot.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
+            title=f"What the GPUs of {name} did",
+            alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
+            numbers=shown.drop("evidence", "run_s"),
+        ),
+        page.paragraph(f"It waits for: {view.bound} ({view.evidence}). {fit}"),
+        page.table(
+            shown.select("phase", "label", "run_h", "bound", "profile_phase", "evidence"),
+            caption="Signature and slice of each phase",
+            headings=heads,
+        ),
+        _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
+        if spikes.height
+        else "",
     )
 
 
@@ -154,7 +223,7 @@ def claim(box: Inbox) -> Section:
     """Do late phases need fewer GPUs? The verdict, and what classes of jobs wait for."""
     title = "Do late phases need fewer GPUs?"
     if box.claim is None or box.signatures is None:
-        return Section(page.section(title, page.note(_TELEMETRY if box.phases is None else _BOARD)))
+        return page.section(title, page.note(_TELEMETRY if box.phases is None else _BOARD))
     first = box.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
     others = box.claim["verdict"].n_unique()
@@ -162,21 +231,17 @@ def claim(box: Inbox) -> Section:
         " By other definitions of late or of need the verdict differs: see the table." if others > 1 else ""
     )
     worst = box.signatures.sort("gpu_hours", descending=True).row(0, named=True)
-    return Section(
-        page.section(
-            title,
-            page.note(verdict + depends),
-            tables.table(
-                box.claim, caption=f"Late over early demand. {_LATE}", formats=_RATIOS, headings=_CLAIM
-            ),
-            page.figure(
-                roomy(plot.plot_signatures(box.signatures)),
-                title="What the GPUs of each class of jobs wait for",
-                alt=f"Most sampled time: {worst['job_class']}, which waits for {worst['bound']}. Look for classes that "
-                "wait for something else than compute: the table says which slice that means.",
-                table=box.signatures,
-            ),
-        )
+    return page.section(
+        title,
+        page.note(verdict + depends),
+        page.table(box.claim, caption=f"Late over early demand. {_LATE}", formats=_RATIOS, headings=_CLAIM),
+        page.figure(
+            page.roomy(plot.plot_signatures(box.signatures)),
+            title="What the GPUs of each class of jobs wait for",
+            alt=f"Most sampled time: {worst['job_class']}, which waits for {worst['bound']}. Look for classes that "
+            "wait for something else than compute: the table says which slice that means.",
+            numbers=box.signatures,
+        ),
     )
 
 
@@ -195,8 +260,7 @@ def provenance(box: Inbox) -> Section:
         "read with": f"gpuplanner {kept.get('gpuplanner', 'of an unknown version')}",
         "shown with": f"gpuplanner {__version__}",
     }
-    frame = pl.DataFrame({"what": list(facts), "value": list(facts.values())})
-    return Section(page.section("Provenance", tables.table(frame, caption="Where these numbers come from")))
+    return page.section("Provenance", page.answers(facts, caption="Where these numbers come from"))
 
 
 View = Callable[[Inbox, str, str], Text]
@@ -214,7 +278,7 @@ _LATE = "By thirds: the last of the run against the first. By phases: after the 
 
 
 def _folded(caption: str, table: pl.DataFrame) -> str:
-    rows = tables.table(table, caption=caption)
+    rows = page.table(table, caption=caption)
     return f"<details><summary>{caption} as a table</summary>\n{rows}\n</details>"
 
 

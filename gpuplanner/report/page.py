@@ -7,8 +7,9 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from html import escape
 from pathlib import Path
 from string import Template
@@ -18,49 +19,41 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._optional import import_optional
-from gpuplanner.report import tables
+from gpuplanner.export.headings import heading, unit_of
+from gpuplanner.files import write_atomically
+from gpuplanner.report.section import Section
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
+MAX_ROWS = 200
+"""Rows of a table that reach the page; longer ones stall it. The workbook has them all."""
+LONG = 40
+"""Characters from which a column of text is wrapped."""
+MISSING = "–"
+"""What stands for a missing value: missing is not zero."""
+ENDINGS = (".html", ".svg")
+"""Of files that a chart option writes: a page of its own; a picture."""
 _HERE = Path(__file__).parent
 _SECTION = re.compile(r'<section id="([^"]*)"><h2>(.*?)</h2>')
 _CHART = '<script type="application/json">'
 
 
-@dataclass(frozen=True)
-class Card:
-    """One headline number.
-
-    Attributes
-    ----------
-    label : str
-        What it is.
-    value : str
-        The number as shown, with its unit.
-    detail : str
-        Range, baseline or period.
-    """
-
-    label: str
-    value: str
-    detail: str = ""
-
-
-def section(title: str, *fragments: str) -> str:
+def section(title: str, *fragments: str) -> Section:
     r"""Put fragments under a heading that the navigation links to.
 
     Examples
     --------
-    >>> section("Where time went", note("All hours."))
-    '<section id="where-time-went"><h2>Where time went</h2>\n<p class="note">All hours.</p>\n</section>'
+    >>> print(section("Where time went", note("All hours.")))
+    <section id="where-time-went"><h2>Where time went</h2>
+    <p class="note">All hours.</p>
+    </section>
     """
-    anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
     body = "\n".join(fragments)
-    return f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{body}\n</section>'
+    return Section(f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>\n{body}\n</section>')
 
 
-def fold(title: str, *fragments: str, about: str = "") -> str:
+def fold(title: str, *fragments: str, about: str = "") -> Section:
     """Put fragments under a heading that opens them: closed, it is one line.
 
     Examples
@@ -70,13 +63,10 @@ def fold(title: str, *fragments: str, about: str = "") -> str:
     <p class="note">All hours.</p>
     </details></section>
     """
-    anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
     said = f" <span>{escape(about)}</span>" if about else ""
     body = "\n".join(fragments)
-    return (
-        f'<section id="{anchor}" class="fold"><details><summary><h2>{escape(title)}</h2>{said}</summary>\n{body}\n'
-        "</details></section>"
-    )
+    opening = f'<section id="{_anchor(title)}" class="fold"><details><summary><h2>{escape(title)}</h2>{said}</summary>'
+    return Section(f"{opening}\n{body}\n</details></section>")
 
 
 def paragraph(text: str) -> str:
@@ -101,55 +91,12 @@ def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def findings(texts: Sequence[str]) -> str:
-    r"""Findings, most important first, as a numbered list.
-
-    Examples
-    --------
-    >>> findings(["Idle: 20 %"])
-    '<ol class="findings">\n<li>Idle: 20 %</li>\n</ol>'
-    """
-    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f'<ol class="findings">\n{items}\n</ol>'
-
-
-def cards(values: Sequence[Card]) -> str:
-    """Headline numbers side by side.
-
-    Examples
-    --------
-    >>> print(cards([Card("GPUs", "64")]))
-    <dl class="cards">
-    <div><dt>GPUs</dt><dd class="value">64</dd></div>
-    </dl>
-    """
-    items = []
-    for card in values:
-        detail = f'<dd class="detail">{escape(card.detail)}</dd>' if card.detail else ""
-        items.append(
-            f'<div><dt>{escape(card.label)}</dt><dd class="value">{escape(card.value)}</dd>{detail}</div>'
-        )
-    return '<dl class="cards">\n' + "\n".join(items) + "\n</dl>"
-
-
-def facts(values: Sequence[tuple[str, str]]) -> str:
-    """Short answers side by side with what they answer.
-
-    Examples
-    --------
-    >>> facts([("From", "Monday")])
-    '<dl class="facts"><dt>From</dt><dd>Monday</dd></dl>'
-    """
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in values)
-    return f'<dl class="facts">{items}</dl>'
-
-
 def figure(
     chart: ChartType,
     *,
     title: str,
     alt: str,
-    table: pl.DataFrame | None = None,
+    numbers: pl.DataFrame | None = None,
     formats: Mapping[str, str] | None = None,
 ) -> str:
     """A chart with its message in words and its numbers as a table.
@@ -161,8 +108,8 @@ def figure(
     spec["description"] = f"{title}. {alt}"
     picture = plot.svg_address(plot.spec_to_svg(spec))
     twin = ""
-    if table is not None:
-        rows = tables.table(table, caption=title, formats=formats)
+    if numbers is not None:
+        rows = table(numbers, caption=title, formats=formats)
         twin = f"<details><summary>The numbers as a table</summary>\n{rows}\n</details>\n"
     message = escape(alt)
     return (
@@ -171,6 +118,56 @@ def figure(
         f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
+
+
+def table(
+    frame: pl.DataFrame,
+    *,
+    caption: str,
+    formats: Mapping[str, str] | None = None,
+    headings: Mapping[str, str] | None = None,
+    max_rows: int = MAX_ROWS,
+) -> str:
+    """An HTML table: numbers to the right with thousands separators, text escaped, missing values as a dash.
+
+    Examples
+    --------
+    >>> html = table(pl.DataFrame({"tenant": ["a"], "cost_usd": [1234.5]}), caption="Cost")
+    >>> '<th scope="row">a</th><td class="number">1,234.50</td>' in html
+    True
+    """
+    specs, names = formats or {}, headings or {}
+    side = [_side(series) for series in frame.get_columns()]
+    head = "".join(
+        f'<th scope="col"{css}>{escape(names.get(name) or heading(name))}</th>'
+        for name, css in zip(frame.columns, side, strict=True)
+    )
+    columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
+    named = bool(frame.width) and not frame.dtypes[0].is_numeric()
+    body = []
+    for row in zip(*columns, strict=True):
+        cells = [f"<td{css}>{text}</td>" for text, css in zip(row, side, strict=True)]
+        if named:
+            cells[0] = f'<th scope="row"{side[0]}>{row[0]}</th>'
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    rest = frame.height - max_rows
+    more = f'<p class="more">{max_rows:,} of {frame.height:,} rows are shown.</p>\n' if rest > 0 else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">\n'
+        f"<table><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{chr(10).join(body)}\n</tbody></table>\n{more}</div>"
+    )
+
+
+def answers(rows: Mapping[str, str], *, caption: str, answer: str = "value") -> str:
+    """A table of two columns: what is asked, and the answer.
+
+    Examples
+    --------
+    >>> '<th scope="row">board</th><td>H100</td>' in answers({"board": "H100"}, caption="Facts")
+    True
+    """
+    return table(pl.DataFrame({"what": list(rows), answer: list(rows.values())}), caption=caption)
 
 
 def render_page(
@@ -252,3 +249,68 @@ def _policy(scripts: Sequence[str]) -> str:
         f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
         "img-src data:; font-src data:; base-uri 'none'; form-action 'none'"
     )
+
+
+def roomy(chart: ChartType) -> ChartType:
+    """Leave room at both sides for names in a font wider than the one that pictures are laid out with."""
+    return chart.properties(padding={"left": 40, "top": 5, "right": 60, "bottom": 5})
+
+
+def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
+    """One picture of several charts, with what they say in words as its title.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> costs = plot.plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
+    >>> told_svg([costs], ["a costs 1 USD."]).count("<title>a costs 1 USD.</title>")
+    1
+    """
+    opening, rest = plot.charts_to_svg(charts).split(">", 1)
+    return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
+
+
+def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str]) -> Path:
+    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says."""
+    text = picture() if Path(path).suffix == ".svg" else page()
+    return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+
+
+def _side(series: pl.Series) -> str:
+    if series.dtype.is_numeric():
+        return ' class="number"'
+    long = series.dtype == pl.String and (series.str.len_chars().max() or 0) > LONG  # type: ignore[operator]
+    return ' class="long"' if long else ""
+
+
+def _texts(series: pl.Series, spec: str | None) -> list[str]:
+    """Cells of a column as escaped text."""
+    if spec is None:
+        unit = unit_of(series.name)
+        if isinstance(series.dtype, pl.Decimal):
+            spec = f",.{series.dtype.scale}f"
+        elif series.dtype.is_integer():
+            spec = ",d"
+        else:
+            spec = unit.python if unit else ",.2f"
+    return [escape(_text(value, spec)) for value in series.to_list()]
+
+
+def _text(value: object, spec: str) -> str:
+    match value:
+        case None:
+            return MISSING
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() | Decimal():
+            return MISSING if value != value else format(value, spec).replace("-", "−")
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M}" + (f" {value:%Z}" if value.tzinfo else "")
+        case date():
+            return value.isoformat()
+        case _:
+            return str(value)

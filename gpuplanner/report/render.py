@@ -17,10 +17,10 @@ from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
-from gpuplanner.report.forecast_record import forecast_record
+from gpuplanner.report.forecast import forecast_record
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
-from gpuplanner.report.tearsheet.headline import period
+from gpuplanner.report.tearsheet import period
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
@@ -71,7 +71,7 @@ def write_report(
         )
         told = None if told is None else remember(told, study)
         body = page_body(executed)
-        body += "" if told is None else forecast_record(told).html
+        body += "" if told is None else forecast_record(told)
         page = render_page(
             body,
             title=f"GPU report: {scenario.name}",

@@ -10,10 +10,9 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
-from gpuplanner.report import page, tables
+from gpuplanner.report import page
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, first_screen, fleet_words
-from gpuplanner.report.picture import roomy, told_svg, write_drawn
 from gpuplanner.report.section import Section
 from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
 from gpuplanner.study.decision.record import Comparison
@@ -65,7 +64,7 @@ def ways(found: Comparison) -> Section:
     """Every way to run the fleet: its hours against the minutes that it adds, who waits, and why ways are out."""
     title, about = "Ways compared", "what each way would cost, and who would wait"
     if not found.rows:
-        return Section(page.fold(title, page.paragraph("No way could be played."), about=about))
+        return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame, split = (
         frontier_frame(found),
         pl.DataFrame(levers(found), schema=["lever", "gpu_hours"], orient="row"),
@@ -76,55 +75,63 @@ def ways(found: Comparison) -> Section:
         f"A way holds when {limit:g} jobs of 100 of every size start at most {found.minutes:g} minutes later than on "
         "today's fleet, replayed. Points joined by a line are other settings of the same way."
     )
-    return Section(
-        page.fold(
-            title,
-            page.figure(
-                roomy(frontier_chart(found)),
-                title="GPU-hours a week that each way keeps on, against the minutes it adds",
-                alt=f"{plot.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
-                table=frame.with_columns(pl.col("policy").replace(SHORT)),
-                formats={"gpu_hours": _HOURS, "added_minutes": _MINUTES},
-            ),
-            tables.table(
-                _ways_table(found),
-                caption=f"The same in figures, {_judged(found)}",
-                formats={"gpu_hours": _HOURS, "of_today": ".0%", "later_share": ".0%", "hold_rate": ".0%"}
-                | dict.fromkeys(("added_minutes", "longest_min"), _MINUTES),
-                headings=_WAYS,
-            ),
-            page.note(note),
-            tables.table(split, caption="By which lever each GPU-hour a week is saved", formats={"gpu_hours": _HOURS},
-                         headings={"gpu_hours": "GPU-hours a week"}) if split.height else "",
-            *(page.paragraph(text) for text in bases_in_words(found)),
-            page.figure(
-                roomy(plot.plot_policies(beside, names=SHORT)),
-                title="Ways on the same jobs",
-                alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
-                table=beside.with_columns(pl.col("policy").replace(SHORT)),
-            ),
-            tables.table(
-                classes,
-                caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
-                formats=dict.fromkeys(classes.columns[2:], _MINUTES),
-                headings=_CLASSES,
-            ),
-            tables.table(
-                hours_table(found).with_columns(pl.col("policy").replace(SHORT)),
-                caption="Of the hours that GPUs are on in a week",
-                formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
-                headings={"policy": "way to run", "gpu_hours": "on", "busy_gpu_hours": "with jobs",
-                          "idle_gpu_hours": "without"},
-            ),
-            about=about,
+    return page.fold(
+        title,
+        page.figure(
+            page.roomy(frontier_chart(found)),
+            title="GPU-hours a week that each way keeps on, against the minutes it adds",
+            alt=f"{plot.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
+            numbers=frame.with_columns(pl.col("policy").replace(SHORT)),
+            formats={"gpu_hours": _HOURS, "added_minutes": _MINUTES},
+        ),
+        page.table(
+            _ways_table(found),
+            caption=f"The same in figures, {_judged(found)}",
+            formats={"gpu_hours": _HOURS, "of_today": ".0%", "later_share": ".0%", "hold_rate": ".0%"}
+            | dict.fromkeys(("added_minutes", "longest_min"), _MINUTES),
+            headings=_WAYS,
+        ),
+        page.note(note),
+        page.table(
+            split,
+            caption="By which lever each GPU-hour a week is saved",
+            formats={"gpu_hours": _HOURS},
+            headings={"gpu_hours": "GPU-hours a week"},
         )
-    )  # fmt: skip
+        if split.height
+        else "",
+        *(page.paragraph(text) for text in bases_in_words(found)),
+        page.figure(
+            page.roomy(plot.plot_policies(beside, names=SHORT)),
+            title="Ways on the same jobs",
+            alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
+            numbers=beside.with_columns(pl.col("policy").replace(SHORT)),
+        ),
+        page.table(
+            classes,
+            caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
+            formats=dict.fromkeys(classes.columns[2:], _MINUTES),
+            headings=_CLASSES,
+        ),
+        page.table(
+            hours_table(found).with_columns(pl.col("policy").replace(SHORT)),
+            caption="Of the hours that GPUs are on in a week",
+            formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
+            headings={
+                "policy": "way to run",
+                "gpu_hours": "on",
+                "busy_gpu_hours": "with jobs",
+                "idle_gpu_hours": "without",
+            },
+        ),
+        about=about,
+    )
 
 
 def decided(found: Comparison) -> Section:
     """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
     sentence = f"<h3>{escape(headline(found.decision))}</h3>"
-    return Section(page.section("The decision", sentence, _screen(found)))
+    return page.section("The decision", sentence, _screen(found))
 
 
 def _screen(found: Comparison) -> str:
@@ -133,17 +140,17 @@ def _screen(found: Comparison) -> str:
 
 def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
     """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``)."""
-    return write_drawn(
+    return page.write_drawn(
         path,
         page=lambda: _page(found, title),
-        picture=lambda: told_svg([frontier_chart(found)], [headline(found.decision)]),
+        picture=lambda: page.told_svg([frontier_chart(found)], [headline(found.decision)]),
     )
 
 
 def _page(found: Comparison, title: str) -> str:
     one = found.decision
     origin = {"path": one.path, "base": one.base, "target": target_in_words(found), "days": _judged(found)}
-    body = page.section("The decision", _screen(found)) + ways(found).html
+    body = page.section("The decision", _screen(found)) + ways(found)
     return page.render_page(
         body,
         title=title,

@@ -84,7 +84,7 @@ def test_names_beyond_the_palette_share_grey():
 
 
 def test_every_way_to_run_a_fleet_has_its_colour_and_words_in_it_can_be_read():
-    assert list(theme.POLICY_COLOURS) == list(MEANINGS)
+    assert set(theme.POLICY_COLOURS) >= set(MEANINGS)
     assert all(contrast(colour, "#ffffff") >= 4.5 for colour in theme.POLICY_COLOURS.values())
 
 
@@ -122,7 +122,7 @@ def test_one_colour_is_one_way_to_run_a_fleet_on_every_page():
         page(every[::-1], "node_pools"),
     ]
     seen = {(way, colour) for charts in pages for chart in charts for way, colour in chart.items()}
-    assert seen == set(theme.POLICY_COLOURS.items())
+    assert seen == {(way, theme.POLICY_COLOURS[way]) for way in MEANINGS}
 
 
 def test_colours_stand_in_the_theme_alone():

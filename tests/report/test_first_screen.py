@@ -210,7 +210,7 @@ def test_there_is_a_screen_where_nothing_can_be_decided():
     assert "Nothing can be decided yet: no job states when it ran." in page
     assert "gpuplanner ingest auto JOBS -o sample" in page
     assert page.count("not known") == 2
-    assert "No way could be played." in ways(Comparison(one, 0.95, 0.0)).html
+    assert "No way could be played." in ways(Comparison(one, 0.95, 0.0))
 
 
 def test_a_buyer_is_told_how_many():
@@ -227,7 +227,7 @@ def test_json_and_page_have_the_same_values(found):
     """What JSON holds is what each figure on the page carries, to the digit."""
     told = json.loads(to_json(found.to_dict()))["decision"]
     told["saving"] = told.pop("saving_gpu_hours_per_week")
-    for name, value, _ in Figures(decided(found).html).found:
+    for name, value, _ in Figures(decided(found)).found:
         if name in figures.DERIVED or name.startswith(figures.OF_ALL):
             continue
         place = told
@@ -263,7 +263,7 @@ def test_fleets_of_any_size_are_drawn_within_reason(gpus):
 
 
 def test_ways_say_why_they_are_out(found):
-    html = ways(found).html
+    html = ways(found)
     for row in found.rows:
         if row.reason is not None:
             assert row.reason in unescape(html)

@@ -10,9 +10,9 @@ import pytest
 
 from gpuplanner.inbox import Dataset
 from gpuplanner.report import inbox
-from gpuplanner.report.live import Text, parts, still
-from gpuplanner.report.picture import write_drawn
-from gpuplanner.report.quality import quality_page, quality_svg
+from gpuplanner.report.inbox import quality_page, quality_svg
+from gpuplanner.report.page import write_drawn
+from gpuplanner.report.section import Text, parts, still
 from gpuplanner.study import load_trace
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.study.past.quality import data_quality
@@ -55,7 +55,7 @@ def test_without_telemetry_or_faults_every_section_says_so(blind, name):
 
 
 def test_ledger_names_the_shares_that_its_tables_hold(box):
-    html = inbox.ledger(box, "research").html
+    html = inbox.ledger(box, "research")
     sums = box.of(box.activity, "research").row(0, named=True)
     held = sum(value for part, value in sums.items() if part != "tenant")
     assert f"{sums['idle_with_process'] / held:.0%} idle with a process" in html
@@ -63,7 +63,7 @@ def test_ledger_names_the_shares_that_its_tables_hold(box):
 
 
 def test_demand_says_what_is_drawn_of_it_and_adds_like_to_like(box):
-    html = inbox.demand(box).html
+    html = inbox.demand(box)
     assert f"The last {inbox.HISTORY_DAYS} days" in html
     assert "Most wanted: whole GPUs by" in html
     assert "a slice counts as its share of a GPU" in html
@@ -71,18 +71,18 @@ def test_demand_says_what_is_drawn_of_it_and_adds_like_to_like(box):
 
 def test_claim_shows_the_verdict_of_the_test(box):
     first = box.claim.row(0, named=True)
-    assert f"Verdict: {first['verdict']}, from {first['jobs']} jobs" in inbox.claim(box).html
+    assert f"Verdict: {first['verdict']}, from {first['jobs']} jobs" in inbox.claim(box)
 
 
 def test_phases_of_a_job_name_signature_and_slice(box):
     name = box.sampled.filter(pl.col("gpus") == 1)["job_id"][0]
-    view, html = box.job(name), inbox.phases(box, name).html
+    view, html = box.job(name), inbox.phases(box, name)
     assert f"It waits for: {view.bound}" in html
     assert f"One slice for the whole job is {view.phases['profile_job'][0]}" in html
 
 
 def test_provenance_says_source_board_zone_and_version(box):
-    html = inbox.provenance(box).html
+    html = inbox.provenance(box)
     assert all(word in html for word in ("synthetic", "H100-80GB-SXM5", "Europe/Berlin", "gpuplanner "))
 
 
@@ -90,7 +90,7 @@ def test_live_parts_are_the_section_without_its_heading(box):
     section = inbox.ledger(box)
     found = parts(section)
     charts = [part for part in found if not isinstance(part, Text)]
-    assert len(charts) == section.html.count("<figure>") == 3
+    assert len(charts) == section.count("<figure>") == 3
     assert all("usermeta" in chart for chart in charts)
     assert not any("<h2>" in part.html for part in found if isinstance(part, Text))
     assert "<h2>" in still(section).html
@@ -120,7 +120,7 @@ def test_files_stand_alone(tmp_path):
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
     box = open_inbox("sample", smallest_group=1000)
     parts = (inbox.quality(box.quality), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))
-    page = "".join(part.html for part in (*parts, inbox.claim(box), inbox.provenance(box)))
+    page = "".join(part for part in (*parts, inbox.claim(box), inbox.provenance(box)))
     users, tenants = (load_trace("sample").jobs[name].drop_nulls().unique() for name in ("user", "tenant"))
     assert "(small groups)" in page
     assert [name for name in (*users, *tenants) if re.search(rf"\b{name}\b", page)] == []

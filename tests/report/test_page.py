@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.report import page, tables
+from gpuplanner.report import page
 
 BROWSER = shutil.which("chromium")
 OPTIONS = [
@@ -56,18 +56,17 @@ def sample_page() -> str:
         "Demand": plot.plot_demand(demand()),
     }
     figures = [
-        page.figure(chart, title=title, alt=f"{title}: {HOSTILE}", table=costs())
+        page.figure(chart, title=title, alt=f"{title}: {HOSTILE}", numbers=costs())
         for title, chart in charts.items()
     ]
     summary = page.section(
         f"Summary {HOSTILE}",
-        page.cards([page.Card("GPUs needed", "52", "48 to 57"), page.Card("Saved", HOSTILE)]),
-        page.findings(["Idle is 21 %.", HOSTILE]),
+        page.answers({"GPUs needed": "52, 48 to 57", "Saved": HOSTILE}, caption="In short"),
         page.note(HOSTILE),
         page.paragraph(HOSTILE),
     )
     wide = costs().with_columns(pl.lit("a rather long remark").alias(f"column {n}") for n in range(12))
-    body = [summary, page.section("Charts", *figures), tables.table(wide, caption=HOSTILE)]
+    body = [summary, page.section("Charts", *figures), page.table(wide, caption=HOSTILE)]
     return page.render_page("\n".join(body), title=HOSTILE, subtitle=HOSTILE, provenance={HOSTILE: HOSTILE})
 
 
@@ -127,7 +126,9 @@ def test_navigation_links_to_every_section(html):
 
 
 def test_a_chart_has_a_message_a_picture_and_its_numbers():
-    html = page.figure(plot.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", table=costs())
+    html = page.figure(
+        plot.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs()
+    )
     tags = Outline(html).tags
     assert ("div", {"class": "chart", "role": "img", "aria-label": "Half is idle."}) in tags
     assert [attributes["alt"] for tag, attributes in tags if tag == "img"] == ["Half is idle."]

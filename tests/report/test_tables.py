@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.report.tables import MISSING, table
+from gpuplanner.report.page import MISSING, table
 
 
 def cell(value: object, name: str = "x", **options: object) -> str:

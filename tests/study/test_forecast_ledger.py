@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.report.forecast_record import forecast_record
+from gpuplanner.report.forecast import forecast_record
 from gpuplanner.study.forecast_ledger import SCHEMA, read_ledger, record_of, remember
 
 EMPTY = pl.DataFrame(schema=SCHEMA)
@@ -33,7 +33,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert first.height > 0
     assert first["y"].null_count() == first.height
     assert record_of(first).is_empty()
-    assert "a later report says" in forecast_record(first).html
+    assert "a later report says" in forecast_record(first)
     assert remember(first, study).equals(first)  # the same month again
 
     path = tmp_path / "forecasts.parquet"
@@ -51,7 +51,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert row["naive_mae"] == pytest.approx(np.abs(y - last).mean())
     assert row["cost"] == pytest.approx((planned + price * np.maximum(y - planned, 0)).sum() / y.sum())
     assert row["naive_cost"] == pytest.approx((last + price * np.maximum(y - last, 0)).sum() / y.sum())
-    assert f"{row['cost']:.2f} per instance" in forecast_record(both).html
+    assert f"{row['cost']:.2f} per instance" in forecast_record(both)
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):

@@ -109,9 +109,9 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
     shown = replace(
         study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)}
     )
-    assert f">{minutes:.4g}<" in tearsheet.layouts(shown).html
+    assert f">{minutes:.4g}<" in tearsheet.layouts(shown)
     words = problem.change.words()
-    assert words in tearsheet.layouts(shown).html
+    assert words in tearsheet.layouts(shown)
     assert words in verify_any(kept, None).findings[0]
     if reboot or path != "nvml":
         assert f"{minutes:.4g} min" in words

@@ -52,13 +52,13 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     assert any("complete days" in text for text in study.decision.how_sure)
     assert any("needs at least 170" in text for text in study.provenance["cautions"])
     sections = {
-        name: getattr(tearsheet, name)(study).html
+        name: getattr(tearsheet, name)(study)
         for name in ("summary", "ledger", "rightsizing", "costs", "quality", "method")
     }
     assert "Where the hours went" in sections["ledger"]
     assert "29 rows read" in sections["quality"]
     for name in ("demand", "layouts"):
-        assert getattr(tearsheet, name)(study).html == ""
+        assert getattr(tearsheet, name)(study) == ""
     book = write_study_workbook(tmp_path / "book.xlsx", study)
     assert "Ledger" in pl.read_excel(book, sheet_id=0)
     study.save(tmp_path / "study")

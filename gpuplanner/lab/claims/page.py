@@ -15,7 +15,7 @@ from gpuplanner.lab.claims.chart import plot_claimed
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
 from gpuplanner.lab.claims.record import record_of
 from gpuplanner.lab.claims.verdict import VERDICTS
-from gpuplanner.report import page, tables
+from gpuplanner.report import page
 
 Tested = tuple[PublishedClaim, Measured]
 MARK = Mark(MANIFEST, "gpuplanner claims 1", names=("index.html", "claims.json"))
@@ -41,9 +41,14 @@ def write_page(out: Path, tested: Sequence[Tested], conditions: Conditions) -> N
 def page_of(tested: Sequence[Tested], conditions: Conditions) -> str:
     """One page that needs nothing else: an overview, and a section for each claim."""
     said = Counter(measured.verdict for _, measured in tested)
-    verdicts = [page.Card(verdict, str(said[verdict])) for verdict in VERDICTS if said[verdict]]
+    verdicts = "\n".join(
+        f'<div><dt>{verdict}</dt><dd class="value">{said[verdict]}</dd></div>'
+        for verdict in VERDICTS
+        if said[verdict]
+    )
+    cards = f'<dl class="cards">\n{verdicts}\n</dl>'
     body = [
-        page.section("Verdicts", page.cards(verdicts), _listed(*(_at_a_glance(*each) for each in tested))),
+        page.section("Verdicts", cards, _listed(*(_at_a_glance(*each) for each in tested))),
         *(section_of(claim, measured) for claim, measured in tested),
     ]
     return page.render_page(
@@ -105,7 +110,7 @@ def _figures(measured: Measured) -> str:
         )
     )
     numbers = ("claimed_low", "claimed_high", "measured", "low", "high")
-    table = tables.table(
+    table = page.table(
         shown,
         caption="The same in numbers",
         headings=HEADINGS,
@@ -123,5 +128,5 @@ def _figures(measured: Measured) -> str:
 
 def _folded(title: str, frame: pl.DataFrame) -> str:
     numbers = {name: ",.4g" for name, dtype in frame.schema.items() if dtype.is_float()}
-    rows = tables.table(frame, caption=title, formats=numbers)
+    rows = page.table(frame, caption=title, formats=numbers)
     return f"<details><summary>{escape(title[:1].upper() + title[1:])}</summary>\n{rows}\n</details>"

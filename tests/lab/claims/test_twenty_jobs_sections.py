@@ -18,7 +18,7 @@ def rows():
 
 
 def text_of(shown) -> str:
-    return " ".join(part.html for part in shown if isinstance(part, Section))
+    return " ".join(part for part in shown if isinstance(part, Section))
 
 
 def test_where_the_calibrated_design_lies_among_those_drawn(rows):

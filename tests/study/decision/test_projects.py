@@ -132,7 +132,7 @@ def test_answers_are_kept_with_the_comparison_and_stand_on_its_page(flat, tmp_pa
     answers = asked(flat, tmp_path, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
     found = Comparison(unknown_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
     assert Comparison.from_dict(json.loads(to_json(found.to_dict()))).projects == answers
-    assert escape(answers[0].sentence) in decided(found).html
+    assert escape(answers[0].sentence) in decided(found)
 
 
 def test_no_projects_no_answers(flat):

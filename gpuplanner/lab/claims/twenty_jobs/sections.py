@@ -13,8 +13,7 @@ from gpuplanner.lab.claims import twenty_jobs as cases
 from gpuplanner.lab.claims.twenty_jobs import charts
 from gpuplanner.lab.claims.twenty_jobs.brief import DESIGN_SPACE, implied_slices
 from gpuplanner.lab.claims.twenty_jobs.decompose import ONLY_RIGHT_SIZED
-from gpuplanner.report import tables
-from gpuplanner.report.page import paragraph
+from gpuplanner.report import page
 from gpuplanner.report.section import Section
 
 Shown: TypeAlias = Iterator[Section | ChartType]
@@ -47,14 +46,14 @@ ABLATED = {
 }
 
 
-def table(frame: pl.DataFrame, caption: str, **options: Any) -> Section:  # noqa: ANN401 - as tables.table has them
+def table(frame: pl.DataFrame, caption: str, **options: Any) -> Section:  # noqa: ANN401 - as page.table has them
     """A table as a section of its own."""
-    return Section(tables.table(frame, caption=caption, **options))
+    return Section(page.table(frame, caption=caption, **options))
 
 
 def say(*texts: str) -> Section:
     """Paragraphs as a section of their own."""
-    return Section("".join(map(paragraph, texts)))
+    return Section("".join(map(page.paragraph, texts)))
 
 
 def jobs(design: cases.Design) -> Shown:

@@ -1,0 +1,307 @@
+"""The sections of the monthly report. They choose and arrange; every number comes from the study."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.report import page
+from gpuplanner.report.first_screen import Links, first_screen
+from gpuplanner.report.section import Section
+from gpuplanner.report.ways import ways
+from gpuplanner.study import Study
+
+HELD = ("used", "held_idle", "unobserved")
+"""Parts of the installed hours that somebody held."""
+FILES = (("Workbook", "workbook.xlsx"), ("Notebook", "report.ipynb"), ("JSON file", "study.json"))
+"""What always stands beside the page."""
+MOST_GPUS = 128
+"""Most GPUs whose calendar is drawn GPU by GPU."""
+_COSTS = (
+    "SubAccountName",
+    "PricingQuantity",
+    "EffectiveCost",
+    "BillingCurrency",
+    "x_EnergyKwh",
+    "x_CarbonKg",
+)
+_CHOICE = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
+_WEEKS = {
+    "mean_gpus_whole": "whole GPUs held, mean",
+    "gpus_whole": "GPUs if whole",
+    "gpus_requested": "GPUs if cut as requested",
+    "gpus_rightsized": "GPUs if cut as needed",
+    "layouts_rightsized": "layouts, as needed",
+}
+
+
+def summary(study: Study) -> Section:
+    """The decision, read from the study's one object."""
+    return page.section(
+        "The decision",
+        first_screen(
+            study.decision,
+            peaks=daily_peaks(study),
+            period=period(study),
+            links=links(study),
+            doubts=study.provenance["doubts"],
+            projects=[one.sentence for one in study.comparison.projects],
+        ),
+    )
+
+
+def daily_peaks(study: Study) -> pl.DataFrame:
+    """``day, gpus``: GPUs that were held in the busiest hour of each day of the report's zone."""
+    held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD)).then("gpu_hours").otherwise(0.0)
+    hours = study.tables["ledger"].group_by("hour").agg(gpus=held.sum())
+    day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
+    return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
+
+
+def period(study: Study) -> str:
+    """What the report covers, in words."""
+    ends = [datetime.fromisoformat(study.headline[f"observed_{side}"]) for side in ("from", "to")]
+    return " to ".join(f"{end.day} {end:%b %Y}" for end in ends)
+
+
+def links(study: Study) -> Links:
+    """Files that stand beside the page."""
+    pack = study.plan is not None and study.headline["board_has_mig"]
+    return (*FILES, *([("Change pack", "export/")] if pack else []))
+
+
+def quality(study: Study) -> Section:
+    """What is wrong with the data, before any figure that rests on them."""
+    table, trace = study.tables["quality"], study.provenance["trace"]
+    found = page.paragraph("Nothing was found to be wrong.")
+    if table.height:
+        found = page.table(table, caption="Findings of the quality report")
+    return page.fold(
+        "Data",
+        page.paragraph(
+            f"Source {trace['source']}: {trace['rows_in']:,} rows read, {trace['rows_kept']:,} kept, "
+            f"{trace['rows_rejected']:,} rejected with a reason."
+        ),
+        *(page.note(str(note)) for note in trace.get("notes", [])),
+        found,
+        *(page.note(text) for text in study.provenance["cautions"]),
+        about="what was read, and what is wrong with it",
+    )
+
+
+def ledger(study: Study) -> Section:
+    """Where the installed GPU-time went."""
+    buckets, tenants = study.tables["ledger_buckets"], study.tables["ledger_tenants"]
+    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
+    held, installed = (study.headline[f"{name}_gpu_hours"] for name in ("allocated", "installed"))
+    return page.fold(
+        "Where the hours went",
+        page.paragraph(f"{study.findings[0]} In all, jobs held {held:,.0f} of {installed:,.0f} GPU-hours."),
+        page.figure(
+            plot.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
+            title="Installed GPU-hours by bucket",
+            alt="Every installed GPU-hour is in one bucket; the largest is "
+            f"{largest['bucket'].replace('_', ' ')} with {largest['share']:.0%}.",
+            numbers=buckets,
+        ),
+        page.figure(
+            plot.plot_ledger_tenants(study.tables["ledger"]),
+            title="Allocated GPU-hours by tenant",
+            alt=f"{heaviest['tenant']} held most: {heaviest['held_gpu_hours']:,.0f} GPU-hours.",
+            numbers=tenants,
+        ),
+        about="every installed GPU-hour, by what was done with it and by team",
+    )
+
+
+def demand(study: Study) -> Section:
+    """Demand of the pool by profile, with the forecast and its past error; nothing without a forecast."""
+    if study.plan is None:
+        return Section("")
+    history = study.tables["demand"].filter(pl.col("tenant") == "all")
+    forecast, scores, choice = (
+        study.tables[name].filter(pl.col("unique_id").str.starts_with("all/"))
+        for name in ("forecast", "scores", "choice")
+    )
+    coverage, cut = study.headline["forecast_coverage_90"], study.headline["board_has_mig"]
+    wanted = (
+        "Instances wanted by profile over the last two weeks, right-sized,"
+        if cut
+        else "GPUs wanted over the last two weeks"
+    )
+    alt = (
+        f"{wanted} and the forecast for {study.scenario.horizon_slots} slots. The band holds 90 % of the cases if the "
+        f"past is a guide; on past origins it held {coverage:.1%}."
+        if coverage is not None
+        else f"{wanted} and the forecast; too little history to measure its error."
+    )
+    daily = (
+        history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))
+        .agg(mean_instances=pl.col("y").mean(), peak_instances=pl.col("y").max())
+        .sort("day", "profile")
+    )
+    gpus, running = (study.headline[name] for name in ("tomorrow_gpus", "tomorrow_running_gpus"))
+    return page.fold(
+        "Demand and forecast",
+        page.note(f"Of the {gpus:,.0f} GPUs expected tomorrow at noon, {running:,.0f} run today."),
+        page.figure(
+            plot.plot_demand(history, forecast, by="profile"),
+            title="Instances wanted, by profile" if cut else "GPUs wanted",
+            alt=alt,
+            numbers=daily.tail(70),
+        ),
+        page.figure(
+            plot.plot_backtest_scores(scores),
+            title="Error of every model on past origins (MASE: below 1 beats the seasonal naive in sample)",
+            alt="Naive stands in every comparison; the model used for each series is in the table.",
+            numbers=choice.select(_CHOICE),
+        ),
+        about="what was wanted, what is to come, and how wrong that was before",
+    )
+
+
+def rightsizing(study: Study) -> Section:
+    """Jobs that could be smaller: what people ask for and what they need, in all and week by week."""
+    title, about = "Jobs that could be smaller", "what jobs ask for, and what they need"
+    said = page.paragraph(study.findings[1])
+    if not study.headline["board_has_mig"]:
+        return page.fold(title, said, about=about)
+    text = (
+        "Needs are judged by telemetry, else by the job's accounting record, else by measured jobs of its class; "
+        "without any of these the request stands. Jobs on several GPUs keep them."
+    )
+    frequent = page.table(
+        study.tables["rightsizing"].head(25),
+        caption="Jobs by profile requested and needed, most frequent first",
+    )
+    return page.fold(title, said, page.paragraph(text), frequent, *_by_week(study), about=about)
+
+
+def _by_week(study: Study) -> list[str]:
+    weeks, board = study.tables["weeks"], study.headline["board"]
+    if weeks.is_empty():
+        return [page.paragraph("There are no small jobs.")]
+    text = (
+        f"Jobs that ask for at most one GPU, over the whole observation: GPUs needed to cover 95 % of the hours "
+        f"of each week if every such job holds a whole {board}, if it gets the slice it asks for, and if it gets "
+        "the slice that it needs. Fractions of the source's GPUs are read as the same fraction of this board."
+    )
+    return [page.paragraph(text), page.table(weeks, caption=f"GPUs ({board}) by week", headings=_WEEKS)]
+
+
+def comparison(study: Study) -> Section:
+    """Every way to run the fleet, in full."""
+    return ways(study.comparison)
+
+
+def layouts(study: Study) -> Section:
+    """The planned calendar, its bound and what drives it; nothing where none was planned."""
+    if study.plan is None or study.problem is None:
+        return Section("")
+    figures, counts = study.headline, study.tables["layout_counts"]
+    cut, changed = figures["board_has_mig"], study.tables["layout_changes"]
+    changes = f", {figures['plan_changes']} layout changes" if cut else ""
+    start = datetime.fromisoformat(figures["plan_from"])
+    alt = (
+        f"From {start:%Y-%m-%d %H:%M} UTC: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on{changes}; "
+        f"cost {figures['plan_objective_gpu_hours']:,.0f} GPU-hours, "
+        f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} (gap {figures['plan_gap_fraction']:.2%})."
+    )
+    hours = counts.group_by("layout").agg(
+        gpu_hours=pl.col("gpus").sum() * study.scenario.slot_hours,
+        least_gpus=pl.col("gpus").min(),
+        most_gpus=pl.col("gpus").max(),
+    )
+    shown = [
+        _bound(study),
+        page.figure(
+            plot.plot_layout_counts(counts),
+            title="GPUs by layout over the horizon" if cut else "GPUs on over the horizon",
+            alt=alt,
+            numbers=hours.sort("gpu_hours", "layout", descending=[True, False]),
+        ),
+    ]
+    if study.problem.gpus <= MOST_GPUS:
+        off = "parked GPUs stand as off, and keep their layout" if study.problem.prices else "off: released"
+        shown.append(
+            page.figure(
+                plot.plot_layout_calendar(study.tables["layout_plan"]),
+                title="Calendar by numbered GPU",
+                alt=f"One row per GPU; a mark shows where it is cut anew; {off}. This is what the exports apply."
+                if cut
+                else "One row per GPU: on as a whole GPU, or off.",
+            )
+        )
+    if changed.height:
+        shown.append(
+            page.table(
+                changed.head(25),
+                caption=f"Changes of layout, most frequent first: {study.problem.change.words()}",
+                formats=dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g"),
+            )
+        )
+    title = "The planned layouts" if cut else "GPUs on, as planned"
+    return page.fold(title, *shown, about="hour by hour, with what no plan undercuts")
+
+
+def _bound(study: Study) -> str:
+    """What the planner answers for, row by row."""
+    figures, problem = study.headline, study.problem
+    rows = {
+        "proof": f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} GPU-hours, "
+        f"{figures['plan_gap_fraction']:.2%} below this one ({figures['plan_status']})",
+        "asked of it": f"the {study.scenario.quantile:.0%} quantile of forecast demand; "
+        f"{figures['plan_unmet_gpu_hours']:,.1f} GPU-hours of it are not met",
+        "GPUs not needed": f"are {problem.idle_words if problem else 'not known'}",
+        "not asked": "waits: what ways to run the fleet are worth at the same service stands above, among the ways",
+    }
+    return page.answers(rows, caption="The planned calendar", answer="answer")
+
+
+def costs(study: Study) -> Section:
+    """Who pays for the period, energy and carbon; what is not known is said in its place."""
+    title, about = "Cost, energy and carbon", "of the whole period, by team"
+    table, figures = study.tables["costs"], study.headline
+    missing = [page.paragraph(sentence) for sentence in study.provenance["not_stated"]]
+    energy = _energy(study) if figures["energy_kwh"] is not None else ""
+    if figures["cost"] is None:
+        return page.fold(title, *missing, *([page.paragraph(energy)] if energy else []), about=about)
+    bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
+    pool = "" if figures["fleet_gpus"] == figures["installed_gpus"] else f" of {figures['board']}"
+    text = (
+        f"The lines sum to {Decimal(figures['cost']):,.2f} {figures['currency']}, the price of every installed "
+        f"GPU-hour{pool}. {energy}"
+    )
+    return page.fold(
+        title,
+        page.paragraph(text.rstrip()),
+        *missing,
+        page.figure(
+            plot.plot_costs(bars, unit=figures["currency"]),
+            title="Cost by tenant",
+            alt="What nobody held is a line of its own, not spread over tenants.",
+            numbers=table.select(name for name in _COSTS if table[name].null_count() < table.height),
+        ),
+        about=about,
+    )
+
+
+def _energy(study: Study) -> str:
+    figures, carbon = study.headline, study.provenance["carbon"]
+    return (
+        f"Energy {figures['energy_kwh']:,.0f} kWh at the building's meter (PUE {study.provenance['pue']:g}), "
+        f"{figures['carbon_kg']:,.0f} kg CO2e operational at {carbon['gco2e_per_kwh']:g} g/kWh ({carbon['region']}, "
+        f"{carbon['method']}, {carbon['year']})."
+    )
+
+
+def method(study: Study) -> Section:
+    """What the figures rest on."""
+    assumed = study.provenance["assumptions"]
+    rows = pl.DataFrame([{"assumption": name, **values} for name, values in assumed.items()])
+    table = page.table(rows, caption="Assumed figures with range, source and date")
+    return page.fold("What this rests on", table, about="assumed figures, with their sources")
