@@ -1,4 +1,4 @@
-"""CPU seconds of runs on MIG instances: static, planned and on-demand layouts, phases, and a sweep of layouts.
+"""CPU seconds of runs on MIG instances: static and planned layouts, phases, cut on demand, and a sweep of layouts.
 
 Run ``python benchmarks/mig_engine.py``. All on 512 H100 with 100 000 jobs on instances over a week, at 70 % of the
 fleet's slices or as said; whole calls with checks and tables, after compilation.
@@ -16,8 +16,9 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, hold_largest, simulate
+from gpuplanner.hardware import ChangeCost, load_gpu_model
+from gpuplanner.simulate import Calendar, Fleet, Rules, hold_largest, simulate
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, play
 from gpuplanner.study.future.sweep import static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
@@ -25,12 +26,12 @@ FLEET = Fleet(BOARD, 64, 8)
 WEEK_S = 604_800.0
 STATIC = Calendar.constant({"1g.10gb:7": 200, "2g.20gb:3,1g.10gb:1": 152, "3g.40gb:2": 160})
 FIRST_CALL = """
-import sys, time
+import time
 import polars as pl
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, simulate
-import gpuplanner.simulate.slices.ondemand_loop
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+import gpuplanner.simulate.slices.calendar_loop
 jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": "1g.10gb"})
-layouts = {"static": Calendar.constant({"1g.10gb:7": 1}), "on demand": OnDemand()}[sys.argv[1]]
+layouts = Calendar.constant({"1g.10gb:7": 1})
 begin = time.process_time()
 simulate(jobs, Fleet("H100-80GB-SXM5", 1, 1), layouts, Rules(queue="strict"), policy="p")
 print(time.process_time() - begin)
@@ -85,50 +86,58 @@ def least(work, repeats=3):
 
 def first_calls():
     """CPU seconds of the first call in a fresh interpreter, compiled afresh and from the cache on disk."""
-    for kind in ("static", "on demand"):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-c", FIRST_CALL, kind]
-            environment = os.environ | {"NUMBA_CACHE_DIR": folder}
-            fresh, kept = (
-                float(
-                    subprocess.run(
-                        command, env=environment, capture_output=True, text=True, check=True
-                    ).stdout
-                )
-                for _ in range(2)
-            )
-        print(f"first call, {kind:<10}{fresh:>8.1f} s compiled afresh{kept:>8.2f} s from the cache on disk")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", FIRST_CALL]
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
+        fresh, kept = (
+            float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+            for _ in range(2)
+        )
+    print(f"first call{fresh:>8.1f} s compiled afresh{kept:>8.2f} s from the cache on disk")
 
 
 def runs():
     """Whole calls, and what comes out of them."""
     jobs = sliced(100_000, {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2})
-    other = sliced(100_000, {"1g.10gb": 0.2, "1g.20gb": 0.2, "2g.20gb": 0.2, "3g.40gb": 0.2, "4g.40gb": 0.2})
-    shares = {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "7g.80gb": 0.1, "gpu": 0.1}
-    full, over = sliced(100_000, shares, 0.9), sliced(100_000, shares, 1.2)
     phases = in_three(jobs)
     driver, operator = (Rules("strict", change=ChangeCost.of(BOARD, path)) for path in ("nvml", "operator"))
-    start = dict(zip(STATIC.layouts, STATIC.counts[0].tolist(), strict=True))
     cases = {
         "static": (jobs, STATIC, operator, None),
-        "on demand, driver": (jobs, OnDemand(), driver, None),
-        "on demand, operator": (jobs, OnDemand(), operator, None),
-        "on demand, driver, from static": (jobs, OnDemand(start), driver, None),
-        "on demand, driver, five profiles": (other, OnDemand(), driver, None),
-        "on demand, patience and limit": (jobs, OnDemand(start, 300.0, 4), driver, None),
-        "on demand, driver, load 0.9": (full, OnDemand(), driver, None),
-        "on demand, operator, load 0.9": (full, OnDemand(), operator, None),
-        "on demand, driver, load 1.2": (over, OnDemand(), driver, None),
-        "on demand, operator, load 1.2": (over, OnDemand(), operator, None),
         "three phases, largest held": (jobs, STATIC, driver, hold_largest(phases, BOARD)),
-        "three phases, on demand": (jobs, OnDemand(start), driver, phases),
     }
     print(f"\n{'100 000 jobs, 512 GPUs':<36}{'CPU s':>8}{'mean JCT':>12}{'p95 wait':>12}{'changes':>10}")
     for name, (work, layouts, rules, chain) in cases.items():
         seconds, run = least(lambda: simulate(work, FLEET, layouts, rules, policy="p", phases=chain))  # noqa: B023
-        changes = run.states.filter(pl.col("state").is_in(["reconfiguring", "changing"])).height
+        changes = run.states.filter(pl.col("state") == "reconfiguring").height
         jct, wait = run.outcomes["jct_s"].mean(), run.outcomes["wait_s"].quantile(0.95)
         print(f"{name:<36}{seconds:>8.3f}{jct:>12,.0f}{wait:>12,.0f}{changes:>10,}")
+
+
+def on_demand():
+    """Instances that are made for each job, beside jobs on whole GPUs, in one queue with backfill."""
+    few = {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}
+    many = {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "7g.80gb": 0.1, "gpu": 0.1}
+    board = load_gpu_model(BOARD)
+    profiles = ("gpu", *list(many)[:-1])
+    how = Flexible.of(board, profiles, ChangeCost.of(board, "nvml"))
+    offer = np.array([[how.capacity(FLEET.gpus_per_node, whole=True)]] * FLEET.nodes)
+    shares = np.array([1.0, *(board.share(name) for name in profiles[1:])])
+    gpus, first = np.full(FLEET.nodes, FLEET.gpus_per_node), np.zeros(FLEET.nodes, np.int64)
+    fleet = NodeFleet(profiles, gpus, offer, first, shares, how)
+    print(f"\n{'100 000 jobs, cut on demand':<36}{'CPU s':>8}{'mean wait':>12}{'p95 wait':>12}")
+    for name, mix, load in (("instances alone", few, 0.7), ("with whole GPUs", many, 0.7), ("", many, 0.9)):
+        jobs = sliced(100_000, mix, load)
+        ready, run = jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy()
+        profile = (
+            jobs["profile"].replace_strict({name: place for place, name in enumerate(profiles)}).to_numpy()
+        )
+        one = np.ones(len(ready), np.int64)
+        asked = NodeRequests(ready, ready, run, 2 * run, profile, one, one)
+        seconds, found = least(lambda: play(asked, fleet))  # noqa: B023
+        wait = found.start_s - ready
+        print(
+            f"{f'{name} load {load}':<36}{seconds:>8.3f}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}"
+        )
 
 
 def sweeps():
@@ -150,6 +159,7 @@ def main():
     """Print the tables."""
     first_calls()
     runs()
+    on_demand()
     sweeps()
 
 

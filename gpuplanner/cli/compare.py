@@ -32,7 +32,7 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate the right-sized jobs under many static layouts and cut on demand, then compare at equal service.
+    """Simulate the right-sized jobs under many static layouts, then compare ways to run the fleet at equal service.
 
     Ctrl-C keeps what is done of the sweep.
     """

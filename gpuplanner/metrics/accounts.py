@@ -15,7 +15,7 @@ from gpuplanner.schemas import WHOLE_GPU
 
 Window = tuple[float, float]
 
-SERVING = ("on", "draining", "changing")
+SERVING = ("on", "draining")
 """States in which the instances of a GPU exist."""
 
 

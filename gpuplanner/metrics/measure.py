@@ -100,7 +100,7 @@ def measure(
     supply = provided(run.states, board, span)
     off = supply.filter(pl.col("state") == "off")
     changes = supply.filter(pl.col("state") == "reconfiguring")
-    begun = within(supply.filter(pl.col("state").is_in(["reconfiguring", "changing"])), "start_s", window)
+    begun = within(supply.filter(pl.col("state") == "reconfiguring"), "start_s", window)
     installed_s, off_s, changing_s = (float(part["time_s"].sum()) for part in (supply, off, changes))
     busy_slice_s = _integral(use, "held_s", "slices")
     provisioned_h = hours_from_seconds(installed_s - off_s)

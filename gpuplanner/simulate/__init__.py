@@ -12,7 +12,6 @@ from gpuplanner.simulate.jobs import Workload
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
-from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.speeds import Speeds
 from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
 from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
@@ -32,7 +31,6 @@ __all__ = [
     "GpuType",
     "MixedJobs",
     "MixedRun",
-    "OnDemand",
     "Plans",
     "Preemption",
     "Rules",

@@ -11,7 +11,6 @@ from gpuplanner.hardware import ChangeCost, MigProfile
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.rules import Drain, Rules
-from gpuplanner.simulate.slices.ondemand import OnDemand, no_slicing, to_slicing
 from gpuplanner.simulate.slices.planned_changes import planned_layouts, to_operations
 from gpuplanner.simulate.slices.world import (
     CHANGE,
@@ -73,11 +72,9 @@ class Terms:
         return latest_first[::-1]
 
 
-def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar | OnDemand, rules: Rules) -> Terms:
+def to_terms(jobs: pl.DataFrame, fleet: Fleet, calendar: Calendar, rules: Rules) -> Terms:
     """Number the profiles and layouts of a run."""
     board = fleet.model
-    if isinstance(calendar, OnDemand):
-        calendar = calendar.opening(fleet)
     contents = dict(zip(calendar.layouts, calendar.instances(fleet), strict=True))
     counts = dict(zip(calendar.layouts, calendar.counts.T, strict=True))
     layouts = (WHOLE_GPU, *(layout for layout in calendar.layouts if layout != WHOLE_GPU))
@@ -119,14 +116,14 @@ def to_world(
     jobs: pl.DataFrame,
     terms: Terms,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar,
     rules: Rules,
     until_s: float,
     speeds: Speeds | None,
 ) -> World:
     """Fill the arrays for checked phases of jobs: the first ones in order of arrival, then all others."""
     board, status, change = fleet.model, table(STATUS, 1), rules.change_on(fleet.model)
-    status.slot = status.unreserved = status.claim = status.spent = status.day = NONE
+    status.slot = NONE
     work, needed = table(JOB, jobs.height), jobs["sms_needed"].fill_null(0.0).to_numpy()
     work.submit = jobs["submit_s"].clip(lower_bound=0.0)
     work.run, work.gpus = jobs["run_s"], jobs["gpus"]
@@ -135,23 +132,20 @@ def to_world(
     work.sms_needed = needed
     work.kind = kinds_of(jobs, speeds)
     work.start = work.end = np.nan
-    work.gpu = work.slice = work.served = work.behind = NONE
+    work.gpu = work.served = work.behind = NONE
     work.before, work.then = _links(jobs)
     of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
-    slicing, width, parked = no_slicing(), 1, np.zeros((0, 0), np.int64)
-    if isinstance(calendar, Calendar) and calendar.parked is not None:
+    parked = np.zeros((0, 0), np.int64)
+    if calendar.parked is not None:
         counts = dict(zip(calendar.layouts, calendar.parked.T, strict=True))
         counts[WHOLE_GPU] = fleet.gpus - terms.targets.sum(axis=1) - calendar.parked.sum(axis=1)
         parked = np.column_stack([counts[layout] for layout in terms.layouts]).astype(np.int64)
         gpus.held[gpus.layout == NONE] = np.repeat(np.arange(len(terms.layouts)), parked[0])
-    if isinstance(calendar, OnDemand):
-        names = [terms.layouts[layout] for layout in gpus.layout]
-        slicing, width = to_slicing(calendar, fleet, change, terms.profiles, names), board.memory_slices + 2
     operations, drain = table(OPERATION, 0), rules.drain or Drain()
     numbered = cut = np.zeros((0, 0), np.int64)
-    if isinstance(calendar, Calendar) and rules.drain is not None:
+    if rules.drain is not None:
         numbered, cut = planned_layouts(calendar, terms.layouts, terms.targets, gpus.layout, fleet)
         operations = to_operations(drain, calendar.slot_starts_s, cut, fleet.gpus_per_node)
         gpus.layout, gpus.held = numbered[0], np.where(cut[0] == NONE, WHOLE, cut[0])
@@ -172,7 +166,7 @@ def to_world(
         restart_s=change.restart_s.value,
         easy=rules.queue == "easy",
         until_s=float(until_s),
-        slot_starts=calendar.slot_starts_s.copy() if isinstance(calendar, Calendar) else np.zeros(1),
+        slot_starts=calendar.slot_starts_s.copy(),
         targets=terms.targets,
         parked=parked,
         instances=terms.instances,
@@ -189,11 +183,10 @@ def to_world(
         chosen=np.zeros(fleet.nodes, np.int64),
         ends=table(EVENT, jobs.height),
         due=table(EVENT, fleet.gpus),
-        coming=table(EVENT, fleet.gpus * width),
+        coming=table(EVENT, fleet.gpus),
         order=table(EVENT, fleet.gpus),
         log=table(CHANGE, 16 * fleet.gpus),
         status=status,
-        slicing=slicing,
         operations=operations,
         numbered=numbered,
         cut=cut,

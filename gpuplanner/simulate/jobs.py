@@ -12,8 +12,7 @@ from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.job_phases import in_phases
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.slices.ondemand import OnDemand
-from gpuplanner.simulate.slices.world import NONE, WHOLE, Ints
+from gpuplanner.simulate.slices.world import NONE, Ints
 
 
 class Workload(dy.Schema):
@@ -79,9 +78,7 @@ def refuse_endless(jobs: pl.DataFrame, rules: Rules) -> None:
         raise SchemaError(text)
 
 
-def never_fitting(
-    jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand
-) -> pl.DataFrame:
+def never_fitting(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar) -> pl.DataFrame:
     """Jobs that no slot from their submission on has room for, even in an empty fleet."""
     gpus, per_node = jobs["gpus"].to_numpy(), fleet.gpus_per_node
     sized = jobs.select(
@@ -91,7 +88,7 @@ def never_fitting(
         "profile",
         "gpus",
         needed=np.where(gpus > per_node, -(-gpus // per_node) * per_node, gpus),
-        most=_most(jobs, terms, fleet, calendar),
+        most=_most(jobs, terms, calendar),
     )
     larger = " or larger" if (terms.substitutes != NONE).any() else ""
     whole = pl.format("needs {} whole GPUs; at most {} are whole from its submission on", "needed", "most")
@@ -105,13 +102,9 @@ def never_fitting(
     )
 
 
-def _most(jobs: pl.DataFrame, terms: Terms, fleet: Fleet, calendar: Calendar | OnDemand) -> Ints:
+def _most(jobs: pl.DataFrame, terms: Terms, calendar: Calendar) -> Ints:
     """Whole GPUs, or instances, that there may be at once for each job, from its submission on."""
-    numbers, starts = terms.numbers_of(jobs), np.zeros(1)
-    if isinstance(calendar, Calendar):
-        starts = calendar.slot_starts_s
-    elif calendar.switches_per_day != 0:
-        return np.where(numbers == WHOLE, fleet.gpus, fleet.gpus - calendar.keep_whole)
+    numbers, starts = terms.numbers_of(jobs), calendar.slot_starts_s
     slot = np.searchsorted(starts, np.maximum(jobs["submit_s"].to_numpy(), 0.0), "right") - 1
     most: Ints = terms.offered()[slot, numbers]
     return most

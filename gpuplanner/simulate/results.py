@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import Layout, Placement
-from gpuplanner.schemas import WHOLE_GPU, Outcomes, conform
+from gpuplanner.schemas import Outcomes, conform
 from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs.spells import ENDINGS, Spells
-from gpuplanner.simulate.slices.world import NONE, PROFILE_BITS, RECONFIGURING, STATES, World
+from gpuplanner.simulate.slices.world import NONE, RECONFIGURING, STATES, World
 
 
 def phase_spells(
@@ -36,7 +35,6 @@ def phase_spells(
         served_on=pl.Series(work.served).replace_strict(served, default=None, return_dtype=pl.String),
         node=pl.when(started).then(gpu // fleet.gpus_per_node),
         gpu=pl.when(started).then(gpu % fleet.gpus_per_node),
-        slice=pl.Series(work.slice).cast(pl.Int32).replace(NONE, None),
         lost_s=pl.Series(work.lost),
         ended=pl.when(started).then(
             pl.when(pl.Series(work.then == NONE)).then(finished).otherwise(next_phase)
@@ -50,7 +48,7 @@ def phase_spells(
         )
         found = pl.concat([found, never], how="diagonal")
     found = found.sort("row", "phase")
-    return conform(found, Spells, where="spells").with_columns(found["row", "phase", "slice"])
+    return conform(found, Spells, where="spells").with_columns(found["row", "phase"])
 
 
 def outcomes_of(jobs: pl.DataFrame, spells: pl.DataFrame, policy: str, replication: int) -> pl.DataFrame:
@@ -81,17 +79,9 @@ def outcomes_of(jobs: pl.DataFrame, spells: pl.DataFrame, policy: str, replicati
     return conform(table, Outcomes, where="outcomes").with_columns(table["queued_s"])
 
 
-def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet, *, placed: bool) -> pl.DataFrame:
+def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet) -> pl.DataFrame:
     """Turn changes into rows that last until the next change of the same GPU."""
-    texts, layouts = {NONE: "off"}, {}
-    if not placed:
-        texts |= dict(enumerate(terms.layouts))
-    else:
-        layouts = {code: _layout(max(code, 0), terms, fleet) for code in np.unique(log["layout"]).tolist()}
-        texts |= {
-            code: layout.text if code else WHOLE_GPU for code, layout in layouts.items() if code != NONE
-        }
-    places = {code: str(layout) for code, layout in layouts.items()}
+    texts = {NONE: "off", **dict(enumerate(terms.layouts))}
     layout = pl.col("layout")
     return (
         pl.DataFrame(
@@ -107,20 +97,5 @@ def states_of(log: np.ndarray, end_s: float, terms: Terms, fleet: Fleet, *, plac
             end_s="end_s",
             layout=layout.replace_strict(texts, return_dtype=pl.String),
             state=pl.col("state").replace_strict(dict(enumerate(STATES)), return_dtype=pl.String),
-            **({"placements": layout.replace_strict(places, return_dtype=pl.String)} if placed else {}),
-        )
-    )
-
-
-def _layout(code: int, terms: Terms, fleet: Fleet) -> Layout:
-    """The placements that a number stands for."""
-    held = (
-        code >> PROFILE_BITS * start & (1 << PROFILE_BITS) - 1 for start in range(fleet.model.memory_slices)
-    )
-    return Layout(
-        tuple(
-            Placement.of(fleet.model.profile(terms.profiles[number]), start)
-            for start, number in enumerate(held)
-            if number
         )
     )

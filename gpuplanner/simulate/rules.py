@@ -243,8 +243,8 @@ class Rules:
         GPU-seconds at which a job sinks to the next step of LAS, ascending.
     change : ChangeCost, optional
         What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
-        has it for the board of the fleet. Where a change of MIG mode reboots the node, a calendar counts the time
-        for the GPU alone; cut on demand, all GPUs of the node are out of service, and have to be idle before.
+        has it for the board of the fleet. Where a change of MIG mode reboots the node, the time counts for the
+        GPU alone.
     drain : Drain, optional
         How the changes of a calendar are made, one row each in ``Run.changes``; None: each GPU by itself, as soon as
         it is idle, however long that takes.

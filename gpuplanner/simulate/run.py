@@ -12,7 +12,6 @@ from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
 from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
-from gpuplanner.simulate.slices.ondemand import OnDemand
 from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
 from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
@@ -32,15 +31,12 @@ class Run:
         ``node``, ``gpu`` (on the node), ``start_s``, ``end_s``, ``layout`` and ``state``, sorted by GPU and
         time: every GPU is in one row at every time from 0 to the end of the run. States are ``on``;
         ``draining``, when nothing new starts because another layout is due; ``reconfiguring``, where
-        ``layout`` is the coming one; ``changing``, when some instances are made beside those of ``layout``,
-        which serve meanwhile; and ``off``. A reconfiguration that takes no time keeps its row. Cut on demand,
-        ``placements`` says where the instances of ``layout`` are.
+        ``layout`` is the coming one; and ``off``. A reconfiguration that takes no time keeps its row.
     spells : polars.DataFrame
         One row for every phase that a job came to, in the order of the jobs: ``job_id``, ``tenant``, ``since_s``
         (it waited from then on), ``start_s`` and ``end_s`` (null if it never got what it asked for),
         ``profile``, ``served_on``, ``gpus``, ``node``, ``gpu``, ``lost_s`` (what its restart took), ``ended``
-        (``"finished"`` or ``"next phase"``), ``phase``, and ``slice`` where its instance begins (null under a
-        calendar).
+        (``"finished"`` or ``"next phase"``) and ``phase``.
     changes : polars.DataFrame
         One row for every planned change where ``Rules.drain`` says how they are made: ``node``, ``gpu`` (null where
         the node is changed as a whole), ``gpus`` (how many change), ``before`` and ``after`` (their planned layouts, as
@@ -58,7 +54,7 @@ class Run:
 def simulate(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar,
     rules: Rules,
     *,
     policy: str,
@@ -68,10 +64,9 @@ def simulate(
     phases: pl.DataFrame | None = None,
     speeds: Speeds | None = None,
 ) -> Run:
-    """Serve jobs in order of arrival with the layouts of a calendar, or with instances made on demand.
+    """Serve jobs in order of arrival with the layouts of a calendar.
 
-    Within one instant: jobs end, reconfigurations are done, the calendar changes, jobs arrive, jobs start, GPUs
-    are cut on demand.
+    Within one instant: jobs end, reconfigurations are done, the calendar changes, jobs arrive, jobs start.
 
     Jobs wait in one queue per profile, first come first served; ties of submission go by the order of the
     jobs. A job on whole GPUs gets the node with the fewest idle GPUs that holds it; one larger than a node
@@ -97,8 +92,8 @@ def simulate(
         ``profile``, ``sms_needed`` and ``limit_s`` (both may be null or absent; EASY needs limits).
     fleet : Fleet
         What is installed.
-    calendar : Calendar or OnDemand
-        Layouts over time, or the policy by which GPUs are cut when jobs ask for it.
+    calendar : Calendar
+        Layouts over time.
     rules : Rules
         How jobs are served.
     policy : str
@@ -157,7 +152,7 @@ def simulate(
     spells = phase_spells(kept, left_out, world, terms, fleet)
     return Run(
         outcomes=outcomes_of(rows.filter(phase=0).sort("row"), spells, policy, replication),
-        states=states_of(log, end_s, terms, fleet, placed=isinstance(calendar, OnDemand)),
+        states=states_of(log, end_s, terms, fleet),
         spells=spells.drop("row"),
         changes=changes_of(world.operations, world.cut, terms.layouts, fleet, rules.drain),
     )
@@ -165,10 +160,8 @@ def simulate(
 
 def _run(world: World) -> np.ndarray:
     """Run the loop to its end, and return the changes of state."""
-    if len(world.slicing.gpus):
-        from gpuplanner.simulate.slices.ondemand_loop import advance_on_demand as advance
-    else:
-        from gpuplanner.simulate.slices.calendar_loop import advance
+    from gpuplanner.simulate.slices.calendar_loop import advance
+
     pages = []
     finished = False
     while not finished:

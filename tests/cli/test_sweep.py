@@ -20,16 +20,15 @@ SMALL = [
 ]
 
 
-def test_policies_are_ranked_with_cutting_on_demand_among_them(command):
+def test_layouts_are_ranked(command):
     code, out, err = command("sweep", "sample", *SMALL, "--json")
     assert code == 0
     found = json.loads(out)
-    assert (found["complete"], found["asked"], len(found["table"])) == (True, 4, 4)
-    assert [row["rank"] for row in found["table"]] == [1, 2, 3, 4]
+    assert (found["complete"], found["asked"], len(found["table"])) == (True, 3, 3)
+    assert [row["rank"] for row in found["table"]] == [1, 2, 3]
     times = [row["mean_jct_s"] for row in found["table"] if not row["unserved"]]
     assert times == sorted(times)
-    assert "cut on demand" in {row["policy"] for row in found["table"]}
-    assert [line.split()[0] for line in err.splitlines() if "/" in line] == ["1/4", "2/4", "3/4", "4/4"]
+    assert [line.split()[0] for line in err.splitlines() if "/" in line] == ["1/3", "2/3", "3/3"]
 
 
 def test_the_measure_that_ranks_is_shown_and_the_baseline_named(command):
@@ -38,7 +37,7 @@ def test_the_measure_that_ranks_is_shown_and_the_baseline_named(command):
     title, _, head, *_ = out.splitlines()
     assert "ranked by p95_queueing_delay_s" in title
     assert head.split()[:5] == ["rank", "policy", "unserved", "p95_queueing_delay_h", "difference_h"]
-    first = next(line.removeprefix("1/4  ") for line in err.splitlines() if line.startswith("1/4"))
+    first = next(line.removeprefix("1/3  ") for line in err.splitlines() if line.startswith("1/3"))
     assert f"differences in p95_queueing_delay_s are to {first};" in err
 
 
@@ -59,5 +58,5 @@ def test_an_interrupt_keeps_what_is_done(command, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     code, out, _ = command("sweep", "sample", *SMALL)
     assert code == Exit.INTERRUPTED
-    assert "2 of 4 policies" in out
+    assert "2 of 3 policies" in out
     assert signal.getsignal(signal.SIGINT) is before

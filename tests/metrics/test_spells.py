@@ -23,7 +23,6 @@ from gpuplanner.simulate import (
     Checkpoints,
     Failures,
     Fleet,
-    OnDemand,
     Rules,
     run_gangs,
     schedule,
@@ -38,7 +37,7 @@ FLEET = Fleet(BOARD, 2, 2)
 
 @st.composite
 def cases_in_phases(draw):
-    """Jobs of up to three phases with needs of their own, on a fleet cut by a calendar or on demand."""
+    """Jobs of up to three phases with needs of their own, on a fleet cut by a calendar."""
     need = st.tuples(st.sampled_from(list(SLICES)), st.integers(0, 20))
     job = st.tuples(st.integers(0, 40), st.sampled_from("xyz"), st.lists(need, min_size=1, max_size=3))
     rows = draw(st.lists(job, min_size=1, max_size=12))
@@ -60,7 +59,7 @@ def cases_in_phases(draw):
             BOARD, change_s=2.0, instance_s=1.0, restart_s=draw(st.sampled_from([0.0, 5.0]))
         ),
     )
-    return jobs, phases, draw(st.sampled_from([calendar, OnDemand()])), rules
+    return jobs, phases, calendar, rules
 
 
 def run_of(case):

@@ -10,7 +10,6 @@ from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import (
     Calendar,
     Fleet,
-    OnDemand,
     Rules,
     Speeds,
     hold_largest,
@@ -94,10 +93,6 @@ class TestPhases:
         run = simulate(jobs, Fleet(BOARD, 1, 3), calendar, rules, policy="p", phases=chain)
         assert [row[1:4] for row in spells(run)] == [(0, 0, 50), (50, 50, 80), (80, 80, 130), (130, 130, 170)]
         assert spells(run, "b") == [("gpu", 1, 80, 120, 0)]
-
-    def test_on_demand_makes_what_each_phase_needs(self, jobs_of):
-        run = simulate(jobs_of(self.JOBS), ONE, OnDemand(), RESTART, policy="p", phases=self.CHAIN)
-        assert spells(run)[:2] == [("1g.10gb", 5, 7, 107, 0), ("3g.40gb", 107, 109, 339, 30)]
 
     def test_sms_count_in_every_phase(self, jobs_of):
         chain = self.CHAIN.with_columns(sms_needed=pl.Series([32.0, 120.0, None, 8.0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules
+from gpuplanner.simulate import Calendar, Fleet, Rules
 from gpuplanner.simulate.build import to_terms
 from gpuplanner.simulate.jobs import checked_phases, never_fitting
 
@@ -12,7 +12,7 @@ from gpuplanner.simulate.jobs import checked_phases, never_fitting
 def unservable(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    calendar: Calendar | OnDemand,
+    calendar: Calendar,
     rules: Rules,
     *,
     phases: pl.DataFrame | None = None,

@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import parse_layout, prove
 from gpuplanner.metrics import paired, paired_p_value
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.study.future.sweep import MEASURES, each_policy, static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
@@ -21,7 +21,7 @@ STRICT = Rules("strict")
 POLICIES = {
     "small": Calendar.constant({"1g.10gb:7": 3, "3g.40gb:2": 1}),
     "large": Calendar.constant({"1g.10gb:7": 1, "3g.40gb:2": 3}),
-    "on demand": OnDemand(),
+    "whole": Calendar.constant({"7g.80gb:1": 4}),
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from gpuplanner.hardware import GpuModel, driver_starts, placed_layouts
+from gpuplanner.hardware import ChangeCost, GpuModel, driver_starts, placed_layouts
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes.tables import NONE, InstanceSets
 
@@ -28,6 +29,17 @@ class Flexible:
     places: InstanceSets
     make_s: float
     whole_s: float
+
+    @classmethod
+    def of(cls, board: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
+        """The only pool, or, where MIG mode needs a reboot, the second beside one of whole GPUs.
+
+        One instance is removed and one made for a job; on a GPU that becomes whole all may have to go.
+        """
+        most = max(profile.max_instances for profile in board.profiles)
+        each, change = cost.instance_s.value, cost.change_s.value
+        pools = (True,) if cost.reboot_s is None else (False, True)
+        return cls(pools, instance_sets(board, profiles), change + 2 * each, change + most * each)
 
     def capacity(self, gpus: int, *, whole: bool) -> list[int]:
         """What a node of so many empty GPUs offers, of each profile by itself."""

@@ -1,1 +1,1 @@
-"""The loops over MIG instances: calendars of layouts, and GPUs that are cut on demand."""
+"""The loop over MIG instances in the layouts of a calendar."""

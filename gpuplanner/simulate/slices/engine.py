@@ -1,7 +1,6 @@
-"""The event loops. They know only time, GPUs and instances.
+"""The steps of the event loop. They know only time, GPUs and instances.
 
-Within one instant: ends, then reconfigurations done, then the calendar, then arrivals, then starts, then what is
-cut on demand. Drained slices that need not be cut any more are offered to jobs in the same instant. Ties go to the
+Within one instant: ends, then reconfigurations done, then the calendar, then arrivals, then starts. Ties go to the
 lowest number of job, node and GPU.
 """
 
@@ -12,7 +11,6 @@ import numpy as np
 from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, keep_off, note_due, reserve
 from gpuplanner.simulate.heap import push
 from gpuplanner.simulate.jit import called, compiled
-from gpuplanner.simulate.slices.instances import give_slices, give_up, hold_whole, take_slices
 from gpuplanner.simulate.slices.layout_changes import leave, offer
 from gpuplanner.simulate.slices.operations import vacated
 from gpuplanner.simulate.slices.world import NONE, WHOLE, Table, World
@@ -113,12 +111,9 @@ def start_jobs(w: World) -> None:
 
 @compiled
 def backfill(w: World) -> None:
-    """EASY: jobs pass the head if they end by its shadow time, or keep off what it will need.
-
-    A head that GPUs are reserved for needs no others.
-    """
+    """EASY: jobs pass the head if they end by its shadow time, or keep off what it will need."""
     before = w.profiles[WHOLE].head
-    shadow = np.inf if w.jobs[before].reserved else reserve(w, w.jobs[before].gpus)
+    shadow = reserve(w, w.jobs[before].gpus)
     job = w.jobs[before].behind
     while job != NONE and w.profiles[WHOLE].available:
         behind = w.jobs[job].behind
@@ -148,8 +143,6 @@ def start_instance(w: World, job: int, profile: int) -> None:
     w.free[gpu, profile] -= 1
     w.gpus[gpu].busy += offered.slices
     w.jobs[job].gpu, w.jobs[job].served = gpu, profile
-    if len(w.slicing.gpus):
-        take_slices(w, job)
     begin_job(w, job)
 
 
@@ -169,8 +162,6 @@ def start_whole(w: World, job: int, nodes: int) -> None:
                 take -= 1
                 w.free[gpu, WHOLE] = 0
                 w.gpus[gpu].busy, w.gpus[gpu].next = w.profiles[WHOLE].slices, NONE
-                if len(w.slicing.gpus):
-                    hold_whole(w, gpu, job)
                 if last == NONE:
                     w.jobs[job].gpu = gpu
                 else:
@@ -179,8 +170,6 @@ def start_whole(w: World, job: int, nodes: int) -> None:
             gpu += 1
         w.nodes[node].lowest = gpu
     w.jobs[job].served = WHOLE
-    if w.jobs[job].reserved:
-        give_up(w, job)
     begin_job(w, job)
 
 
@@ -191,7 +180,7 @@ def begin_job(w: World, job: int) -> None:
     if mine.before != NONE:
         last = w.jobs[mine.before]
         stays = last.end == s.now and last.gpu == mine.gpu and last.served == mine.served
-        mine.lost = 0.0 if stays and last.slice == mine.slice else w.restart_s
+        mine.lost = 0.0 if stays else w.restart_s
     run_s = mine.run
     if mine.kind != NONE:
         run_s *= w.slowdown[mine.kind, mine.served]
@@ -220,7 +209,7 @@ def end_job(w: World, job: int) -> None:
     if mine.profile == following.profile and mine.gpus == following.gpus:
         if w.easy and mine.served == WHOLE:
             forget_due(w, job)
-        following.gpu, following.slice, following.served = mine.gpu, mine.slice, mine.served
+        following.gpu, following.served = mine.gpu, mine.served
         begin_job(w, then)
     else:
         give_back(w, job)
@@ -235,9 +224,6 @@ def give_back(w: World, job: int) -> None:
         give_whole(w, job)
         return
     w.gpus[gpu].busy -= w.profiles[profile].slices
-    if len(w.slicing.gpus):
-        give_slices(w, job)
-        return
     w.free[gpu, profile] += 1
     if not w.gpus[gpu].leaving:
         w.profiles[profile].available += 1

@@ -21,10 +21,8 @@ WHOLE = 0
 """Number of the profile, and of the layout, of a GPU that is not cut."""
 NONE = -1
 """No job, no node, no layout, no slot yet."""
-ON, DRAINING, RECONFIGURING, OFF, CHANGING = range(5)
-STATES = ("on", "draining", "reconfiguring", "off", "changing")
-PROFILE_BITS = 4
-"""Placements in the log are one number: for each slice the profile of the instance that begins there."""
+ON, DRAINING, RECONFIGURING, OFF = range(4)
+STATES = ("on", "draining", "reconfiguring", "off")
 
 JOB = {
     "submit": float,  # not below 0
@@ -40,14 +38,10 @@ JOB = {
     "gpus": int,
     "profile": int,
     "gpu": int,  # (first) GPU that it holds
-    "slice": int,  # where on the GPU its instance begins; NONE under a calendar
     "served": int,  # profile of the instance that it holds
     "behind": int,  # next job in its queue
     "before": int,  # phase before this one; NONE if it is the first
     "then": int,  # next phase; NONE if it is the last
-    "reserved": int,  # 1 + the lowest GPU that is reserved for it; 0 if none is
-    "pending": int,  # GPUs reserved for it that are not whole and idle yet
-    "drains": int,  # 1 if jobs have to end on some of them before
 }
 GPU = {
     "layout": int,  # present one; while reconfiguring, the coming one; NONE if off
@@ -72,10 +66,6 @@ PROFILE = {
     "lowest": int,  # no GPU below this one offers an instance
     "head": int,  # first job waiting
     "tail": int,  # last job waiting
-    "coming": int,  # instances that are being made on demand
-    "hopeless": int,  # 1 if no GPU can be cut for it, but for those that changed since; of WHOLE 1 + such a job
-    "draining": int,  # 1 while a GPU is drained for it
-    "tried": int,  # 1 if its queue was looked at in this instant
 }
 LAYOUT = {
     "present": int,  # GPUs that have or get it and are not leaving
@@ -86,7 +76,7 @@ IDLE = {
     "nodes": int,  # nodes with that many idle whole GPUs
     "lowest": int,  # no node below this one has that many
 }
-EVENT = {"at": float, "who": int}  # job, GPU, or GPU and slice
+EVENT = {"at": float, "who": int}  # job or GPU
 CHANGE = {"gpu": int, "at": float, "layout": int, "state": int}
 STATUS = {
     "now": float,
@@ -96,38 +86,9 @@ STATUS = {
     "holding": int,
     "coming": int,
     "logged": int,
-    "touched": int,
-    "claim": int,
-    "unreserved": int,  # no job on whole GPUs before this one is without a reservation
-    "drains": int,  # jobs that GPUs in use are reserved for
-    "retry": float,  # when one for which nothing could be reserved may wait for longer drains
-    "ready": int,  # jobs whose reserved GPUs are all whole and idle
-    "idle": int,  # GPUs on and wholly idle, reserved for nobody
     "operation": int,  # first operation that has not begun
     "settled": int,  # all operations before this one are over
-    "spent": float,
-    "day": float,
 }
-PLACED = {
-    "cut": int,  # slices of all instances, as bits
-    "held": int,  # slices of instances that jobs hold
-    "kept": int,  # slices of instances that are being made
-    "drain": int,  # slices that are drained: nothing starts on them
-    "drained_for": int,  # profile of what is made there then
-    "drained_at": int,  # slice where it will begin
-    "making": int,  # instances that are being made; 1 if the GPU is being made whole
-    "ready": float,  # when its last change is done
-    "switched": float,  # when the last change began
-    "switches": int,  # changes begun on that day
-    "rebooting": int,  # 1 while its node is
-    "effort": int,  # how far it is from being whole and idle
-    "owner": int,  # job on whole GPUs that it is reserved for; NONE if it is for all
-    "idle": int,  # 1 if it counts as idle
-    "until": float,  # when by its limit the last job on it is over
-    "touched": int,  # 1 if it changed in this instant
-}
-
-
 OPERATION = {
     "first": int,  # lowest GPU
     "gpus": int,
@@ -145,31 +106,6 @@ OPERATION = {
 DONE, GIVEN_UP, EVICTED = range(3)
 OUTCOMES = ("done", "given up", "evicted")
 """How an operation may end."""
-
-
-class Slicing(NamedTuple):
-    """Placed instances and the rules of cutting on demand; without rows under a calendar."""
-
-    patience_s: float
-    drain_after_s: float  # infinite: nothing is drained
-    switches_per_day: int  # NONE: no limit
-    keep_whole: int  # GPUs, from the lowest number up
-    one_by_one: bool  # instances are made beside what is there; else all of a GPU anew
-    change_s: float
-    instance_s: float  # for each instance removed or made
-    reboot_s: float  # instead of both where MIG mode changes; 0 where it needs no reboot
-    starts: Ints  # [profile, rank] slices where an instance may begin, then NONE
-    spans: Ints  # [profile] its slices as bits, from slice 0
-    open: Ints  # [profile, slices taken as bits] 1 if there is a start left
-    loss: Floats  # [slices taken as bits] what they cost by fragmentation
-    takes: Ints  # [profile, resource]
-    budget: Ints  # [resource] what a GPU has
-    room: Ints  # [resource] room to count
-    cuts: (
-        Ints  # [gpu, slice] profile of the instance that begins there, made or being made; NONE if none does
-    )
-    gpus: Table  # [gpu] PLACED
-    touched: Ints  # [rank] GPUs that changed in this instant
 
 
 class World(NamedTuple):
@@ -201,11 +137,10 @@ class World(NamedTuple):
     chosen: Ints  # [rank] nodes chosen for a start
     ends: Table  # [heap] running jobs by end
     due: Table  # [rank] jobs on whole GPUs by start + limit, ascending; for EASY
-    coming: Table  # [heap] GPUs being reconfigured, or instances being made
+    coming: Table  # [heap] GPUs being reconfigured
     order: Table  # [gpu] room to sort GPUs
     log: Table  # [row] changes of state
     status: Table  # one row
-    slicing: Slicing
     operations: Table  # [operation] by cordon
     numbered: Ints  # [slot, gpu] planned layout; without rows where GPUs change one by one
     cut: Ints  # [slot, gpu] how it is to be cut then, on or off

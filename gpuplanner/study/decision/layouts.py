@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, format_layout, pareto_counts
 from gpuplanner.hardware.abilities import PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.types import CUT_BY_JOBS
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -79,24 +79,15 @@ def on_demand_fleet(
     Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
     """
     cost, profiles = ChangeCost.of(asked.board, MADE_BY[able.path]), asked.fleet.profiles
-    instances = max(profile.max_instances for profile in asked.board.profiles)
-    each, gpus = cost.instance_s.value, asked.fleet.gpus[list(numbers)]
-    reboots = cost.reboot_s is not None
-    # One instance is removed and one made for a job; on a GPU that becomes whole all may have to go.
-    how = Flexible(
-        (False, True)[not reboots :], instance_sets(asked.board, profiles), 2 * each, instances * each
-    )
-    empty = [0] * (len(profiles) - 1)
-    capacity = [
-        [[count, *empty], how.capacity(count, whole=not reboots)][not reboots :] for count in gpus.tolist()
-    ]
-    cut_today = [set(asked.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
-    first = np.array(cut_today, np.int64) * reboots
-    names = [((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count)[not reboots :] for count in gpus.tolist()]
-    kept = (len(gpus), len(gpus))
-    switching = None if cost.reboot_s is None else Switching(0.0, cost.reboot_s.value, kept)
-    return (
-        NodeFleet(profiles, gpus, np.array(capacity), first, asked.fleet.weights, how),
-        tuple(names),
-        switching,
-    )
+    gpus, how = asked.fleet.gpus[list(numbers)], Flexible.of(asked.board, profiles, cost)
+    if cost.reboot_s is None:
+        capacity = [[how.capacity(count, whole=True)] for count in gpus.tolist()]
+        fleet = NodeFleet(profiles, gpus, np.array(capacity), np.zeros_like(gpus), asked.fleet.weights, how)
+        return fleet, tuple(((CUT_BY_JOBS,) * count,) for count in gpus.tolist()), None
+    none = [0] * (len(profiles) - 1)
+    capacity = [[[count, *none], how.capacity(count, whole=False)] for count in gpus.tolist()]
+    cut = [set(asked.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
+    fleet = NodeFleet(profiles, gpus, np.array(capacity), np.array(cut), asked.fleet.weights, how)
+    names = tuple(((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count) for count in gpus.tolist())
+    # Each pool keeps all idle nodes: they change, and never go.
+    return fleet, names, Switching(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))

@@ -1,4 +1,4 @@
-"""Static layouts and cutting on demand over the drawn weeks of a scenario."""
+"""Static layouts over the drawn weeks of a scenario."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable
 import polars as pl
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules
+from gpuplanner.simulate import Fleet, Rules
 from gpuplanner.study.future.sweep import Policies, Sweep, static_mixes, sweep
 from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
-
-ON_DEMAND = "cut on demand"
 
 
 def sweep_layouts(
@@ -23,13 +21,13 @@ def sweep_layouts(
     progress: Callable[[int, int, str], object] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Sweep:
-    """Simulate the right-sized jobs of a scenario under its most promising static mixes, and cut on demand.
+    """Simulate the right-sized jobs of a scenario under its most promising static mixes.
 
     Examples
     --------
     >>> found = sweep_layouts(Scenario(replications=2, horizon_slots=24), most=2)
     >>> found.complete, found.table.height
-    (True, 3)
+    (True, 2)
     """
     drawn, fleet, policies, rules = layouts_to_sweep(scenario, most=most)
     return sweep(drawn, fleet, policies, rules, rank_by=rank_by, progress=progress, cancel=cancel)
@@ -43,8 +41,8 @@ def layouts_to_sweep(
     Examples
     --------
     >>> drawn, fleet, policies, rules = layouts_to_sweep(Scenario(replications=2, horizon_slots=24), most=2)
-    >>> len(drawn), fleet.gpus, list(policies)[-1]
-    (2, 64, 'cut on demand')
+    >>> len(drawn), fleet.gpus, len(policies)
+    (2, 64, 2)
     """
     known = history(scenario)
     known.fleet.require_mig("sweep")
@@ -54,6 +52,4 @@ def layouts_to_sweep(
         workload(replicate(scenario, known, past, number), "rightsized")
         for number in range(scenario.replications)
     ]
-    policies: dict[str, Calendar | OnDemand] = {**static_mixes(drawn[0], fleet, most=most)}
-    policies[ON_DEMAND] = OnDemand()
-    return drawn, fleet, policies, rules
+    return drawn, fleet, static_mixes(drawn[0], fleet, most=most), rules

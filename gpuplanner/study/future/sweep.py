@@ -16,9 +16,9 @@ from gpuplanner.hardware import format_layout, pareto_counts
 from gpuplanner.metrics import holm, measure, paired, paired_p_value
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, Speeds, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, Speeds, simulate
 
-Policies = Mapping[str, Calendar | OnDemand]
+Policies = Mapping[str, Calendar]
 
 MEASURES = (
     "mean_jct_s",

@@ -10,12 +10,14 @@ import polars as pl
 
 from gpuplanner.hardware import GpuModel, parse_layout
 from gpuplanner.lab.claims.twenty_jobs.harder import MORNING, PROFILES, Harder, draw_harder, forecast_of_day
-from gpuplanner.lab.claims.twenty_jobs.rolling import ON_PRICE, roll_layouts, run_calendar, run_policy
+from gpuplanner.lab.claims.twenty_jobs.rolling import ON_PRICE, roll_layouts, run_calendar
 from gpuplanner.lab.claims.twenty_jobs.serve import LEAD_S, MINUTE_S
 from gpuplanner.lab.claims.twenty_jobs.speed import capacities, demand
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.planner.contract.substitution import serves
-from gpuplanner.simulate import OnDemand, Run
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate import Run
+from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, play
 
 STATIC, STATIC_PLANNED = "static, as installed", "static, planned"
 GREEDY, FORECAST, PERFECT = "greedy, cut on demand", "planned, real forecast", "planned, perfect forecast"
@@ -47,7 +49,7 @@ def replicate_harder(seeds: Iterable[int], harder: Harder | None = None) -> pl.D
         unserved
             Jobs that the layouts never have room for.
         reconfigurations
-            Changes of layout.
+            Changes of layout; on demand, instances made.
 
     Examples
     --------
@@ -61,18 +63,17 @@ def replicate_harder(seeds: Iterable[int], harder: Harder | None = None) -> pl.D
         STATIC_PLANNED: static_layouts(harder),
     }
     looking_ahead = {FORECAST: "forecast", PERFECT: "perfect"}
-    on_demand = OnDemand(start={harder.design.static_layout: harder.design.gpus})
     rows = []
     for seed in seeds:
         jobs = draw_harder(harder, seed)
         for policy in POLICIES:
             if policy in fixed:
                 served = degraded(jobs, fixed[policy], harder)
-                found = _measured(jobs, run_calendar(served, harder, [fixed[policy]], [0.0]), harder)
+                found = _run(jobs, run_calendar(served, harder, [fixed[policy]], [0.0]), harder)
             elif policy in looking_ahead:
-                found = _measured(jobs, roll_layouts(jobs, harder, looking_ahead[policy]), harder)
+                found = _run(jobs, roll_layouts(jobs, harder, looking_ahead[policy]), harder)
             elif policy == GREEDY:
-                found = _measured(jobs, run_policy(jobs, harder, on_demand), harder)
+                found = _cut_on_demand(jobs, harder)
             else:
                 found = _bound(jobs, harder)
             rows.append({"seed": seed, "policy": policy} | found)
@@ -130,9 +131,32 @@ def _stand_in(need: str, memory_gib: float, offered: list[str], board: GpuModel)
     return holding[-1] if holding else None
 
 
-def _measured(jobs: pl.DataFrame, run: Run, harder: Harder) -> dict[str, float | int]:
+def _run(jobs: pl.DataFrame, run: Run, harder: Harder) -> dict[str, float | int]:
     ended = run.outcomes.filter(pl.col("end").is_not_null()).select("job_id", "wait_s", "jct_s", "end")
     done = jobs.join(ended, on="job_id", maintain_order="left")
+    return _measured(done, run.states.filter(pl.col("state") == "reconfiguring").height, harder)
+
+
+def _cut_on_demand(jobs: pl.DataFrame, harder: Harder) -> dict[str, float | int]:
+    """Make an instance for each job when it comes, in the stated time of a change, beside those in use."""
+    design = harder.design
+    profiles = (WHOLE_GPU, *PROFILES)
+    how = Flexible.of(design.model, profiles, design.change)
+    offer = np.array([[how.capacity(design.gpus, whole=True)]])
+    shares = np.array([1.0, *(design.model.share(name) for name in PROFILES)])
+    one = np.ones(jobs.height, np.int64)
+    fleet = NodeFleet(profiles, np.array([design.gpus]), offer, np.array([0]), shares, how)
+    ready, run_s = (MINUTE_S * jobs[name].to_numpy() for name in ("submit_min", "run_min"))
+    need = jobs["need"].replace_strict(
+        {name: number for number, name in enumerate(profiles)}, return_dtype=pl.Int64
+    )
+    asked = NodeRequests(ready + LEAD_S, ready + LEAD_S, run_s, run_s, need.to_numpy(), one, one)
+    wait_s = play(asked, fleet, queue="strict").start_s - asked.ready_s
+    done = jobs.with_columns(wait_s=wait_s, jct_s=wait_s + run_s, end=asked.ready_s + wait_s + run_s)
+    return _measured(done, jobs.height, harder)
+
+
+def _measured(done: pl.DataFrame, reconfigurations: int, harder: Harder) -> dict[str, float | int]:
     slices = done["need"].replace_strict(capacities(harder.design.board, "slices")).to_numpy()
     completion_min = (float(done["end"].max()) - LEAD_S) / MINUTE_S  # type: ignore[arg-type]
     return {
@@ -144,7 +168,7 @@ def _measured(jobs: pl.DataFrame, run: Run, harder: Harder) -> dict[str, float |
         "completion_min": completion_min,
         "utilisation_server": _work(done, harder) / (_server(harder) * completion_min),
         "unserved": harder.design.jobs - done.height,
-        "reconfigurations": run.states.filter(pl.col("state") == "reconfiguring").height,
+        "reconfigurations": reconfigurations,
     }
 
 

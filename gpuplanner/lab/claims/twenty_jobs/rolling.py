@@ -28,7 +28,7 @@ from gpuplanner.lab.claims.twenty_jobs.harder import (
 )
 from gpuplanner.lab.claims.twenty_jobs.serve import LEAD_S, MINUTE_S
 from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.simulate import Calendar, Fleet, OnDemand, Rules, Run, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, Run, simulate
 
 FORESIGHT = ("forecast", "perfect")
 """``forecast``: plan for the jobs that are there and for what a forecast from the history says will come; run
@@ -95,11 +95,6 @@ def run_calendar(jobs: pl.DataFrame, harder: Harder, rows: list[Counter[str]], s
     """Run the jobs through layouts given from some instants on [s]."""
     layouts = tuple(dict.fromkeys(layout for row in rows for layout in row))
     counts = np.array([[row[layout] for layout in layouts] for row in rows])
-    return run_policy(jobs, harder, Calendar(np.array(starts), layouts, counts))
-
-
-def run_policy(jobs: pl.DataFrame, harder: Harder, layouts: Calendar | OnDemand) -> Run:
-    """Run the jobs through a calendar, or with layouts that are cut on demand."""
     work = jobs.select(
         "job_id",
         tenant="kind",
@@ -111,7 +106,8 @@ def run_policy(jobs: pl.DataFrame, harder: Harder, layouts: Calendar | OnDemand)
     design = harder.design
     fleet = Fleet(design.board, nodes=1, gpus_per_node=design.gpus)
     rules = Rules(queue="strict", change=design.change)
-    return simulate(work, fleet, layouts, rules, policy="harder", leave_unservable=True)
+    calendar = Calendar(np.array(starts), layouts, counts)
+    return simulate(work, fleet, calendar, rules, policy="harder", leave_unservable=True)
 
 
 def _waits(jobs: pl.DataFrame, run: Run, *, after_min: float) -> Iterator[float]:
