@@ -4,6 +4,7 @@ from gpuplanner.sizing.classes.classify import classify
 from gpuplanner.sizing.classes.facts import NUMBERS, TEXTS
 from gpuplanner.sizing.classes.measure import agreement, confusion, rule_precision
 from gpuplanner.sizing.classes.rules import CLASSES, Range, Rule, Words, read_rules, shipped_rules
+from gpuplanner.sizing.classes.shape import class_by_shape
 
 __all__ = [
     "CLASSES",
@@ -13,6 +14,7 @@ __all__ = [
     "Rule",
     "Words",
     "agreement",
+    "class_by_shape",
     "classify",
     "confusion",
     "read_rules",

@@ -141,6 +141,7 @@ class Arena:
         self.moves[:, ~self.judged] = 0.0
         self.size, self.classes = size_classes(asked, self.judged)
         self.trials: list[Trial] = []
+        self.slow: dict[int, Trial] = {}
         self.played_waits_s: NDArray[np.float64] | None = None
 
     @cached_property
@@ -153,8 +154,13 @@ class Arena:
             WaySetting("today", AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
         )
 
-    def play(self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None) -> Trial:
-        """Play a setting over the whole time; given up where more than a share of all jobs waits at once."""
+    def play(
+        self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None, slow: bool = False
+    ) -> Trial:
+        """Play a setting over the whole time; given up where more than a share of all jobs waits at once.
+
+        At the slow end, jobs on another size than they asked for run as long as they may.
+        """
         asked, view = self.asked, self.asked.views[setting.view]
         rows = np.flatnonzero(self.played)
         late = np.full((draws, len(self.played)), np.nan)
@@ -162,7 +168,7 @@ class Arena:
         wait = np.full(len(self.played), np.nan)
         for draw in range(draws):
             ready = self.ready_s + self.moves[draw]
-            run = view.requests.run_s
+            run = view.requests.run_s * (view.slowdown if slow else 1.0)
             ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
             left = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
             run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
@@ -182,7 +188,8 @@ class Arena:
                 first, wait = found, np.where(self.played, started - self.ready_s, np.nan)
         assert first is not None
         trial = Trial(setting, late, wait, day_hours(first, setting.fleet, asked.seen_s), first)
-        self.trials.append(trial)
+        if not slow:
+            self.trials.append(trial)
         return trial
 
     def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
@@ -196,9 +203,10 @@ class Arena:
         return np.median(found, axis=0) / SECONDS_PER_MINUTE
 
     def todays_minutes(self, which: Mask, draws: int = DRAWS) -> NDArray[np.float64]:
-        """How late today's fleet makes each class, and last the mean [min]; from the queue, over all weeks together."""
+        """How late today's fleet makes each class, and last the mean [min]; from the queue, over all weeks if more."""
         today = replace(self.today, late_s=self.today.late_s[:draws])
-        return self.late_minutes(today, self.judged if self.base == QUEUE else which)
+        found = self.late_minutes(today, which)
+        return np.maximum(found, self.late_minutes(today, self.judged)) if self.base == QUEUE else found
 
     @cached_property
     def todays_standing_s(self) -> NDArray[np.float64]:
@@ -215,7 +223,24 @@ class Arena:
         return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
     def holds(self, trial: Trial, which: Mask) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself."""
+        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself.
+
+        Where jobs moved to another size, at the slow end of their run times as well.
+        """
+        if not self._holds(trial, which):
+            return False
+        if self.slower(trial) == 1.0:
+            return True
+        if id(trial) not in self.slow:
+            self.slow[id(trial)] = self.play(trial.setting, len(trial.late_s), slow=True)
+        return self._holds(self.slow[id(trial)], which)
+
+    def slower(self, trial: Trial | None) -> float:
+        """How many times as long jobs run at the slow end that a way gives another size than they asked for."""
+        factors = np.ones(1) if trial is None else self.asked.views[trial.setting.view].slowdown
+        return float(factors[factors > 1.0].mean()) if (factors > 1.0).any() else 1.0
+
+    def _holds(self, trial: Trial, which: Mask) -> bool:
         which = which & self.judged
         kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
         return (

@@ -32,7 +32,7 @@ FEWEST_JOBS = 20
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The jobs as one way to serve them asks for them."""
+    """The jobs as one way to serve them asks for them, and how many times as long they run at the slow end."""
 
     requests: NodeRequests
     slowdown: NDArray[np.float64]
@@ -217,7 +217,37 @@ def _views(
     tables: dict[str, Any] = {AS_TODAY: granted}
     if board.profiles:
         tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
-    return {name: _view(table, fleet, board, submit, run, limit) for name, table in tables.items()}
+    views = {name: _view(table, fleet, board, submit, run, limit) for name, table in tables.items()}
+    if board.profiles and board.sms:
+        by_class = pl.when(evidence="class").then("sms_needed")
+        sizes = known.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
+        used = sizes.to_series().fill_null(0.0).to_numpy() / board.sms
+        views[RIGHTSIZED] = _moved(views[REQUESTED], views[RIGHTSIZED], used, fleet, board)
+    return views
+
+
+def _moved(asked: View, needed: View, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel) -> View:
+    """Jobs on another size than they asked for, with their slow end, by the share of a board's SMs that they used."""
+    sizes = [board.profile(name) for name in fleet.profiles[1:]]
+    slices = [((one.sms or 0) / (board.sms or 1), one.memory_slices / board.memory_slices) for one in sizes]
+    parts = np.array([(1.0, 1.0), *slices])
+    held, given = (parts[one.requests.profile] * one.requests.total[:, None] for one in (asked, needed))
+    longest = asked.requests.run_s * slow_end(used / held[:, 0], (held / given).max(axis=1))
+    return View(needed.requests, np.maximum(longest / needed.requests.run_s, 1.0))
+
+
+def slow_end(busy: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many times as long a job runs at most, if it was busy for such a share on so many times what it gets.
+
+    Busy are SMs on which a warp is resident, one that waits for memory as well. Where all of that comes in bursts of
+    the whole, a burst takes so many times as long, and the rest of the time passes as before.
+
+    Examples
+    --------
+    >>> slow_end(np.array([0.0, 0.5, 1.0]), np.array([7.0, 2.0, 2.0])).tolist()
+    [1.0, 1.5, 2.0]
+    """
+    return np.asarray(1.0 + np.clip(busy, 0.0, 1.0) * (np.maximum(times, 1.0) - 1.0))
 
 
 def _view(
@@ -253,7 +283,7 @@ def _view(
             (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
         )
     requests = NodeRequests(submit, submit, run * slowdown, limit * slowdown, profile, total, nodes)
-    return View(requests, slowdown)
+    return View(requests, np.ones(len(run)))
 
 
 def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuplanner.demand.peaks import exceed_chance
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
 from gpuplanner.study.decision.policies import ON_DEMAND
 from gpuplanner.study.decision.types import (
@@ -238,6 +239,8 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
         spread = "" if low == high else f", {low} to {high} in 9 of 10 weeks"
         realised = _realised(one.saving.realised) if one.saving.realised and spread else ""
         yield f"A week saves {one.saving.value:,.0f} GPU-hours{spread}{realised}."
+    if one.policy == found.winner.policy and (slower := found.arena.slower(found.winner.trial)) > 1.0:
+        yield f"It also holds where jobs on smaller slices run as slowly as they may, {slower - 1:.0%} longer."
     if found.times > 1.0:
         yield f"It also holds with {found.times - 1:.0%} more jobs."
     if found.arena.back.oversubscribed:
@@ -260,6 +263,11 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     yield f"peaks are looked at {one.horizon_days} days ahead, purchases {one.purchase_lead_days}"
     if found.asked.nodes.inferred:
         yield "nodes are inferred from the jobs on them"
+    known = found.known
+    if RIGHTSIZED in found.asked.views and known.undecided:
+        yield f"{known.undecided:.0%} of the jobs are of no known class: unmeasured, they need what they ask for"
+    if RIGHTSIZED in found.asked.views and known.like_others is not None:
+        yield f"classes without a name follow from size, duration and hour: {known.like_others:.0%} of those alike"
     if standing := found.asked.standing_gpus:
         yield f"services and what ran all along have no end: they keep the {standing:,.1f} GPUs that they held at most"
     if one.base == ASSUMED:

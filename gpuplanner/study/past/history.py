@@ -19,6 +19,7 @@ from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
+from gpuplanner.sizing.classes import class_by_shape, classify
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.stages import stage
@@ -41,6 +42,10 @@ class History:
         For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
     rightsizing : polars.DataFrame
         What each job asked for and needs, with the evidence.
+    undecided : float
+        Share of the jobs whose class neither source nor rule nor shape gives: of them, requests stand.
+    like_others : float or None
+        How sure the classes are that follow from size, duration and hour alone [0-1]; None where none does.
     begin, end : datetime
         Window of ledger and cost: what was observed of the month, to the instant.
     recent : datetime
@@ -56,6 +61,8 @@ class History:
     jobs: pl.DataFrame
     views: dict[str, pl.DataFrame]
     rightsizing: pl.DataFrame
+    undecided: float
+    like_others: float | None
     begin: datetime
     end: datetime
     recent: datetime
@@ -106,9 +113,17 @@ def history(scenario: Scenario) -> History:
             "Choose another month or workload.",
         )
         raise ScenarioError(text)
+    named = class_by_shape(
+        jobs, classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"], tz=scenario.tz
+    )
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
     if fleet.can_be_cut and fleet.board.sms is not None:
-        sizes = rightsize(jobs, fleet.board, samples=trace.samples, headroom=scenario.headroom)
+        sizes = rightsize(
+            jobs.with_columns(named["job_class"]),
+            fleet.board,
+            samples=trace.samples,
+            headroom=scenario.headroom,
+        )
     else:
         sizes = keep_requests(jobs, fleet.board)
     views = _views(jobs, sizes, scenario, fleet.board)
@@ -120,6 +135,10 @@ def history(scenario: Scenario) -> History:
         jobs=jobs,
         views=views,
         rightsizing=sizes,
+        undecided=named["job_class"].null_count() / jobs.height,
+        like_others=None
+        if (like := named["confidence"].drop_nulls()).is_empty()
+        else float(np.mean(like.to_numpy())),
         begin=begin,
         end=end,
         recent=recent,
