@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuplanner.hardware import ChangeCost, GpuModel
     from gpuplanner.hardware.abilities import PathAbilities
 
+PRICES = "prices"
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
 
@@ -149,7 +150,7 @@ class Scenario:
         unit="s", none="as many times the middle as in the catalogue",
     )  # fmt: skip
     ownership: str | None = knob(
-        "money", None,
+        "path", None,
         "Who pays for GPUs that are not needed: what a saving is worth depends on it. Their owner, who reserved them "
         "for a term, or nobody, because they are given back.",
         KnobRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
@@ -256,25 +257,25 @@ class Scenario:
     replications: int = knob("simulation", 20, "Bootstrapped weeks.", between(2, 1000))
     seed: int = knob("simulation", 1, "Seed of everything random.", at_least(0))
     price_usd_per_gpu_hour: float = knob(
-        "money", 0.0,
+        PRICES, 0.0,
         "Price of a GPU-hour; 0: the median list price of the board in the catalogue, where it has one.",
         KnobRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="USD per GPU h",
     )  # fmt: skip
-    carbon_region: str = knob("money", "gcp:europe-west4", "Row of the carbon table, ``scope:region``.")
+    carbon_region: str = knob(PRICES, "gcp:europe-west4", "Row of the carbon table, ``scope:region``.")
     pue: float = knob(
-        "money", 0.0, "Energy of the building over that of its machines; 0: the survey average in the catalogue.",
+        PRICES, 0.0, "Energy of the building over that of its machines; 0: the survey average in the catalogue.",
         KnobRule("0 (catalogue) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
     )  # fmt: skip
     currency: str = knob(
-        "money", "USD", "ISO 4217 code of the price.",
+        PRICES, "USD", "ISO 4217 code of the price.",
         KnobRule("a code of three letters", lambda value, _: re.fullmatch(r"[A-Z]{3}", value) is not None),
     )  # fmt: skip
     price_usd_per_kwh: float | None = knob(
-        "money", None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
+        PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
         none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),
     )  # fmt: skip
     value_freed_at: float | None = knob(
-        "money", None, "What a freed GPU-hour is worth to its owner, who has other work for it.",
+        PRICES, None, "What a freed GPU-hour is worth to its owner, who has other work for it.",
         between(0, 1_000_000), unit="USD per GPU h",
         none="freed hours have no price, and what is saved on owned GPUs is their electricity",
     )  # fmt: skip
@@ -365,15 +366,26 @@ class Scenario:
 
         return to_yaml(dataclasses.asdict(self))
 
-    def projected(self, names: Iterable[str]) -> Self:
-        """The scenario with every other field at its default: a key for what depends on these alone.
+    def but(self, **changes: Any) -> Scenario:  # noqa: ANN401 - as the fields
+        """The same scenario with other values of some fields.
 
         Examples
         --------
-        >>> Scenario(seed=7, quantile=0.8).projected(["seed"]).quantile
-        0.9
+        >>> Scenario().but(wait_minutes=5).wait_minutes
+        5.0
         """
-        return type(self)(**{name: getattr(self, name) for name in names})
+        return replace(self, **changes)
+
+    def without_prices(self) -> Scenario:
+        """The same scenario with prices at their default: for what is played, and priced afterwards.
+
+        Examples
+        --------
+        >>> Scenario(value_freed_at=2.0, seed=7).without_prices() == Scenario(seed=7)
+        True
+        """
+        rows = knobs_of(Scenario).values()
+        return self.but(**{row.name: row.default for row in rows if row.group == PRICES})
 
     def diff(self, other: Scenario) -> dict[str, tuple[Any, Any]]:
         """Fields that differ, with both values.

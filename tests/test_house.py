@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 from collections import defaultdict
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpuplanner
+from gpuplanner.scenario import Scenario
 
 PACKAGE = Path(gpuplanner.__file__).parent
 MOST_FILES = 20
@@ -182,3 +184,50 @@ def test_files_that_the_map_names_are_there(root, page):
     named_files = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|scenario\.py)`", text)
     homes = (root, PACKAGE, PACKAGE / "catalog" / "facts")
     assert [name for name in named_files if not any((home / name).is_file() for home in homes)] == []
+
+
+def fields_of_their_own(trees: dict[Path, ast.Module]) -> set[str]:
+    """Fields of a scenario that no other class has: their names, but for plain words, mean the field everywhere."""
+    known = {field.name for field in dataclasses.fields(Scenario)} - {"month", "workload", "headroom"}
+    for path, tree in trees.items():
+        if path != PACKAGE / "scenario.py":
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    known -= {name for each in node.body for name in named(each)}
+    return known
+
+
+def test_a_scenario_field_is_named_outside_its_row_only_where_it_is_used(trees):
+    own = fields_of_their_own(trees)
+    assert {"wait_minutes", "parked_price", "price_usd_per_kwh", "over_request_share"} <= own
+    listed = defaultdict(set)
+    for path, tree in trees.items():
+        if path == PACKAGE / "scenario.py":
+            continue
+        asked = [
+            node.args for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("takes", "of_row")
+        ]  # fmt: skip
+        options = {id(each) for arguments in asked for each in arguments}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in own and id(node) not in options:
+                listed[path.relative_to(PACKAGE).as_posix()].add(node.value)
+    # What a control shows first is asked of the catalogue, what a worth was told stands in its errors, and a fact and
+    # a column of runs have the name of a field.
+    used = {"widgets/controls.py": {"price_usd_per_kwh"}, "study/decision/worth.py": {"value_freed_at"}}
+    facts = {
+        "hardware/abilities.py": {"node_lead_s"},
+        "simulate/slices/planned_changes.py": {"drain_minutes"},
+    }
+    assert dict(listed) == used | facts, "read it where it is used; its row says all else"
+
+
+@pytest.mark.parametrize("field", ["wait_minutes", "wait_quantile", "parked_price", "price_usd_per_kwh"])
+def test_a_field_walks_through_few_files(trees, field):
+    there = [
+        path.relative_to(PACKAGE).as_posix()
+        for path, tree in trees.items()
+        if field in words(tree) | {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)}
+        or field in {each.arg for each in ast.walk(tree) if isinstance(each, ast.keyword | ast.arg)}
+    ]
+    assert len(there) <= 6, there

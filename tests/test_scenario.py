@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -80,10 +80,9 @@ def test_command_line_assignments():
         base.with_text(["quantile"])
 
 
-def test_projection_forgets_everything_else():
-    moved = Scenario(seed=5, quantile=0.6, price_usd_per_gpu_hour=9)
-    assert moved.projected(["seed"]) == Scenario(seed=5)
-    assert moved.projected([field.name for field in fields(Scenario)]) == moved
+def test_what_is_played_forgets_prices_alone():
+    moved = Scenario(seed=5, quantile=0.6, price_usd_per_gpu_hour=9, currency="EUR", pue=1.2)
+    assert moved.without_prices() == Scenario(seed=5, quantile=0.6)
 
 
 def test_months_are_local_calendar_months():

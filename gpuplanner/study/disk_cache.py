@@ -34,9 +34,16 @@ def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
     """Name under which a result is kept: its scenario, its input files and the code that made it."""
     digest = hashlib.sha256(scenario.to_yaml().encode())
     digest.update(to_json(dict(inputs)).encode())
-    code = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
-    digest.update(sha256_of_all(code).encode())
+    digest.update(code_hash().encode())
     return digest.hexdigest()[:32]
+
+
+@functools.cache
+def code_hash() -> str:
+    """Hash of the code and the facts that make results."""
+    return sha256_of_all(
+        sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
+    )
 
 
 def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = None) -> ForecastResult:

@@ -1,62 +1,204 @@
-"""Stages of the walk, each remembered by exactly the fields of the scenario that it depends on."""
+"""Stages of the walk, each remembered by exactly the fields of the scenario that it read."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from gpuplanner.errors import OutputError
+from gpuplanner.files import to_json, write_atomically
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.bundled import input_hashes
+from gpuplanner.study.disk_cache import cache_folder, code_hash
 
 Result = TypeVar("Result")
+Aside = ParamSpec("Aside")
 KEPT = 12
 """Results kept per stage: enough for a session of moving sliders back and forth."""
+FIELDS = frozenset(one.name for one in fields(Scenario))
 
 
-class Stage(Generic[Result]):
-    """A function of a scenario that sees only the fields it names.
+@dataclass
+class Reads:
+    """What was read of a scenario while a stage ran; afterwards nothing else may be."""
 
-    Moving a price does not plan again, and moving a quantile does not forecast again: fields that a stage
-    does not name are at their default inside it, so they can neither change its result nor its key.
+    scenario: Scenario
+    names: set[str] = field(default_factory=set)
+    over: bool = False
 
-    Parameters
-    ----------
-    function : callable
-        From a scenario to a result that callers must not change.
-    fields : tuple of str
-        Fields that it depends on, those of the stages it calls included.
+    def note(self, names: frozenset[str] | set[str]) -> None:
+        """Write down what was read; once the stage is over, whoever kept the scenario must do with that."""
+        if self.over and not names <= self.names:
+            text = f"a result that was kept reads {sorted(names - self.names)}, which its stage did not"
+            raise RuntimeError(text)
+        self.names |= names
+
+
+class WatchedScenario(Scenario):
+    """A scenario that tells what is read of it: to whom it is handed it looks like any other."""
+
+    @classmethod
+    def of(cls, reads: Reads, scenario: Scenario, stated: frozenset[str] = frozenset()) -> Self:
+        """Watch a scenario whose fields in `stated` do not come from the one that the stage was asked for."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "_watch", (reads, scenario, stated))
+        return made
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - of whatever type the field is
+        """Note the field; copies and comparisons read them all, and what they make is a plain scenario."""
+        if name == "__class__":
+            return Scenario
+        if name in FIELDS or name == "__dict__":
+            reads, scenario, stated = object.__getattribute__(self, "_watch")
+            reads.note(({name} if name in FIELDS else FIELDS) - stated)
+            return getattr(scenario, name)
+        return object.__getattribute__(self, name)
+
+    def but(self, **changes: Any) -> Scenario:  # noqa: ANN401 - as the fields
+        """The scenario with other values, watched further: the values that are replaced were not read."""
+        reads, scenario, stated = object.__getattribute__(self, "_watch")
+        return type(self).of(reads, scenario.but(**changes), stated | changes.keys())
+
+
+@dataclass(frozen=True)
+class Shelf(Generic[Result]):
+    """A folder of the cache on disk, and how a result becomes text and comes back."""
+
+    folder: str
+    to_text: Callable[[Result], str]
+    of_text: Callable[[str], Result]
+
+
+@dataclass(frozen=True)
+class Remembered(Generic[Result]):
+    """A result with the fields that were read for it, and their values."""
+
+    read: Mapping[str, Any]
+    stamp: tuple[int, int] | None
+    result: Result
+
+    def answers(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
+        """Whether a scenario has the same values in these fields, and the data are the same."""
+        same = all(getattr(scenario, name) == value for name, value in self.read.items())
+        return same and ("data" not in self.read or stamp == self.stamp)
+
+
+class Stage(Generic[Aside, Result]):
+    """A function of a scenario that is computed anew only if a field changes that it read.
+
+    Moving a price does not plan again, and moving a quantile does not forecast again. Fields are noted as they are
+    read, those of the stages that it calls included; as equal values lead it the same way, it reads the same fields
+    again. What it is told beside the scenario, such as whom to tell how far it is, must not change its result, which
+    nobody may change either.
 
     Examples
     --------
-    >>> double = Stage(lambda scenario: 2 * scenario.seed, ("seed",))
+    >>> double = Stage(lambda scenario: 2 * scenario.seed)
     >>> double(Scenario(seed=3, quantile=0.5)), double(Scenario(seed=3, quantile=0.8))
     (6, 6)
     >>> double.computed
     1
     """
 
-    def __init__(self, function: Callable[[Scenario], Result], fields: tuple[str, ...]) -> None:
-        self.fields = tuple(dict.fromkeys(fields))
-
-        @functools.lru_cache(maxsize=KEPT)
-        def remembered(scenario: Scenario, data: object) -> Result:
-            return function(scenario)
-
-        self._remembered = remembered
+    def __init__(
+        self, function: Callable[Concatenate[Scenario, Aside], Result], shelf: Shelf[Result] | None = None
+    ) -> None:
+        self.computed = 0
+        self._function = function
+        self._shelf = shelf
+        self._kept: list[Remembered[Result]] = []
+        self._lock = threading.Lock()
         functools.update_wrapper(self, function)
 
-    def __call__(self, scenario: Scenario) -> Result:
-        """Compute, or give back what was computed for the same fields."""
-        return self._remembered(scenario.projected(self.fields), _fingerprint(scenario.data))
+    def __call__(self, scenario: Scenario, *aside: Aside.args, **asides: Aside.kwargs) -> Result:
+        """Compute, or give back what was computed for the same values of the same fields."""
+        reads, plain, stated = _watch_of(scenario)
+        stamp = _stamp(plain.data)
+        found = self._found(plain, stamp)
+        if found is None:
+            mine = Reads(plain)
+            try:
+                result = self._made(plain, mine, *aside, **asides)
+            finally:
+                mine.over = True
+                reads.note(mine.names - stated)
+            found = Remembered({name: getattr(plain, name) for name in mine.names}, stamp, result)
+        with self._lock:
+            self._kept = [found, *(one for one in self._kept if one is not found)][:KEPT]
+        reads.note(found.read.keys() - stated)
+        return found.result
 
-    @property
-    def computed(self) -> int:
-        """How often the function has run."""
-        return self._remembered.cache_info().misses
+    def _found(self, scenario: Scenario, stamp: tuple[int, int] | None) -> Remembered[Result] | None:
+        with self._lock:
+            return next((one for one in self._kept if one.answers(scenario, stamp)), None)
+
+    def _made(self, plain: Scenario, reads: Reads, *aside: Aside.args, **asides: Aside.kwargs) -> Result:
+        """Computed, or read from the shelf, where results lie by the values of the fields that were read."""
+        watched = WatchedScenario.of(reads, plain)
+        if self._shelf is None:
+            self.computed += 1
+            return self._function(watched, *aside, **asides)
+        shelf, home = self._shelf, self._home(watched.data)
+        known = _known_reads(home)
+        for names in known:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found = shelf.of_text(_place(home, plain, names).read_text(encoding="utf-8"))
+                reads.note(set(names))
+                return found
+        self.computed += 1
+        text = shelf.to_text(self._function(watched, *aside, **asides))
+        names = sorted(reads.names)
+        with contextlib.suppress(OutputError):
+            _write(_place(home, plain, names), text)
+            if names not in known:
+                _write(home / READS, to_json([*known, names]))
+        # Read back, so that a result is the same object whether it was made or kept.
+        return shelf.of_text(text)
+
+    def _home(self, data: str) -> Path:
+        """Folder of all results of some input files, made by this code."""
+        assert self._shelf is not None
+        named = to_json([input_hashes(data), code_hash()]).encode()
+        return cache_folder() / self._shelf.folder / hashlib.sha256(named).hexdigest()[:32]
 
 
-def _fingerprint(data: str) -> tuple[int, int] | None:
+READS = "reads.json"
+"""Beside the results: which fields were read for them, as lists of names."""
+
+
+def _watch_of(scenario: Scenario) -> tuple[Reads, Scenario, frozenset[str]]:
+    """Who watches a scenario, if anybody does, the scenario itself, and which of its fields are not watched."""
+    if type(scenario) is WatchedScenario:
+        watch: tuple[Reads, Scenario, frozenset[str]] = object.__getattribute__(scenario, "_watch")
+        return watch
+    return Reads(scenario), scenario, frozenset()
+
+
+def _known_reads(home: Path) -> list[list[str]]:
+    try:
+        known: list[list[str]] = json.loads((home / READS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [names for names in known if FIELDS.issuperset(names)]
+
+
+def _place(home: Path, scenario: Scenario, names: list[str]) -> Path:
+    values = to_json({name: getattr(scenario, name) for name in names})
+    return home / f"{hashlib.sha256(values.encode()).hexdigest()[:32]}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def _stamp(data: str) -> tuple[int, int] | None:
     """Changes when the trace on disk is written anew, so that nothing stale is given back."""
     try:
         stat = (Path(data) / "provenance.json").stat()
@@ -65,9 +207,13 @@ def _fingerprint(data: str) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def stage(
-    *fields: str, after: tuple[Stage[Any], ...] = ()
-) -> Callable[[Callable[[Scenario], Result]], Stage[Result]]:
-    """Make a stage of a function: its own fields, and those of the stages that it calls."""
-    upstream = tuple(name for earlier in after for name in earlier.fields)
-    return lambda function: Stage(function, upstream + fields)
+def stage(function: Callable[Concatenate[Scenario, Aside], Result]) -> Stage[Aside, Result]:
+    """Make a stage of a function."""
+    return Stage(function)
+
+
+def shelved(
+    folder: str, to_text: Callable[[Result], str], of_text: Callable[[str], Result]
+) -> Callable[[Callable[Concatenate[Scenario, Aside], Result]], Stage[Aside, Result]]:
+    """Make a stage of a function whose results stand as text in a folder of the cache, between runs."""
+    return lambda function: Stage(function, Shelf(folder, to_text, of_text))

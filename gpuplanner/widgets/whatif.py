@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import import_optional
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.policies import MEANINGS, SHORT
-from gpuplanner.study.decision.record import compared, comparison
+from gpuplanner.study.decision.record import compared
 from gpuplanner.widgets.answer import PanelAnswer, answer_html, frontier_html
 from gpuplanner.widgets.background import BackgroundPanel
 from gpuplanner.widgets.controls import CONTROLS, LABELS, WIDTH, Starts, control_of
@@ -95,8 +95,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self.pinned is None:
             self.pinned = PanelAnswer(self.base, compared(self.base, told))
         before = self.pinned
-        same = asked.projected(comparison.fields) == before.scenario.projected(comparison.fields)
-        found = before.found if same else compared(asked, told)
+        found = compared(asked, told)
         return PanelAnswer(asked, found, self.policy.value, frontier_html(found, before.found))
 
     def _html(self, answer: PanelAnswer) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import types
@@ -15,20 +14,16 @@ from typing import Any, Self
 import numpy as np
 
 from gpuplanner.cost import PowerModel, gpu_kwh
-from gpuplanner.errors import OutputError
-from gpuplanner.files import to_json, write_atomically
+from gpuplanner.files import to_json
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
 from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision, Worth
-from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.future.money import power_of
-from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import stage
+from gpuplanner.study.stages import shelved, stage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
@@ -215,7 +210,7 @@ def comparison_of(answer: Answer) -> Comparison:
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """Compare, decide and answer what was announced; what was played before is read from disk."""
-    found = _priced(scenario, _kept(scenario.projected(played.fields), tell))
+    found = _priced(scenario, played(scenario, tell))
     return dataclasses.replace(found, projects=answered(scenario, found.decision))
 
 
@@ -230,30 +225,15 @@ def _priced(scenario: Scenario, found: Comparison) -> Comparison:
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
 
-def _kept(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
-    """What was played, from disk where the same was asked before."""
-    place = cache_folder() / "decisions" / f"{content_key(scenario, input_hashes(scenario.data))}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Comparison.from_dict(json.loads(place.read_text(encoding="utf-8")))
-    text = to_json(comparison_of(decide(scenario, tell=tell)).to_dict())
-    with contextlib.suppress(OutputError):
-        write_atomically(place, lambda path: path.write_text(text, encoding="utf-8"))
-    # Read back, so that a result is the same object whether it was made or kept.
-    return Comparison.from_dict(json.loads(text))
+@shelved(
+    "decisions", lambda found: to_json(found.to_dict()), lambda text: Comparison.from_dict(json.loads(text))
+)
+def played(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
+    """What was played: no price plays anything again."""
+    return comparison_of(decide(scenario.without_prices(), tell=tell))
 
 
-@stage(
-    "queue", "substitute", "path", "wait_minutes", "wait_quantile", "policies", "ownership", "returnable",
-    "node_lead_s", "node_lead_slow_s", "arrival_scale", "horizon_days", "purchase_lead_days", "seed", after=(history,),
-)  # fmt: skip
-def played(scenario: Scenario) -> Comparison:
-    """What was played, by what it depends on: no price plays anything again."""
-    return _kept(scenario)
-
-
-@stage(
-    "value_freed_at", "price_usd_per_kwh", "price_usd_per_gpu_hour", "currency", "pue", after=(played,),
-)  # fmt: skip
+@stage
 def comparison(scenario: Scenario) -> Comparison:
     """The one comparison of a study, at the scenario's own prices."""
     return _priced(scenario, played(scenario))

@@ -48,7 +48,7 @@ class Money:
     missing: tuple[str, ...] = ()
 
 
-@stage("price_usd_per_gpu_hour", "carbon_region", "pue", "currency", after=(history, ledger))
+@stage
 def money(scenario: Scenario) -> Money:
     """Price the month behind, as far as price and power of the board are known."""
     known = history(scenario)

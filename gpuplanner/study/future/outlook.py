@@ -45,11 +45,12 @@ class Outlook:
         return self.result.forecast if self.by_tenant is None else self.by_tenant
 
 
-_GRID = ("slot_hours", "horizon_slots")
-_PAST = tuple(name for name in history.fields if name != "over_request_share")
+def as_traced(scenario: Scenario) -> Scenario:
+    """The scenario with requests as in the trace: no other view depends on how many people ask for too much."""
+    return scenario.but(over_request_share=None)
 
 
-@stage(*history.fields, "slot_hours")
+@stage
 def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
     """Demand of each view over the recent past, as if nobody had queued."""
     known = history(scenario)
@@ -72,7 +73,7 @@ def left_out(scenario: Scenario) -> dict[str, int]:
     return excluded(history(scenario).views["rightsized"])
 
 
-@stage(*history.fields, *_GRID)
+@stage
 def pooled(scenario: Scenario) -> ForecastResult:
     """Forecast of the pool in every view, with one choice of models and one calibration for all.
 
@@ -99,9 +100,10 @@ def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
     return run_off(counted, start=past.recent, slot_hours=slot_hours, series="series", size="instances")
 
 
-@stage(*_PAST, *_GRID)
+@stage
 def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
+    scenario = as_traced(scenario)
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     known = _known(jobs, past, scenario.slot_hours)
@@ -128,15 +130,10 @@ def _of_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
     return mine.with_columns(pl.col("unique_id").str.replace(view, POOL, literal=True))
 
 
-def _view_stage(view: str, fields: tuple[str, ...]) -> Stage[Outlook]:
-    return Stage(lambda scenario: _outlook(scenario, view), fields)
-
-
-# Only requests as made depend on how many people ask for too much.
 OUTLOOKS = {
-    "whole": _view_stage("whole", (*_PAST, *_GRID)),
-    "requested": _view_stage("requested", (*history.fields, *_GRID)),
-    "rightsized": _view_stage("rightsized", (*_PAST, *_GRID)),
+    "whole": Stage(lambda scenario: _outlook(as_traced(scenario), "whole")),
+    "requested": Stage(lambda scenario: _outlook(scenario, "requested")),
+    "rightsized": Stage(lambda scenario: _outlook(as_traced(scenario), "rightsized")),
 }
 
 
@@ -149,7 +146,7 @@ class Tomorrow:
     running: float
 
 
-@stage(*_PAST, "slot_hours")
+@stage
 def tomorrow(scenario: Scenario) -> Tomorrow:
     """What of tomorrow's demand is there already.
 
@@ -159,7 +156,7 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     >>> f"{found.at:%H:%M}", 0 < found.running < found.gpus
     ('12:00', True)
     """
-    past = history(scenario)
+    past = history(as_traced(scenario))
     known = run_off(past.views["whole"], start=past.recent, slot_hours=scenario.slot_hours, total=POOL)
     day = past.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
@@ -186,10 +183,10 @@ def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]
     return np.moveaxis(every.reshape(len(tenants), len(profiles), PATHS, steps), 2, 0)
 
 
-@stage(*_PAST, *_GRID)
+@stage
 def largest_gang(scenario: Scenario) -> int:
     """Whole GPUs that the largest recent job asked for at once: fewer must never be on when it may come."""
-    known = history(scenario)
+    known = history(as_traced(scenario))
     recent = known.views["rightsized"].filter(
         (pl.col("profile") == WHOLE_GPU) & (pl.col("submit_time") >= known.recent)
     )

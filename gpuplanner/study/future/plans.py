@@ -27,7 +27,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.drains import open_windows
 from gpuplanner.study.future.idle_gpus import idle_gpus
-from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
+from gpuplanner.study.future.outlook import OUTLOOKS, as_traced, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -41,12 +41,6 @@ NAME_THEM = (
 TIER_ORDER = ("guaranteed", "standard", "best_effort")
 # Profiles with fewer jobs are emptied at the stated price.
 _FEWEST_JOBS = 30
-
-_FIELDS = (
-    "quantile", "arrival_scale", "path", "reconfigure_minutes", "change_gpu_hours", "parked_price", "pue",
-    "drain_minutes", "drain_limit_minutes", "whole_gpus_kept", "whole_nodes_kept", "switches_per_day", "calendars",
-    "change_windows", "node_changes_per_day", "most_changes", "tz", "unmet_price", "gap_target", "time_limit_s", "seed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,10 +207,10 @@ def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[
     return tuple(sorted(set(found)))
 
 
-@stage(*OUTLOOKS["rightsized"].fields, *largest_gang.fields, *_FIELDS)
+@stage
 def planned_calendar(scenario: Scenario) -> Planned:
     """Layouts over time for the right-sized demand of the forecast."""
-    return plan_view(scenario, "rightsized")
+    return plan_view(as_traced(scenario), "rightsized")
 
 
 def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) -> np.ndarray:

@@ -41,7 +41,7 @@ DESCRIBED = (
 """Columns of ``schemas.Jobs`` that :func:`describe_jobs` looks at."""
 
 
-@stage("data", "month", "tz", after=(history,))
+@stage
 def ledger(scenario: Scenario) -> pl.DataFrame:
     """GPU-time of the window, all jobs of the trace, whatever the workload of the plan."""
     known = history(scenario)
@@ -84,7 +84,7 @@ def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataF
     )
 
 
-@stage(after=(history,))
+@stage
 def weeks(scenario: Scenario) -> pl.DataFrame:
     """Week by week: what each view of the small jobs wants, and the fewest GPUs that serve it.
 

@@ -93,10 +93,7 @@ def grouped(trace: Dataset, smallest: int) -> Dataset:
     return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 
-@stage(
-    "data", "month", "tz", "workload", "board", "nodes", "gpus_per_node", "history_days", "headroom",
-    "over_request_share", "smallest_group", "seed",
-)  # fmt: skip
+@stage
 def history(scenario: Scenario) -> History:
     """Read the trace and take the view of the planner at the end of the month."""
     trace = grouped(load_trace(scenario.data), scenario.smallest_group)
