@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from gpuplanner.study.decision.policies import NODE_POOLS, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.study.decision.policies import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
 from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
 
 _OF_POLICIES = (
@@ -18,13 +18,19 @@ _OF_CLASSES = (
     "size_class", "jobs", "late_mean_min", "late_quantile_min", "todays_late_min", "limit_min", "wait_quantile_min",
 )  # fmt: skip
 _WORDS = ("policy", "meaning", "reason", "size_class", "kind")
-LEVERS = FEWER, CUT, REST, ON_DEMAND = "fewer nodes held", "cut otherwise", "rest when idle", "cut on demand"
+LEVERS = FEWER, CUT, REST, AS_JOBS_COME = (
+    "fewer nodes held",
+    "cut otherwise",
+    "rest when idle",
+    "cut on demand",
+)
 LEVERS_OF: Mapping[str, tuple[str, ...]] = {
     TODAY: (FEWER,),
     STATIC_WHOLE: (FEWER,),
     STATIC_MIG: (FEWER, CUT),
     ON_OFF: (FEWER, REST),
     NODE_POOLS: (FEWER, CUT, REST),
+    ON_DEMAND: (FEWER, CUT, AS_JOBS_COME),
 }
 """What a way to run the fleet can pull, in the order in which savings are counted; any other can pull all."""
 _COUNTS = ("most_gpus", "never_started", "jobs")
