@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, TraceFormatError, examples, message
-from gpuplanner.inbox.core.lines.text_file import read_text_file
+from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 
 NOT_SERVED = "N/A"
 

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.lines.text_file import read_document
+from gpuplanner.inbox.core.lines.text_blocks import read_document
 
 MANIFEST = "manifest.json"
 """End of the name of every manifest, in small letters."""

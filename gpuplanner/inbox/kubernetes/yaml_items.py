@@ -11,7 +11,8 @@ import yaml
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.lines.json_items import Item, read_items
-from gpuplanner.inbox.core.lines.text_file import TextFile, head, read_document
+from gpuplanner.inbox.core.lines.text_blocks import read_document
+from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.kubernetes.objects import is_kubernetes_yaml
 
 MAX_DEPTH = 64

@@ -17,7 +17,8 @@ from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Record, Records, Rows
-from gpuplanner.inbox.core.lines.text_file import TextFile, head, read_text_file
+from gpuplanner.inbox.core.lines.text_blocks import read_text_file
+from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_reading

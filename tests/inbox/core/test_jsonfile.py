@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.lines import text_file
+from gpuplanner.inbox.core.lines import text_blocks
 from gpuplanner.inbox.core.lines.json_items import BROKEN, Item, read_items
 
 File = Callable[..., Path]
@@ -94,7 +94,7 @@ def test_an_empty_file_is_an_error(file: File):
 
 
 def test_a_document_above_the_limit_names_the_way_to_raise_it(file: File, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_file, "MAX_DOCUMENT_BYTES", 10)
+    monkeypatch.setattr(text_blocks, "MAX_DOCUMENT_BYTES", 10)
     path = file('{"jobs": [1, 2, 3]}')
     for each in (path, file(gzip.compress(path.read_bytes()), "a.gz")):
         with pytest.raises(TraceFormatError, match=r"expected at most 10 bytes.*GPUPLANNER_MAX_GIB=8"):

@@ -12,8 +12,9 @@ import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import open_dataset, write_dataset
-from gpuplanner.inbox.core.lines import text_file
-from gpuplanner.inbox.core.lines.text_file import head, read_text_file
+from gpuplanner.inbox.core.lines import text_blocks, text_file
+from gpuplanner.inbox.core.lines.text_blocks import read_text_file
+from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.progress import progress_bar, tell_progress
 
 File = Callable[..., Path]
@@ -62,12 +63,12 @@ def test_corrupt_gzip_is_an_error(file: File):
 
 
 def test_a_decompression_bomb_is_stopped_early(file: File, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_file, "RATIO_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(text_blocks, "RATIO_FREE_BYTES", 1 << 20)
     bomb = file(gzip.compress(bytes(64 << 20)))
     unpacked = []
-    members = text_file.members
+    members = text_blocks.members
     monkeypatch.setattr(
-        text_file, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
+        text_blocks, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
     )
     with pytest.raises(TraceFormatError, match="packed at most 200 times"):
         read_text_file(bomb)
@@ -76,7 +77,7 @@ def test_a_decompression_bomb_is_stopped_early(file: File, monkeypatch: pytest.M
 
 
 def test_a_text_above_the_size_limit_is_an_error(file: File, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_file, "MAX_BYTES", 100)
+    monkeypatch.setattr(text_blocks, "MAX_BYTES", 100)
     for content in (b"x" * 101, gzip.compress(b"x" * 101)):
         with pytest.raises(TraceFormatError, match="expected at most 100 bytes of text"):
             read_text_file(file(content))

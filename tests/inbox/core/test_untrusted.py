@@ -21,7 +21,7 @@ import pytest
 from gpuplanner import inbox as traces
 from gpuplanner.cli.app import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.lines import text_file
+from gpuplanner.inbox.core.lines import text_blocks, text_file
 
 TABLE = "job_id,submission_time,duration,num_gpu\na,0,7200,8\n"
 SOURCES = sorted(traces.SOURCES)
@@ -110,7 +110,7 @@ def test_limits_of_size_and_ratio_hold(door: Door, tmp_path: Path, monkeypatch: 
         with pytest.raises(TraceFormatError, match=words):
             door.read(door.give(tmp_path / name, partial(Path.write_bytes, data=content)))
 
-    monkeypatch.setattr(text_file, "RATIO_FREE_BYTES", 1 << 16)
+    monkeypatch.setattr(text_blocks, "RATIO_FREE_BYTES", 1 << 16)
     refused("bomb", gzip.compress(b"0" * (1 << 20)), "packed at most 200 times")
     monkeypatch.setenv(text_file.LIMIT_VARIABLE, str(100 / (1 << 30)))
     refused("large", b"0" * 101, "expected at most 100 bytes")

@@ -73,7 +73,7 @@ def test_other_bytes_are_refused(good: Good, file: File, content: bytes, words: 
 
 def test_a_bomb_is_stopped(good: Good, file: File, monkeypatch: pytest.MonkeyPatch):
     name, text, hints, _ = good
-    monkeypatch.setattr("gpuplanner.inbox.core.lines.text_file.RATIO_FREE_BYTES", 1000)
+    monkeypatch.setattr("gpuplanner.inbox.core.lines.text_blocks.RATIO_FREE_BYTES", 1000)
     bomb = gzip.compress((text + "\n" * 2_000_000).encode())
     with pytest.raises(TraceFormatError, match="packed at most 200 times"):
         read(name, file(bomb, "a.gz"), **hints)

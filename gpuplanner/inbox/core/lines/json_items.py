@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.lines.text_file import TextFile, read_document
+from gpuplanner.inbox.core.lines.text_blocks import read_document
+from gpuplanner.inbox.core.lines.text_file import TextFile
 
 MAX_RAW = 400
 """Characters of a faulty item that the reject table keeps."""

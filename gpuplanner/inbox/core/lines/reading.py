@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from gpuplanner.inbox.core.lines.cutting import Body, Heading, heading_of, witho
 from gpuplanner.inbox.core.lines.fields import CSV, Dialect, Field, column_places
 from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types
 from gpuplanner.inbox.core.lines.rows import PLACE, RAW, Rows, together, typed
-from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
-from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, read_text_file
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, MAX_BYTES, TextFile
+
+NONE = pl.DataFrame(schema=REJECTS)
 
 
 def read_rows(
@@ -34,57 +36,70 @@ def read_rows(
     >>> rows.good["gpus"].to_list(), rows.rejects["row", "reason"].rows()
     ([8.0], [(3, 'num_gpu: not a number')])
     """
-    if not paths:
-        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
-    files = tuple(read_text_file(path, tables=dialect.tables) for path in paths)
-    refuse_twins(files, source)
-    parts = [
-        _cut(files, number, columns, source, dialect)
-        if file.table is None
-        else _picked(files, number, file.table, columns, source, dialect)
-        for number, file in enumerate(files)
-    ]
-    return typed(together(files, parts), columns)
+    blocks = FileBlocks(paths, limit=MAX_BYTES, tables=dialect.tables)
+    return all_of(read_row_blocks(blocks, columns, source=source, dialect=dialect), blocks)
 
 
 def read_row_blocks(
     blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Iterator[Rows]:
-    """Do what :func:`read_rows` does, of a block of lines at a time; Parquet is not read."""
+    """Do what :func:`read_rows` does, of a block of lines at a time."""
+    files = tuple(blocks.files)
+    headings: dict[int, Heading] = {}
+
+    def cut(number: int, block: TextFile, page: Rows) -> Rows:
+        if block.table is not None:
+            return typed(_picked(files, number, block.table, columns, source, dialect), columns)
+        lines = page.good
+        if number not in headings:
+            headings[number] = heading_of(lines, columns, block.path, source, dialect)
+            lines = lines if headings[number].header is None else lines.slice(1)
+        body = Body(files, number, block, lines, headings[number], columns, dialect)
+        return typed(replace(body.cut(), blank=page.blank), columns)
+
+    return in_blocks(blocks, cut, pl.col("raw") == "", source=source)
+
+
+def in_blocks(
+    blocks: FileBlocks,
+    cut: Callable[[int, TextFile, Rows], Rows],
+    blank: pl.Expr,
+    *,
+    source: str,
+    twins: bool = False,
+) -> Iterator[Rows]:
+    """Rows of files, block by block: `cut` makes them of the number of a file, a block of it and its lines.
+
+    No file may be empty, and none may come twice unless `twins` are fine.
+    """
     if not blocks.paths:
         raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
     files = tuple(blocks.files)
-    heading: Heading | None = None
-    current = 0
+    begun: set[int] = set()
     for number, block in blocks:
-        if number != current:
-            require_begun(heading is not None, files[current].path, source)
-            heading, current = None, number
-        body = block.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
-        blank = block.lines.height - body.height
-        if heading is None and body.height:
-            heading = heading_of(body, columns, block.path, source, dialect)
-            body = body if heading.header is None else body.slice(1)
-        if heading is None:
-            yield Rows(files, 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS), blank=blank)
+        if number and number - 1 not in begun:
+            break
+        lines = block.lines.rename({"text": "raw"}).filter(~blank)
+        good = lines.with_columns(file=pl.lit(number, pl.UInt32))
+        page = Rows(files, good.height, good, NONE, blank=block.lines.height - good.height)
+        if good.height or block.table is not None:
+            begun.add(number)
+            yield cut(number, block, page)
         else:
-            rows = Body(files, number, block, body, heading, columns, dialect).cut()
-            yield typed(replace(rows, blank=blank), columns)
-    require_begun(heading is not None, files[current].path, source)
-    refuse_twins(blocks.files, source)
+            yield replace(page, good=pl.DataFrame())
+    for number, file in enumerate(files):
+        if number not in begun:
+            what = message(str(file.path), f"rows of {source}", "an empty file", "Is this the right file?")
+            raise TraceFormatError(what)
+    if not twins:
+        refuse_twins(blocks.files, source)
 
 
-def _cut(
-    files: tuple[TextFile, ...], number: int, columns: Mapping[str, Field], source: str, dialect: Dialect
-) -> Rows:
-    """Cut the lines of one file into raw fields; ragged and unreadable lines are rejected."""
-    file = files[number]
-    body = file.lines.rename({"text": "raw"}).filter(pl.col("raw") != "")
-    blank = file.lines.height - body.height
-    require_begun(body.height, file.path, source)
-    heading = heading_of(body, columns, file.path, source, dialect)
-    body = body if heading.header is None else body.slice(1)
-    return replace(Body(files, number, file, body, heading, columns, dialect).cut(), blank=blank)
+def all_of(parts: Iterator[Rows], blocks: FileBlocks) -> Rows:
+    """Rows of all blocks as one."""
+    found = list(parts)
+    filled = [part for part in found if part.good.width]
+    return replace(together(tuple(blocks.files), filled), blank=sum(part.blank for part in found))
 
 
 def _picked(
@@ -115,7 +130,7 @@ def _picked(
         files=files,
         count=table.height,
         good=without_words(good, dialect),
-        rejects=pl.DataFrame(schema=REJECTS),
+        rejects=NONE,
         unused=tuple(name for name in names if name not in places.values()),
     )
     return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})

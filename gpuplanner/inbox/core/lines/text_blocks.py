@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,18 +14,22 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.lines.parquet_text import table_of
 from gpuplanner.inbox.core.lines.text_file import (
     BYTE_ORDER_MARK,
     GZIP,
+    MAX_BYTES,
+    MAX_DOCUMENT_BYTES,
+    MAX_RATIO,
     MAX_STREAM_BYTES,
+    PARQUET,
     STEP_BYTES,
     TextFile,
     explained,
-    is_bomb,
-    members,
     of_text,
     refuse_other_formats,
     regular,
+    require_utf8,
     size_limit,
     too_large,
 )
@@ -32,6 +37,11 @@ from gpuplanner.inbox.core.progress import tell_progress
 
 BLOCK_BYTES = 24 << 20
 """Text that is read at a time; a line that is longer is read whole."""
+
+WHOLE = 1 << 62
+"""Text of a block where a file is one."""
+
+RATIO_FREE_BYTES = 256 << 20
 
 POST_LINES = 1024
 """Lines from one sign-post to the next."""
@@ -49,6 +59,10 @@ class FileBlocks:
         The files.
     block_bytes : int
         Text of a block.
+    limit : int
+        Longest text of a file, unless the user states another.
+    tables : bool
+        Parquet is read too, as one block with a table instead of lines.
     files : list of TextFile
         The files without their lines; hash, size and whether the last line is open are known of those read.
     posts : dict of int to dict of int to int
@@ -57,6 +71,8 @@ class FileBlocks:
 
     paths: Sequence[str | Path]
     block_bytes: int = BLOCK_BYTES
+    limit: int = MAX_STREAM_BYTES
+    tables: bool = False
     files: list[TextFile] = field(init=False)
     posts: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
 
@@ -80,7 +96,16 @@ class FileBlocks:
         before = 0
         for number, file in enumerate(self.files):
             digest, lines, ends_open = hashlib.sha256(), 0, False
-            with explained(file.path), regular(file.path, size_limit(MAX_STREAM_BYTES)).open("rb") as raw:
+            limit = size_limit(self.limit)
+            with explained(file.path), regular(file.path, limit).open("rb") as raw:
+                if self.tables and raw.read(len(PARQUET)) == PARQUET:
+                    raw.seek(0)
+                    data = raw.read()
+                    digest.update(data)
+                    yield number, replace(file, table=table_of(data, file.path, limit))
+                    self.files[number] = replace(file, sha256=digest.hexdigest(), bytes=len(data))
+                    continue
+                raw.seek(0)
                 for data in self.blocks_of(file.path, raw, digest.update):
                     block = of_text(data, file.path, lines)
                     self._post(number, lines + 1, block, raw.tell() - len(data))
@@ -90,9 +115,7 @@ class FileBlocks:
                     tell_progress(before + raw.tell(), total)
                 size = raw.tell()
             before += size
-            self.files[number] = TextFile(
-                file.path, digest.hexdigest(), size, NO_LINES, False, False, ends_open
-            )
+            self.files[number] = replace(file, sha256=digest.hexdigest(), bytes=size, ends_open=ends_open)
 
     def _post(self, number: int, line: int, block: TextFile, begin: int) -> None:
         """Note where some lines of a block begin; of lines that end in CR LF, the first alone is sure."""
@@ -136,7 +159,7 @@ class FileBlocks:
             yield data
 
     def _unpacked(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
-        size, limit = _size(path), size_limit(MAX_STREAM_BYTES)
+        size, limit = _size(path), size_limit(self.limit)
         waiting: list[bytes] = []
         held = unpacked = 0
         first = True
@@ -184,6 +207,25 @@ def _line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
     return end
 
 
+def is_bomb(unpacked: int, packed: int) -> bool:
+    """True for far more text than a file of this size can honestly hold."""
+    return unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * packed
+
+
+def members(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
+    member = zlib.decompressobj(wbits=31)
+    for piece in packed:
+        while piece := piece.lstrip(b"\0") if member.eof else piece:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            yield member.decompress(piece)
+            piece = member.unused_data
+    if not member.eof:
+        cut_short = "it ends before the end of its data"
+        raise EOFError(cut_short)
+
+
 def _unread(path: Path) -> TextFile:
     return TextFile(path, "", 0, NO_LINES, False, False, False)
 
@@ -193,6 +235,45 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def read_text_file(path: str | Path) -> TextFile:
+    r"""Read UTF-8 text, plain or gzip, in one piece.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.csv"
+    ...     _ = path.write_bytes(b"x,y\r\n1,2\r\n")
+    ...     read_text_file(path).lines.rows()
+    [(1, 'x,y'), (2, '1,2')]
+    """
+    blocks = FileBlocks([path], WHOLE, MAX_BYTES)
+    [(_, whole)] = blocks
+    return replace(whole, sha256=blocks.files[0].sha256, bytes=blocks.files[0].bytes, text=b"")
+
+
+def read_document(path: str | Path) -> tuple[TextFile, str]:
+    r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "jobs.json"
+    ...     _ = path.write_text('{"jobs": []}')
+    ...     read_document(path)[1]
+    '{"jobs": []}'
+    """
+    path, digest = Path(path), hashlib.sha256()
+    blocks = FileBlocks([path], WHOLE, MAX_DOCUMENT_BYTES)
+    with explained(path), regular(path, size_limit(blocks.limit)).open("rb") as raw:
+        data = b"".join(blocks.blocks_of(path, raw, digest.update))
+        size = raw.tell()
+    require_utf8(data, path)
+    file = replace(_unread(path), sha256=digest.hexdigest(), bytes=size, has_quotes=True)
+    return file, data.decode("utf-8")
 
 
 def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
@@ -240,13 +321,6 @@ def _pieces(
         begin = posts[int(known[post - 1])]
         raw.seek(begin)
         yield int(known[post - 1]) - 1, raw.read(posts[int(known[post])] - begin if post < len(known) else -1)
-
-
-def require_begun(begun: object, path: Path, source: str) -> None:
-    """Refuse a file that holds no lines: `begun` is false."""
-    if not begun:
-        what = message(str(path), f"rows of {source}", "an empty file", "Is this the right file?")
-        raise TraceFormatError(what)
 
 
 def refuse_twins(files: Sequence[TextFile], source: str) -> None:

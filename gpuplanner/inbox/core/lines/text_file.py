@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import sha256
-from gpuplanner.inbox.core.lines.parquet_text import names_of, table_of
+from gpuplanner.inbox.core.lines.parquet_text import names_of
 
 GZIP = b"\x1f\x8b"
 PARQUET = b"PAR1"
@@ -86,7 +84,6 @@ LIMIT_VARIABLE = "GPUPLANNER_MAX_GIB"
 MAX_RATIO = 200
 """Text compresses 5 to 50 times; beyond this, and beyond RATIO_FREE_BYTES, a file was made to do harm."""
 
-RATIO_FREE_BYTES = 256 << 20
 STEP_BYTES = 64 << 10
 HEAD_BYTES = 16 << 10
 
@@ -100,7 +97,7 @@ Text = bytes
 
 @dataclass(frozen=True, eq=False)
 class TextFile:
-    """A file of text, read whole.
+    """A file of text, or a block of one.
 
     Attributes
     ----------
@@ -134,29 +131,9 @@ class TextFile:
     text: Text = b""
 
 
-def read_text_file(path: str | Path, *, tables: bool = False) -> TextFile:
-    r"""Read UTF-8 text, plain or gzip.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "a.csv"
-    ...     _ = path.write_bytes(b"x,y\r\n1,2\r\n")
-    ...     read_text_file(path).lines.rows()
-    [(1, 'x,y'), (2, '1,2')]
-    """
-    path = Path(path)
-    limit = size_limit(MAX_BYTES)
-    packed, data = _contents(path, limit, tables=tables)
-    table = table_of(data, path, limit) if data.startswith(PARQUET) else None
-    text = of_text(data if table is None else b"", path)
-    return replace(text, sha256=hashlib.sha256(packed).hexdigest(), bytes=len(packed), table=table, text=b"")
-
-
 def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
     """A file, or a block of whole lines of one, from its unpacked bytes; without hash and size."""
-    _require_utf8(data, path, lines_before)
+    require_utf8(data, path, lines_before)
     lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=lines_before + 1)
     ends_open = bool(data) and not data.endswith(b"\n")
     return TextFile(
@@ -169,33 +146,6 @@ def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
         ends_open=ends_open,
         text=data,
     )
-
-
-def read_document(path: str | Path) -> tuple[TextFile, str]:
-    r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "jobs.json"
-    ...     _ = path.write_text('{"jobs": []}')
-    ...     read_document(path)[1]
-    '{"jobs": []}'
-    """
-    path = Path(path)
-    packed, data = _contents(path, size_limit(MAX_DOCUMENT_BYTES))
-    _require_utf8(data, path)
-    file = TextFile(
-        path=path,
-        sha256=hashlib.sha256(packed).hexdigest(),
-        bytes=len(packed),
-        lines=pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String}),
-        has_quotes=True,
-        has_controls=False,
-        ends_open=False,
-    )
-    return file, data.decode("utf-8")
 
 
 def fingerprint(path: str | Path) -> str:
@@ -258,17 +208,6 @@ def _has_controls(data: bytes, line_ends: int) -> bool:
     return low != line_ends + tabs + returns or b"\x7f" in data
 
 
-def _contents(path: Path, limit: int, *, tables: bool = False) -> tuple[bytes, bytes]:
-    """The bytes on disk and the UTF-8 text in them, unpacked and without a byte order mark, or a Parquet file."""
-    with explained(path):
-        packed = regular(path, limit).read_bytes()
-        data = _gunzip(packed, path, limit) if packed.startswith(GZIP) else packed
-    if tables and packed.startswith(PARQUET):
-        return packed, packed
-    refuse_other_formats(data, path)
-    return packed, data.removeprefix(BYTE_ORDER_MARK)
-
-
 def regular(path: Path, limit: int | None) -> Path:
     """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
     if path.exists() and not path.is_file():
@@ -279,37 +218,6 @@ def regular(path: Path, limit: int | None) -> Path:
     if limit is not None and size > limit:
         raise TraceFormatError(too_large(path, limit, f"{size} bytes"))
     return path
-
-
-def _gunzip(packed: bytes, path: Path, limit: int) -> bytes:
-    """Unpack piece by piece, so that a bomb is stopped before it fills the memory."""
-    text = io.BytesIO()
-    steps = range(0, len(packed), STEP_BYTES)
-    for piece in members(packed[start : start + STEP_BYTES] for start in steps):
-        text.write(piece)
-        size = text.tell()
-        if size > limit or is_bomb(size, len(packed)):
-            raise TraceFormatError(too_large(path, limit, f"more than {size} bytes out of {len(packed)}"))
-    return text.getvalue()
-
-
-def is_bomb(unpacked: int, packed: int) -> bool:
-    """True for far more text than a file of this size can honestly hold."""
-    return unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * packed
-
-
-def members(packed: Iterable[bytes]) -> Iterator[bytes]:
-    """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
-    member = zlib.decompressobj(wbits=31)
-    for piece in packed:
-        while piece := piece.lstrip(b"\0") if member.eof else piece:
-            if member.eof:
-                member = zlib.decompressobj(wbits=31)
-            yield member.decompress(piece)
-            piece = member.unused_data
-    if not member.eof:
-        cut_short = "it ends before the end of its data"
-        raise EOFError(cut_short)
 
 
 def too_large(path: Path, limit: int, got: str) -> str:
@@ -323,7 +231,8 @@ def too_large(path: Path, limit: int, got: str) -> str:
     )
 
 
-def _require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
+def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
+    """Refuse what is no UTF-8, and say where; `lines_before` stand above in the file."""
     if data.isascii():
         return
     try:

@@ -13,10 +13,11 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset
-from gpuplanner.inbox.core.lines.rows import CONTROL, Rows, together
-from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, refuse_twins, require_begun
-from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, read_text_file
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.lines.reading import all_of, in_blocks
+from gpuplanner.inbox.core.lines.rows import CONTROL, Rows
+from gpuplanner.inbox.core.lines.text_blocks import WHOLE, FileBlocks
+from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, MAX_BYTES, TextFile
 from gpuplanner.inbox.core.source import Sniff, looks, matches
 from gpuplanner.inbox.core.times import INSTANT, known_origin, seconds
 
@@ -95,9 +96,13 @@ def reads(sniff: Sniff) -> Callable[[Callable[..., Dataset]], Callable[..., Data
     def marked(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
         @looks(sniff)
         @functools.wraps(reader)
-        def read(paths: Sequence[str | Path], hints: Hints | None = None, **given: Any) -> Dataset:  # noqa: ANN401
-            way = {"way": given.pop("way")} if "way" in given else {}
-            return reader(paths, hints or Hints(**given), **way)
+        def read(
+            paths: Sequence[str | Path],
+            hints: Hints | None = None,
+            way: object = None,
+            **given: Any,  # noqa: ANN401 - fields of Hints
+        ) -> Dataset:
+            return reader(paths, hints or Hints(**given), *([] if way is None else [way]))
 
         return read
 
@@ -110,62 +115,34 @@ def header_begins(*columns: str) -> Sniff:
     return matches(rf"\A{ahead}")
 
 
-def read_pages(
-    paths: Sequence[str | Path], parse: Parse, *, source: str, twins: bool = False, empty: bool = False
-) -> Rows:
-    """Read files and let each be parsed."""
-    if not paths:
-        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
-    files = tuple(read_text_file(path) for path in paths)
-    if not twins:
-        refuse_twins(files, source)
-    parts = []
-    for number, file in enumerate(files):
-        body = file.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
-        require_begun(body.height or empty, file.path, source)
-        page = Rows(
-            files=files,
-            count=body.height,
-            good=body.with_columns(pl.lit(number, pl.UInt32).alias("file")),
-            rejects=pl.DataFrame(schema=REJECTS),
-            blank=file.lines.height - body.height,
-        )
-        part = parse(page)
-        if file.has_controls:
-            part = part.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
-        parts.append(part)
-    return together(files, parts)
+def read_pages(paths: Sequence[str | Path], parse: Parse, *, source: str, twins: bool = False) -> Rows:
+    """Read files and let each be parsed whole."""
+    blocks = FileBlocks(paths, WHOLE, MAX_BYTES)
+    pages = read_page_blocks(blocks, lambda page, _: parse(page), source=source, twins=twins)
+    return all_of(pages, blocks)
 
 
 def read_page_blocks(
-    blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str
+    blocks: FileBlocks,
+    parse: Callable[[Rows, str | None], Rows],
+    *,
+    source: str,
+    twins: bool = False,
 ) -> Iterator[Rows]:
-    """Do what :func:`read_pages` does, of a block of lines at a time."""
-    if not blocks.paths:
-        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
-    files = tuple(blocks.files)
-    first: str | None = None
-    current = 0
-    for number, block in blocks:
-        if number != current:
-            require_begun(first is not None, files[current].path, source)
-            first, current = None, number
-        body = block.lines.rename({"text": "raw"}).filter(pl.col("raw").str.strip_chars() != "")
-        page = Rows(
-            files=files,
-            count=body.height,
-            good=body.with_columns(pl.lit(number, pl.UInt32).alias("file")),
-            rejects=pl.DataFrame(schema=REJECTS),
-            blank=block.lines.height - body.height,
+    """Read files block by block; each but the first of a file is parsed with the first line of its file."""
+    firsts: dict[int, str] = {}
+
+    def cut(number: int, block: TextFile, page: Rows) -> Rows:
+        first = str(page.good["raw"][0])
+        page = parse(page, firsts.get(number))
+        firsts.setdefault(number, first)
+        return (
+            page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
+            if block.has_controls
+            else page
         )
-        if body.height:
-            page = parse(page, first)
-            first = str(body["raw"][0]) if first is None else first
-            if block.has_controls:
-                page = page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
-        yield page
-    require_begun(first is not None, files[current].path, source)
-    refuse_twins(blocks.files, source)
+
+    return in_blocks(blocks, cut, pl.col("raw").str.strip_chars() == "", source=source, twins=twins)
 
 
 def path_of(page: Rows) -> Path:
