@@ -109,12 +109,12 @@ def test_wrong_words_on_nodes_and_money_are_refused(values):
 def test_a_slow_end_is_not_before_the_middle():
     with pytest.raises(ScenarioError, match="node_lead_slow_s"):
         Scenario(node_lead_s=400, node_lead_slow_s=399)
-    assert Scenario(node_lead_s=100, node_lead_slow_s=100).abilities().lead.slow_s == 100.0
+    assert Scenario(node_lead_s=100, node_lead_slow_s=100).abilities().lead.high == 100.0
 
 
 def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
     said = Scenario(path="autoscaler", node_lead_s=90, returnable=False, ownership="rented").abilities("T4")
-    assert (said.path, said.boot.middle_s, said.returns) == ("autoscaler", 90.0, "idled")
+    assert (said.path, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
     # The inventory's word counts only where the scenario has none.
     assert Scenario().abilities(ownership="on_demand").returns == "returned"
     assert Scenario(ownership="owned").abilities(ownership="on_demand").returns == "idled"

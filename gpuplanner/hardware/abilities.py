@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuplanner.catalog import PathFact, parameter, path_facts, paths_by_source
+from gpuplanner.catalog import PathFact, path_facts, paths_by_source
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.change_cost import ChangeCost, known_by
 from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.hardware.seconds import Seconds, minutes
+from gpuplanner.hardware.seconds import Seconds, known_seconds
 from gpuplanner.names import resolve
 from gpuplanner.paths import MADE_BY, OWNERSHIPS, RENTED
 
@@ -25,46 +24,6 @@ OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
 )
 """Kinds of ownership as inventories write them, and which of :data:`~gpuplanner.paths.OWNERSHIPS` each is."""
 DEFAULT_PATH = "operator"
-
-
-@dataclass(frozen=True, slots=True)
-class LeadTime:
-    """From the wish for a node until it takes jobs [s]: a low end, the middle and a slow end, with the source."""
-
-    low_s: float
-    middle_s: float
-    slow_s: float
-    source: str
-    date: str
-
-    def __post_init__(self) -> None:
-        """Check that the times are in order."""
-        if not 0 <= self.low_s <= self.middle_s <= self.slow_s < math.inf:
-            got = f"{self.low_s:g}, {self.middle_s:g}, {self.slow_s:g}"
-            text = message("lead time", "low, middle and slow end in order [s]", got, "Change node_lead_s.")
-            raise ScenarioError(text)
-
-    def plus(self, further: Seconds) -> LeadTime:
-        """The same with a further step after it; ends add up, as if both were slow together."""
-        if not further.high:
-            return self
-        return LeadTime(
-            self.low_s + further.low,
-            self.middle_s + further.value,
-            self.slow_s + further.high,
-            f"{self.source}; {further.basis}",
-            self.date,
-        )
-
-    def words(self) -> str:
-        """Say it in minutes.
-
-        Examples
-        --------
-        >>> LeadTime(60.0, 300.0, 900.0, "assumed", "2026-11").words()
-        '5 min, at the slow end 15 min'
-        """
-        return f"{minutes(self.middle_s)}, at the slow end {minutes(self.slow_s)}"
 
 
 @dataclass(frozen=True)
@@ -88,11 +47,11 @@ class PathAbilities:
         their power on.
     returns : {"returned", "idled"}
         What becomes of nodes that are not needed.
-    boot : LeadTime
+    boot : Seconds
         A node that was away until it is there again.
     cut : Seconds
         What is cut on it before it takes jobs; nothing where it is cut later.
-    lead : LeadTime
+    lead : Seconds
         Both together: what a job waits for a node that was away. Who counts layout changes separately takes ``boot``.
     scan_s : float
         How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
@@ -121,9 +80,9 @@ class PathAbilities:
     substitutes: bool
     switches_nodes: bool
     returns: str
-    boot: LeadTime
+    boot: Seconds
     cut: Seconds
-    lead: LeadTime
+    lead: Seconds
     scan_s: float
     cool_s: float
     shortest_idle_s: float
@@ -181,7 +140,7 @@ def abilities(
     # What switches the nodes of a path that cannot do so itself brings its own delays.
     timed = path_facts(by) if switches and by != "yes" else own
     found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s")}}
-    boot = _boot(lead_s, lead_slow_s)
+    boot = known_seconds("node_lead_s").stated(lead_s, lead_slow_s)
     cut = _cut_on_arrival(path, board, found["cut_on_arrival"], returns)
     return PathAbilities(
         path=path,
@@ -237,17 +196,6 @@ def _returns(fact: PathFact, returnable: bool | None, ownership: str | None) -> 
     return RETURNED if owned_as == RENTED else IDLED
 
 
-def _boot(lead_s: float | None, slow_s: float | None) -> LeadTime:
-    known = parameter("node_lead_s")
-    if lead_s is None and slow_s is None:
-        return LeadTime(known.low, known.value, known.high, f"{known.meaning} ({known.source})", known.date)
-    middle = known.value if lead_s is None else float(lead_s)
-    times = middle / known.value
-    slow = known.high * times if slow_s is None else float(slow_s)
-    note = "as stated" if slow_s is not None else "as stated; slow end by the catalogue's range"
-    return LeadTime(known.low * times, middle, slow, note, "as stated")
-
-
 def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: str) -> Seconds:
     """Time to cut a node that comes back, all its GPUs together and as finely as they can be.
 
@@ -258,14 +206,10 @@ def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: 
     cost = ChangeCost.of(board, MADE_BY[path])
     if cost.reboot_s is not None and returns == RETURNED:
         return cost.reboot_s
-    most = max(profile.max_instances for profile in board.profiles) if cost.one_by_one else 0
-    once, each = cost.change_s, cost.instance_s
-    return Seconds(
-        once.value + most * each.value,
-        once.low + most * each.low,
-        once.high + most * each.high,
-        each.basis if most else once.basis,
-    )
+    if not cost.one_by_one:
+        return cost.change_s
+    most, each = max(profile.max_instances for profile in board.profiles), cost.instance_s
+    return Seconds(most * each.value, most * each.low, most * each.high, each.basis)
 
 
 def _text(fact: PathFact) -> str:

@@ -136,7 +136,7 @@ class ChangeCost:
             instance_s=figure if one_by_one else _NOTHING,
             reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
             restart_s=known_seconds("restart_s"),
-            drain_s=drain_time(maker, model).stated(drain_s, drain_limit_s),
+            drain_s=_drain(drain_time(maker, model), drain_s, drain_limit_s),
             gpu_hours=None if gpu_hours is None else float(gpu_hours),
         )
         if seconds is not None:
@@ -348,6 +348,13 @@ def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds
         float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, f"{fact.meaning} ({fact.source})"
     )
     return known if board is None else known.stated(board.drain_s)
+
+
+def _drain(known: Seconds, usual_s: float | None, limit_s: float | None) -> Seconds:
+    """A drain with what is stated of it: nobody loses more than the limit."""
+    if limit_s is not None and usual_s is None:
+        usual_s = min(known.value, limit_s)
+    return known.stated(usual_s, limit_s)
 
 
 def known_by(board: GpuModel | None) -> tuple[str | None, ...]:

@@ -25,7 +25,8 @@ class Seconds:
         """Check that the times are in order."""
         if not 0 <= self.low <= self.value <= self.high < math.inf:
             text = f"{self.low} to {self.value} to {self.high} ({self.basis})"
-            raise ScenarioError(message("cost of change", "seconds not below 0", text, "Change it."))
+            expected = "seconds not below 0, the low, usual and high end in order"
+            raise ScenarioError(message("cost of change or lead time", expected, text, "Change it."))
 
     @classmethod
     def given(cls, value: float) -> Self:
@@ -33,22 +34,39 @@ class Seconds:
         return cls(value, value, value, "as stated")
 
     def stated(self, value: float | None, high: float | None = None) -> Self:
-        """What somebody stated of it; the range goes along, and a high end that is stated caps all of it.
+        """What somebody stated of it; the range goes along.
 
         Examples
         --------
-        >>> known = Seconds(840.0, 0.0, 3600.0, "assumed")
-        >>> known.stated(420.0), known.stated(None, 600.0).value
-        (Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated'), 600.0)
+        >>> Seconds(840.0, 0.0, 3600.0, "assumed").stated(420.0)
+        Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
         """
         if value is None and high is None:
             return self
         middle = self.value if value is None else float(value)
-        times = middle / self.value if self.value else 1.0
-        most = max(middle, self.high * times) if high is None else float(high)
+        times = middle / self.value
+        basis = "as stated" if high is not None else "as stated; the range by that of the catalogue"
         return replace(
-            self, value=min(middle, most), low=min(self.low * times, most), high=most, basis="as stated"
-        )
+            self, value=middle, low=self.low * times, high=self.high * times if high is None else float(high),
+            basis=basis,
+        )  # fmt: skip
+
+    def plus(self, further: Seconds) -> Self:
+        """The same with a further step after it; ends add up, as if both were slow together."""
+        if not further.high:
+            return self
+        value, low, high = self.value + further.value, self.low + further.low, self.high + further.high
+        return replace(self, value=value, low=low, high=high, basis=f"{self.basis}; {further.basis}")
+
+    def words(self) -> str:
+        """Say it in minutes.
+
+        Examples
+        --------
+        >>> Seconds(300.0, 60.0, 900.0, "assumed").words()
+        '5 min, at the slow end 15 min'
+        """
+        return f"{minutes(self.value)}, at the slow end {minutes(self.high)}"
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.lazy import lazy
 from gpuplanner.planner.methods.certified import certified
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
@@ -45,7 +44,6 @@ __all__ = [
     "fleet_to_json",
     "instance_prices",
     "layout_changes",
-    "lazy",
     "plan",
     "plan_fleet",
     "plan_from_json",

@@ -94,9 +94,8 @@ def test_where_nobody_says_who_owns_nodes_only_an_autoscaler_returns_them():
 
 def test_a_lead_that_is_not_stated_is_the_catalogues():
     known, lead = parameter("node_lead_s"), abilities("slurm").lead
-    assert (lead.low_s, lead.middle_s, lead.slow_s) == (known.low, known.value, known.high) == (60, 300, 900)
-    assert known.source in lead.source
-    assert lead.date == known.date
+    assert (lead.low, lead.value, lead.high) == (known.low, known.value, known.high) == (60, 300, 900)
+    assert known.source in lead.basis
 
 
 @pytest.mark.parametrize(
@@ -106,8 +105,8 @@ def test_a_lead_that_is_not_stated_is_the_catalogues():
 )  # fmt: skip
 def test_a_stated_lead_keeps_the_range_of_the_catalogue_unless_it_has_its_own(stated, middle, slow):
     lead = abilities("autoscaler", **stated).lead
-    assert (lead.middle_s, lead.slow_s) == (middle, slow)
-    assert "as stated" in lead.source
+    assert (lead.value, lead.high) == (middle, slow)
+    assert "as stated" in lead.basis
 
 
 @pytest.mark.parametrize(
@@ -125,8 +124,8 @@ def test_a_stated_lead_keeps_the_range_of_the_catalogue_unless_it_has_its_own(st
 def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownership, cut):
     found = abilities(path, board, ownership=ownership)
     assert found.cut.value == pytest.approx(cut)
-    assert found.lead.middle_s == pytest.approx(found.boot.middle_s + cut)
-    assert found.lead.slow_s == pytest.approx(found.boot.slow_s + found.cut.high)
+    assert found.lead.value == pytest.approx(found.boot.value + cut)
+    assert found.lead.high == pytest.approx(found.boot.high + found.cut.high)
 
 
 @pytest.mark.parametrize(

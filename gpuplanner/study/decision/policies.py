@@ -169,7 +169,7 @@ class Tuning:
     def _holds_slow(self, trial: Trial) -> bool:
         how = trial.setting.switching
         assert how is not None
-        slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.slow_s))
+        slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
         return self.arena.holds(self.arena.play(slow, SEARCH_DRAWS, hopeless=HOPELESS), self.earlier)
 
     def _least(self, setting_of: Callable[[int], WaySetting | None], low: int, high: int) -> list[Trial]:
@@ -232,9 +232,7 @@ class Tuning:
     def _needs(self) -> tuple[int, float]:
         """Nodes of the largest gang, and the slow end of the lead over what may be added [min]."""
         requests = self.arena.asked.views[AS_TODAY].requests
-        return int(
-            requests.nodes[self.arena.played].max(initial=1)
-        ), self.able.lead.slow_s / SECONDS_PER_MINUTE
+        return int(requests.nodes[self.arena.played].max(initial=1)), self.able.lead.high / SECONDS_PER_MINUTE
 
     def _least_kept(self) -> int:
         """Idle nodes that stay on at least: where a node may take longer than a job may be late, the largest gang's."""
@@ -248,7 +246,7 @@ class Tuning:
     def _switching(self, idle: int, kept: Sequence[int]) -> Switching:
         return Switching(
             idle * SECONDS_PER_MINUTE,
-            self.able.lead.middle_s + self.able.scan_s,
+            self.able.lead.value + self.able.scan_s,
             tuple(kept),
             self.able.cool_s,
         )

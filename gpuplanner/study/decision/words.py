@@ -258,7 +258,7 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     able = found.able
     yield f"path {one.path}: {able.who}; --path to change"
     if able.switches_nodes:
-        usual, slow = (round(seconds / 60) for seconds in (able.lead.middle_s, able.lead.slow_s))
+        usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
         yield f"a node takes {usual} minutes to come, {slow} where it is slow; --set node_lead_s=… to change"
     yield f"peaks are looked at {one.horizon_days} days ahead, purchases {one.purchase_lead_days}"
     if found.asked.nodes.inferred:

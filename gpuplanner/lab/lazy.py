@@ -49,20 +49,6 @@ def lazy(
     states and says nothing of use here. What it cost beside hindsight stands in the result. With more than
     `max_states` states only the best states of each slot that has come are weighed.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        Demand, prices and limits; the demand of a slot is looked at when its turn comes.
-    max_states : int
-        Up to this number, all states of the fleet are weighed.
-    time_limit_s, gap_target, seed, solver
-        Of the search in hindsight, as for :func:`~gpuplanner.planner.contract.plan`, and of the models of single slots.
-
-    Returns
-    -------
-    Online
-        ``replans`` counts the slots in which the fleet changed.
-
     References
     ----------
     Lin, Wierman, Andrew, Thereska, Dynamic right-sizing for power-proportional data centers, INFOCOM 2011
