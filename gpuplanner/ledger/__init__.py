@@ -2,12 +2,10 @@
 
 from gpuplanner.ledger.account import ONE_POOL, assumptions, gpu_time_ledger
 from gpuplanner.ledger.activity import held_by_activity
-from gpuplanner.ledger.calendar import by_period
-from gpuplanner.ledger.nodes import by_node, gpu_hours_by_node
+from gpuplanner.ledger.held import by_node, gpu_hours_by_node, held_by_state, requested_allocated_active
 from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
 from gpuplanner.ledger.slices import slice_hours
-from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
-from gpuplanner.ledger.work import held_by_state, requested_allocated_active
+from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_period, by_tenant, dark_share, reconcile
 
 __all__ = [
     "DARK_BUCKETS",

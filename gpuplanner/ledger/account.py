@@ -8,14 +8,13 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import SchemaError, message
+from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.intervals import TICK, untimed
 from gpuplanner.ledger.activity import BY_ID, IDLE, held_hours
 from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
 from gpuplanner.ledger.window import Window
-from gpuplanner.ledger.withheld import NOBODY, withheld
 from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform, some_columns
 
 TIMES = ("submit_time", "start_time", "end_time")
@@ -28,6 +27,19 @@ ONE_POOL = "The boards that jobs name cannot be matched with the inventory: all 
 """What :func:`assumptions` says where boards are not told apart."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
+NOBODY = "-"
+"""Tenant of GPU-time that nobody held."""
+_KINDS = ("reserved", "reconfiguring", "down")
+_OUT = {
+    "bucket": pl.Enum(BUCKETS),
+    "start_time": pl.Datetime("us", "UTC"),
+    "end_time": pl.Datetime("us", "UTC"),
+    "gpus": pl.Float64(),
+    "gpu_model": pl.String(),
+    "tenant": pl.String(),
+    "node": pl.String(),
+}
+_OPTIONAL = ("gpu_model", "tenant", "node")
 
 
 def gpu_time_ledger(
@@ -242,3 +254,42 @@ def _excess(pool: PoolHours, board: str | None, window: Window) -> str:
         "Complete the inventory (installed, retired, gpus), look for attempts of one job that overlap, or "
         "leave the inventory out to have it inferred from the peak.",
     )
+
+
+def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
+    """Check a table of GPUs out of service, and give each row the board of the pool that misses them.
+
+    Examples
+    --------
+    >>> withheld(None, pl.Series(["A100"])).height
+    0
+    """
+    if table is None:
+        return pl.DataFrame(schema=_OUT | {"board": pl.String})
+    known = boards.unique().sort()
+    needed = [name for name in _OUT if name not in _OPTIONAL or (name == "gpu_model" and len(known) > 1)]
+    missing = [name for name in needed if name not in table.columns]
+    if missing:
+        _refuse("", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them.")
+    _only(table, "bucket", list(_KINDS), "Say what it was.")
+    absent = [pl.lit(None, _OUT[name]).alias(name) for name in _OPTIONAL if name not in table.columns]
+    rows = table.with_columns(absent).select(*_OUT).cast(_OUT)  # type: ignore[arg-type]
+    if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
+        _refuse("", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in.")
+    rows = rows.with_columns(tenant=pl.col("tenant").fill_null(NOBODY))
+    if len(known) == 1:
+        return rows.with_columns(board=pl.lit(known[0], pl.String))
+    _only(rows, "gpu_model", known.to_list(), "Name the board as the inventory does.")
+    return rows.with_columns(board="gpu_model")
+
+
+def _only(table: pl.DataFrame, column: str, words: list[str], todo: str) -> None:
+    unknown = table.filter(~pl.col(column).cast(pl.String).is_in(words).fill_null(False))
+    if unknown.height:
+        found = unknown[column].cast(pl.String).fill_null("nothing").unique().sort().to_list()
+        got = f"{unknown.height} rows with {examples(found)}"
+        _refuse(f", column {column!r}", f"one of {examples(words)}", got, todo)
+
+
+def _refuse(place: str, expected: str, got: str, todo: str) -> None:
+    raise SchemaError(message(f"ledger: out_of_service{place}", expected, got, todo))
