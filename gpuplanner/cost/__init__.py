@@ -9,8 +9,7 @@ from gpuplanner.cost.energy import (
     gpu_kwh,
     power_model,
 )
-from gpuplanner.cost.prices import Price, gpu_hour_price
-from gpuplanner.cost.showback import showback
+from gpuplanner.cost.showback import Price, gpu_hour_price, showback
 
 __all__ = [
     "CarbonFactor",

@@ -1,13 +1,15 @@
 """Demand: jobs to series of concurrent instances by tenant and profile, and to sample paths of what will be wanted."""
 
-from gpuplanner.demand.changes import change_points
-from gpuplanner.demand.hazards import Hazards, fit_hazards, remaining_run_time, remaining_while_busy
-from gpuplanner.demand.record import complete_until
-from gpuplanner.demand.run_times import impute_run_times
+from gpuplanner.demand.hazards import (
+    Hazards,
+    fit_hazards,
+    impute_run_times,
+    remaining_run_time,
+    remaining_while_busy,
+)
+from gpuplanner.demand.record import change_points, complete_until
 from gpuplanner.demand.runoff import PATHS, RunOff, run_off
-from gpuplanner.demand.series import CLOCKS, demand_series, excluded
-from gpuplanner.demand.spans import occupancy
-from gpuplanner.demand.summary import POOL, pool, weekly
+from gpuplanner.demand.series import CLOCKS, POOL, demand_series, excluded, occupancy, pool, weekly
 
 __all__ = [
     "CLOCKS",

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.hazards import Hazards, decay, fit_hazards, group_numbers, width_class
-from gpuplanner.demand.spans import DAY_H, day_shares, occupancy
+from gpuplanner.demand.series import DAY_H, day_shares, occupancy
 from gpuplanner.intervals import require_zone, untimed
 from gpuplanner.schemas import Jobs, conform
 from gpuplanner.units import SECONDS_PER_HOUR

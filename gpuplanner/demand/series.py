@@ -1,4 +1,4 @@
-"""Jobs to demand series: the exact mean number of concurrent instances in every slot."""
+"""Jobs to demand series: the mean number of concurrent instances in every slot, over tenants, and by week."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ CLOCKS = ("held", "wanted")
 REQUEST_COLUMNS = ("profile", "instances")
 TIMES = ("submit_time", "start_time", "end_time")
 DAY = timedelta(days=1)
+POOL = "all"
+"""Name of the tenant that stands for all of them."""
+DAY_H = 24.0
 
 
 def demand_series(
@@ -169,3 +172,131 @@ def _until(clock: str, last: datetime) -> pl.Expr:
         return released
     run = released - pl.col("start_time")
     return pl.coalesce(pl.col("submit_time") + run, released)
+
+
+def pool(demand: pl.DataFrame) -> pl.DataFrame:
+    """Add up the tenants: one series per profile, of tenant ``"all"``.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Table ``schemas.Demand``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Demand``, sorted by ``unique_id`` (``all/profile``) and ``ds``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> ds = datetime(2026, 2, 2, tzinfo=UTC)
+    >>> tenants = pl.DataFrame({"unique_id": ["a/gpu", "b/gpu"], "tenant": ["a", "b"]})
+    >>> demand = tenants.with_columns(ds=pl.lit(ds), y=pl.lit(1.5), profile=pl.lit("gpu"))
+    >>> pool(demand).select("unique_id", "y").rows()
+    [('all/gpu', 3.0)]
+    """
+    total = (
+        conform(demand, Demand, where="demand")
+        .sort("profile", "ds", "unique_id")  # the order in which floats are added is part of the result
+        .group_by("profile", "ds", maintain_order=True)
+        .agg(pl.col("y").sum())
+        .with_columns(unique_id=pl.format(POOL + "/{}", "profile"), tenant=pl.lit(POOL))
+    )
+    return conform(total.sort("unique_id", "ds"), Demand, where="demand")
+
+
+def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
+    """Mean, peak and quantile of the slots of each week, for each profile over all tenants.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Table ``schemas.Demand``.
+    quantile : float
+        Share of the slots of a week that lie at or below the column ``quantile``, between 0 and 1.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_weeks * n_profiles, 6)
+        ``week`` (Monday 00:00 UTC), ``profile``, ``slots`` (number of slots seen: fewer in a week that the
+        grid cuts), ``mean``, ``peak``, ``quantile`` [instances]; sorted by week and profile.
+
+    Raises
+    ------
+    SchemaError
+        If `quantile` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> monday = datetime(2026, 2, 2, tzinfo=UTC)
+    >>> demand = pl.DataFrame({"unique_id": "a/gpu", "tenant": "a", "profile": "gpu", "y": [1.0, 3.0]})
+    >>> weekly(demand.with_columns(ds=pl.Series([monday, monday.replace(hour=1)])))["mean"].to_list()
+    [2.0]
+    """
+    if not 0 <= quantile <= 1:
+        text = message("weekly: quantile", "a number from 0 to 1", repr(quantile), "Use for example 0.95.")
+        raise SchemaError(text)
+    y = pl.col("y")
+    return (
+        pool(demand)
+        .group_by(pl.col("ds").dt.truncate("1w").alias("week"), "profile", maintain_order=True)
+        .agg(
+            slots=pl.len(),
+            mean=y.mean(),
+            peak=y.max(),
+            quantile=y.quantile(quantile, interpolation="equiprobable"),
+        )
+        .sort("week", "profile")
+    )
+
+
+def occupancy(
+    begin: np.ndarray, end: np.ndarray, size: np.ndarray, row: np.ndarray, rows: int, slots: int
+) -> np.ndarray:
+    """Mean size that is held in every slot, by row.
+
+    Parameters
+    ----------
+    begin, end : numpy.ndarray, shape (n,)
+        In slots; what lies outside of the grid is cut off, and an end before its begin counts nothing.
+    size : numpy.ndarray, shape (n,)
+    row : numpy.ndarray of int, shape (n,)
+    rows, slots : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (rows, slots)
+
+    Examples
+    --------
+    >>> occupancy(np.array([0.5]), np.array([2.25]), np.array([4.0]), np.array([0]), 1, 3).tolist()
+    [[2.0, 4.0, 1.0]]
+    """
+    width = slots + 2
+    first = np.clip(begin, 0.0, slots)
+    last = np.maximum(np.clip(end, 0.0, slots), first)
+    cells, total = row * width, rows * width
+    change = np.zeros(total)
+    inside = np.zeros(total)
+    for edge, sign in ((first, 1.0), (last, -1.0)):
+        slot = edge.astype(np.int64)
+        change += np.bincount(cells + slot, weights=sign * size, minlength=total)
+        inside += np.bincount(cells + slot, weights=-sign * size * (edge - slot), minlength=total)
+    held = (change.reshape(rows, width).cumsum(axis=1) + inside.reshape(rows, width))[:, :slots]
+    return np.where(held > 1e-9, held, 0.0)
+
+
+def day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
+    """Share of each day, given by its first hour, that lies in one of the spans.
+
+    Examples
+    --------
+    >>> day_shares(np.array([[6.0, 12.0], [30.0, 99.0]]), np.array([0.0, 24.0])).tolist()
+    [0.25, 0.75]
+    """
+    held = sum(
+        np.clip(np.minimum(days + DAY_H, end) - np.maximum(days, begin), 0.0, None) for begin, end in spans
+    )
+    return np.minimum(np.asarray(held) / DAY_H, 1.0)

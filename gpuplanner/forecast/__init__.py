@@ -3,14 +3,20 @@
 from gpuplanner.forecast.answers import Progress
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
-from gpuplanner.forecast.choose import choose
 from gpuplanner.forecast.decide import cost_curve, representatives
-from gpuplanner.forecast.folds import CHOSEN, ahead_table, fold_scores, fold_table, mean_scores, score
-from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.judge import Judged, judge, realised
-from gpuplanner.forecast.models import MODELS, RULES
+from gpuplanner.forecast.judge import Judged, choose, judge, realised
+from gpuplanner.forecast.models import LEVELS, MODELS, RULES
 from gpuplanner.forecast.reconcile import reconcile_mint, reconcile_to_pool
-from gpuplanner.forecast.result import ForecastResult, forecast_demand
+from gpuplanner.forecast.result import (
+    CHOSEN,
+    ForecastResult,
+    ahead_table,
+    fold_scores,
+    fold_table,
+    forecast_demand,
+    mean_scores,
+    score,
+)
 from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
 __all__ = [

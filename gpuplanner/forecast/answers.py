@@ -16,8 +16,7 @@ import numpy as np
 
 from gpuplanner._optional import import_optional
 from gpuplanner.forecast.candidates import HOUR_OF_DAY, Known, hour_quantiles
-from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.models import NAIVE, predict
+from gpuplanner.forecast.models import LEVELS, NAIVE, predict
 
 CHUNK = 64
 """Series whose paths are held at once."""

@@ -21,8 +21,7 @@ from gpuplanner.forecast.candidates import (
     usable_candidates,
 )
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
-from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, rule_of
+from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, NAIVE, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
 
 

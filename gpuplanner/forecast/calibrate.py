@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.forecast.backtest import Backtest
-from gpuplanner.forecast.intervals import LEVELS
+from gpuplanner.forecast.models import LEVELS
 
 OWN_FOLDS = 64.0
 """After so many origins the record of a series itself counts as much as that of all."""

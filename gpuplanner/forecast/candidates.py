@@ -7,8 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuplanner.forecast.intervals import LEVELS
-from gpuplanner.forecast.models import HISTORY_WEEKS, MODELS, NAIVE, SMOOTHED, usable_models
+from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, NAIVE, SMOOTHED, usable_models
 
 
 class Known(Protocol):

@@ -10,6 +10,10 @@ import numpy as np
 from gpuplanner._optional import import_optional
 from gpuplanner.forecast.grid import FINEST_SEASON
 
+LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
+"""Quantiles of ``schemas.Forecast``."""
+
+
 NAIVE = "Naive"
 MODELS = (NAIVE, "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Median", "AutoETS")
 """From simple to elaborate.

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.forecast.intervals import LEVELS
+from gpuplanner.forecast.models import LEVELS
 from gpuplanner.schemas import Forecast, check
 
 VALUES = ("mean", *(f"q{round(100 * level):02d}" for level in LEVELS))

@@ -1,4 +1,4 @@
-"""Forecast demand: backtest, choose, fit once more, add intervals."""
+"""A forecast with its record: every judged fold, the score of every candidate, and the choice for each series."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import Backtest, backtest
+from gpuplanner.forecast.calibrate import MIDDLE
 from gpuplanner.forecast.candidates import CANDIDATES, Known
-from gpuplanner.forecast.choose import choose
-from gpuplanner.forecast.folds import ahead_table, score
-from gpuplanner.forecast.judge import judge
-from gpuplanner.forecast.models import RULES
+from gpuplanner.forecast.judge import Judged, ahead, choose, judge, realised, worse_than
+from gpuplanner.forecast.models import LEVELS, NAIVE, RULES
+from gpuplanner.forecast.scores import mae, pinball, smape
+from gpuplanner.schemas import Forecast, check
+
+INTERVALS = ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95))
+CHOSEN = "chosen"
+NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 
 
 @dataclass(frozen=True)
@@ -132,3 +137,186 @@ def _choice(test: Backtest, scores: pl.DataFrame, chosen: list[str]) -> pl.DataF
             "coverage_90",
         )
     )
+
+
+def fold_table(judged: Judged) -> pl.DataFrame:
+    """Every forecast of every judged fold, slot by slot, and what came.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id, model, cutoff, ds, y, mean, q05 ... q95``, and ``scale``, the unit of MASE at that origin; the
+        rows of model ``"chosen"`` repeat those of the candidate that was chosen then. Sorted by the first four.
+    """
+    test, grid = judged.test, judged.test.grid
+    places = range(judged.first, len(test.origins))
+    parts = []
+    for model, (mean, quantiles) in _with_chosen(judged).items():
+        for row, uid in enumerate(grid.ids):
+            for place in places:
+                if np.isnan(mean[row, place]).any():
+                    continue
+                origin = test.origins[place]
+                columns = {name: quantiles[row, place, :, at] for at, name in enumerate(NAMES)}
+                parts.append(
+                    pl.DataFrame(
+                        {
+                            "unique_id": uid,
+                            "model": model,
+                            "cutoff": grid.time(origin),
+                            "ds": [grid.time(origin + test.gap + slot) for slot in range(test.horizon)],
+                            "y": test.actual[row, place],
+                            "mean": mean[row, place],
+                            **columns,
+                            "scale": test.scale[row, place],
+                        }
+                    )
+                )
+    return pl.concat(parts).sort("unique_id", "model", "cutoff", "ds")
+
+
+def fold_scores(judged: Judged) -> pl.DataFrame:
+    """Score of every candidate on the judged folds of every series.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id, model, rule, folds``; ``mase`` of the median and ``pinball`` (twice the mean loss over the
+        seven quantiles), both in units of the seasonal naive error before each origin; ``coverage_90``;
+        ``realised_cost`` (of planning at the quantile of the price, per unit needed; null without a price or
+        need); ``cpu_s`` of one forecast; ``chosen`` (whether it is the choice for the future). Model ``"chosen"``
+        is what was chosen at each origin.
+    """
+    test = judged.test
+    part = slice(judged.first, None)
+    rows = []
+    for model, (mean, quantiles) in _with_chosen(judged).items():
+        for row, uid in enumerate(test.grid.ids):
+            seen = ~np.isnan(mean[row, part, 0])
+            actual, levels = test.actual[row, part][seen], quantiles[row, part][seen]
+            scale = test.scale[row, part][seen]
+            needed = actual.sum()
+            priced = judged.price is not None and needed > 0
+            used = sum(test.cpu_s.values()) if model == CHOSEN else test.cpu_s[model]
+            rows.append(
+                {
+                    "unique_id": uid,
+                    "model": model,
+                    "rule": test.rules[row],
+                    "folds": int(seen.sum()),
+                    "mase": _mean(np.abs(actual - levels[..., MIDDLE]).mean(axis=1) / scale),
+                    "pinball": _mean(2 * realised(actual, levels, None).mean(axis=1) / scale),
+                    "coverage_90": _mean((actual >= levels[..., 0]) & (actual <= levels[..., -1])),
+                    "realised_cost": float(realised(actual, levels, judged.price).sum() / needed)
+                    if priced
+                    else None,
+                    "cpu_s": used / (len(test.grid.ids) * len(test.origins)),
+                    "chosen": model == judged.chosen[row, -1],
+                }
+            )
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def score(test: Backtest, *, judged: Judged | None = None) -> pl.DataFrame:
+    """Score table of a backtest: every candidate of every series, the naive forecast always among them.
+
+    Quantiles at an origin are calibrated by earlier origins alone.
+
+    Parameters
+    ----------
+    test : Backtest
+        From :func:`backtest`.
+    judged : Judged, optional
+        Of this backtest; made without a price if not given.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id``, ``model``, ``rule``, ``windows`` (origins), ``mase`` (mean over the origins at which it is
+        defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the origins behind the first,
+        which nothing calibrates: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
+        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: what a slot cost), ``worse`` (than
+        the naive forecast by more than noise); in the order of the series, and within them from simple to elaborate.
+    """
+    made = judged or judge(test)
+    rows = []
+    for row, uid in enumerate(test.grid.ids):
+        losses = {}
+        for model in (one for one in CANDIDATES if one in made.quantiles and one in test.models[row]):
+            levels, actual = made.quantiles[model][row], test.actual[row]
+            seen = ~np.isnan(levels[:, 0, 0])
+            late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
+            losses[model] = np.where(late, realised(actual, levels, made.price).mean(axis=1), np.nan)
+            worse = worse_than(losses[NAIVE][None], losses[model][None])[0]
+            rows.append(
+                {"unique_id": uid, "model": model, "rule": test.rules[row], "windows": int(seen.sum())}
+                | _measures(actual[seen], levels[seen], test.scale[row, seen], late[seen], made.price)
+                | {"worse": bool(worse)}
+            )
+    order = pl.col("model").cast(pl.Enum(CANDIDATES)).to_physical()
+    return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
+
+
+def _measures(
+    actual: np.ndarray, levels: np.ndarray, scale: np.ndarray, late: np.ndarray, price: float | None
+) -> dict[str, float | None]:
+    """Measures over origins of one series; `late` are those that others calibrate."""
+    middle, told, said = levels[..., MIDDLE], actual[late], levels[late]
+    found = {
+        "mase": _mean(np.abs(actual - middle).mean(axis=1) / scale),
+        "smape": smape(actual, middle) if len(actual) else None,
+        "mae": mae(actual, middle) if len(actual) else None,
+        "pinball": float(np.mean([pinball(told, said[..., at], level) for at, level in enumerate(LEVELS)]))
+        if len(told)
+        else None,
+    }
+    for percent, low, high in INTERVALS:
+        inside = (told >= said[..., LEVELS.index(low)]) & (told <= said[..., LEVELS.index(high)])
+        found[f"coverage_{percent}"] = _mean(inside)
+    return found | ({} if price is None else {"realised_cost": _mean(realised(told, said, price))})
+
+
+def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
+    """The same by candidate, mean over the series that have it."""
+    values = ("folds", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "chosen")
+    return scores.group_by("model", maintain_order=True).agg(
+        pl.len().alias("series"), *(pl.col(name).mean() for name in values)
+    )
+
+
+def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) -> pl.DataFrame:
+    """Forecast what is still to come with the candidate chosen for each series.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Forecast``, sorted by ``unique_id`` and ``ds``.
+    """
+    test, grid = judged.test, judged.test.grid
+    mean, quantiles = ahead(judged, known=known, seed=seed)
+    end = grid.values.shape[1]
+    parts = [
+        pl.DataFrame(
+            {
+                "unique_id": uid,
+                "ds": [grid.time(end + test.gap + slot) for slot in range(test.horizon)],
+                "model": judged.chosen[row, -1],
+                "mean": mean[row],
+                **{name: quantiles[row, :, at] for at, name in enumerate(NAMES)},
+                "cutoff": grid.time(end),
+            }
+        )
+        for row, uid in enumerate(grid.ids)
+    ]
+    return check(pl.concat(parts), Forecast, where="forecast")
+
+
+def _with_chosen(judged: Judged) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Mean and quantiles of every candidate, and of what was chosen."""
+    found = {model: (judged.means[model], judged.quantiles[model]) for model in judged.quantiles}
+    return found | {CHOSEN: (judged.of_chosen(judged.means), judged.of_chosen(judged.quantiles))}
+
+
+def _mean(values: np.ndarray) -> float | None:
+    flat = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    return float(flat.mean()) if flat.size else None

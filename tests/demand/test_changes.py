@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.demand import change_points
-from gpuplanner.demand.changes import PENALTY, SHORTEST_DAYS, _pelt
+from gpuplanner.demand.record import PENALTY, SHORTEST_DAYS, _pelt
 
 
 def days_of(values):

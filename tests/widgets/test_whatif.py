@@ -18,7 +18,7 @@ from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets import WhatIf, background, whatif
-from gpuplanner.widgets.controls import CONTROLS
+from gpuplanner.widgets.whatif import CONTROLS
 
 panels = importlib.import_module("gpuplanner.widgets.whatif")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"

@@ -12,8 +12,7 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.cost.prices import Price
-from gpuplanner.cost.showback import showback
+from gpuplanner.cost.showback import Price, showback
 from gpuplanner.export.csv import write_csv_safe
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.inbox import detect, read
