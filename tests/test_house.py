@@ -214,7 +214,7 @@ def test_a_scenario_field_is_named_outside_its_row_only_where_it_is_used(trees):
                 listed[path.relative_to(PACKAGE).as_posix()].add(node.value)
     # What a control shows first is asked of the catalogue, what a worth was told stands in its errors, and a fact and
     # a column of runs have the name of a field.
-    used = {"widgets/controls.py": {"price_usd_per_kwh"}, "study/decision/worth.py": {"value_freed_at"}}
+    used = {"widgets/whatif.py": {"price_usd_per_kwh"}, "study/decision/worth.py": {"value_freed_at"}}
     facts = {
         "hardware/abilities.py": {"node_lead_s"},
         "simulate/slices/planned_changes.py": {"drain_minutes"},
