@@ -321,6 +321,7 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
     wider = replace(
         asked, jobs=asked.jobs[order], views=views, start_s=after(asked.start_s, begin),
         end_s=after(asked.end_s, begin + hours), pins=[*asked.pins, *[None] * len(ready)],
+        standing=after(asked.standing, False),
     )  # fmt: skip
     back = replace(
         arena.back, ready_s=after(arena.back.ready_s, begin), by_count_s=after(arena.back.by_count_s, 0.0),
