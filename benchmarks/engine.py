@@ -22,8 +22,8 @@ from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
 from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, read_job_list, schedule, simulate
+from gpuplanner.simulate.gangs.arrays import to_gangs
 from gpuplanner.simulate.gangs.schedule import checked_gangs, run
-from gpuplanner.simulate.gangs.tables import to_gangs
 
 BOARD = "H100-80GB-SXM5"
 STRICT = Rules(queue="strict")

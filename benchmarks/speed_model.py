@@ -20,7 +20,7 @@ from gpuplanner.lab.speed import accuracy, fit, held_out, measurements, model_to
 from gpuplanner.lab.speed.calibrate import noise_radii
 from gpuplanner.lab.speed.fit import fit_law
 from gpuplanner.lab.speed.held_out import SPLIT, halves, transferred
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.sizing.speed.law import MAX_LOG
 from gpuplanner.sizing.speed.store import DEFAULT
 

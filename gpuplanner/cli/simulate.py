@@ -124,8 +124,8 @@ def _simulate_jobs(
     from gpuplanner.hardware import whole_board
     from gpuplanner.metrics import distribution, fragmentation, fragmentation_totals
     from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
+    from gpuplanner.simulate.gangs.arrays import to_gangs
     from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run, run_of
-    from gpuplanner.simulate.gangs.tables import to_gangs
 
     order, queue = served
     rules = Rules(order=order, queue=queue)

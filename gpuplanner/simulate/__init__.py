@@ -6,6 +6,9 @@ from gpuplanner.simulate.gangs.python_policies import in_order, run_gangs_by, sc
 from gpuplanner.simulate.gangs.schedule import prepare, run_gangs, schedule
 from gpuplanner.simulate.gangs.spells import GangRun
 from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
+from gpuplanner.simulate.heterogeneous.dispatch import MixedRun, dispatch
+from gpuplanner.simulate.heterogeneous.machines import heterogeneity_aware, opportunistic
+from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJobs, Plans
 from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload
@@ -13,9 +16,6 @@ from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
 from gpuplanner.simulate.speeds import Speeds
-from gpuplanner.simulate.unlike.dispatch import MixedRun, dispatch
-from gpuplanner.simulate.unlike.machines import heterogeneity_aware, opportunistic
-from gpuplanner.simulate.unlike.mixed import GpuType, MixedJobs, Plans
 
 __all__ = [
     "Calendar",

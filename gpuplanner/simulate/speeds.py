@@ -13,7 +13,7 @@ from gpuplanner.hardware import GpuModel
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.slices.world import NONE, Floats, Ints
-from gpuplanner.sizing.speed.tables import SpeedTable
+from gpuplanner.sizing.speed.speed_tables import SpeedTable
 
 COLUMNS = ("speed", "speed_low", "speed_high")
 

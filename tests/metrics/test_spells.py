@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.lab.claims.unlike import ElasticModel, Goodput, schedule_elastic
+from gpuplanner.lab.claims.heterogeneous import ElasticModel, Goodput, schedule_elastic
 from gpuplanner.metrics import (
     always_on,
     by_tenant,

@@ -11,8 +11,8 @@ import pytest
 
 from gpuplanner.inbox import read
 from gpuplanner.lab.claims.phases.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
-from gpuplanner.lab.claims.phases.made_up_jobs import SHAPES, make_job
 from gpuplanner.lab.claims.phases.score import Score, score_changes, tolerance
+from gpuplanner.lab.claims.phases.synthetic_jobs import SHAPES, make_job
 from gpuplanner.phases import find_phases, find_spikes
 from gpuplanner.phases.pace import find_pace, find_paces
 

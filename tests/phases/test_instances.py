@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.lab.claims.phases.made_up_jobs import make_job
+from gpuplanner.lab.claims.phases.synthetic_jobs import make_job
 from gpuplanner.phases import phases_of_jobs
 from gpuplanner.phases.signatures import signatures_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuplanner.cli.app import main
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.lab.claims.phases.made_up_jobs import make_job
+from gpuplanner.lab.claims.phases.synthetic_jobs import make_job
 from gpuplanner.phases import (
     Figure,
     Template,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.lab.claims.unlike import Assignment, by_assignment, reassign
+from gpuplanner.lab.claims.heterogeneous import Assignment, by_assignment, reassign
 from gpuplanner.simulate import (
     Fleet,
     GangPlacement,

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost
-from gpuplanner.lab.claims.unlike import ElasticModel, Goodput, by_assignment, reassign, schedule_elastic
+from gpuplanner.lab.claims.heterogeneous import (
+    ElasticModel,
+    Goodput,
+    by_assignment,
+    reassign,
+    schedule_elastic,
+)
 from gpuplanner.simulate import (
     Calendar,
     Checkpoints,

@@ -3,8 +3,7 @@
 from gpuplanner.lab.speed.build import fit
 from gpuplanner.lab.speed.fast_enough import SpeedNeeds, smallest_fast_enough
 from gpuplanner.lab.speed.held_out import accuracy, held_out
-from gpuplanner.lab.speed.measurements import measurements, own_measurements, relative_speeds
-from gpuplanner.lab.speed.tables import Measurements
+from gpuplanner.lab.speed.measurements import Measurements, measurements, own_measurements, relative_speeds
 from gpuplanner.lab.speed.text import model_to_json
 
 __all__ = [

@@ -12,8 +12,7 @@ from gpuplanner.lab.speed import miso, parvagpu
 from gpuplanner.lab.speed.calibrate import conformal_radii, left_out, noise_radii
 from gpuplanner.lab.speed.fit import fit_law
 from gpuplanner.lab.speed.held_out import SPLIT, accuracy, held_out, transferred
-from gpuplanner.lab.speed.measurements import relative_speeds
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB, relative_speeds
 from gpuplanner.sizing.speed.model import SpeedModel
 
 CITATIONS = {miso.SOURCE: miso.CITATION, parvagpu.SOURCE: parvagpu.CITATION}

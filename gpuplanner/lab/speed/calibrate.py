@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.lab.speed.fit import fit_law
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.lab.speed.trials import trials
 from gpuplanner.sizing.speed.boundness import Fitted
 from gpuplanner.sizing.speed.model import COVERAGES, LEVELS, NEAR_WHOLE, radius_name

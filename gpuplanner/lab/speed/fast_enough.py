@@ -10,7 +10,7 @@ from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import check
 from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.slices import profile_table
-from gpuplanner.sizing.speed.tables import SpeedTable
+from gpuplanner.sizing.speed.speed_tables import SpeedTable
 
 
 class SpeedNeeds(dy.Schema):
@@ -38,7 +38,7 @@ def smallest_fast_enough(speeds: pl.DataFrame, needs: pl.DataFrame, board: GpuMo
     Parameters
     ----------
     speeds : polars.DataFrame
-        A table :class:`~gpuplanner.sizing.speed.tables.SpeedTable`, as
+        A table :class:`~gpuplanner.sizing.speed.speed_tables.SpeedTable`, as
         :meth:`~gpuplanner.sizing.speed.SpeedModel.predict` gives it; profiles that a job does not fit have no row.
     needs : polars.DataFrame
         A table :class:`SpeedNeeds`. Of a wanted speed and a deadline, the stricter counts.

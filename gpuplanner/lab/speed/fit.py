@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.sizing.speed.boundness import Fitted, Link, regressor
 from gpuplanner.sizing.speed.law import Floats, SpeedLaw
-from gpuplanner.sizing.speed.tables import FACTS
+from gpuplanner.sizing.speed.speed_tables import FACTS
 
 LIMIT_QUANTILE = 0.25
 """Quantile, over models, of the slowest speed of each on a slice, that is the limit: not every model has a batch

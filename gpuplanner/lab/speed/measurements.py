@@ -5,19 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.hardware import as_board
 from gpuplanner.lab.speed.miso import read_miso
 from gpuplanner.lab.speed.parvagpu import read_parvagpu
-from gpuplanner.lab.speed.tables import JOB, Measurements
 from gpuplanner.schemas import check, conform
+from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.slices import sm_fraction
-from gpuplanner.sizing.speed.tables import FACTS
+from gpuplanner.sizing.speed.speed_tables import FACTS, KINDS
 
 READERS: dict[str, Callable[[Path], pl.DataFrame]] = {"miso_mig": read_miso, "parvagpu": read_parvagpu}
 """Folder of each data set and what reads it."""
+
+OUTCOMES = ("measured", "does not fit", "not measured")
+"""What became of a setting. A job that does not fit a slice is not slow on it: it has no speed there."""
+
+JOB = ("source", "kind", "board", "model", "batch", "processes")
+"""Columns of :class:`Measurements` that name a job: what was run, without where."""
+
+
+class Measurements(dy.Schema):
+    """One setting of one model on one profile a row."""
+
+    source = dy.String(nullable=False, primary_key=True, metadata=meaning("data set"))
+    kind = dy.Enum(KINDS, nullable=False, primary_key=True)
+    board = dy.String(nullable=False, primary_key=True, metadata=meaning("board of the catalogue"))
+    model = dy.String(nullable=False, primary_key=True, metadata=meaning("network that was run"))
+    batch = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("items a step"))
+    processes = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("sharing the instance"))
+    profile = dy.String(nullable=False, primary_key=True, metadata=meaning("MIG profile of the board"))
+    outcome = dy.Enum(OUTCOMES, nullable=False, metadata=meaning("what became of it"))
+    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("median time of a step", "s"))
+    step_spread = number("median deviation of the epochs' medians, over the median", nullable=True)
+    gpu_utilisation = number("share of time with a kernel running", "0-1", nullable=True, high=1.0)
+    memory_utilisation = number(
+        "share of time with memory being read or written", "0-1", nullable=True, high=1.0
+    )
+    power_share = number("mean power over the power limit", "0-1", nullable=True, high=1.0)
+
+    @dy.rule()
+    def step_s_is_there_if_and_only_if_measured(cls) -> pl.Expr:
+        """A step time stands in every row that was measured, and in no other."""
+        return pl.col("step_s").is_not_null() == (pl.col("outcome") == "measured")
 
 
 def measurements(path: str | Path) -> pl.DataFrame:
@@ -31,7 +63,7 @@ def measurements(path: str | Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A table :class:`~gpuplanner.lab.speed.tables.Measurements`.
+        A table :class:`~gpuplanner.lab.speed.measurements.Measurements`.
 
     Raises
     ------
@@ -69,14 +101,14 @@ def own_measurements(frame: pl.DataFrame, *, source: str = "own") -> pl.DataFram
     ----------
     frame : polars.DataFrame
         ``kind``, ``board``, ``model``, ``batch``, ``profile`` and ``step_s`` [s] (null: it did not fit), and any
-        other column of :class:`~gpuplanner.lab.speed.tables.Measurements`.
+        other column of :class:`~gpuplanner.lab.speed.measurements.Measurements`.
     source : str
         Name of the data set.
 
     Returns
     -------
     polars.DataFrame
-        A table :class:`~gpuplanner.lab.speed.tables.Measurements`.
+        A table :class:`~gpuplanner.lab.speed.measurements.Measurements`.
 
     Raises
     ------
@@ -103,13 +135,13 @@ def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     table : polars.DataFrame
-        A table :class:`~gpuplanner.lab.speed.tables.Measurements`. The whole GPU is the full-size profile of its
+        A table :class:`~gpuplanner.lab.speed.measurements.Measurements`. The whole GPU is the full-size profile of its
         board: both sources ran with MIG on.
 
     Returns
     -------
     polars.DataFrame
-        A row for each job and profile, sorted: the columns of :data:`~gpuplanner.lab.speed.tables.JOB`,
+        A row for each job and profile, sorted: the columns of :data:`~gpuplanner.lab.speed.measurements.JOB`,
         ``step_s`` on the whole GPU [s], the telemetry, ``other_batch`` and ``other_step_s`` [s] (of the
         largest batch size that ran on the whole GPU; for that one, of the next smaller), and of the profile
         ``compute_slices``, ``memory_slices``, ``fraction`` of the SMs and

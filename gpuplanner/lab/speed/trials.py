@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.sizing.speed.boundness import EVIDENCE, NUMBERS, Fitted, log_boundness
 
 _KNOWN = {

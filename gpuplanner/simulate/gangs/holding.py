@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from gpuplanner.simulate.gangs.arrays import MOST_STARTS, Gangs
 from gpuplanner.simulate.gangs.nodes import change_node
-from gpuplanner.simulate.gangs.tables import MOST_STARTS, Gangs
 from gpuplanner.simulate.jit import compiled
 
 

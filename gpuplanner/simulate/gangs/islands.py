@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, message
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.tables import Gangs
+from gpuplanner.simulate.gangs.arrays import Gangs
 from gpuplanner.simulate.gangs.topology import PLACEMENTS, GangPlacement
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.world import Floats, Ints

@@ -10,7 +10,7 @@ from gpuplanner.simulate.jit import compiled
 from gpuplanner.simulate.slices.world import NONE, World
 
 if TYPE_CHECKING:
-    from gpuplanner.simulate.gangs.tables import Gangs
+    from gpuplanner.simulate.gangs.arrays import Gangs
 
     Machine = World | Gangs
 

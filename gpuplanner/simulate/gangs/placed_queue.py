@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuplanner.simulate.gangs.arrays import EASY, NOBODY, PASS, Gangs
 from gpuplanner.simulate.gangs.choice_of_islands import choose_places
 from gpuplanner.simulate.gangs.holding import begin_run, end_run
 from gpuplanner.simulate.gangs.islands import CONSOLIDATE, Places
 from gpuplanner.simulate.gangs.queues import CLOSED, OPEN, SHORT, age, first_job, hold, let_go
-from gpuplanner.simulate.gangs.tables import EASY, NOBODY, PASS, Gangs
 from gpuplanner.simulate.gangs.waiting_lines import join_line, leave_line, let_arrive, next_instant
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry

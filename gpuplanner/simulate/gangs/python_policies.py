@@ -10,11 +10,11 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.fleet import Fleet
+from gpuplanner.simulate.gangs.arrays import MOST_STARTS, STOP
 from gpuplanner.simulate.gangs.cluster import Cluster, Gang
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.schedule import checked_gangs
 from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
-from gpuplanner.simulate.gangs.tables import MOST_STARTS, STOP
 from gpuplanner.simulate.rules import Preemption
 
 GangPolicy = Callable[[Cluster], object]

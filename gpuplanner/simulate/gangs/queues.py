@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuplanner.simulate.gangs.arrays import EASY, NOBODY, PASS, Gangs
 from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
 from gpuplanner.simulate.gangs.nodes import (
     choose_nodes,
@@ -16,7 +17,6 @@ from gpuplanner.simulate.gangs.nodes import (
     look_ahead,
     note_due,
 )
-from gpuplanner.simulate.gangs.tables import EASY, NOBODY, PASS, Gangs
 from gpuplanner.simulate.gangs.waiting_lines import first_by, join_line, leave_line, let_arrive, next_instant
 from gpuplanner.simulate.heap import drop, pop, push
 from gpuplanner.simulate.jit import compiled, entry

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuplanner.simulate.gangs.arrays import Gangs
 from gpuplanner.simulate.gangs.holding import begin_run, end_run
-from gpuplanner.simulate.gangs.tables import Gangs
 from gpuplanner.simulate.gangs.waiting_lines import next_instant
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry

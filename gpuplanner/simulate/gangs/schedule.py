@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.islands import refuse_for_placement, to_places, with_sensitivity
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
-from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
-from gpuplanner.simulate.gangs.tables import (
+from gpuplanner.simulate.gangs.arrays import (
     CONSERVATIVE,
     MOST_STARTS,
     STOP,
@@ -23,6 +20,9 @@ from gpuplanner.simulate.gangs.tables import (
     to_gangs,
     with_more_slices,
 )
+from gpuplanner.simulate.gangs.islands import refuse_for_placement, to_places, with_sensitivity
+from gpuplanner.simulate.gangs.outcomes import gang_outcomes
+from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
 from gpuplanner.simulate.gangs.topology import GangPlacement
 from gpuplanner.simulate.jobs import checked
 from gpuplanner.simulate.rules import Rules

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuplanner.simulate.gangs.arrays import Gangs
 from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
 from gpuplanner.simulate.gangs.nodes import choose_nodes
-from gpuplanner.simulate.gangs.tables import Gangs
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE, Ints
 

@@ -6,7 +6,7 @@ are carried over by their SMs, with wider intervals.
 
 from gpuplanner.sizing.speed.law import SpeedLaw
 from gpuplanner.sizing.speed.model import SpeedModel
+from gpuplanner.sizing.speed.speed_tables import SpeedJobs
 from gpuplanner.sizing.speed.store import default_model, model_from_json
-from gpuplanner.sizing.speed.tables import SpeedJobs
 
 __all__ = ["SpeedJobs", "SpeedLaw", "SpeedModel", "default_model", "model_from_json"]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.sizing.speed.law import Floats, SpeedLaw
-from gpuplanner.sizing.speed.tables import FACTS
+from gpuplanner.sizing.speed.speed_tables import FACTS
 
 EVIDENCE = ("second profile", "telemetry", "two batch sizes", "GPU utilisation", "batch size", "nothing")
 """What a prediction rests on, best first: the speed on another profile; memory utilisation and power on the whole

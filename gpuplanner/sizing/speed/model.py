@@ -15,7 +15,7 @@ from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import check, conform
 from gpuplanner.sizing.speed.boundness import Fitted, log_boundness
 from gpuplanner.sizing.speed.slices import full_profile, profile_table, sm_fraction
-from gpuplanner.sizing.speed.tables import SpeedJobs
+from gpuplanner.sizing.speed.speed_tables import SpeedJobs
 
 CARRIED = ", carried by SMs"
 """Ends the evidence of a profile that was not measured on any board of the same name."""
@@ -85,7 +85,7 @@ class SpeedModel:
         Parameters
         ----------
         jobs : polars.DataFrame
-            A table :class:`~gpuplanner.sizing.speed.tables.SpeedJobs`; the more is known, the narrower the interval.
+            A table :class:`~gpuplanner.sizing.speed.SpeedJobs`; the more is known, the narrower the interval.
             A ``measured_profile`` is one of this board.
         board : GpuModel or str
             The board.

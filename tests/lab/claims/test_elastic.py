@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.lab.claims.unlike import ElasticModel, Goodput, by_power_mean, rigid_jobs, schedule_elastic
-from gpuplanner.lab.claims.unlike.allocation import costs, offered
+from gpuplanner.lab.claims.heterogeneous import (
+    ElasticModel,
+    Goodput,
+    by_power_mean,
+    rigid_jobs,
+    schedule_elastic,
+)
+from gpuplanner.lab.claims.heterogeneous.allocation import costs, offered
+from gpuplanner.lab.claims.heterogeneous.rounds import JobPhase, Round, RoundJob
 from gpuplanner.simulate import Fleet, Rules, schedule
-from gpuplanner.simulate.unlike.rounds import JobPhase, Round, RoundJob
 
 BOARD = "H100-80GB-SXM5"
 NODE = Fleet(BOARD, 1, 8)

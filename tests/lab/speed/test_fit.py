@@ -11,7 +11,7 @@ from gpuplanner.lab.speed import fit, model_to_json, relative_speeds
 from gpuplanner.lab.speed.calibrate import FEWEST, conformal_radii, left_out, noise_radii
 from gpuplanner.lab.speed.fit import fit_law, minimise
 from gpuplanner.lab.speed.held_out import accuracy, halves, held_out
-from gpuplanner.lab.speed.tables import JOB
+from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.lab.speed.trials import trials
 from gpuplanner.sizing.speed import default_model
 from gpuplanner.sizing.speed.boundness import EVIDENCE, Link

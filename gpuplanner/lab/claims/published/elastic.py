@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from gpuplanner.lab.claims.heterogeneous import by_power_mean, rigid_jobs, schedule_elastic
+from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import draw_elastic, elastic_models, largest_useful
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
-from gpuplanner.lab.claims.unlike import by_power_mean, rigid_jobs, schedule_elastic
-from gpuplanner.lab.claims.unlike.made_up_jobs import draw_elastic, elastic_models, largest_useful
 from gpuplanner.lab.claims.verdict import figure, figures_of, signed
 from gpuplanner.metrics import mean_interval
 from gpuplanner.simulate import Fleet, Rules, schedule

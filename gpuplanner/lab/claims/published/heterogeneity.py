@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from gpuplanner.lab.claims.heterogeneous import by_assignment, reassign
+from gpuplanner.lab.claims.heterogeneous.programme import by_programme
+from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import KINDS, draw_mixed_jobs
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
-from gpuplanner.lab.claims.unlike import by_assignment, reassign
-from gpuplanner.lab.claims.unlike.made_up_jobs import KINDS, draw_unlike
-from gpuplanner.lab.claims.unlike.programme import by_programme
 from gpuplanner.lab.claims.verdict import figure, figures_of, signed
 from gpuplanner.metrics import mean_interval
 from gpuplanner.simulate import dispatch, heterogeneity_aware, opportunistic
@@ -69,7 +69,7 @@ def measure(conditions: Conditions) -> Measured:
 
 def _mean_times(seed: int, load: float, *, picked: bool) -> dict[str, float]:
     """Mean time to completion of the same jobs under every policy [s]."""
-    jobs, plans = draw_unlike(seed, JOBS, load)
+    jobs, plans = draw_mixed_jobs(seed, JOBS, load)
     if picked:
         plans = plans.join(jobs, left_on=["job_id", "gpus"], right_on=["job_id", "asked_gpus"], how="semi")
     runs = {
@@ -82,7 +82,7 @@ def _mean_times(seed: int, load: float, *, picked: bool) -> dict[str, float]:
 
 CLAIM = PublishedClaim(
     name="heterogeneity",
-    title="Unlike GPUs",
+    title="Heterogeneous GPUs",
     words="Heterogeneity-aware scheduling on three types of GPU lowers the mean time to completion by 12 to 18 %.",
     source="Frenzy, arXiv 2412.14479, abstract: against the state of the art",
     on="150 jobs on 56 GPUs of three types, drawn by seed, at two loads",

@@ -8,8 +8,8 @@ from datetime import timedelta
 import polars as pl
 
 from gpuplanner.lab.claims.phases.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
-from gpuplanner.lab.claims.phases.made_up_jobs import SyntheticJob, make_job
 from gpuplanner.lab.claims.phases.score import score_changes, tolerance
+from gpuplanner.lab.claims.phases.synthetic_jobs import SyntheticJob, make_job
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
 from gpuplanner.lab.claims.verdict import figure, figures_of, share_over_units
 from gpuplanner.phases import find_phases, find_spikes

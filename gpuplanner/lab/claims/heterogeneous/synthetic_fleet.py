@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from gpuplanner.lab.claims.unlike.elastic_jobs import ElasticModel
-from gpuplanner.lab.claims.unlike.goodput import Goodput
+from gpuplanner.lab.claims.heterogeneous.elastic_jobs import ElasticModel
+from gpuplanner.lab.claims.heterogeneous.goodput import Goodput
 from gpuplanner.simulate import GpuType
 
 KINDS = (
@@ -24,12 +24,12 @@ STAGES = ((0.3, 500.0), (0.4, 3000.0), (0.3, 20_000.0))
 """Shares of the work, and noise scales that rise; read from the end they fall."""
 
 
-def draw_unlike(seed: int, count: int, load: float) -> tuple[pl.DataFrame, pl.DataFrame]:
+def draw_mixed_jobs(seed: int, count: int, load: float) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Jobs with plans of 1, 2, 4 or 8 GPUs whose memory falls with tensor parallelism; users pick by habit.
 
     Examples
     --------
-    >>> jobs, plans = draw_unlike(0, count=3, load=0.9)
+    >>> jobs, plans = draw_mixed_jobs(0, count=3, load=0.9)
     >>> jobs.height, plans.height
     (3, 21)
     """

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.lab.claims.heterogeneous.rounds import Allocate, JobPhase, Round, RoundJob, run_rounds
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
-from gpuplanner.simulate.unlike.dispatch import MixedRun
-from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, mixed_jobs
-from gpuplanner.simulate.unlike.rounds import Allocate, JobPhase, Round, RoundJob, run_rounds
+from gpuplanner.simulate.heterogeneous.dispatch import MixedRun
+from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJob, mixed_jobs
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def reassign(
     Parameters
     ----------
     jobs, plans, fleet, policy, replication
-        As for :func:`~gpuplanner.simulate.unlike.dispatch`.
+        As for :func:`~gpuplanner.simulate.heterogeneous.dispatch`.
     allocate : callable
         Such as :func:`by_assignment` makes.
     round_s : float

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.unlike.rounds import Allocate, Round, RoundJob
+from gpuplanner.lab.claims.heterogeneous.rounds import Allocate, Round, RoundJob
 
 ROUNDING = 1e-12
 
@@ -31,7 +31,7 @@ def by_power_mean(power: float = -1.0, least_gain: float = 0.0) -> Allocate:
 
     Examples
     --------
-    >>> from gpuplanner.simulate.unlike.rounds import JobPhase
+    >>> from gpuplanner.lab.claims.heterogeneous.rounds import JobPhase
     >>> sizes = np.arange(1, 5)
     >>> stages = [(JobPhase(1.0, rates, rates),) for rates in (1.0 * sizes, np.sqrt(sizes))]
     >>> jobs = [RoundJob("ab"[i], 0.0, 0 * sizes, sizes, stages[i]) for i in range(2)]
@@ -46,7 +46,7 @@ def offered(job: RoundJob, least_gain: float) -> list[int]:
 
     Examples
     --------
-    >>> from gpuplanner.simulate.unlike.rounds import JobPhase
+    >>> from gpuplanner.lab.claims.heterogeneous.rounds import JobPhase
     >>> rates = np.array([1.0, 1.9, 2.0, 1.8])
     >>> job = RoundJob("a", 0.0, np.zeros(4, int), np.arange(1, 5), (JobPhase(1.0, rates, rates),))
     >>> offered(job, 0.0), offered(job, 0.5)

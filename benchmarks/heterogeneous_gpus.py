@@ -1,6 +1,6 @@
-"""Unlike GPUs, unlike places, elastic jobs: policies on the same jobs in paired replications, and their rates.
+"""Heterogeneous GPUs, near and far places, elastic jobs: policies on the same jobs in replications, and their rates.
 
-    python benchmarks/unlike_gpus.py
+    python benchmarks/heterogeneous_gpus.py
 
 Differences are means over replications with a 95 % interval by Student's t; what others published is printed
 beside them as a hypothesis. Everything is made up from seeds, so that it says how policies compare on such jobs,
@@ -15,21 +15,21 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.lab.claims.unlike import (
+from gpuplanner.lab.claims.heterogeneous import (
     by_assignment,
     by_power_mean,
     reassign,
     rigid_jobs,
     schedule_elastic,
 )
-from gpuplanner.lab.claims.unlike.made_up_jobs import (
+from gpuplanner.lab.claims.heterogeneous.programme import by_programme
+from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import (
     KINDS,
     draw_elastic,
-    draw_unlike,
+    draw_mixed_jobs,
     elastic_models,
     largest_useful,
 )
-from gpuplanner.lab.claims.unlike.programme import by_programme
 from gpuplanner.simulate import (
     Fleet,
     GangPlacement,
@@ -73,7 +73,7 @@ def types(sized, load):
     clocks = {name: [] for name in means}
     decisions = dict.fromkeys(means, 0)
     for seed in range(10):
-        jobs, plans = draw_unlike(seed, 150, load)
+        jobs, plans = draw_mixed_jobs(seed, 150, load)
         if sized:
             plans = plans.join(
                 jobs, left_on=["job_id", "gpus"], right_on=["job_id", "asked_gpus"], how="semi"
@@ -102,7 +102,7 @@ def many():
     """HAS on many jobs."""
     print("\nHAS on 20 000 jobs, 56 GPUs of three types: whole call")
     for load in (0.5, 0.9):
-        jobs, plans = draw_unlike(0, 20_000, load)
+        jobs, plans = draw_mixed_jobs(0, 20_000, load)
         begin = time.process_time()
         result = dispatch(jobs, plans, KINDS, heterogeneity_aware, policy="HAS")
         seconds = time.process_time() - begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.lab.claims.unlike.reassign import Assignment
+from gpuplanner.lab.claims.heterogeneous.reassign import Assignment
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel
 from gpuplanner.solving.solver import solve

@@ -10,15 +10,15 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.lab.claims.unlike.allocation import by_power_mean
-from gpuplanner.lab.claims.unlike.elastic_jobs import ElasticModel, checked_elastic, rates_of
+from gpuplanner.lab.claims.heterogeneous.allocation import by_power_mean
+from gpuplanner.lab.claims.heterogeneous.elastic_jobs import ElasticModel, checked_elastic, rates_of
+from gpuplanner.lab.claims.heterogeneous.rounds import Allocate, JobPhase, RoundJob, run_rounds
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
+from gpuplanner.simulate.heterogeneous.mixed import GpuType
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.simulate.unlike.mixed import GpuType
-from gpuplanner.simulate.unlike.rounds import Allocate, JobPhase, RoundJob, run_rounds
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def schedule_elastic(
 
     Examples
     --------
-    >>> from gpuplanner.lab.claims.unlike import Goodput
+    >>> from gpuplanner.lab.claims.heterogeneous import Goodput
     >>> linear = ElasticModel(Goodput((0.0, 1.0)), phases=((1.0, np.inf),))
     >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "job_class": "linear",
     ...     "examples": 800.0, "gpus": 1}, schema_overrides={"gpus": pl.Int32})

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, examples, message
-from gpuplanner.lab.claims.unlike.goodput import Goodput
+from gpuplanner.lab.claims.heterogeneous.goodput import Goodput
 from gpuplanner.schemas import WHOLE_GPU, check
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.slices.world import Floats, Ints

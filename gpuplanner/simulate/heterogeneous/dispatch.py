@@ -13,9 +13,9 @@ from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
+from gpuplanner.simulate.heterogeneous.machines import PLACES, Choice, Decide, Machines, opportunistic
+from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 from gpuplanner.simulate.slices.world import Floats
-from gpuplanner.simulate.unlike.machines import PLACES, Choice, Decide, Machines, opportunistic
-from gpuplanner.simulate.unlike.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 
 
 @dataclass(frozen=True)
