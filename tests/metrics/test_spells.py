@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.lab.claims.heterogeneous import ElasticModel, Goodput, schedule_elastic
 from gpuplanner.metrics import (
     always_on,
     by_tenant,
@@ -170,24 +169,6 @@ def test_goodput_and_what_was_lost_are_what_was_held(rows, rules, cut):
         assert half["busy_gpu_hours"] * 3600 == pytest.approx(held)
         assert -1e-9 <= half["useful_gpu_hours"] <= half["busy_gpu_hours"] + 1e-9
     assert sum(half["useful_gpu_hours"] for half in halves) == pytest.approx(found["useful_gpu_hours"])
-
-
-def test_elastic_jobs_count_with_the_gpus_that_they_had():
-    linear = ElasticModel(Goodput((0.0, 1.0)), ((1.0, float("inf")),))
-    jobs = pl.DataFrame(
-        {"job_id": ["a", "b"], "tenant": ["x", "y"], "submit_s": 0.0, "job_class": "linear",
-         "examples": [4800.0, 2400.0], "gpus": 1},
-        schema_overrides={"gpus": pl.Int32},
-    )  # fmt: skip
-    run = schedule_elastic(jobs, {"linear": linear}, Fleet(BOARD, 1, 8), policy="p")
-    # Four GPUs each until 600 s, then eight for what is left of the first, after a restart of 30 s.
-    found = measure(always_on(run, 8), BOARD)
-    assert found["busy_gpu_hours"] * 3600 == pytest.approx(8 * 600 + 8 * 330)
-    assert found["useful_gpu_hours"] * 3600 == pytest.approx(4800 + 2400)
-    assert found["utilisation_server"] == pytest.approx(1.0)
-    accounts = tenant_accounts(claims(run), {"x": 4.0, "y": 4.0})
-    assert (accounts["held_gpu_hours"] * 3600).to_list() == pytest.approx([4 * 600 + 8 * 330, 2400])
-    assert (accounts["above_gpu_hours"] * 3600).to_list() == pytest.approx([4 * 330, 0])
 
 
 def test_outcomes_alone_do_for_runs_without_stops_only():

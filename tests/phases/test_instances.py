@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.lab.claims.phases.synthetic_jobs import make_job
 from gpuplanner.phases import phases_of_jobs
 from gpuplanner.phases.signatures import signatures_of
 
@@ -13,8 +12,8 @@ from gpuplanner.phases.signatures import signatures_of
 @pytest.mark.parametrize(
     ("instances", "gpus", "held"), [(1, 1 / 7, 1 / 7), (None, 1.0, 1.0), (None, 0.5, 1.0)]
 )
-def test_the_share_of_the_accounting_counts_where_instances_are_known(instances, gpus, held):
-    samples = make_job(0).samples
+def test_the_share_of_the_accounting_counts_where_instances_are_known(training, instances, gpus, held):
+    samples = training(0)
     first = samples.filter(pl.struct("node", "gpu") == pl.struct("node", "gpu").first())
     jobs = pl.DataFrame(
         {"job_id": ["1"], "job_class": ["pretraining"], "gpus": [gpus], "instances": [instances]},

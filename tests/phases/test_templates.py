@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gpuplanner.cli.app import main
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.lab.claims.phases.synthetic_jobs import make_job
 from gpuplanner.phases import (
     Figure,
     Template,
@@ -34,10 +33,10 @@ BOARD = "H100-80GB-SXM5"
 
 
 @pytest.fixture(scope="module")
-def measured():
+def measured(training):
     """Phases and dips of four seeded training jobs."""
     samples = pl.concat(
-        make_job(seed).samples.with_columns(job_id=pl.lit(str(seed)), node=pl.lit(f"n{seed}"))
+        training(seed).with_columns(job_id=pl.lit(str(seed)), node=pl.lit(f"n{seed}"))
         for seed in (0, 5, 10, 15)
     )
     jobs = pl.DataFrame(

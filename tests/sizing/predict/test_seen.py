@@ -6,13 +6,15 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.lab.speed.miso import BOARD, PROFILES
 from gpuplanner.sizing.predict import TrainingJob, describe
 from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
 from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_trace, pooled_training
 from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
 from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
 from gpuplanner.study.seen import seen_and_predicted
+
+BOARD = "A100-40GB"
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Jobs that the detector was not tuned on, drawn by other rules than :mod:`~gpuplanner.lab.claims.phases.synthetic_jobs`.
+"""Jobs that the detector was not tuned on, by other rules than :mod:`~gpuplanner.lab.claims.phases.synthetic_jobs`.
 
 Each group differs from a plain job in one respect: how long it is, how noisy, how its levels change, which meters there
 are, how often they are read, how much of them is lost, and how its dips come. The settings were written down before
