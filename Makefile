@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-prometheus mutants lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus mutants lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -19,6 +19,9 @@ test-long: $(VENV)/.dev  ## the tests that make test leaves out, and new example
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not long and not slow and not notebook and not browser"
+
+test-core-alone: $(VENV)/.dev  ## the core's tests on a package without the lab
+	$(BIN)/python -m tests.core_alone
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
 	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry

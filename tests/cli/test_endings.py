@@ -147,7 +147,6 @@ def test_places_that_cannot_be_written_are_refused_in_a_line(
         ("describe", "sample", "--chart", "{place}.html"),
         ("plan", "sample", "-o", "{place}"),
         ("pack", "{one}", "-o", "{place}"),
-        ("allocate", "{one}", "--nodes", "{one}", "-o", "{place}"),
     ],
     ids=lambda words: words[0],
 )

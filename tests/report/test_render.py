@@ -188,7 +188,6 @@ def test_unknown_parameters_are_refused(tmp_path, root):
         ("03_static_vs_dynamic", {"policies": "static_whole,static_mig"}),
         ("04_mig_layouts", {"horizon_slots": 48, "time_limit_s": 2}),
         ("05_size_a_job", {}),
-        ("07_twenty_jobs", {"seeds": 3, "ablation_seeds": 2, "harder_seeds": 2}),
     ],
 )
 def test_notebooks_run_headless(root, tmp_path, name, parameters):

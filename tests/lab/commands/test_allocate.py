@@ -170,3 +170,13 @@ def test_bad_input(run, arguments, code, said):
     ended, out, err = run(*arguments)
     assert (ended, out) == (code, "")
     assert said in err
+
+
+def test_a_folder_where_a_file_should_be_is_refused_in_a_line(command, tmp_path):
+    (tmp_path / "pods.csv").write_text(PODS)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    words = (str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv"), "-o", str(tmp_path))
+    code, out, err = command("allocate", *words)
+    assert (code, out) == (3, "")
+    assert "expected the name of a file; got a folder" in err
+    assert len(err.splitlines()) == 1
