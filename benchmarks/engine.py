@@ -21,9 +21,10 @@ import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
+from gpuplanner.lab.orders import ResearchRules
 from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, read_job_list, schedule, simulate
 from gpuplanner.simulate.gangs.arrays import to_gangs
-from gpuplanner.simulate.gangs.schedule import checked_gangs, run
+from gpuplanner.simulate.gangs.schedule import checked_gangs
 
 BOARD = "H100-80GB-SXM5"
 STRICT = Rules(queue="strict")
@@ -110,7 +111,7 @@ def loop_seconds(jobs, fleet, rules):
     for _ in range(3):
         gangs = to_gangs(table, fleet, rules)
         begin = time.process_time()
-        run(gangs, rules)
+        rules.run(gangs)
         best = min(best, time.process_time() - begin)
     return best
 
@@ -143,9 +144,10 @@ def against_quoted(lists):
     cases = [(name, "nodes", Rules(queue="strict")) for name in lists] + [
         ("syn10k", "pool", Rules(queue="pass"))
     ]
-    cases += [("syn100k", "nodes", Rules(queue=queue)) for queue in ("pass", "easy", "conservative")]
+    cases += [("syn100k", "nodes", ResearchRules(queue=queue)) for queue in ("pass", "easy", "conservative")]
     cases += [
-        ("syn100k", "nodes", Rules(queue="pass", order=order)) for order in ("sjf", "fair", "srtf", "las")
+        ("syn100k", "nodes", ResearchRules(queue="pass", order=order))
+        for order in ("sjf", "fair", "srtf", "las")
     ]
     for name, where, rules in cases:
         jobs, gpus = lists[name]
@@ -171,7 +173,7 @@ def philly():
     path = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data")) / "sim" / "philly_2869ce.csv"
     if not path.exists():
         return
-    rules = Rules(queue="pass", order="srtf")
+    rules = ResearchRules(queue="pass", order="srtf")
     jobs, fleet = read_job_list(path)[0], Fleet(BOARD, 16, 8)
     loop = loop_seconds(jobs, fleet, rules)
     whole, outcomes = least(lambda: schedule(jobs, fleet, rules, policy="srtf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
+    from gpuplanner.simulate import Rules
 
+LAB_ORDERS = "gpuplanner.lab.orders"
 TAKES = {
     "SCENARIO": ("--set", "--board", "--seed"),
     "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor", "--idle"),
@@ -45,15 +48,15 @@ def simulate(
     order: Annotated[
         str | None,
         typer.Option(
-            help="With --jobs: fifo (if not given), sjf, qssf, fair, srtf or las; the last two stop running jobs, "
-            "which costs them what simulate.Preemption says."
+            help="With --jobs: fifo (if not given), sjf, qssf, fair, and of the lab srtf or las, which stop running "
+            "jobs; that costs them what simulate.Preemption says."
         ),
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
             help="With --jobs, what may overtake a job that does not fit: strict (nothing, if not given), "
-            "pass (all that fits), easy or conservative (backfill by limits)."
+            "pass (all that fits), easy or, of the lab, conservative (backfill by limits)."
         ),
     ] = None,
     limit_factor: Annotated[
@@ -123,12 +126,12 @@ def _simulate_jobs(
 
     from gpuplanner.hardware import whole_board
     from gpuplanner.metrics import distribution, fragmentation, fragmentation_totals
-    from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, totals
+    from gpuplanner.simulate import Fleet, prepare, read_job_list, totals
     from gpuplanner.simulate.gangs.arrays import to_gangs
-    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run, run_of
+    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run_of
 
     order, queue = served
-    rules = Rules(order=order, queue=queue)
+    rules = _rules(order, queue)
     jobs, remarks = read_job_list(path)
     jobs = jobs.with_columns(pl.col("limit_s") * limit_factor)
     if not quiet:
@@ -140,7 +143,7 @@ def _simulate_jobs(
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
     loop = time.process_time()
-    stops = run(gangs, rules)
+    stops = rules.run(gangs)
     looped = time.process_time()
     outcomes = outcomes_of(table, gangs, rules.order)
     seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
@@ -154,6 +157,16 @@ def _simulate_jobs(
     show(told, as_json=False)
     put("")
     show_frame(spread, as_json=False, title="Measures of single jobs; tail_mean: of the worst 5 %")
+
+
+def _rules(order: str, queue: str) -> Rules:
+    """Rules by name; where the lab is installed, its orders and queues are known too."""
+    if importlib.util.find_spec("gpuplanner.lab"):
+        research: type[Rules] = importlib.import_module(LAB_ORDERS).ResearchRules
+        return research(order=order, queue=queue)
+    from gpuplanner.simulate import Rules
+
+    return Rules(order=order, queue=queue)
 
 
 def _simulate_scenario(asked: Scenario, *, as_json: bool, quiet: bool) -> None:

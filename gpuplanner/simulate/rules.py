@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
 
-QUEUES = ("strict", "pass", "easy", "conservative")
-ORDERS = ("fifo", "sjf", "qssf", "fair", "srtf", "las")
-BY_QUOTA = ("srtf", "las")
-"""Orders that share out the GPUs anew whenever something changes, and stop running jobs for it."""
+if TYPE_CHECKING:
+    from gpuplanner.simulate.gangs.arrays import Gangs
+    from gpuplanner.simulate.slices.world import Table
+
+QUEUES = ("strict", "pass", "easy")
+ORDERS = ("fifo", "sjf", "qssf", "fair")
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,8 @@ class Preemption:
         Seconds that a stopped job needs on top [s], by its GPUs: each entry counts up to that many GPUs, the
         last for all above.
     start_lag_s : float
-        Under SRTF and LAS, seconds that every start takes before work begins [s]. The reference of SRTF counts
-        a job down from the second after its start.
+        Seconds that every start takes before work begins [s], where the order itself stops running jobs: a policy
+        of one's own, or SRTF, whose reference counts a job down from the second after its start.
     min_run_s : float
         A job that has run for less is not stopped for one of a more urgent tier [s].
 
@@ -217,30 +222,25 @@ class Rules:
 
     Parameters
     ----------
-    queue : {"easy", "strict", "pass", "conservative"}
+    queue : {"easy", "strict", "pass"}
         What may overtake a job that does not fit. ``"strict"``: nothing. ``"pass"``: all that fits.
-        ``"easy"``: what by its limit does not delay it (EASY backfill). ``"conservative"``: what delays nobody
-        who came before. SRTF and LAS share out the GPUs by quota instead, where smaller jobs pass; ``"strict"``
-        and ``"pass"`` are the same to them, and they take no other.
+        ``"easy"``: what by its limit does not delay it (EASY backfill).
     substitute : bool
         A job waiting for an instance may take a larger idle one that nobody waits for by name.
-    order : {"fifo", "sjf", "qssf", "fair", "srtf", "las"}
+    order : {"fifo", "sjf", "qssf", "fair"}
         Who is first in the queue: the first to arrive; the shortest; the least predicted GPU-time (column
-        ``predicted_gpu_s``); the tenant with the least decayed use per share; the shortest remaining time,
-        with preemption; the least attained GPU-time in steps, with preemption. Ties go by arrival. Jobs with a
+        ``predicted_gpu_s``); the tenant with the least decayed use per share. Ties go by arrival. Jobs with a
         smaller ``tier`` come before all others in any order.
     tiers_preempt : bool
         A job that does not fit stops running jobs of less urgent tiers.
     preemption : Preemption
         What stops cost.
     checkpoints : Checkpoints
-        What stops by tiers, and failures, undo. SRTF and LAS save work before they stop a job.
+        What stops by tiers, and failures, undo.
     failures : Failures, optional
         None: nothing fails.
     fair_share : FairShare
         Shares and decay, for ``"fair"``.
-    las_thresholds_gpu_s : tuple of float
-        GPU-seconds at which a job sinks to the next step of LAS, ascending.
     change : ChangeCost, optional
         What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
         has it for the board of the fleet. Where a change of MIG mode reboots the node, the time counts for the
@@ -251,10 +251,8 @@ class Rules:
 
     References
     ----------
-    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995. Conservative: A. Mu'alem and D. Feitelson,
-    IEEE TPDS 12 (2001). QSSF: Q. Hu et al., Characterization and prediction of deep learning workloads in
-    large-scale GPU datacenters, SC 2021. LAS: J. Gu et al., Tiresias, NSDI 2019; the default threshold is the
-    first example of its repository.
+    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995. QSSF: Q. Hu et al., Characterization and
+    prediction of deep learning workloads in large-scale GPU datacenters, SC 2021.
 
     Examples
     --------
@@ -266,6 +264,9 @@ class Rules:
     gpuplanner.errors.ScenarioError: rules: order 'sjff' is unknown: ... Did you mean 'sjf', ...
     """
 
+    queues: ClassVar[tuple[str, ...]] = QUEUES
+    orders: ClassVar[tuple[str, ...]] = ORDERS
+
     queue: str = "easy"
     substitute: bool = True
     order: str = "fifo"
@@ -274,35 +275,14 @@ class Rules:
     checkpoints: Checkpoints = Checkpoints()
     failures: Failures | None = None
     fair_share: FairShare = FairShare()
-    las_thresholds_gpu_s: tuple[float, ...] = (3600.0,)
     change: ChangeCost | None = None
     drain: Drain | None = None
 
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
-        object.__setattr__(
-            self, "queue", resolve(self.queue, QUEUES, what="rules: queue", error=ScenarioError)
-        )
-        object.__setattr__(
-            self, "order", resolve(self.order, ORDERS, what="rules: order", error=ScenarioError)
-        )
-        steps = self.las_thresholds_gpu_s
-        if not all(low < high for low, high in zip((0.0, *steps), steps, strict=False)):
-            _refuse("rules", "las_thresholds_gpu_s above 0 and ascending", steps)
-        stops = [
-            name
-            for name, given in (
-                ("tiers_preempt", self.tiers_preempt),
-                ("failures", self.failures is not None),
-                ("checkpoints", self.checkpoints != Checkpoints()),
-            )
-            if given
-        ]
-        if self.order in BY_QUOTA and (stops or self.queue in ("easy", "conservative")):
-            got = ", ".join([f"queue {self.queue!r}", *stops])
-            _refuse(f"rules, order {self.order!r}", "queue 'strict' or 'pass', and no stops but its own", got)
-        if self.queue == "conservative" and stops:
-            _refuse("rules, queue 'conservative'", "jobs that end within what was reserved", ", ".join(stops))
+        for name, known in (("queue", self.queues), ("order", self.orders)):
+            given = resolve(getattr(self, name), known, what=f"rules: {name}", error=ScenarioError)
+            object.__setattr__(self, name, given)
 
     def change_on(self, board: GpuModel) -> ChangeCost:
         """What a change of layout costs on a board.
@@ -315,19 +295,38 @@ class Rules:
         return ChangeCost.of(board) if self.change is None else self.change.on(board)
 
     @property
-    def by_quota(self) -> bool:
-        """Whether the order shares out the GPUs anew at every change."""
-        return self.order in BY_QUOTA
-
-    @property
     def stop_jobs(self) -> bool:
         """Whether running jobs may be stopped, or fail."""
-        return self.by_quota or self.tiers_preempt or self.failures is not None
+        return self.tiers_preempt or self.failures is not None
 
     @property
     def by_limits(self) -> bool:
         """Whether the queue plans by run-time limits."""
-        return self.queue in ("easy", "conservative")
+        return self.queue == "easy"
+
+    @property
+    def saved_every_s(self) -> float:
+        """Work between two checkpoints [s]; NaN: by Young's formula, for each job."""
+        if self.checkpoints.interval_s is None:
+            return math.inf if self.failures is None else math.nan
+        return float(self.checkpoints.interval_s)
+
+    def lacking(self, jobs: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, str, str, str]]:
+        """What the rules need of jobs and some have not: those jobs, the column, what was expected, what to do."""
+        if self.order == "qssf":
+            yield (
+                jobs.filter(pl.col("predicted_gpu_s").is_null()),
+                "predicted_gpu_s",
+                "a prediction for every job, since order 'qssf' goes by it",
+                "Fill it, for example with the mean of the tenant's earlier jobs.",
+            )
+
+    def run(self, gangs: Gangs) -> Table:
+        """Serve gangs to their end, and return the runs that were stopped. Rules of another kind bring another loop."""
+        from gpuplanner.simulate.gangs.queues import run_queues
+        from gpuplanner.simulate.gangs.schedule import in_pages
+
+        return in_pages(run_queues, gangs)
 
 
 def refuse_rules_for_gangs(rules: Rules) -> None:

@@ -46,17 +46,16 @@ def test_it_prints_the_figures_of_the_reference(command, public_data, order, que
 
 
 @pytest.mark.parametrize("factor", [1, 2, 5])
-@pytest.mark.parametrize("queue", ["easy", "conservative"])
-def test_limits_are_multiples_of_durations(command, jobs, queue, factor):
+def test_limits_are_multiples_of_durations(command, jobs, factor):
     table, _ = read_job_list(jobs)
     run = schedule(
         table.with_columns(pl.col("limit_s") * factor),
         Fleet("H100-80GB-SXM5", 1, 8),
-        Rules(queue=queue),
+        Rules(queue="easy"),
         policy="p",
     )
     code, out, _ = command(
-        "simulate", "--jobs", jobs, "--gpus", "8", "--queue", queue, "--limit-factor", str(factor), "--json"
+        "simulate", "--jobs", jobs, "--gpus", "8", "--queue", "easy", "--limit-factor", str(factor), "--json"
     )
     assert code == 0
     assert json.loads(out)["avg_queueing_delay_s"] == run["queued_s"].mean()
@@ -74,12 +73,6 @@ def test_spread_of_the_waits_and_idle_gpus_are_a_count(command, jobs):
     assert found["idle_while_waiting_gpu_hours"] * 3600 == pytest.approx(2 * 1 + 2 * 8)
     assert found["stranded_for_head_gpu_hours"] == found["idle_while_waiting_gpu_hours"]
     assert "Measures of single jobs" in command("simulate", *arguments[:-1])[1]
-
-
-def test_what_stops_jobs_has_spells_to_count_idle_gpus_by(command, jobs):
-    arguments = ("--jobs", jobs, "--gpus", "8", "--order", "srtf", "--idle", "--json")
-    found = json.loads(command("simulate", *arguments)[1])
-    assert 0 <= found["stranded_for_head_gpu_hours"] <= found["idle_gpu_hours"]
 
 
 def test_looser_limits_let_a_job_pass_that_delays_the_first(command, jobs):

@@ -132,7 +132,6 @@ def test_a_job_in_phases_by_hand():
 
 
 STOPPING = [
-    Rules(queue="pass", order="srtf"),
     Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
     Rules(queue="pass", failures=Failures(0.02, 4.0, seed=2), checkpoints=Checkpoints(6.0, 1.0)),
 ]

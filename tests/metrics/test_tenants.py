@@ -28,7 +28,6 @@ from gpuplanner.simulate import (
     Checkpoints,
     FairShare,
     Fleet,
-    Preemption,
     Rules,
     run_gangs,
     schedule,
@@ -38,11 +37,10 @@ from gpuplanner.simulate import (
 GPUS = 4
 FLEET = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=GPUS)
 BY_THE_SECOND = [
-    *(Rules(queue="pass", order=order) for order in ("fifo", "sjf", "fair", "srtf")),
-    Rules(queue="pass", order="srtf", preemption=Preemption(((4, 0.0),), 0.0)),
+    *(Rules(queue="pass", order=order) for order in ("fifo", "sjf", "fair")),
     Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
 ]
-"""Rules under which whole seconds stay whole; the last three stop jobs."""
+"""Rules under which whole seconds stay whole; the last one stops jobs."""
 
 
 @st.composite

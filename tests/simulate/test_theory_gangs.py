@@ -113,19 +113,6 @@ def test_time_in_m_m_1_with_two_preemptive_priorities():
     contains(times[:, 1], MEAN_S / (1 - urgent) * (1 + 0.7 / (1 - 0.7)), 0.2)
 
 
-def test_time_in_m_m_1_by_shortest_remaining_time():
-    """Schrage and Miller (1966), by numerical integration."""
-    load, size = 0.7, np.linspace(0.0, 25.0, 200_001)
-    step, density = size[1] - size[0], np.exp(-size)
-    below = np.cumsum(load * size * density) * step
-    second = np.cumsum(load * size**2 * density) * step
-    waiting = (second + load * size**2 * np.exp(-size)) / (2 * (1 - below) ** 2)
-    residence = np.cumsum(1 / (1 - below)) * step
-    expected = MEAN_S * float(((waiting + residence) * density).sum() * step)
-    rules = Rules(queue="pass", order="srtf", preemption=Preemption(((1, 0.0),), 0.0))
-    contains(replicate(rules, 1, load, exponential, column="jct_s")[:, 0], expected, 0.1)
-
-
 @pytest.mark.parametrize("interval_s", [None, 4_000.0])
 def test_time_to_finish_with_failures_and_checkpoints(interval_s):
     """Exact by renewal: each stretch between checkpoints is tried until it does not fail.

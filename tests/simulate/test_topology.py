@@ -360,8 +360,6 @@ class TestRefused:
     @pytest.mark.parametrize(
         "rules",
         [
-            Rules(queue="conservative"),
-            Rules(queue="pass", order="las"),
             Rules(queue="pass", failures=Failures()),
             Rules(queue="easy", tiers_preempt=True),
         ],

@@ -58,7 +58,6 @@ def test_everything_is_fair_to_a_single_tenant():
 @pytest.mark.parametrize(
     "rules",
     [
-        Rules(queue="pass", order="las"),
         Rules(queue="pass", failures=Failures(mtbf_gpu_h=2.0), checkpoints=Checkpoints(interval_s=600.0)),
     ],
 )

@@ -10,19 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.rules import QUEUES, Rules
 from gpuplanner.simulate.slices.world import EVENT, IDLE, NODE, NONE, Floats, Ints, Table, table
 
-STRICT, PASS, EASY, CONSERVATIVE = range(len(QUEUES))
+STRICT, PASS, EASY = range(len(QUEUES))
 NOBODY = 1 << 60
 """Above the number of every job."""
 MOST_STARTS = 10_000
 """A job that was started so often will never end."""
-FEW = 64
-"""Pieces of time to begin with; more are made when they are needed."""
 
 GANG = {
     "submit": float,
@@ -36,8 +33,6 @@ GANG = {
     "end": float,
     "queued": float,  # time in the queue so far
     "lost": float,  # time it held its GPUs for nothing that lasts
-    "attained": float,  # LAS: GPU-seconds it held before its present run
-    "step": float,  # LAS: when it sinks to the next step; conservative: when it is to start
     "gpus": np.int32,
     "held": np.int32,  # nodes that it holds; 0 unless running
     "spot": np.int32,  # where its nodes stand in ``spots``
@@ -46,8 +41,6 @@ GANG = {
     "tier": np.int32,
     "row": np.int32,  # in order of arrival
     "starts": np.int32,
-    "level": np.int32,  # step of LAS
-    "chosen": np.int32,  # 1 if the quota of this instant reaches it
     "fails": np.int32,  # 1 if its present run ends in a failure
 }
 LINE = {
@@ -79,8 +72,6 @@ GANG_STATUS = {
     "arrived": int,
     "running": int,
     "holding": int,
-    "waiting": int,
-    "slices": int,  # conservative: pieces into which reservations cut the time from now on
     "stuck": int,  # job that was started too often, or NONE
     "stopped": int,  # rows of ``stops`` that are in use
 }
@@ -93,17 +84,14 @@ class Gangs(NamedTuple):
     queue: int
     fair: bool
     tiers_preempt: bool
-    las: bool
     decay: float  # rate at which use is forgotten [1/s]
     min_run: float
-    lag: float
     write: float
     interval: float  # work between checkpoints; NaN: by Young's formula
     mtbf: float  # of one GPU; infinite without failures
     restart: float
     seed: int
     overhead: Floats  # [rank, (most GPUs, seconds)]
-    thresholds: Floats  # [step] GPU-seconds
     jobs: Table  # [job]
     arrivals: Ints  # [rank] jobs in order of arrival
     lines: Table  # [line]
@@ -116,13 +104,7 @@ class Gangs(NamedTuple):
     spots: Ints  # [spot + rank] nodes that a job holds, or has reserved
     ends: Table  # [heap] running jobs by end
     due: Table  # [rank] running jobs by start + limit, ascending; room for victims
-    waiting: Ints  # [rank] queue, where one list is kept
-    running: Ints  # [rank] running jobs, where one list is kept
-    at: Floats  # [slice] when a piece of the time to come begins; these four for conservative backfill
-    room: NDArray[np.int32]  # [slice, node] GPUs that nobody runs on or has reserved
-    sequence: Ints  # [rank] pieces in order of time, then unused ones
-    clear: Ints  # [node] from which piece on it has room for what remains of a job beside whole nodes
-    empty: Ints  # [node] from which piece on it is wholly idle
+    waiting: Ints  # [rank] victims of a more urgent job, or the queue where a loop keeps one list
     stops: Table  # [row] runs that were stopped; the loop pauses for it to be emptied
     status: Table  # one row
 
@@ -149,28 +131,23 @@ def to_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> Gangs:
     nodes.idle = fleet.gpus_per_node
     idle[fleet.gpus_per_node].nodes = fleet.nodes
     status = table(GANG_STATUS, 1)
-    status.slices = 1
     status.wake = np.inf
     status.stuck = NONE
     failures = rules.failures
-    # Where reservations keep jobs apart, those that take no time run beside others.
-    running = jobs.height if rules.queue == "conservative" else min(jobs.height, fleet.gpus)
+    running = min(jobs.height, fleet.gpus)
     return Gangs(
         per_node=fleet.gpus_per_node,
-        queue=QUEUES.index(rules.queue),
+        queue={"pass": PASS, "easy": EASY}.get(rules.queue, STRICT),
         fair=rules.order == "fair",
         tiers_preempt=rules.tiers_preempt,
-        las=rules.order == "las",
         decay=float(np.log(2) / rules.fair_share.half_life_s),
         min_run=float(rules.preemption.min_run_s),
-        lag=float(rules.preemption.start_lag_s),
         write=float(rules.checkpoints.write_s),
-        interval=_interval(rules),
+        interval=rules.saved_every_s,
         mtbf=np.inf if failures is None else failures.mtbf_s(1),
         restart=0.0 if failures is None else float(failures.restart_s),
         seed=0 if failures is None else failures.seed,
         overhead=np.array(rules.preemption.overhead_s, dtype=np.float64),
-        thresholds=np.array([*rules.las_thresholds_gpu_s, np.inf]),
         jobs=work,
         arrivals=arrivals,
         lines=lines,
@@ -184,32 +161,15 @@ def to_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> Gangs:
         ends=table(EVENT, running),
         due=table(EVENT, running),
         waiting=np.zeros(jobs.height, np.int64),
-        running=np.zeros(running, np.int64),
-        at=np.zeros(FEW),
-        room=np.full((FEW, fleet.nodes), fleet.gpus_per_node, np.int32),
-        sequence=np.arange(FEW),
-        clear=np.zeros(fleet.nodes, np.int64),
-        empty=np.zeros(fleet.nodes, np.int64),
         # In one instant no more runs are stopped than were under way when it began.
-        stops=table(STOP, 4 * running + FEW if rules.stop_jobs else 0),
+        stops=table(STOP, 4 * running + 64 if rules.stop_jobs else 0),
         status=status,
     )
-
-
-def _interval(rules: Rules) -> float:
-    """Work between two checkpoints; NaN: by Young's formula. Orders that stop jobs themselves save work before."""
-    if rules.by_quota:
-        return 0.0
-    if rules.checkpoints.interval_s is None:
-        return np.inf if rules.failures is None else np.nan
-    return float(rules.checkpoints.interval_s)
 
 
 def _order(jobs: pl.DataFrame, gpus: Ints, tier: Ints, rules: Rules) -> Ints:
     """Rows in the order of the queue, as far as it is known beforehand."""
     arrival = np.arange(jobs.height)
-    if rules.by_quota:
-        return arrival
     if rules.order == "sjf":
         return np.lexsort((arrival, jobs["run_s"].to_numpy(), tier))
     if rules.order == "qssf":
@@ -235,7 +195,7 @@ def _lines(work: Table, tenant: Ints, rules: Rules) -> tuple[Table, Ints, Floats
     of it does.
     """
     one = np.zeros(len(work), np.int64)
-    size = one if rules.queue in ("strict", "conservative") or rules.by_quota else work.gpus
+    size = work.gpus if rules.queue in ("pass", "easy") else one
     tiers, tier = np.unique(work.tier, return_inverse=True) if rules.order == "fair" else (one[:1], one)
     sizes, rank = _ranked(size)
     kinds = (len(tiers), int(tenant.max(initial=0)) + 1, len(sizes))
@@ -262,13 +222,3 @@ def _ranked(values: Ints) -> tuple[Ints, Ints]:
     rank = np.zeros(int(values.max(initial=0)) + 1, np.int64)
     rank[known] = np.arange(len(known))
     return known, rank[values]
-
-
-def with_more_slices(w: Gangs) -> Gangs:
-    """The same with twice as many pieces of time."""
-    count = len(w.at)
-    return w._replace(
-        at=np.concatenate([w.at, np.zeros(count)]),
-        room=np.concatenate([w.room, np.zeros_like(w.room)]),
-        sequence=np.concatenate([w.sequence, np.arange(count, 2 * count)]),
-    )

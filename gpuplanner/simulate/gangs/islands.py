@@ -84,12 +84,12 @@ def with_sensitivity(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 def refuse_for_placement(rules: Rules, fleet: Fleet, placement: GangPlacement) -> None:
     """Raise if the rules are more than the loop over placed gangs knows, or the nodes are others."""
-    known = Rules(queue=rules.queue, order=rules.order, fair_share=rules.fair_share)
-    if rules != known or rules.queue == "conservative" or rules.by_quota:
+    plain = type(rules) is Rules
+    if not plain or rules != Rules(queue=rules.queue, order=rules.order, fair_share=rules.fair_share):
         text = message(
             "rules of a run with a placement",
             "order 'fifo', 'sjf', 'qssf' or 'fair', queue 'strict', 'pass' or 'easy', and no stops or failures",
-            f"order {rules.order!r}, queue {rules.queue!r}" + ("" if rules == known else " and more"),
+            f"order {rules.order!r}, queue {rules.queue!r}" + (" and more" if plain else ""),
             "Change them, or leave the placement out.",
         )
         raise ScenarioError(text)

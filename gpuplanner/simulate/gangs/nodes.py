@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpuplanner.simulate.slices.world import NONE, World
 if TYPE_CHECKING:
     from gpuplanner.simulate.gangs.arrays import Gangs
 
-    Machine = World | Gangs
+    Machine: TypeAlias = World | Gangs
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,7 @@ from numpy.typing import NDArray
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.arrays import (
-    CONSERVATIVE,
-    MOST_STARTS,
-    STOP,
-    Gangs,
-    to_gangs,
-    with_more_slices,
-)
+from gpuplanner.simulate.gangs.arrays import MOST_STARTS, STOP, Gangs, to_gangs
 from gpuplanner.simulate.gangs.islands import refuse_for_placement, to_places, with_sensitivity
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
@@ -42,8 +36,7 @@ def schedule(
 
     Within one instant: jobs end or fail, jobs arrive, jobs start. Ties of submission go by the order of the
     jobs. A job gets the node with the fewest idle GPUs that holds it, lowest number first; one larger than a
-    node needs wholly idle nodes and leaves the rest of the last one to others; under conservative backfill the last
-    node has to have room for the remainder alone.
+    node needs wholly idle nodes and leaves the rest of the last one to others.
 
     Parameters
     ----------
@@ -122,9 +115,10 @@ def run_gangs(
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
     ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
     >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
-    >>> run = run_gangs(jobs, fleet, Rules(queue="strict", order="srtf"), policy="srtf")
+    >>> rules = Rules(queue="strict", tiers_preempt=True)
+    >>> run = run_gangs(jobs.with_columns(tier=pl.Series([1, 0])), fleet, rules, policy="urgent first")
     >>> run.spells.select("job_id", "since_s", "start_s", "end_s", "lost_s", "ended").rows()
-    [('a', 0.0, 0.0, 10.0, 0.0, 'preempted'), ('a', 10.0, 61.0, 182.0, 31.0, 'finished'), ...]
+    [('a', 0.0, 0.0, 10.0, 10.0, 'preempted'), ('a', 10.0, 60.0, 190.0, 30.0, 'finished'), ...]
     """
     served = _serve(jobs, fleet, rules, placement)
     found = served.of_jobs("begun")
@@ -160,7 +154,7 @@ def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: GangPlacem
     if placement is None:
         table = checked_gangs(jobs, fleet, rules)
         gangs = to_gangs(table, fleet, rules)
-        stops = run(gangs, rules)
+        stops = rules.run(gangs)
         _refuse_stuck(table, gangs)
         return _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
     from gpuplanner.simulate.gangs.placed_queue import run_placed
@@ -213,18 +207,8 @@ def prepare(rules: Rules) -> None:
     schedule(job, Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), rules, policy="-")
 
 
-def run(gangs: Gangs, rules: Rules) -> Table:
-    """Run the loop that the rules ask for to its end, and return the runs that were stopped."""
-    if gangs.queue == CONSERVATIVE:
-        from gpuplanner.simulate.gangs.reservations import run_reserved
-
-        while not run_reserved(gangs):
-            gangs = with_more_slices(gangs)
-        return gangs.stops
-    if rules.by_quota:
-        from gpuplanner.simulate.gangs.shared_out import run_quota as advance
-    else:
-        from gpuplanner.simulate.gangs.queues import run_queues as advance
+def in_pages(advance: Callable[[Gangs], bool], gangs: Gangs) -> Table:
+    """Run a loop that pauses when its list of stopped runs is full; all of them in the end."""
     pages, finished = [], False
     while not finished:
         finished = advance(gangs)
@@ -244,20 +228,8 @@ def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="
         "jobs on whole GPUs alone, 'gpu'",
         "Use simulate, which knows instances.",
     )
-    if rules.order == "qssf":
-        _refuse(
-            table.filter(pl.col("predicted_gpu_s").is_null()),
-            "column 'predicted_gpu_s'",
-            "a prediction for every job, since order 'qssf' goes by it",
-            "Fill it, for example with the mean of the tenant's earlier jobs.",
-        )
-    if rules.queue == "conservative":
-        _refuse(
-            table.filter(pl.col("limit_s") < pl.col("run_s")),
-            "column 'limit_s'",
-            "limits not below run_s, since others have reserved what follows",
-            "Raise them, or cut run_s to what the limit leaves.",
-        )
+    for jobs_without, column, expected, todo in rules.lacking(table):
+        _refuse(jobs_without, f"column {column!r}", expected, todo)
     _refuse(
         table.filter(needed > fleet.gpus),
         "column 'gpus'",

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.orders import ResearchRules
 from gpuplanner.simulate import Fleet, Rules, schedule
 
 BOARD = "H100-80GB-SXM5"
-RULES = Rules(queue="conservative")
+RULES = ResearchRules(queue="conservative")
 
 
 class Naive:
