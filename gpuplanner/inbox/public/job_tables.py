@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
-from gpuplanner.inbox.public.trace import JobTrace, plain, told_apart
+from gpuplanner.inbox.public.trace import JobTrace, plain
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
@@ -364,9 +364,9 @@ PHILLY = JobTrace(
             "job_id": pl.concat_str(
                 pl.lit("philly"), SUBMITTED, "tenant", plain("gpus"), plain("run_s"), separator="-"
             )
-        },
-        told_apart(pl.col("job_id")),
+        }
     ],
+    ids_shared=True,
     checks=[
         Check(
             "gpu_time is not duration × num_gpus",

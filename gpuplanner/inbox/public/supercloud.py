@@ -142,8 +142,7 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
     rows = with_resources(rows)
-    named = rows.good.with_columns(**told_apart(pl.col("job_id")))
-    return assemble(replace(rows, good=named), source="supercloud", checks=CHECKS)
+    return assemble(replace(rows, good=told_apart(rows.good)), source="supercloud", checks=CHECKS)
 
 
 def _with_names_of_resources(rows: Rows) -> Rows:

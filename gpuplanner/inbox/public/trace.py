@@ -63,6 +63,8 @@ class JobTrace:
         Reason → rows that are none.
     steps : sequence of mapping of str to polars.Expr
         Columns made of the fields, each step of those before it.
+    ids_shared : bool
+        Several jobs may have one id, :func:`told_apart`.
     checks : sequence of Check
         What the quality report says of its rows.
     notes : sequence of str
@@ -82,6 +84,7 @@ class JobTrace:
     states: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, pl.Expr] = field(default_factory=dict)
     steps: Sequence[Mapping[str, pl.Expr]] = ()
+    ids_shared: bool = False
     checks: Sequence[Check] = ()
     notes: Sequence[str] = ()
     zone_note: str = ""
@@ -136,6 +139,7 @@ class JobTrace:
         jobs = rows.good
         for step in self.steps:
             jobs = jobs.with_columns(**step)
+        jobs = told_apart(jobs) if self.ids_shared else jobs
         if zero is not None:
             jobs = jobs.with_columns(
                 at(zero, f"{name}_s").alias(f"{name}_time")
@@ -205,21 +209,25 @@ def localized(rows: Rows, called: Mapping[str, str], zone: str) -> Rows:
     return replace(read, good=read.good.drop(f"was:{name}" for name in columns))
 
 
-def told_apart(job_id: pl.Expr) -> dict[str, pl.Expr]:
-    """Ids for a source that has none; rows of one file that share one get a number behind it, ``twin`` + 1.
+def told_apart(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give rows of one file that share an id a number behind it, ``twin`` + 1; rows of different files keep theirs.
 
     An export lists no job twice, so equal ids within it are different jobs that its columns cannot tell apart.
     In a second export the same id is the same job again.
 
     Examples
     --------
-    >>> rows = pl.DataFrame({"file": [0, 0, 1], "name": ["a", "a", "a"]})
-    >>> rows.with_columns(**told_apart(pl.col("name")))["job_id"].to_list()
+    >>> told_apart(pl.DataFrame({"file": [0, 0, 1], "job_id": ["a", "a", "a"]}))["job_id"].to_list()
     ['a', 'a#2', 'a']
     """
-    twin = pl.int_range(pl.len()).over("file", job_id)
-    number = "#" + (twin + 1).cast(pl.String)
-    return {"twin": twin, "job_id": pl.when(twin > 0).then(job_id + number).otherwise(job_id)}
+    twin = pl.zeros(rows.height, pl.Int64, eager=True).alias("twin")
+    shared = rows.select(pl.struct("file", "job_id").is_duplicated()).to_series()
+    if shared.any():  # few are: all of them would take as long as reading them
+        before = rows.filter(shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
+        twin = twin.scatter(shared.arg_true(), before)
+    number = "#" + (pl.col("twin") + 1).cast(pl.String)
+    named = pl.when(pl.col("twin") > 0).then(pl.col("job_id") + number).otherwise("job_id")
+    return rows.with_columns(twin).with_columns(job_id=named)
 
 
 def plain(name: str) -> pl.Expr:

@@ -37,25 +37,33 @@ def read_rows(
     ([8.0], [(3, 'num_gpu: not a number')])
     """
     blocks = FileBlocks(paths, limit=MAX_BYTES, tables=dialect.tables)
-    return all_of(read_row_blocks(blocks, columns, source=source, dialect=dialect), blocks)
+    return typed(all_of(_raw_blocks(blocks, columns, source, dialect), blocks), columns)
 
 
 def read_row_blocks(
     blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Iterator[Rows]:
     """Do what :func:`read_rows` does, of a block of lines at a time."""
+    for rows in _raw_blocks(blocks, columns, source, dialect):
+        yield typed(rows, columns) if rows.good.width else rows
+
+
+def _raw_blocks(
+    blocks: FileBlocks, columns: Mapping[str, Field], source: str, dialect: Dialect
+) -> Iterator[Rows]:
+    """Rows with the raw fields of our columns; ragged and unreadable ones are rejected."""
     files = tuple(blocks.files)
     headings: dict[int, Heading] = {}
 
     def cut(number: int, block: TextFile, page: Rows) -> Rows:
         if block.table is not None:
-            return typed(_picked(files, number, block.table, columns, source, dialect), columns)
+            return _picked(files, number, block.table, columns, source, dialect)
         lines = page.good
         if number not in headings:
             headings[number] = heading_of(lines, columns, block.path, source, dialect)
             lines = lines if headings[number].header is None else lines.slice(1)
         body = Body(files, number, block, lines, headings[number], columns, dialect)
-        return typed(replace(body.cut(), blank=page.blank), columns)
+        return replace(body.cut(), blank=page.blank)
 
     return in_blocks(blocks, cut, pl.col("raw") == "", source=source)
 
