@@ -30,8 +30,7 @@ from gpuplanner.inbox.core.kept_files import (
     read_table,
 )
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
-from gpuplanner.inbox.telemetry.holders import DEVICES, SPANS, Holders
-from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
+from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
 from gpuplanner.schemas import TABLES

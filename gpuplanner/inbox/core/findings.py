@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, replace
 
 import polars as pl
 
+from gpuplanner.errors import examples
 from gpuplanner.units import SECONDS_PER_HOUR
 
 COLUMNS = {
@@ -175,6 +176,18 @@ def reject_findings(rejects: pl.DataFrame, rows_in: int, harmless: Iterable[str]
         )
         for reason, rows, file, line in reasons.sort("len", "reason", descending=[True, False]).iter_rows()
     ]
+
+
+def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
+    """Files that end within a line, and blank lines."""
+    found = []
+    cut = [name for name, ends in zip(names, ends_open, strict=True) if ends]
+    if cut:
+        effect = "the last row may be cut short: compare with the source"
+        found.append(Finding("last line without a line end", "info", len(cut), effect, examples(cut)))
+    if blank:
+        found.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
+    return found
 
 
 def gap_findings(submit_time: pl.Series) -> list[Finding]:

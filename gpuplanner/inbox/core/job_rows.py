@@ -11,7 +11,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.errors import TraceFormatError, examples, file_name, message
+from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import (
     JOB_CHECKS,
@@ -19,6 +19,7 @@ from gpuplanner.inbox.core.findings import (
     Check,
     Finding,
     gap_findings,
+    of_files,
     reject_findings,
     report,
     run_checks,
@@ -34,14 +35,8 @@ from gpuplanner.schemas import Jobs, conform, filter_rows
 
 def file_findings(rows: Rows, harmless: Sequence[str] = ()) -> list[Finding]:
     """What the rejects, and the files themselves, make one doubt."""
-    findings = reject_findings(rows.rejects, rows.count, [HEADER_AGAIN, *harmless])
-    if rows.blank:
-        findings.append(Finding("blank lines", "info", rows.blank, "none: not counted as rows", ""))
-    names = [name for name, file in zip(rows.file_names(), rows.files, strict=True) if file.ends_open]
-    if names:
-        effect = "the last row may be cut short: compare with the source"
-        findings.append(Finding("last line without a line end", "info", len(names), effect, examples(names)))
-    return findings
+    faults = reject_findings(rows.rejects, rows.count, [HEADER_AGAIN, *harmless])
+    return [*faults, *of_files(rows.file_names(), [file.ends_open for file in rows.files], rows.blank)]
 
 
 def sorted_rejects(rows: Rows) -> pl.DataFrame:

@@ -6,16 +6,16 @@ import io
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import board_energy
-from gpuplanner.inbox.telemetry.joining import DEVICE_KEY
+from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
-from gpuplanner.inbox.telemetry.spill import Codes, Columns, Spill
+from gpuplanner.inbox.telemetry.spill import Codes, Columns, Spill, device_order
 
 DAY_US = 86_400_000_000
 HOUR_US = 3.6e9
@@ -324,7 +324,7 @@ def seen_of(samples: pl.DataFrame) -> Seen:
     samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent).sort(ORDER)
     codes = Codes(DEVICE_KEY)
     code = codes.of(samples)
-    ordered = sorted(range(len(codes.rows)), key=lambda at: _device_order(codes.rows[at]))
+    ordered = sorted(range(len(codes.rows)), key=lambda at: device_order(codes.rows[at]))
     rank = np.empty(len(ordered), np.int64)
     rank[ordered] = np.arange(len(ordered))
     values = {"xid": "xid", "power": "power_w", "energy_counter": "energy_counter_j"}
@@ -339,11 +339,6 @@ def seen_of(samples: pl.DataFrame) -> Seen:
     if "activity_source" in samples.columns:
         seen.see_rungs(samples)
     return seen.settle()
-
-
-def _device_order(device: Sequence[Any]) -> tuple[Any, ...]:
-    node, gpu, instance = device
-    return node, gpu, -1 if instance is None else instance
 
 
 def _by_node_and_day(node: np.ndarray, day: np.ndarray, us: np.ndarray) -> pl.DataFrame:

@@ -28,7 +28,7 @@ none
     Nobody held it.
 """
 
-DEVICE = ("node", "gpu", "instance")
+DEVICE_KEY = ("node", "gpu", "instance")
 DEVICES = pl.Schema(
     {
         "node": pl.String(),
@@ -86,7 +86,7 @@ class Holders:
         stated = pl.col("job_id").is_not_null()
         placed = (
             samples.join(
-                self.devices.lazy().select(*DEVICE, "kind"), on=DEVICE, how="left", nulls_equal=True,
+                self.devices.lazy().select(*DEVICE_KEY, "kind"), on=DEVICE_KEY, how="left", nulls_equal=True,
                 maintain_order="left",
             )
             .join_asof(
@@ -123,11 +123,11 @@ def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
     ['', None, '1g.10gb']
     """
     return (
-        samples.group_by(DEVICE)
+        samples.group_by(DEVICE_KEY)
         .agg(pl.col("profile").drop_nulls().last())
         .collect(engine="streaming")
         .with_columns(kind=kind_of_device())
-        .sort(DEVICE)
+        .sort(DEVICE_KEY)
         .select(DEVICES.names())
         .cast(DEVICES)
     )

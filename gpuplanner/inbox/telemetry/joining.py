@@ -11,9 +11,7 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
-from gpuplanner.inbox.telemetry.spill import Codes, Columns
-
-DEVICE_KEY = ("node", "gpu", "instance")
+from gpuplanner.inbox.telemetry.spill import Codes, Columns, device_order
 
 WINDOW_ROWS = 1 << 18
 """Rows that are sorted at a time; more only where one minute has more. Longer columns cost more memory, each of its
@@ -52,7 +50,7 @@ class Joiner:
 
     def __post_init__(self) -> None:
         devices = self.gathered.devices.rows
-        ordered = sorted(range(len(devices)), key=lambda at: _order(devices[at]))
+        ordered = sorted(range(len(devices)), key=lambda at: device_order(devices[at]))
         self.rank_of_device = np.empty(len(devices), np.int64)
         self.rank_of_device[ordered] = np.arange(len(devices))
         self.devices = [devices[at] for at in ordered]
@@ -247,11 +245,6 @@ _HOLDERS = pl.Schema(
 def holders_table(codes: Codes) -> pl.DataFrame:
     """Holders by number."""
     return pl.DataFrame(codes.rows, schema=_HOLDERS, orient="row")
-
-
-def _order(device: Sequence[object]) -> tuple[str, int, int]:
-    node, gpu, instance = device
-    return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
 
 
 def _month(minute: int) -> int:

@@ -14,7 +14,8 @@ from gpuplanner.inbox.core.findings import Finding, combined, report
 from gpuplanner.inbox.core.months import DERIVED, by_month, scan_months
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, DEVICE_KEY
+from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
+from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected
 from gpuplanner.schemas import Samples

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding, reject_findings
 from gpuplanner.inbox.telemetry.coverage import Device, Gaps, Seen, seen_of
 from gpuplanner.inbox.telemetry.energy import BOARD
 from gpuplanner.inbox.telemetry.joining import AGAIN
 from gpuplanner.inbox.telemetry.metric_ladder import ENGINE, LEGACY, NONE
+from gpuplanner.inbox.telemetry.spill import device_order
 
 LOW_COVERAGE = 0.9
 """Share of a node's day below which its means are worth a warning."""
@@ -136,7 +136,7 @@ def overlaps(
     if len(names) < 2:
         return []
     ordered = sorted(
-        (*_device_key(devices[device]), first, file, last) for (file, device), (first, last) in spans.items()
+        (*device_order(devices[device]), first, file, last) for (file, device), (first, last) in spans.items()
     )
     over, known, until = [], None, 0
     for node, gpu, instance, first, file, last in ordered:
@@ -158,11 +158,6 @@ def overlaps(
             f"{names[file]} on {node} GPU {gpu}",
         )
     ]
-
-
-def _device_key(device: Device) -> tuple[str, int, int]:
-    node, gpu, instance = device
-    return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
 
 
 def clock_went_back(falls: int, where: str) -> list[Finding]:
@@ -210,15 +205,3 @@ def _driver_errors(seen: Seen) -> list[Finding]:
     xid, place = seen.first_error
     effect = "none of itself: readings are kept as they are, but jobs on these boards may have failed or hung"
     return [Finding(XIDS, "warning", len(seen.errors), effect, f"XID {xid}: {place}")]
-
-
-def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
-    """Files that end within a line, and blank lines."""
-    found = []
-    cut = [name for name, ends in zip(names, ends_open, strict=True) if ends]
-    if cut:
-        effect = "the last row may be cut short: compare with the source"
-        found.append(Finding("last line without a line end", "info", len(cut), effect, examples(cut)))
-    if blank:
-        found.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
-    return found

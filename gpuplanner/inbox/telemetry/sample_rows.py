@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
-from gpuplanner.inbox.core.findings import Finding, report
+from gpuplanner.inbox.core.findings import Finding, of_files, report
 from gpuplanner.inbox.core.lines.rows import Rows, names_of
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, texts_of_lines
 from gpuplanner.inbox.core.lines.text_file import TextFile
@@ -18,7 +18,7 @@ from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner
 from gpuplanner.inbox.telemetry.readers.metrics import Metric
-from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_files, of_seen, overlaps, rejected
+from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_seen, overlaps, rejected
 from gpuplanner.inbox.telemetry.sample_spans import SampleSpans, Way, files_of, texts_of
 
 SHOWN_NAMES = 30
@@ -53,37 +53,13 @@ class Story:
     empty_is_fine: bool = False
 
 
-def from_readings(
-    rows: Rows,
-    metrics: dict[str, Metric],
-    *,
-    source: str,
-    within_s: float = 0.0,
-    time_zone: str | None = None,
-    notes: Sequence[str] = (),
-    more: Sequence[Finding] = (),
+def telemetry_of(
+    rows: Rows, story: Story, metrics: dict[str, Metric] | None = None, *, within_s: float = 0.0
 ) -> Dataset:
-    """Telemetry of a source with one row per device, time and metric."""
+    """Telemetry of a source with one row per device and time or, of `metrics`, per device, time and metric."""
     gathered = Gathering(metrics)
     gathered.add(rows)
-    return finish(gathered, rows.files, Story(source, time_zone, notes, more), within_s=within_s)
-
-
-def from_table(
-    rows: Rows,
-    *,
-    source: str,
-    time_zone: str | None = None,
-    notes: Sequence[str] = (),
-    more: Sequence[Finding] = (),
-    processes: pl.DataFrame | None = None,
-    empty_is_fine: bool = False,
-) -> Dataset:
-    """Telemetry of a source with one row per device and time."""
-    gathered = Gathering()
-    gathered.add(rows)
-    story = Story(source, time_zone, notes, more, processes, empty_is_fine)
-    return finish(gathered, rows.files, story)
+    return finish(gathered, rows.files, story, within_s=within_s)
 
 
 def finish(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -55,6 +55,12 @@ class Codes:
             table, on=varied, how="left", nulls_equal=True, maintain_order="left"
         )
         return joined["code"].to_numpy()
+
+
+def device_order(device: Sequence[Hashable]) -> tuple[str, int, int]:
+    """Place of a node, GPU and instance among others; a whole GPU comes before its instances."""
+    node, gpu, instance = device
+    return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
 
 
 def is_constant(series: pl.Series) -> bool:

@@ -16,7 +16,7 @@ from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import devices, parse_labels
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM
 from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages, reads
-from gpuplanner.inbox.telemetry.sample_rows import from_readings
+from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
 
 SAMPLE = (
     r"^\s*([a-zA-Z_:][a-zA-Z0-9_:]*)"
@@ -52,7 +52,7 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     ('n1', 0.25, 'profiling')
     """
     rows = read_pages(paths, lambda page: _parse(page, hints), source="dcgm-exporter", twins=True)
-    return from_readings(rows, DCGM, source="dcgm-exporter")
+    return telemetry_of(rows, Story("dcgm-exporter"), DCGM)
 
 
 def _parse(page: Rows, hints: Hints) -> Rows:

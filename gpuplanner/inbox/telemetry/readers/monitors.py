@@ -19,7 +19,7 @@ from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
 from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages, reads
-from gpuplanner.inbox.telemetry.sample_rows import from_table
+from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
 from gpuplanner.schemas import Processes, conform
 
 DEFAULT_INTERVAL_S = 1.0
@@ -63,7 +63,7 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         return replace(read_wide(page, metrics), unused=unused)
 
     rows = _with_gpu(read_pages(paths, parse, source=source), hints)
-    return from_table(rows, source=source, time_zone=hints.tz, more=_assumed(rows, hints))
+    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints)))
 
 
 @reads(matches(r"\A#.*\bgpu\s+pid\s"))
@@ -107,13 +107,8 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         memory_gib="memory_used",
     )
     rows = replace(rows, good=rows.good.with_columns(memory_used=pl.lit(None, pl.Float64)))
-    return from_table(
-        rows,
-        source=source,
-        time_zone=hints.tz,
-        more=_assumed(rows, hints),
-        processes=conform(processes, Processes, where="processes"),
-    )
+    told = conform(processes, Processes, where="processes")
+    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints), processes=told))
 
 
 @reads(matches(r"^\s*#\s*Entity\s", re.M))
@@ -165,7 +160,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         return replace(read_wide(replace(page, good=good), metrics), unused=unused)
 
     rows = _with_gpu(read_pages(paths, parse, source=source), hints)
-    return from_table(rows, source=source, time_zone=hints.tz, more=_assumed(rows, hints))
+    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints)))
 
 
 def _header(

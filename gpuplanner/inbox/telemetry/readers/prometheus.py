@@ -19,7 +19,7 @@ from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, READING, device
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM
 from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, reads
-from gpuplanner.inbox.telemetry.sample_rows import from_readings
+from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
 
 SOURCE = "prometheus"
 HELD = (
@@ -74,7 +74,7 @@ def from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) 
     """Telemetry of the points of :func:`points`, with what the server warned of."""
     effect = "the server may have left out data"
     more = [Finding(f"the server warned: {each}", "warning", 1, effect, "") for each in warnings]
-    return from_readings(rows, DCGM, source=SOURCE, notes=notes, more=more)
+    return telemetry_of(rows, Story(SOURCE, notes=notes, more=more), DCGM)
 
 
 def answered(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold

@@ -29,7 +29,7 @@ from gpuplanner.inbox.telemetry.readers.pages import (
     read_pages,
     reads,
 )
-from gpuplanner.inbox.telemetry.sample_rows import Story, finish, from_table
+from gpuplanner.inbox.telemetry.sample_rows import Story, finish, telemetry_of
 from gpuplanner.inbox.telemetry.sample_spans import Way
 from gpuplanner.schemas import Processes, conform
 
@@ -90,7 +90,7 @@ def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Fin
     """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
     named, counted = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
     more = [*assumed, *_on_trust(named, counted, rows.files, rows.count, hints)]
-    return from_table(rows, source=source, time_zone=hints.tz, more=more)
+    return telemetry_of(rows, Story(source, hints.tz, more=more))
 
 
 def _on_trust(named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
@@ -253,14 +253,9 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         memory_gib="memory_used",
     )
     processes = conform(seen, Processes, where=APPS)
-    return from_table(
-        replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64))),
-        source=APPS,
-        time_zone=hints.tz,
-        more=node_finding(rows.files, rows.count, hints),
-        processes=processes,
-        empty_is_fine=True,
-    )
+    more = node_finding(rows.files, rows.count, hints)
+    rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
+    return telemetry_of(rows, Story(APPS, hints.tz, more=more, processes=processes, empty_is_fine=True))
 
 
 def _cut_apps(page: Rows) -> Rows:
