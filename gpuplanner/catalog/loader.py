@@ -14,6 +14,10 @@ import polars as pl
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.names import resolve
 
+SYNTHETIC = (
+    *("jobs_per_day", "run_median_s", "run_sigma", "duty_low", "duty_high"),
+    *("peak_hour", "day_swing", "weekend_factor", "failure_rate"),
+)
 FACT_TABLES: dict[str, dict[str, Any]] = {
     "mig_profiles": {
         "memory_gib_total": pl.Float64,
@@ -55,6 +59,9 @@ FACT_TABLES: dict[str, dict[str, Any]] = {
     "model_presets": {"params_published": pl.Int64},
     "training_tools": {},
     "path_abilities": {"low": pl.Float64, "high": pl.Float64},
+    "telemetry_metrics": {},
+    "slurm_states": {"number": pl.Int64},
+    "synthetic_jobs": dict.fromkeys(SYNTHETIC, pl.Float64),
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
 
@@ -98,7 +105,8 @@ def facts(name: str) -> pl.DataFrame:
     ----------
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
-        ``"parameters"``, ``"model_presets"``, ``"training_tools"`` or ``"path_abilities"``.
+        ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"path_abilities"``, ``"telemetry_metrics"``,
+        ``"slurm_states"`` or ``"synthetic_jobs"``.
 
     Returns
     -------

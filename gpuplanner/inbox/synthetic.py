@@ -65,98 +65,21 @@ class JobClass:
     failure_rate: float
 
 
-JOB_CLASSES = (
-    JobClass(
-        "pretraining",
-        {"llm-core": 0.7, "vision": 0.2, "speech": 0.1},
-        "guaranteed",
-        jobs_per_day=2.2,
-        run_median_s=32_400,
-        run_sigma=0.9,
-        gpus={8: 0.85, 16: 0.15},
-        needs={},
-        duty=(0.80, 0.95),
-        peak_hour=17,
-        day_swing=0.3,
-        weekend_factor=0.7,
-        failure_rate=0.30,
-    ),
-    JobClass(
-        "fine-tuning",
-        {"assistants": 0.4, "vision": 0.3, "speech": 0.2, "research": 0.1},
-        "standard",
-        jobs_per_day=42.0,
-        run_median_s=4_320,
-        run_sigma=1.1,
-        gpus={1: 0.5, 2: 0.15, 4: 0.2, 8: 0.15},
-        needs={"2g.20gb": 0.15, "3g.40gb": 0.35, "4g.40gb": 0.10, "gpu": 0.40},
-        duty=(0.60, 0.90),
-        peak_hour=15,
-        day_swing=0.7,
-        weekend_factor=0.45,
-        failure_rate=0.38,
-    ),
-    JobClass(
-        "evaluation",
-        {"llm-core": 0.6, "assistants": 0.2, "vision": 0.1, "speech": 0.1},
-        "best_effort",
-        jobs_per_day=330.0,
-        run_median_s=360,
-        run_sigma=1.2,
-        gpus={1: 0.92, 2: 0.05, 4: 0.03},
-        needs={"1g.10gb": 0.45, "1g.20gb": 0.20, "2g.20gb": 0.20, "3g.40gb": 0.15},
-        duty=(0.45, 0.60),
-        peak_hour=16,
-        day_swing=0.6,
-        weekend_factor=0.6,
-        failure_rate=0.40,
-    ),
-    JobClass(
-        "inference",
-        {"search": 0.55, "assistants": 0.35, "speech": 0.10},
-        "guaranteed",
-        jobs_per_day=22.0,
-        run_median_s=30_600,
-        run_sigma=0.35,
-        gpus={1: 1.0},
-        needs={"1g.10gb": 0.25, "1g.20gb": 0.10, "2g.20gb": 0.30, "3g.40gb": 0.25, "4g.40gb": 0.10},
-        duty=(0.55, 0.80),
-        peak_hour=9,
-        day_swing=0.95,
-        weekend_factor=0.55,
-        failure_rate=0.04,
-    ),
-    JobClass(
-        "inference",
-        {"search": 0.6, "assistants": 0.4},
-        "guaranteed",
-        jobs_per_day=1.0,
-        run_median_s=432_000,
-        run_sigma=0.4,
-        gpus={1: 1.0},
-        needs={"1g.10gb": 0.2, "2g.20gb": 0.4, "3g.40gb": 0.4},
-        duty=(0.50, 0.75),
-        peak_hour=11,
-        day_swing=0.5,
-        weekend_factor=0.5,
-        failure_rate=0.02,
-    ),
-    JobClass(
-        "interactive",
-        {"research": 0.5, "vision": 0.2, "speech": 0.15, "llm-core": 0.15},
-        "standard",
-        jobs_per_day=70.0,
-        run_median_s=4_700,
-        run_sigma=0.9,
-        gpus={1: 1.0},
-        needs={"1g.10gb": 0.60, "1g.20gb": 0.15, "2g.20gb": 0.20, "3g.40gb": 0.05},
-        duty=(0.05, 0.45),
-        peak_hour=14,
-        day_swing=0.95,
-        weekend_factor=0.25,
-        failure_rate=0.12,
-    ),
-)
+def _shares(cell: str | None) -> dict[str, float]:
+    """Words and their shares, as a cell ``vision=0.2;speech=0.1`` has them."""
+    pairs = (item.split("=") for item in (cell or "").split(";") if item)
+    return {word: float(share) for word, share in pairs}
+
+
+def _job_class(row: dict[str, Any]) -> JobClass:
+    """A row of the catalogue's ``synthetic_jobs``."""
+    known = {name: row[name] for name in JobClass.__dataclass_fields__ if name in row}
+    gpus = {int(count): share for count, share in _shares(row["gpus"]).items()}
+    shares = {"tenants": _shares(row["tenants"]), "gpus": gpus, "needs": _shares(row["needs"])}
+    return JobClass(**(known | shares), duty=(row["duty_low"], row["duty_high"]))
+
+
+JOB_CLASSES = tuple(_job_class(row) for row in facts("synthetic_jobs").iter_rows(named=True))
 
 
 def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
@@ -18,7 +19,7 @@ from gpuplanner.inbox.core.source import columns_of, looks
 from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
 from gpuplanner.inbox.public.trace import plain, told_apart
 from gpuplanner.inbox.slurm.accounting_rows import with_resources
-from gpuplanner.inbox.slurm.fields import UNSET, slurm_state
+from gpuplanner.inbox.slurm.fields import UNSET
 
 LAST_SECOND = LAST_INSTANT.timestamp()
 
@@ -39,22 +40,6 @@ COLUMN_MAP = {
 }
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
-
-STATES = {
-    0: "PENDING",
-    1: "RUNNING",
-    2: "SUSPENDED",
-    3: "COMPLETED",
-    4: "CANCELLED",
-    5: "FAILED",
-    6: "TIMEOUT",
-    7: "NODE_FAIL",
-    8: "PREEMPTED",
-    9: "BOOT_FAIL",
-    10: "DEADLINE",
-    11: "OUT_OF_MEMORY",
-}
-"""Number of a state → its word, as in ``enum job_states`` of slurm.h."""
 
 TRES_CODES = {
     "1": "cpu",
@@ -118,7 +103,8 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     8.0
     """
     rows = read_rows(paths, COLUMN_MAP, source="supercloud")
-    words = {float(number): slurm_state(word) for number, word in STATES.items()}
+    known = facts("slurm_states").drop_nulls("number").select(pl.col("number").cast(pl.Float64), "ours")
+    words = dict(known.iter_rows())
     number = pl.col("state_number")
     rows = rows.reject({"state: not a number of a state of Slurm": ~number.is_in(list(words))})
     rows = _with_names_of_resources(rows)

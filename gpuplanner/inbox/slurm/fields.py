@@ -8,38 +8,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.shares import device_words
 from gpuplanner.inbox.core.source import header_has
 
-STATES = {
-    "BOOT_FAIL": "NODE_FAIL",
-    "CANCELLED": "CANCELLED",
-    "COMPLETED": "COMPLETED",
-    "COMPLETING": "RUNNING",
-    "CONFIGURING": "RUNNING",
-    "DEADLINE": "TIMEOUT",
-    "FAILED": "FAILED",
-    "LAUNCH_FAILED": "NODE_FAIL",
-    "NODE_FAIL": "NODE_FAIL",
-    "OUT_OF_MEMORY": "OUT_OF_MEMORY",
-    "PENDING": "PENDING",
-    "PREEMPTED": "PREEMPTED",
-    "RECONFIG_FAIL": "NODE_FAIL",
-    "REQUEUED": "PREEMPTED",
-    "REQUEUE_FED": "PENDING",
-    "REQUEUE_HOLD": "PENDING",
-    "RESIZING": "RUNNING",
-    "RESV_DEL_HOLD": "PENDING",
-    "REVOKED": "CANCELLED",
-    "RUNNING": "RUNNING",
-    "SIGNALING": "RUNNING",
-    "SPECIAL_EXIT": "FAILED",
-    "STAGE_OUT": "RUNNING",
-    "STOPPED": "RUNNING",
-    "SUSPENDED": "RUNNING",
-    "TIMEOUT": "TIMEOUT",
-}
+STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
 """State of Slurm → ours. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
 
 NO_VALUE = ("", "Unknown", "None", "N/A", "None assigned", "(null)")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from gpuplanner.catalog import facts
+
 QUANTITIES: dict[str, str] = {
     "sm_active": "share",
     "tensor_active": "share",
@@ -65,28 +67,21 @@ class Metric:
         return DIVISORS[QUANTITIES[self.quantity]]
 
 
-DCGM: dict[str, Metric] = {
-    "DCGM_FI_PROF_SM_ACTIVE": Metric("sm_active", "ratio"),
-    "DCGM_FI_PROF_SM_UTIL_RATIO": Metric("sm_active", "ratio"),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Metric("tensor_active", "ratio"),
-    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": Metric("tensor_active", "ratio"),
-    "DCGM_FI_PROF_DRAM_ACTIVE": Metric("dram_active", "ratio"),
-    "DCGM_FI_PROF_DRAM_UTIL_RATIO": Metric("dram_active", "ratio"),
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Metric("engine_active", "ratio"),
-    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": Metric("engine_active", "ratio"),
-    "DCGM_FI_PROF_SM_OCCUPANCY": Metric("sm_occupancy", "ratio"),
-    "DCGM_FI_DEV_GPU_UTIL": Metric("gpu_util", "%"),
-    "DCGM_FI_DEV_GPU_UTIL_RATIO": Metric("gpu_util", "%"),
-    "DCGM_FI_DEV_FB_USED": Metric("memory_used", "MiB"),
-    "DCGM_FI_DEV_FB_TOTAL": Metric("memory_total", "MiB"),
-    "DCGM_FI_DEV_POWER_USAGE": Metric("power", "W"),
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Metric("energy_counter", "mJ"),
-    "DCGM_FI_DEV_XID_ERRORS": Metric("xid", ""),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": Metric("pcie_tx", "B/s"),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": Metric("pcie_rx", "B/s"),
-    "DCGM_FI_PROF_NVLINK_TX_BYTES": Metric("nvlink_tx", "B/s"),
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": Metric("nvlink_rx", "B/s"),
-}
+def metrics_of(tool: str) -> dict[str, Metric]:
+    """What a tool calls the quantities that are read of it; rows of the catalogue's ``telemetry_metrics``.
+
+    Examples
+    --------
+    >>> metrics_of("smi_query")["power.draw"]
+    Metric(quantity='power', unit='W')
+    """
+    rows = (
+        facts("telemetry_metrics").filter(tool=tool).select("name", "quantity", pl.col("unit").fill_null(""))
+    )
+    return {name: Metric(quantity, unit) for name, quantity, unit in rows.iter_rows()}
+
+
+DCGM = metrics_of("dcgm")
 """Fields of DCGM [1]_, under their older and newer names; other fields are seen but not read. The new name of
 the legacy counter speaks of a ratio, yet it is still given in percent.
 
@@ -95,66 +90,23 @@ References
 .. [1] NVIDIA/dcgm-exporter, etc/default-counters.csv, and the profiling section of the DCGM user guide.
 """
 
-DCGMI: dict[str, Metric] = {
-    "SMACT": Metric("sm_active", "ratio"),
-    "TENSO": Metric("tensor_active", "ratio"),
-    "DRAMA": Metric("dram_active", "ratio"),
-    "GRACT": Metric("engine_active", "ratio"),
-    "SMOCC": Metric("sm_occupancy", "ratio"),
-    "GPUTL": Metric("gpu_util", "%"),
-    "FBUSD": Metric("memory_used", "MiB"),
-    "FBTTL": Metric("memory_total", "MiB"),
-    "POWER": Metric("power", "W"),
-    "TOTEC": Metric("energy_counter", "mJ"),
-    "PCITX": Metric("pcie_tx", "B/s"),
-    "PCIRX": Metric("pcie_rx", "B/s"),
-    "NVLTX": Metric("nvlink_tx", "B/s"),
-    "NVLRX": Metric("nvlink_rx", "B/s"),
-}
+DCGMI = metrics_of("dcgmi")
 """Column heads of ``dcgmi dmon``."""
 
-SMI_QUERY: dict[str, Metric] = {
-    "utilization.gpu": Metric("gpu_util", "%"),
-    "memory.used": Metric("memory_used", "MiB"),
-    "memory.total": Metric("memory_total", "MiB"),
-    "power.draw": Metric("power", "W"),
-}
+SMI_QUERY = metrics_of("smi_query")
 """Fields of ``nvidia-smi --query-gpu``; the units are those that it prints where it prints any."""
 
-SMI_DMON: dict[str, Metric] = {
-    "sm": Metric("gpu_util", "%"),
-    "pwr": Metric("power", "W"),
-    "fb": Metric("memory_used", "MiB"),
-    "rxpci": Metric("pcie_rx", "MB/s"),
-    "txpci": Metric("pcie_tx", "MB/s"),
-    "gract": Metric("engine_active", "%"),
-    "smutil": Metric("sm_active", "%"),
-    "anytensr": Metric("tensor_active", "%"),
-    "dram": Metric("dram_active", "%"),
-}
+SMI_DMON = metrics_of("smi_dmon")
 """Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran,
 on however few multiprocessors; the SM activity is ``smutil``, of the option ``--gpm-metrics``."""
 
 SMI_UNITS = {"%": "%", "W": "W", "MB": "MiB", "MB/s": "MB/s", "GPM:%": "%"}
 """Units in the second header line of ``nvidia-smi dmon``; its MB of memory are MiB."""
 
-NODE_CSV: dict[str, Metric] = {
-    "power_w": Metric("power", "W"),
-    "mem_used_mib": Metric("memory_used", "MiB"),
-    "mem_total_mib": Metric("memory_total", "MiB"),
-    "gpu_util_pct": Metric("gpu_util", "%"),
-    "sm_active": Metric("sm_active", "ratio"),
-    "tensor_active": Metric("tensor_active", "ratio"),
-    "dram_active": Metric("dram_active", "ratio"),
-    "pcie_tx_bytes_s": Metric("pcie_tx", "B/s"),
-    "pcie_rx_bytes_s": Metric("pcie_rx", "B/s"),
-    "nvlink_tx_bytes_s": Metric("nvlink_tx", "B/s"),
-    "nvlink_rx_bytes_s": Metric("nvlink_rx", "B/s"),
-    "energy_mj": Metric("energy_counter", "mJ"),
-}
+NODE_CSV = metrics_of("node_csv")
 """Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
 
-NODE_CSV_OPTIONAL = ("energy_mj",)
+NODE_CSV_OPTIONAL = tuple(facts("telemetry_metrics").filter(tool="node_csv", optional="yes")["name"])
 """Of them, those that a log may lack."""
 
 GAP_FACTOR = 2.5
