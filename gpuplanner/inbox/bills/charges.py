@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def assemble_bill(
 ) -> Dataset:
     """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``."""
     _refuse_repeated_parts(rows)
-    rows = replace(rows, good=rows.good.with_columns(tidy=_tidy(pl.col("Tags"))))
+    rows = rows.with_columns(tidy=_tidy(pl.col("Tags")))
     start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
     rows = rows.reject(
         {
@@ -95,7 +94,7 @@ def assemble_bill(
             & pl.col("Tags").is_not_null(),
         }
     )
-    rows = replace(rows, good=rows.good.with_columns(Tags=pl.col("tidy")))
+    rows = rows.with_columns(Tags=pl.col("tidy"))
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     several = Check(
         "lines in several currencies",

@@ -150,7 +150,7 @@ def _occupancy(
     counts = pl.col("total", "allocated", *(["pending"] if resource == "gpu" else []))
     rows = rows.reject({"not a whole number": pl.any_horizontal(counts != counts.floor())})
     pool = pl.col("file").replace_strict(dict(pools), return_dtype=pl.String)
-    rows = replace(rows, good=rows.good.with_columns(pool=pool, resource=pl.lit(resource)))
+    rows = rows.with_columns(pool=pool, resource=pl.lit(resource))
     ordered = rows.good.sort("pool", "time")
     gaps_s = ordered.select(pl.col("time").diff().over("pool").dt.total_seconds()).to_series().drop_nulls()
     step_s = int(gaps_s.mode().sort()[0]) if len(gaps_s) else 0

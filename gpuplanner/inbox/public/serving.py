@@ -110,7 +110,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
     tokens = pl.col(TOKENS)
     rows = rows.reject({"not a whole number of tokens": pl.any_horizontal(tokens != tokens.floor())})
     return assemble_reading(
-        replace(rows, good=rows.good.with_columns(service=stem_of(rows.files))),
+        rows.with_columns(service=stem_of(rows.files)),
         "requests",
         source="azure-llm",
         order=["time"],

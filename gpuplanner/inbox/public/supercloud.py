@@ -140,9 +140,7 @@ def _with_names_of_resources(rows: Rows) -> Rows:
     rows = rows.reject(
         {"tres: not a list of code=count with known codes": pl.any_horizontal(pl.col(names).is_in(faulty))}
     )
-    return replace(
-        rows, good=rows.good.with_columns(pl.col(names).replace_strict(named, return_dtype=pl.String))
-    )
+    return rows.with_columns(pl.col(names).replace_strict(named, return_dtype=pl.String))
 
 
 def _named(text: str) -> str | None:

@@ -193,7 +193,7 @@ def with_states(rows: Rows, words: Mapping[str, str]) -> Rows:
     """Put our states for the source's; rows with a state that is none of its words are rejected."""
     state = pl.col("state")
     rows = rows.reject({f"state: not one of {', '.join(words)}": ~state.is_in(list(words))})
-    return replace(rows, good=rows.good.with_columns(state.replace_strict(dict(words), default="UNKNOWN")))
+    return rows.with_columns(state.replace_strict(dict(words), default="UNKNOWN"))
 
 
 def localized(rows: Rows, called: Mapping[str, str], zone: str) -> Rows:

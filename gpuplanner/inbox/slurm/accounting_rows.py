@@ -132,11 +132,9 @@ def with_attempts(rows: Rows) -> Rows:
     Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
     """
     if rows.good["job_id"].n_unique() == rows.good.height:
-        return replace(rows, good=rows.good.with_columns(attempt=pl.lit(1)))
+        return rows.with_columns(attempt=pl.lit(1))
     knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
     key = ["job_id", "submit_time"]
     rank = knows.rank("ordinal", descending=True).over(key)
     rows = rows.reject({SEEN_AGAIN: rank > 1})
-    return replace(
-        rows, good=rows.good.with_columns(attempt=pl.col("submit_time").rank("dense").over("job_id"))
-    )
+    return rows.with_columns(attempt=pl.col("submit_time").rank("dense").over("job_id"))

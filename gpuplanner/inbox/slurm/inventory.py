@@ -283,7 +283,7 @@ def _with_layouts(rows: Rows) -> Rows:
         }
     )
     mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
-    return replace(checked, good=checked.good.with_columns(mig_enabled=mig))
+    return checked.with_columns(mig_enabled=mig)
 
 
 def _layout_counts(text: str) -> tuple[int | None, int | None]:
@@ -316,9 +316,7 @@ def _with_times(rows: Rows) -> Rows:
     if len(names) == 2:
         faults["retired: before installed"] = pl.col("retired time") < pl.col("installed time")
     checked = replace(rows, good=good).reject(faults)
-    return replace(
-        checked, good=checked.good.with_columns(pl.col(f"{name} time").alias(name) for name in names)
-    )
+    return checked.with_columns(pl.col(f"{name} time").alias(name) for name in names)
 
 
 def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:

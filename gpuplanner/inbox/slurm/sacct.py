@@ -156,11 +156,11 @@ def read_slurm(
     zone = None if tz is None else known_zone(tz)
     rows = _read(paths, columns)
     absent = [name for name in ("Submit", "Start", "End") if rows.good[COLUMN_MAP[name].name].is_null().all()]
-    rows = replace(rows, good=rows.good.with_columns(job_id=pl.coalesce("job_id", "job_id_raw")))
+    rows = rows.with_columns(job_id=pl.coalesce("job_id", "job_id_raw"))
     rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
     rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
     elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
-    rows = with_times(replace(rows, good=rows.good.with_columns(elapsed_s=elapsed)), zone)
+    rows = with_times(rows.with_columns(elapsed_s=elapsed), zone)
     rows, derived = with_derived_times(with_states(rows), absent)
     rows = with_attempts(with_resources(rows))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
@@ -234,7 +234,7 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     rows = rows.reject({STEP_OF_A_JOB: pl.col("job_id").str.contains(".", literal=True)})
     states = {word: slurm_state(word) for word in rows.good["slurm_state"].unique()}
     state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
-    rows = replace(rows, good=rows.good.with_columns(state=state))
+    rows = rows.with_columns(state=state)
     rows = rows.reject({"State: not a state of Slurm": pl.col("state").is_null()})
     return assemble_reading(
         rows,

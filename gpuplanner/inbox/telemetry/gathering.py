@@ -82,7 +82,7 @@ class Gathering:
         absent = [pl.lit(None, DEVICE[name]).alias(name) for name in DEVICE if name not in rows.good.columns]
         if "mig_enabled" not in rows.good.columns:
             absent.append(pl.lit(None, pl.Boolean).alias("mig_enabled"))
-        rows = replace(rows, good=rows.good.with_columns(absent))
+        rows = rows.with_columns(absent)
         if self.metrics is not None:
             unreadable = rows.good["fault"].drop_nulls().unique().sort().to_list()
             rows = rows.reject({reason: pl.col("fault") == reason for reason in unreadable})

@@ -8,7 +8,7 @@ in the table or, with its reason, among the rejects.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -60,6 +60,12 @@ class Rows:
     def file_names(self) -> list[str]:
         """Names of the files, with their folders only where the names alone do not tell them apart."""
         return names_of(self.files)
+
+    def with_columns(
+        self, *columns: pl.Expr | pl.Series | Iterable[pl.Expr], **named: pl.Expr | pl.Series | str
+    ) -> Rows:
+        """The same rows with more columns, or others of some names."""
+        return replace(self, good=self.good.with_columns(*columns, **named))
 
     def reject(self, faults: Mapping[str, pl.Expr]) -> Rows:
         """Move the rows with a fault to the reject table, each with all its reasons."""
@@ -129,7 +135,7 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(each.name))
         if not each.nullable:
             faults[f"{name}: missing"] = ~filled.fill_null(False)
-    read = replace(rows, good=rows.good.with_columns(values)).reject(faults)
+    read = rows.with_columns(values).reject(faults)
     return replace(read, good=read.good.drop(RAW + name for name in columns))
 
 

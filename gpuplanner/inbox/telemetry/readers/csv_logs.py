@@ -69,9 +69,7 @@ def _of_node(rows: Rows, hints: Hints) -> Rows:
     """Rows of a block of a node's log."""
     rows = read_wide(with_instants(rows, "timestamp", hints.tz, "node-csv"), NODE_CSV)
     rows = rows.reject({"gpu: not a whole number": pl.col("gpu") % 1 != 0})
-    return replace(
-        rows, good=rows.good.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
-    )
+    return rows.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
 
 
 @reads(header_begins(*list(READING_COLUMNS)[:3]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import polars as pl
 
@@ -40,7 +39,7 @@ def with_instants(rows: Rows, column: str, tz: str | None, where: str) -> Rows:
     known = known.select("time", skipped=skipped, twice=twice)
     faulty = known.select(pl.any_horizontal("skipped", "twice").any()).item()
     told = known if runs is None else known[runs]
-    rows = replace(rows, good=rows.good.with_columns(text.alias(column), told["time"]))
+    rows = rows.with_columns(text.alias(column), told["time"])
     if not faulty:
         return rows
     return rows.reject({SKIPPED: pl.lit(told["skipped"]), SHOWN_TWICE: pl.lit(told["twice"])})

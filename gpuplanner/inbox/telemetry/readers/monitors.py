@@ -106,7 +106,7 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         command="command",
         memory_gib="memory_used",
     )
-    rows = replace(rows, good=rows.good.with_columns(memory_used=pl.lit(None, pl.Float64)))
+    rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
     told = conform(processes, Processes, where="processes")
     return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints), processes=told))
 
@@ -187,7 +187,7 @@ def _cut(page: Rows, names: Sequence[str], column: str = "raw") -> Rows:
     pattern = r"^\s*" + r"\s+".join([*([r"(\S+)"] * (len(names) - 1)), last]) + r"\s*$"
     parts = pl.col(column).str.extract_groups(pattern).struct
     fields = {name: parts[place] for place, name in enumerate(names)}
-    return replace(page, good=page.good.with_columns(**fields)).reject(
+    return page.with_columns(**fields).reject(
         {"the fields do not match the header": pl.col(names[0]).is_null()}
     )
 
@@ -195,10 +195,10 @@ def _cut(page: Rows, names: Sequence[str], column: str = "raw") -> Rows:
 def _timed(page: Rows, names: Sequence[str], hints: Hints, path: Path, turn: pl.Expr) -> Rows:
     if {"Date", "Time"} <= set(names):
         day = pl.col("Date").str.replace(r"^(\d{4})(\d{2})(\d{2})$", "$1-$2-$3")
-        page = replace(page, good=page.good.with_columns(stamp=day + " " + pl.col("Time")))
+        page = page.with_columns(stamp=day + " " + pl.col("Time"))
         return with_instants(page, "stamp", hints.tz, str(path))
     instant = hints.nth_instant(turn, str(path), DEFAULT_INTERVAL_S)
-    return replace(page, good=page.good.with_columns(time=instant))
+    return page.with_columns(time=instant)
 
 
 def _rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
@@ -215,7 +215,7 @@ def _rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
 
 def _with_gpu(rows: Rows, hints: Hints) -> Rows:
     gpu = pl.col("gpu").cast(pl.Int32, strict=False)
-    return replace(rows, good=rows.good.with_columns(gpu=gpu, node=node_by_file(rows, hints)))
+    return rows.with_columns(gpu=gpu, node=node_by_file(rows, hints))
 
 
 def _assumed(rows: Rows, hints: Hints) -> list[Finding]:

@@ -115,7 +115,7 @@ def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns
     if header is not None and first is None:
         page = replace(page, good=page.good.slice(1), count=page.count - 1)
     fields = pl.col("fields")
-    page = replace(page, good=page.good.with_columns(fields=pl.col("raw").str.split(",")))
+    page = page.with_columns(fields=pl.col("raw").str.split(","))
     page = page.reject(
         {
             HEADER_AGAIN: pl.lit(False) if header is None else pl.col("raw") == header,
@@ -198,7 +198,7 @@ def _located(
         raise TraceFormatError(message(str(path), expected, "neither", todo))
     counted = "timestamp" not in wanted
     columns = {"node": node, "named": named, "gpu": gpu, "counted": pl.lit(counted)}
-    page = replace(page, good=page.good.with_columns(**columns))
+    page = page.with_columns(**columns)
     if not counted:
         return with_instants(page, "timestamp", hints.tz, str(path))
     turn = pl.int_range(pl.len()).over("node", "gpu")
@@ -217,7 +217,7 @@ def _located(
         )
         turn = turn + pl.col("before")
         turns.update({(node, gpu): turns.get((node, gpu), 0) + count for node, gpu, count in counts})
-    return replace(page, good=page.good.with_columns(time=hints.nth_instant(turn, str(path))))
+    return page.with_columns(time=hints.nth_instant(turn, str(path)))
 
 
 APPS = "smi-apps"
@@ -271,6 +271,6 @@ def _cut_apps(page: Rows) -> Rows:
     cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct
     body = replace(page, good=page.good.slice(1), count=page.count - 1)
     fields = {name: cut[place].str.strip_chars() for place, name in enumerate(names) if name in APP_FIELDS}
-    return replace(body, good=body.good.with_columns(**fields)).reject(
+    return body.with_columns(**fields).reject(
         {"the fields do not match the header": pl.col("timestamp").is_null()}
     )

@@ -141,7 +141,7 @@ def _parse(page: Rows, hints: Hints) -> Rows:
         raise TraceFormatError(message(str(path_of(page)), f"a heading {HEADING!r}", got, todo))
     here = replace(hints, tz=_zone(page, parts, hints))
     rows = together(page.files, [parse_query(part, here) for part in parts])
-    return replace(rows, good=rows.good.with_columns(zone=pl.lit(here.tz, pl.String)))
+    return rows.with_columns(zone=pl.lit(here.tz, pl.String))
 
 
 def _zone(page: Rows, parts: Sequence[Rows], hints: Hints) -> str | None:
