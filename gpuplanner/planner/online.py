@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
-from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.program.realised_cost import realised_cost
 
 Forecast = Callable[[int], ArrayLike]
@@ -78,11 +78,8 @@ def roll(
     *,
     commit: int = 1,
     horizon: int = 24,
-    time_limit_s: float = 10.0,
     hindsight_time_limit_s: float = 60.0,
-    gap_target: float = 0.005,
-    seed: int = 0,
-    solver: str = "highs",
+    **how: Unpack[SearchArguments],
 ) -> Online:
     """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
 
@@ -96,10 +93,10 @@ def roll(
         Slots done before the next plan, at most `horizon`.
     horizon : int
         Slots planned ahead; fewer near the end.
-    time_limit_s, gap_target, seed, solver
-        Of each plan, as for :func:`~gpuplanner.planner.contract.plan`.
     hindsight_time_limit_s : float
         Of the plan in hindsight [s].
+    **how
+        Arguments of :func:`~gpuplanner.planner.plan`, for each plan.
 
     Returns
     -------
@@ -128,7 +125,6 @@ def roll(
     (0.2, 1.0)
     """
     _check(problem, commit, horizon)
-    search: dict[str, Any] = {"gap_target": gap_target, "seed": seed, "solver": solver}
     now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
     idle: list[Mapping[str, int]] = []
@@ -136,7 +132,7 @@ def roll(
     while len(done) < problem.n_slots:
         slots = range(len(done), min(len(done) + horizon, problem.n_slots))
         believed = _believed(problem, forecast(slots.start), slots)
-        ahead = plan(stretch(problem, slots, believed, now, kept), time_limit_s=time_limit_s, **search)
+        ahead = plan(stretch(problem, slots, believed, now, kept), **how)
         if not ahead.found:
             text = message(f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation)
             raise InfeasiblePlanError(text)
@@ -146,7 +142,8 @@ def roll(
         replans += 1
     layouts, counts, parked = _counts_of(done, idle)
     cost = realised_cost(problem, layouts, counts, parked)
-    hindsight = plan(problem, time_limit_s=hindsight_time_limit_s, **search).require()
+    later: SearchArguments = {**how, "time_limit_s": hindsight_time_limit_s}
+    hindsight = plan(problem, **later).require()
     return Online(layouts, counts, parked, cost, hindsight, replans)
 
 

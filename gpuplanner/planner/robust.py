@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Floats, PlanProblem
-from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.program.realised_cost import realised_cost
 
 _WHERE = "robust plan"
@@ -72,11 +72,7 @@ def robust(
     *,
     weights: Mapping[str, float] | None = None,
     quantiles: Sequence[float] = (0.5, 0.9),
-    method: str = "auto",
-    time_limit_s: float = 10.0,
-    gap_target: float = 0.005,
-    seed: int = 0,
-    solver: str = "highs",
+    **how: Unpack[SearchArguments],
 ) -> RobustPlans:
     """Plan for each scenario, for their mean and for quantiles, and weigh every plan under every scenario.
 
@@ -94,8 +90,8 @@ def robust(
     quantiles : sequence of float
         Levels at which to plan for the quantile of each tenant's and profile's demand in each slot, over
         scenarios; the smallest demand that is not exceeded with that probability.
-    method, time_limit_s, gap_target, seed, solver
-        Of each plan, as for :func:`~gpuplanner.planner.contract.plan`.
+    **how
+        Arguments of :func:`~gpuplanner.planner.plan`, for each plan.
 
     Returns
     -------
@@ -135,11 +131,7 @@ def robust(
             demands, level, axis=0, weights=shares, method="inverted_cdf"
         )
     problems = {name: replace(problem, demand=demand) for name, demand in wanted.items()}
-    search: dict[str, Any] = {"gap_target": gap_target, "seed": seed, "solver": solver}
-    plans = {
-        name: _found(given, plan(given, method=method, time_limit_s=time_limit_s, **search), search)
-        for name, given in problems.items()
-    }
+    plans = {name: _found(given, plan(given, **how), how) for name, given in problems.items()}
     table = _table(plans, {name: problems[name] for name in names})
     methods = pl.DataFrame({"plan": list(plans), "method": [made.method for made in plans.values()]})
     odds = pl.DataFrame({"scenario": names, "share": shares})
@@ -156,11 +148,12 @@ def robust(
     return RobustPlans(plans, table, summary, problems)
 
 
-def _found(problem: PlanProblem, made: Plan, search: Mapping[str, Any]) -> Plan:
+def _found(problem: PlanProblem, made: Plan, how: SearchArguments) -> Plan:
     """A plan, or one made slot after slot where the search found none within its limits."""
     if made.status != "unknown":
         return made.require()
-    simple = plan(problem, method="greedy", time_limit_s=_LAST_RESORT_S, **search).require()
+    greedy: SearchArguments = {**how, "method": "greedy", "time_limit_s": _LAST_RESORT_S}
+    simple = plan(problem, **greedy).require()
     words = f"Made slot after slot: the search ({made.method}) found no plan within its limits. "
     return replace(simple, explanation=words + simple.explanation)
 

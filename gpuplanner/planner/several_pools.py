@@ -12,14 +12,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import to_json
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import Plan, plan_from_json
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.verification.plans import verify
 from gpuplanner.solving.effort import relative_gap
 
@@ -79,17 +79,7 @@ class FleetPlan:
         return "\n".join(f"{name}: {found.explanation}" for name, found in self.plans.items())
 
 
-def plan_fleet(
-    pools: Mapping[str, PlanProblem],
-    *,
-    method: str = "auto",
-    calendars: int = 2,
-    time_limit_s: float = 60.0,
-    gap_target: float = 0.005,
-    seed: int = 0,
-    solver: str = "highs",
-    work_limit: int | None = None,
-) -> FleetPlan:
+def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
     """Plan every pool of a fleet.
 
     Pools are planned one after the other with a part of the time each; what is left then goes to the pools
@@ -99,12 +89,8 @@ def plan_fleet(
     ----------
     pools : mapping of str to PlanProblem
         By name, over the same slots.
-    method, calendars, gap_target, seed, solver
-        As for :func:`gpuplanner.planner.contract.plan`.
-    time_limit_s : float
-        For all pools together [s].
-    work_limit : int, optional
-        Most models handed to the solver for each pool.
+    **how
+        Arguments of :func:`~gpuplanner.planner.plan`, for each pool; ``time_limit_s`` (60) is for all of them together.
 
     Returns
     -------
@@ -129,24 +115,24 @@ def plan_fleet(
     ('optimal', 8.05, [])
     """
     _check(pools)
-    began = time.perf_counter()
+    began, time_limit_s = time.perf_counter(), how.get("time_limit_s", 60.0)
     deadline = began + time_limit_s
-    how: dict[str, Any] = {
-        "method": method, "calendars": calendars, "gap_target": gap_target, "seed": seed, "solver": solver,
-        "work_limit": work_limit,
-    }  # fmt: skip
     plans: dict[str, Plan] = {}
     for place, (name, problem) in enumerate(pools.items()):
         left = deadline - time.perf_counter()
         part = _FIRST_SHARE if place + 1 < len(pools) else 1.0
         share = max(left / (len(pools) - place) * part, 1e-3)
-        plans[name] = plan(problem, time_limit_s=share, **how)
+        plans[name] = plan(problem, **_within(share, how))
     for name in sorted(plans, key=lambda one: -_distance(plans[one])):
         left = deadline - time.perf_counter()
         if plans[name].hit_time_limit and left > time_limit_s / (2 * len(pools)):
-            again = plan(pools[name], time_limit_s=left, **how)
+            again = plan(pools[name], **_within(left, how))
             plans[name] = min(plans[name], again, key=_distance)
     return FleetPlan(plans, time.perf_counter() - began)
+
+
+def _within(time_limit_s: float, how: SearchArguments) -> SearchArguments:
+    return {**how, "time_limit_s": time_limit_s}
 
 
 def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -77,16 +77,13 @@ def _tenant_faults(p: PlanProblem) -> Iterator[str]:
         yield f"unmet_price must be numbers of at least 0, not {examples(bad)}"
     if unknown or bad:
         return
-    for high, low in itertools.pairwise(TIERS):
-        above = [
-            price
-            for tier, price in zip(p.tiers, p.unmet_price, strict=True)
-            if TIERS.index(tier) <= TIERS.index(high)
-        ]
-        below = [price for tier, price in zip(p.tiers, p.unmet_price, strict=True) if tier == low]
-        if above and below and max(below) > min(above):
-            prices = f"{max(below)} against {min(above)}"
-            yield f"unmet_price of tier {low} must not be above that of a higher tier: {prices}"
+    ranked = list(zip(map(TIERS.index, p.tiers), p.unmet_price, strict=True))
+    for rank, tier in enumerate(TIERS):
+        above = min((price for one, price in ranked if one < rank), default=math.inf)
+        below = max((price for one, price in ranked if one == rank), default=0.0)
+        if below > above:
+            prices = f"{below} against {above}"
+            yield f"unmet_price of tier {tier} must not be above that of a higher tier: {prices}"
 
 
 def _demand_faults(p: PlanProblem) -> Iterator[str]:

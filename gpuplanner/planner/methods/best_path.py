@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,38 +27,56 @@ _NODES = 50
 _SHARE_TAKEN_UP = 0.3
 
 
+def shortest_path(
+    costs: Sequence[Floats] | Floats, entering: Floats, between: Callable[[int], Floats]
+) -> list[int]:
+    """Position of the state of each slot that together cost least: dynamic programming over slots.
+
+    States cost `costs` by slot, and coming to those of the first one costs `entering`; `between` says for another slot
+    what it costs to come from each state of the slot before to each of its own, infinite where that is forbidden.
+
+    Examples
+    --------
+    >>> shortest_path([np.zeros(2), np.array([1.0, 0.0])], np.array([0.0, 5.0]), lambda slot: 2.0 - 2.0 * np.eye(2))
+    [0, 0]
+    """
+    value, origins = entering + costs[0], []
+    for slot, own in enumerate(costs[1:], 1):
+        total = value[:, None] + between(slot)
+        origins.append(total.argmin(axis=0))
+        value = total.min(axis=0) + own
+    chosen = [int(value.argmin())]
+    for origin in reversed(origins):
+        chosen.append(int(origin[chosen[-1]]))
+    return chosen[::-1]
+
+
 def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts] = ()) -> Counts:
     """Choose a state for each slot among all states of given plans, at the least total cost.
 
     A state is a vector of counts. A state found for one slot often suits another: demand comes back every
     day. In each slot the states of the plans themselves and the cheapest others take part, so that the
-    result is never dearer than the best of the plans. Dynamic programming over slots.
+    result is never dearer than the best of the plans.
     """
     pool = np.unique(np.concatenate([*plans, *states]), axis=0)
-    value = np.zeros(0)
-    taking: list[Counts] = []
-    origins: list[Counts] = []
-    for slot in range(fluid.problem.n_slots):
-        own = np.array([plan[slot] for plan in plans])
-        now, costs = _candidates(fluid, slot, pool, own)
-        if slot:
-            total = value[:, None] + fluid.ways.costs(taking[-1], now)
-            if not fluid.may_change[slot]:
-                total[(taking[-1][:, None] != now[None]).any(axis=2)] = np.inf
-        elif fluid.initial is not None:
-            total = fluid.ways.costs(fluid.initial[None], now)
-        else:
-            total = np.zeros((1, len(now)))
-        origin = total.argmin(axis=0)
-        value = total[origin, np.arange(len(now))] + costs
-        taking.append(now)
-        origins.append(origin)
-    chosen = int(value.argmin())
-    path = []
-    for now, origin in zip(reversed(taking), reversed(origins), strict=True):
-        path.append(now[chosen])
-        chosen = int(origin[chosen])
-    return np.array(path[::-1])
+    held = [
+        _candidates(fluid, slot, pool, np.array([plan[slot] for plan in plans]))
+        for slot in range(fluid.problem.n_slots)
+    ]
+    first = held[0][0]
+    entering = (
+        np.zeros(len(first)) if fluid.initial is None else fluid.ways.costs(fluid.initial[None], first)[0]
+    )
+
+    def between(slot: int) -> Floats:
+        before, now = held[slot - 1][0], held[slot][0]
+        costs = fluid.ways.costs(before, now)
+        if not fluid.may_change[slot]:
+            costs[(before[:, None] != now[None]).any(axis=2)] = np.inf
+        return costs
+
+    path = shortest_path([costs for _, costs in held], entering, between)
+    return np.array([own[at] for (own, _), at in zip(held, path, strict=True)])
 
 
 def _candidates(fluid: Fluid, slot: int, pool: Counts, own: Counts) -> tuple[Counts, Floats]:

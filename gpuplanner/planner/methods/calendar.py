@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.methods.best_path import shortest_path
 from gpuplanner.planner.program.families import SlotModel, build, start_values
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.slot_floors import window_floors
@@ -184,17 +185,13 @@ class VectorPool:
     def path(self, subset: Counts) -> Counts:
         """The cheapest plan with the vectors of a subset."""
         changes = self.changes[np.ix_(subset, subset)]
-        value = (self.entering + self.costs[0])[subset]
-        origins = []
-        stay = np.arange(len(subset))
-        for costs, may_change in zip(self.costs[1:, subset], self.may_change[1:], strict=True):
-            total = value[:, None] + changes
-            origins.append(total.argmin(axis=0) if may_change else stay)
-            value = (total.min(axis=0) if may_change else value) + costs
-        chosen = [int(value.argmin())]
-        for origin in reversed(origins):
-            chosen.append(int(origin[chosen[-1]]))
-        return subset[chosen[::-1]]
+        stay = np.where(np.eye(len(subset), dtype=bool), changes, np.inf)
+        places = shortest_path(
+            self.costs[:, subset],
+            self.entering[subset],
+            lambda slot: changes if self.may_change[slot] else stay,
+        )
+        return subset[places]
 
     def least_costs(self, subsets: Counts) -> Floats:
         """Cost of the cheapest plan with each of several subsets, shape (n_subsets, size)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 
@@ -24,6 +25,18 @@ change in every slot. ``dp``: dynamic programming over all states, small fleets 
 slot without looking ahead. ``calendar``: few different days. ``static``: no change at all."""
 
 _DECIMALS = 9
+
+
+class SearchArguments(TypedDict, total=False):
+    """How a plan is searched for: arguments of :func:`plan` that other searches hand on."""
+
+    method: str
+    calendars: int
+    time_limit_s: float
+    gap_target: float
+    seed: int
+    solver: str
+    work_limit: int | None
 
 
 def plan(

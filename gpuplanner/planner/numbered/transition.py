@@ -190,18 +190,9 @@ def _row(unit: DrainUnit, move: Move) -> dict[str, Any]:
     change = move.change
     parts = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
     kept, destroyed, created = (" ".join(map(str, placements)) for placements in parts)
-    return {
-        "node": move.node,
-        "gpu": move.gpu,
-        "action": move.action,
-        "before": move.before,
-        "after": move.after,
-        "drain": unit.drains(move),
-        "kept": kept,
-        "destroyed": destroyed,
-        "created": created,
-        "reboot": unit.reboot,
-    }
+    same = {name: getattr(move, name) for name in ("node", "gpu", "action", "before", "after")}
+    what = {"kept": kept, "destroyed": destroyed, "created": created}
+    return same | what | {"drain": unit.drains(move), "reboot": unit.reboot}
 
 
 def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:
