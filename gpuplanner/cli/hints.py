@@ -9,7 +9,7 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Json, SmallestGroup, Tz
-from gpuplanner.cli.show import plain, show, show_frame
+from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -135,7 +135,7 @@ def hints(
         for row, printed in zip(rows, lines, strict=False):
             row["lines"] = printed
         asked = {} if job is None else {"jobs": history.select(JOB).to_dicts()}
-        show(plain(asked | {"groups": rows}), as_json=True)
+        show((asked | {"groups": rows}), as_json=True)
     elif form is not None:
         put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no hint\n")
     else:

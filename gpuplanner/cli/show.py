@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,9 @@ def show(values: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
     if as_json:
         from gpuplanner.files import to_json
+        from gpuplanner.plain import to_plain
 
-        put(to_json(plain(values)))
+        put(to_json(to_plain(values)))
         return
     _show_lines(values, "")
 
@@ -57,8 +58,9 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
     """Print a table: JSON rows, or aligned text, the first rows of a long one."""
     if as_json:
         from gpuplanner.files import to_json
+        from gpuplanner.plain import to_plain
 
-        put(to_json(plain(frame.to_dicts())))
+        put(to_json(to_plain(frame.to_dicts())))
         return
     if title:
         put(f"{title}\n{'-' * len(title)}")
@@ -78,27 +80,6 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
     if frame.height > MAX_ROWS:
         put(f"... {frame.height - MAX_ROWS} more rows; --json gives all")
     put("")
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - anything that a table can hold
-    """Turn a value into what JSON can hold; what is not a number becomes null.
-
-    Examples
-    --------
-    >>> plain({"a": float("nan"), "b": Decimal("1.50")})
-    {'a': None, 'b': '1.50'}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _amount(name: str, value: Any, currency: str | None = None) -> str | None:  # noqa: ANN401

@@ -9,7 +9,7 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Json
-from gpuplanner.cli.show import plain, show, show_frame
+from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -147,7 +147,7 @@ def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
 
     found = sized(wish, peaks)
     if as_json:
-        show(plain(found), as_json=True)
+        show((found), as_json=True)
         return
     import polars as pl
 
@@ -176,7 +176,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
         left = int((found["level"] == "not predicted").sum())
         say(f"written: {out}; {len(found)} rows, {left} of them not predicted")
     elif as_json:
-        show({"rows": plain(found.to_dicts())}, as_json=True)
+        show({"rows": (found.to_dicts())}, as_json=True)
     else:
         show_frame(
             found.drop(name for name in rows.columns if name not in ("model", "method")), as_json=False
@@ -193,7 +193,7 @@ def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) ->
     rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
     found = seen_and_predicted(rows, board)
     if as_json:
-        show({"board": board, "jobs": plain(found.to_dicts())}, as_json=True)
+        show({"board": board, "jobs": (found.to_dicts())}, as_json=True)
     else:
         show_frame(found, as_json=False, title=f"slices of {board}")
 
@@ -224,7 +224,7 @@ def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
 
     found: dict[str, Any] = evaluate(_read(path), None if leave == EACH_SOURCE else leave)
     if as_json:
-        show(plain(found), as_json=True)
+        show((found), as_json=True)
         return
     for name in ("sources", "methods", "sizes", "levels", "undecided"):
         if found[name]:

@@ -86,7 +86,7 @@ def write_report(
         files: dict[str, str] = {}
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
-            if study.headline["board_has_mig"] and study.problem.nodes is not None:
+            if study.headline.board_has_mig and study.problem.nodes is not None:
                 files = export_files(study.plan, study.problem, scenario=scenario)
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)

@@ -28,6 +28,7 @@ _COSTS = (
     "x_EnergyKwh",
     "x_CarbonKg",
 )
+_ASSUMED = ("value", "low", "high", "unit", "source", "date")
 _CHOICE = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
 _WEEKS = {
     "mean_gpus_whole": "whole GPUs held, mean",
@@ -47,7 +48,7 @@ def summary(study: Study) -> Section:
             peaks=daily_peaks(study),
             period=period(study),
             links=links(study),
-            doubts=study.provenance["doubts"],
+            doubts=study.provenance.doubts,
             projects=[one.sentence for one in study.comparison.projects],
         ),
     )
@@ -63,31 +64,33 @@ def daily_peaks(study: Study) -> pl.DataFrame:
 
 def period(study: Study) -> str:
     """What the report covers, in words."""
-    ends = [datetime.fromisoformat(study.headline[f"observed_{side}"]) for side in ("from", "to")]
+    ends = [
+        datetime.fromisoformat(text) for text in (study.headline.observed_from, study.headline.observed_to)
+    ]
     return " to ".join(f"{end.day} {end:%b %Y}" for end in ends)
 
 
 def links(study: Study) -> Links:
     """Files that stand beside the page."""
-    pack = study.plan is not None and study.headline["board_has_mig"]
+    pack = study.plan is not None and study.headline.board_has_mig
     return (*FILES, *([("Change pack", "export/")] if pack else []))
 
 
 def quality(study: Study) -> Section:
     """What is wrong with the data, before any figure that rests on them."""
-    table, trace = study.tables["quality"], study.provenance["trace"]
+    table, trace = study.tables["quality"], study.provenance.read
     found = page.paragraph("Nothing was found to be wrong.")
     if table.height:
         found = page.table(table, caption="Findings of the quality report")
     return page.fold(
         "Data",
         page.paragraph(
-            f"Source {trace['source']}: {trace['rows_in']:,} rows read, {trace['rows_kept']:,} kept, "
-            f"{trace['rows_rejected']:,} rejected with a reason."
+            f"Source {trace.source}: {trace.rows_in:,} rows read, {trace.rows_kept:,} kept, "
+            f"{trace.rows_rejected:,} rejected with a reason."
         ),
-        *(page.note(str(note)) for note in trace.get("notes", [])),
+        *(page.note(note) for note in trace.notes),
         found,
-        *(page.note(text) for text in study.provenance["cautions"]),
+        *(page.note(text) for text in study.provenance.cautions),
         about="what was read, and what is wrong with it",
     )
 
@@ -97,7 +100,7 @@ def ledger(study: Study) -> Section:
     buckets, tenants = study.tables["ledger_buckets"], study.tables["ledger_tenants"]
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
-    held, installed = (study.headline[f"{name}_gpu_hours"] for name in ("allocated", "installed"))
+    held, installed = study.headline.allocated_gpu_hours, study.headline.installed_gpu_hours
     return page.fold(
         "Where the hours went",
         page.paragraph(f"{study.findings[0]} In all, jobs held {held:,.0f} of {installed:,.0f} GPU-hours."),
@@ -127,7 +130,7 @@ def demand(study: Study) -> Section:
         study.tables[name].filter(pl.col("unique_id").str.starts_with("all/"))
         for name in ("forecast", "scores", "choice")
     )
-    coverage, cut = study.headline["forecast_coverage_90"], study.headline["board_has_mig"]
+    coverage, cut = study.headline.forecast_coverage_90, study.headline.board_has_mig
     wanted = (
         "Instances wanted by profile over the last two weeks, right-sized,"
         if cut
@@ -144,7 +147,7 @@ def demand(study: Study) -> Section:
         .agg(mean_instances=pl.col("y").mean(), peak_instances=pl.col("y").max())
         .sort("day", "profile")
     )
-    gpus, running = (study.headline[name] for name in ("tomorrow_gpus", "tomorrow_running_gpus"))
+    gpus, running = study.headline.tomorrow_gpus, study.headline.tomorrow_running_gpus
     return page.fold(
         "Demand and forecast",
         page.note(f"Of the {gpus:,.0f} GPUs expected tomorrow at noon, {running:,.0f} run today."),
@@ -168,7 +171,7 @@ def rightsizing(study: Study) -> Section:
     """Jobs that could be smaller: what people ask for and what they need, in all and week by week."""
     title, about = "Jobs that could be smaller", "what jobs ask for, and what they need"
     said = page.paragraph(study.findings[1])
-    if not study.headline["board_has_mig"]:
+    if not study.headline.board_has_mig:
         return page.fold(title, said, about=about)
     text = (
         "Needs are judged by telemetry, else by the job's accounting record, else by measured jobs of its class; "
@@ -182,7 +185,7 @@ def rightsizing(study: Study) -> Section:
 
 
 def _by_week(study: Study) -> list[str]:
-    weeks, board = study.tables["weeks"], study.headline["board"]
+    weeks, board = study.tables["weeks"], study.headline.board
     if weeks.is_empty():
         return [page.paragraph("There are no small jobs.")]
     text = (
@@ -203,13 +206,13 @@ def layouts(study: Study) -> Section:
     if study.plan is None or study.problem is None:
         return Section("")
     figures, counts = study.headline, study.tables["layout_counts"]
-    cut, changed = figures["board_has_mig"], study.tables["layout_changes"]
-    changes = f", {figures['plan_changes']} layout changes" if cut else ""
-    start = datetime.fromisoformat(figures["plan_from"])
+    cut, changed = figures.board_has_mig, study.tables["layout_changes"]
+    changes = f", {figures.plan_changes} layout changes" if cut else ""
+    start = datetime.fromisoformat(figures.plan_from)
     alt = (
-        f"From {start:%Y-%m-%d %H:%M} UTC: {figures['plan_gpu_hours_on']:,.0f} GPU-hours on{changes}; "
-        f"cost {figures['plan_objective_gpu_hours']:,.0f} GPU-hours, "
-        f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} (gap {figures['plan_gap_fraction']:.2%})."
+        f"From {start:%Y-%m-%d %H:%M} UTC: {figures.plan_gpu_hours_on:,.0f} GPU-hours on{changes}; "
+        f"cost {figures.plan_objective_gpu_hours:,.0f} GPU-hours, "
+        f"no plan costs less than {figures.plan_bound_gpu_hours:,.0f} (gap {figures.plan_gap_fraction:.2%})."
     )
     hours = counts.group_by("layout").agg(
         gpu_hours=pl.col("gpus").sum() * study.scenario.slot_hours,
@@ -252,10 +255,10 @@ def _bound(study: Study) -> str:
     """What the planner answers for, row by row."""
     figures, problem = study.headline, study.problem
     rows = {
-        "proof": f"no plan costs less than {figures['plan_bound_gpu_hours']:,.0f} GPU-hours, "
-        f"{figures['plan_gap_fraction']:.2%} below this one ({figures['plan_status']})",
+        "proof": f"no plan costs less than {figures.plan_bound_gpu_hours:,.0f} GPU-hours, "
+        f"{figures.plan_gap_fraction:.2%} below this one ({figures.plan_status})",
         "asked of it": f"the {study.scenario.quantile:.0%} quantile of forecast demand; "
-        f"{figures['plan_unmet_gpu_hours']:,.1f} GPU-hours of it are not met",
+        f"{figures.plan_unmet_gpu_hours:,.1f} GPU-hours of it are not met",
         "GPUs not needed": f"are {problem.idle_words if problem else 'not known'}",
         "not asked": "waits: what ways to run the fleet are worth at the same service stands above, among the ways",
     }
@@ -266,14 +269,14 @@ def costs(study: Study) -> Section:
     """Who pays for the period, energy and carbon; what is not known is said in its place."""
     title, about = "Cost, energy and carbon", "of the whole period, by team"
     table, figures = study.tables["costs"], study.headline
-    missing = [page.paragraph(sentence) for sentence in study.provenance["not_stated"]]
-    energy = _energy(study) if figures["energy_kwh"] is not None else ""
-    if figures["cost"] is None:
+    missing = [page.paragraph(sentence) for sentence in study.provenance.not_stated]
+    energy = _energy(study) if figures.energy_kwh is not None else ""
+    if figures.cost is None or figures.currency is None:
         return page.fold(title, *missing, *([page.paragraph(energy)] if energy else []), about=about)
     bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
-    pool = "" if figures["fleet_gpus"] == figures["installed_gpus"] else f" of {figures['board']}"
+    pool = "" if figures.fleet_gpus == figures.installed_gpus else f" of {figures.board}"
     text = (
-        f"The lines sum to {Decimal(figures['cost']):,.2f} {figures['currency']}, the price of every installed "
+        f"The lines sum to {Decimal(figures.cost):,.2f} {figures.currency}, the price of every installed "
         f"GPU-hour{pool}. {energy}"
     )
     return page.fold(
@@ -281,7 +284,7 @@ def costs(study: Study) -> Section:
         page.paragraph(text.rstrip()),
         *missing,
         page.figure(
-            plot.plot_costs(bars, unit=figures["currency"]),
+            plot.plot_costs(bars, unit=figures.currency),
             title="Cost by tenant",
             alt="What nobody held is a line of its own, not spread over tenants.",
             numbers=table.select(name for name in _COSTS if table[name].null_count() < table.height),
@@ -291,17 +294,22 @@ def costs(study: Study) -> Section:
 
 
 def _energy(study: Study) -> str:
-    figures, carbon = study.headline, study.provenance["carbon"]
+    figures, carbon = study.headline, study.provenance.carbon
     return (
-        f"Energy {figures['energy_kwh']:,.0f} kWh at the building's meter (PUE {study.provenance['pue']:g}), "
-        f"{figures['carbon_kg']:,.0f} kg CO2e operational at {carbon['gco2e_per_kwh']:g} g/kWh ({carbon['region']}, "
-        f"{carbon['method']}, {carbon['year']})."
+        f"Energy {figures.energy_kwh:,.0f} kWh at the building's meter (PUE {study.provenance.pue:g}), "
+        f"{figures.carbon_kg:,.0f} kg CO2e operational at {carbon.gco2e_per_kwh:g} g/kWh ({carbon.region}, "
+        f"{carbon.method}, {carbon.year})."
     )
 
 
 def method(study: Study) -> Section:
     """What the figures rest on."""
-    assumed = study.provenance["assumptions"]
-    rows = pl.DataFrame([{"assumption": name, **values} for name, values in assumed.items()])
+    assumed = study.provenance.assumptions
+    rows = pl.DataFrame(
+        [
+            {"assumption": one.name} | {name: getattr(one, name) for name in _ASSUMED}
+            for one in assumed.values()
+        ]
+    )
     table = page.table(rows, caption="Assumed figures with range, source and date")
     return page.fold("What this rests on", table, about="assumed figures, with their sources")

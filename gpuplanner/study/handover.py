@@ -23,6 +23,7 @@ from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
+from gpuplanner.plain import to_plain
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
@@ -235,23 +236,23 @@ def write_study_workbook(path: str | Path, study: Study) -> Path:
 
 def notes(study: Study) -> Mapping[str, str]:
     """What a reader of a file must know: period, baseline, price, sources, versions."""
-    price, trace = study.provenance["price"], study.provenance["trace"]
+    price, trace = study.provenance.price, study.provenance.read
     return {
-        "Period": f"{study.headline['observed_from']} to {study.headline['observed_to']}",
-        "Source": f"{trace['source']}, {trace['rows_kept']} of {trace['rows_in']} rows kept",
-        "Input hashes": json.dumps(study.provenance["inputs"], sort_keys=True),
-        "Baseline": study.provenance["policies"]["today"],
+        "Period": f"{study.headline.observed_from} to {study.headline.observed_to}",
+        "Source": f"{trace.source}, {trace.rows_kept} of {trace.rows_in} rows kept",
+        "Input hashes": json.dumps(dict(study.provenance.inputs), sort_keys=True),
+        "Baseline": study.provenance.policies["today"],
         "Service": target_in_words(study.comparison),
-        "Fleet": f"{study.headline['fleet_gpus']} GPUs of {study.headline['board'] or study.headline['boards']}, "
-        f"{study.headline['fleet_note']}; {study.headline['installed_gpus']} installed",
+        "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.board or study.headline.boards}, "
+        f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Decision": study.decision.sentence,
         "How sure": " ".join(study.decision.how_sure),
         "Price": "none"
         if price is None
-        else f"{price['value']:.4f} {price['currency']} a GPU-hour; {price['source']}; {price['date']}",
-        "Carbon": f"{study.provenance['carbon']['source']}; {study.provenance['carbon']['year']}",
-        "Scenario": json.dumps(study.scenario.__dict__, sort_keys=True),
-        "gpuplanner": str(study.provenance["gpuplanner"]),
+        else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
+        "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
+        "Scenario": json.dumps(to_plain(study.scenario), sort_keys=True),
+        "gpuplanner": str(study.provenance.gpuplanner),
     }
 
 

@@ -135,6 +135,11 @@ class Stage(Generic[Aside, Result]):
         reads.note(found.read.keys() - stated)
         return found.result
 
+    def forget(self) -> None:
+        """Compute anew the next time, whatever is asked."""
+        with self._lock:
+            self._kept.clear()
+
     def _found(self, scenario: Scenario, stamp: tuple[int, int] | None) -> Remembered[Result] | None:
         with self._lock:
             return next((one for one in self._kept if one.answers(scenario, stamp)), None)

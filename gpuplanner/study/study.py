@@ -12,10 +12,13 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import Mark, replaced_directory, to_json
+from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.headline import Headline
+from gpuplanner.study.provenance import Provenance
 
 JSON_TABLES = (
     "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "weeks",
@@ -35,7 +38,7 @@ class Study:
     ----------
     scenario : Scenario
         What was asked.
-    headline : mapping
+    headline : Headline
         Figures by name, rounded once; report, workbook and JSON print these.
     findings : tuple of str
         Three findings in words.
@@ -47,18 +50,18 @@ class Study:
     comparison : Comparison
         All ways to run the fleet, and the decision that follows, as ``gpuplanner compare --json`` prints them: the one
         place that says what is saved. See :func:`gpuplanner.study.decision.record.comparison`.
-    provenance : mapping
+    provenance : Provenance
         Inputs with hashes, versions, assumptions with sources.
     """
 
     scenario: Scenario
-    headline: Mapping[str, Any]
+    headline: Headline
     findings: tuple[str, ...]
     tables: Mapping[str, pl.DataFrame]
     plan: Plan | None
     problem: PlanProblem | None
     comparison: Comparison
-    provenance: Mapping[str, Any]
+    provenance: Provenance
 
     @property
     def decision(self) -> Decision:
@@ -71,12 +74,12 @@ class Study:
         comparison = self.comparison.to_dict()
         return to_json(
             {
-                "scenario": json.loads(json.dumps(self.scenario.__dict__)),
-                "headline": dict(self.headline),
+                "scenario": to_plain(self.scenario),
+                "headline": self.headline.to_dict(),
                 "findings": list(self.findings),
                 "decision": comparison["decision"],
                 "comparison": comparison,
-                "provenance": dict(self.provenance),
+                "provenance": to_plain(self.provenance),
                 "tables": tables,
             }
         )
@@ -121,13 +124,13 @@ def open_study(directory: str | Path) -> Study:
         raise ScenarioError(text) from error
     return Study(
         scenario=scenario,
-        headline=values["headline"],
+        headline=Headline.of_dict(values["headline"]),
         findings=tuple(values["findings"]),
         tables=tables,
         plan=planned[0],
         problem=planned[1],
         comparison=comparison,
-        provenance=values["provenance"],
+        provenance=of_plain(Provenance, values["provenance"]),
     )
 
 

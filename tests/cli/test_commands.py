@@ -216,7 +216,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pulp", None)
     from gpuplanner.study.future.outlook import pooled
 
-    pooled._remembered.cache_clear()
+    pooled.forget()
     code, _, err = command("forecast", "sample", "--set", "history_days=27")
     assert code == 7
     assert "pip install 'gpuplanner[forecast]'" in err

@@ -73,8 +73,8 @@ def test_slurm_cluster_without_its_nodes(run, tmp_path, slurm):
     fields = dict(word.split("=") for word in SHORT[1::2])
     numbers = {name: json.loads(value) for name, value in fields.items()}
     study = evaluate(Scenario(data=str(tmp_path / "t"), **numbers), cache=False)
-    agrees(study.headline, slurm, gpus=slurm.most_boards())
-    assert study.headline["cut_gpus"] == 8  # as the jobs on them were seen to hold them
+    agrees(study.headline.to_dict(), slurm, gpus=slurm.most_boards())
+    assert study.headline.cut_gpus == 8  # as the jobs on them were seen to hold them
 
 
 def agrees(told, cluster, *, gpus):

@@ -215,13 +215,13 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     )
     raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
     small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") < 1))
-    assert found.headline["small_jobs"] == small.height == 3078
+    assert found.headline.small_jobs == small.height == 3078
     until = raw["deletion_time"].max()
     held_s = (pl.col("deletion_time") - pl.col("scheduled_time")) * pl.col("gpus")
     held = raw.drop_nulls("scheduled_time").select(held_s.sum()).item() / 3600
-    assert found.headline["allocated_gpu_hours"] == pytest.approx(held, rel=1e-9)
+    assert found.headline.allocated_gpu_hours == pytest.approx(held, rel=1e-9)
     gpus = pl.read_csv(nodes)["gpu"].sum()
-    assert found.headline["installed_gpu_hours"] == pytest.approx(gpus * until / 3600, rel=1e-9)
+    assert found.headline.installed_gpu_hours == pytest.approx(gpus * until / 3600, rel=1e-9)
     # The week of 18 May, as if nobody had queued: 137 days after the origin.
     week = found.tables["weeks"].filter(pl.col("week") == pl.date(1970, 5, 18))
     start, end = 137 * 86_400, 144 * 86_400
@@ -260,7 +260,7 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     october, november = 1_506_841_200, 1_509_519_600  # midnight in Seattle, UTC-7
     overlap = (start + pl.col("duration")).clip(october, november) - start.clip(october, november)
     held = raw.group_by("cluster").agg((overlap * pl.col("num_gpus")).sum() / 3600)
-    assert found.headline["allocated_gpu_hours"] == pytest.approx(held["timestamp"].sum(), rel=1e-9)
+    assert found.headline.allocated_gpu_hours == pytest.approx(held["timestamp"].sum(), rel=1e-9)
     tenants = found.tables["ledger_tenants"]
     assert dict(tenants.select("tenant", "held_gpu_hours").iter_rows()) == pytest.approx(
         {name: hours for name, hours in held.iter_rows() if hours}, rel=1e-9
@@ -289,4 +289,4 @@ def test_fox_numbers_equal_a_short_query(public_data, tmp_path):
     held = dict(jobs.group_by("account").agg(hours).iter_rows())
     told = dict(found.tables["ledger_tenants"].select("tenant", "held_gpu_hours").iter_rows())
     assert told == pytest.approx({name: value for name, value in held.items() if value}, rel=1e-9)
-    assert found.headline["allocated_gpu_hours"] == pytest.approx(933.3425)
+    assert found.headline.allocated_gpu_hours == pytest.approx(933.3425)

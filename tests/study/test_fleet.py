@@ -148,8 +148,8 @@ def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inv
     assert (
         gpus
         == study.decision.fleet_gpus
-        == study.headline["fleet_gpus"]
-        == study.headline["installed_gpus"]
+        == study.headline.fleet_gpus
+        == study.headline.installed_gpus
         == study.problem.gpus
     )
 
@@ -158,16 +158,16 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     write_dataset(made([(None, 2, 8, 6), (None, 1, 9, 3)]), tmp_path / "t")
     scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
     study = evaluate(scenario, cache=False)
-    assert study.headline["allocated_gpu_hours"] == DAYS * (2 * 6 + 1 * 3)
-    assert [study.headline[name] for name in ("board", "cost", "energy_kwh", "saved_cost_per_week")] == [
-        None
-    ] * 4
+    assert study.headline.allocated_gpu_hours == DAYS * (2 * 6 + 1 * 3)
+    assert [
+        getattr(study.headline, name) for name in ("board", "cost", "energy_kwh", "saved_cost_per_week")
+    ] == [None] * 4
     assert study.tables["costs"].is_empty()
     assert study.decision.confidence == "peaks only", "a handful of jobs says little"
-    assert any("--board" in text for text in study.provenance["cautions"])
+    assert any("--board" in text for text in study.provenance.cautions)
     own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
-    assert float(own.headline["cost"]) == 2 * 3 * 24 * DAYS
-    assert own.headline["energy_kwh"] is None
+    assert float(own.headline.cost) == 2 * 3 * 24 * DAYS
+    assert own.headline.energy_kwh is None
 
 
 def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
@@ -175,8 +175,8 @@ def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
     study = evaluate(
         Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2, quantile=0.5), cache=False
     )
-    assert study.headline["price_per_gpu_hour"] == 3.06
-    assert study.headline["energy_kwh"] > 0
+    assert study.headline.price_per_gpu_hour == 3.06
+    assert study.headline.energy_kwh > 0
     assert set(study.plan.layouts) == {"gpu"}
     assert study.tables["rightsizing"]["profile_needed"].unique().to_list() == ["gpu"]
 
@@ -188,8 +188,8 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     jobs = [("A100-40GB", "1g.5gb", 8, 6)] * 20 + [("A100-40GB", 2, 9, 3)]
     write_dataset(made(jobs, cut), tmp_path / "t")
     study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
-    assert study.headline["allocated_gpu_hours"] == pytest.approx(DAYS * (20 * 6 / 7 + 6))
-    assert (study.headline["fleet_gpus"], study.headline["cut_gpus"]) == (8, 4)
+    assert study.headline.allocated_gpu_hours == pytest.approx(DAYS * (20 * 6 / 7 + 6))
+    assert (study.headline.fleet_gpus, study.headline.cut_gpus) == (8, 4)
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
@@ -230,6 +230,6 @@ def test_instances_without_known_layouts_are_said():
 def test_money_is_that_of_the_planned_pool(tmp_path):
     write_dataset(made(MIXED, TWO_BOARDS), tmp_path / "t")
     study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
-    assert study.headline["installed_gpu_hours"] == 20 * 24 * DAYS
+    assert study.headline.installed_gpu_hours == 20 * 24 * DAYS
     assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(16 * 24 * DAYS)
-    assert study.headline["fleet_gpus"] == 16
+    assert study.headline.fleet_gpus == 16

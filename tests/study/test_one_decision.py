@@ -10,21 +10,21 @@ import pytest
 from gpuplanner.study import open_study
 from gpuplanner.study.decision.tables import class_table, frontier_frame, hours_table, policy_table
 from gpuplanner.study.findings import findings
+from gpuplanner.study.future.money import money
 from gpuplanner.study.handover import notes
+from gpuplanner.study.headline import headline_of
+from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study
-from gpuplanner.study.walk import decided_figures
 
 
 def test_every_door_says_the_same(study: Study):
     one, told = study.decision, json.loads(study.to_json())
     assert one.saving.value > 0
-    assert study.headline["saved_gpu_hours_per_week"] == one.saving.value
-    assert study.headline["saved_cost_per_week"] == pytest.approx(one.worth.usd_per_week, abs=1e-6)
-    assert study.headline["saved_fraction"] == pytest.approx(
-        one.saving.value / (168 * one.fleet_gpus), abs=1e-6
-    )
-    assert (study.headline["action"], study.headline["winner"]) == (one.action, one.policy)
-    assert study.headline["recommended_gpus"] == one.gpus
+    assert study.headline.saved_gpu_hours_per_week == one.saving.value
+    assert study.headline.saved_cost_per_week == pytest.approx(one.worth.usd_per_week, abs=1e-6)
+    assert study.headline.saved_fraction == pytest.approx(one.saving.value / (168 * one.fleet_gpus), abs=1e-6)
+    assert (study.headline.action, study.headline.winner) == (one.action, one.policy)
+    assert study.headline.recommended_gpus == one.gpus
     assert study.findings[2] == notes(study)["Decision"] == told["decision"]["sentence"] == one.sentence
     assert told["decision"] == told["comparison"]["decision"]
     assert told["comparison"] == json.loads(json.dumps(study.comparison.to_dict()))
@@ -45,8 +45,10 @@ def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
     none = replace(study.decision.saving, value=None, low=None, high=None, reason="nothing is set free")
     worth = replace(study.decision.worth, usd_per_week=None)
     kept = replace(study.decision, action="keep", policy="today", saving=none, worth=worth)
-    figures = decided_figures(kept)
-    assert [figures[name] for name in figures if name.startswith("saved_")] == [None] * 3
+    asked = study.scenario
+    found = headline_of(history(asked), money(asked), kept, study.tables, study.plan, None).to_dict()
+    assert [found[name] for name in found if name.startswith("saved_")] == [None] * 3
+    assert found.keys() == study.headline.to_dict().keys()
     assert findings(study.headline, study.tables, kept)[2] == kept.sentence
 
 

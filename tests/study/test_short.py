@@ -43,14 +43,14 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     folder, held = three_days
     study = evaluate(Scenario(data=folder, price_usd_per_gpu_hour=2.0), cache=False)
     assert study.plan is None
-    assert study.headline["allocated_gpu_hours"] == pytest.approx(held, rel=1e-6)
+    assert study.headline.allocated_gpu_hours == pytest.approx(held, rel=1e-6)
     ledger = study.tables["ledger"]["gpu_hours"].sum()
-    assert study.headline["installed_gpu_hours"] == pytest.approx(ledger, rel=1e-6)
-    assert float(study.headline["cost"]) == pytest.approx(2.0 * ledger, abs=0.01)
+    assert study.headline.installed_gpu_hours == pytest.approx(ledger, rel=1e-6)
+    assert float(study.headline.cost) == pytest.approx(2.0 * ledger, abs=0.01)
     assert study.decision.confidence == "peaks only"
     assert study.findings[2] == study.decision.sentence
     assert any("complete days" in text for text in study.decision.how_sure)
-    assert any("needs at least 170" in text for text in study.provenance["cautions"])
+    assert any("needs at least 170" in text for text in study.provenance.cautions)
     sections = {
         name: getattr(tearsheet, name)(study)
         for name in ("summary", "ledger", "rightsizing", "costs", "quality", "method")

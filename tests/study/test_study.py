@@ -24,7 +24,7 @@ FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_ledger_sums_to_installed_gpu_time(study: Study):
-    assert study.headline["installed_gpu_hours"] == 64 * 28 * 24
+    assert study.headline.installed_gpu_hours == 64 * 28 * 24
     assert study.tables["ledger"]["gpu_hours"].sum() == pytest.approx(64 * 28 * 24, rel=1e-9)
     assert study.tables["ledger_buckets"]["share"].sum() == pytest.approx(1)
 
@@ -36,26 +36,26 @@ def test_allocated_hours_equal_a_query_of_their_own(study: Study):
             pl.col("end_time").fill_null(end).clip(begin, end) - pl.col("start_time").clip(begin, end)
         ).dt.total_microseconds() / 3.6e9 * pl.col("gpus")
     )  # fmt: skip
-    assert study.headline["allocated_gpu_hours"] == pytest.approx(held["hours"].sum(), rel=1e-9)
+    assert study.headline.allocated_gpu_hours == pytest.approx(held["hours"].sum(), rel=1e-9)
 
 
 def test_bill_is_the_price_of_every_installed_hour(study: Study):
     cost = study.tables["costs"]["EffectiveCost"].sum()
-    assert str(cost) == study.headline["cost"]
-    assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline["price_per_gpu_hour"]))) < Decimal(
+    assert str(cost) == study.headline.cost
+    assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline.price_per_gpu_hour))) < Decimal(
         "0.01"
     )
 
 
 def test_plan_is_proven_and_verified(study: Study):
     # Three sets of layouts take turns; the bound is that of plans with any number.
-    assert 0 <= study.headline["plan_gap_fraction"] <= 0.15
+    assert 0 <= study.headline.plan_gap_fraction <= 0.15
     assert verify(study.plan, study.problem, study.tables["layout_plan"]) == []
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
     for stage in (history, pooled, comparison, money, *OUTLOOKS.values(), planned_calendar):
-        stage._remembered.cache_clear()
+        stage.forget()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
 
@@ -86,7 +86,7 @@ def test_json_holds_what_the_tables_hold(study: Study):
     assert [Decimal(row["EffectiveCost"]) for row in values["tables"]["costs"]] == (
         study.tables["costs"]["EffectiveCost"].to_list()
     )
-    assert values["headline"] == json.loads(json.dumps(study.headline))
+    assert values["headline"] == study.headline.to_dict()
 
 
 def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
@@ -95,8 +95,8 @@ def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     computed = [stage.computed for stage in stages]
     dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed
-    assert Decimal(dearer.headline["cost"]) == Decimal("4300800.00")
-    assert dearer.headline["saved_gpu_hours_per_week"] == study.headline["saved_gpu_hours_per_week"]
+    assert Decimal(dearer.headline.cost) == Decimal("4300800.00")
+    assert dearer.headline.saved_gpu_hours_per_week == study.headline.saved_gpu_hours_per_week
 
 
 def test_findings_are_three_and_the_last_is_the_decision(study: Study):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +14,14 @@ import numpy as np
 
 from gpuplanner.cost import PowerModel, gpu_kwh
 from gpuplanner.files import to_json
+from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
-from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision, Worth
+from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision
 from gpuplanner.study.future.money import power_of
 from gpuplanner.study.stages import shelved, stage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
@@ -164,10 +164,10 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``compare --json``: ``decision``, and the figures behind it."""
-        found = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        found: dict[str, Any] = to_plain(self, DECIMALS)
         saving = self.decision.saving
         found |= {
-            "decision": _plain(self.decision.to_dict()),
+            "decision": to_plain(self.decision.to_dict(), DECIMALS),
             "target": {"quantile": self.quantile, "minutes": self.minutes},
             "winner": self.winner,
             "saving_gpu_hours_per_week": saving.value,
@@ -182,7 +182,7 @@ class Comparison:
         """The same object from what :meth:`to_dict` gave."""
         decision = dict(values["decision"])
         decision["saving"] = decision.pop("saving_gpu_hours_per_week")
-        return _typed(cls, {**values, "decision": decision})  # type: ignore[no-any-return]
+        return of_plain(cls, {**values, "decision": decision})
 
 
 def comparison_of(answer: Answer) -> Comparison:
@@ -221,7 +221,7 @@ def _priced(scenario: Scenario, found: Comparison) -> Comparison:
         return found
     freed = decision.fleet_gpus - decision.gpus
     worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus)
-    worth = _typed(Worth, _plain(worth))  # rounded as all that is kept
+    worth = rounded(worth, DECIMALS)  # rounded as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
 
@@ -329,32 +329,3 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
         places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
         for place in places if kept else ():
             yield FrontierPoint(policy, *(round(value, DECIMALS) for value in kept[place]))
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - anything JSON holds
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return round(value, DECIMALS) if np.isfinite(value) else None
-    return value
-
-
-def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the inverse of _plain, by the types of fields
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        names = {field.name for field in dataclasses.fields(kind)}
-        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in names})
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        return _typed(next(one for one in inside if one is not type(None)), value)
-    if origin is tuple:
-        if len(inside) == 2 and inside[1] is Ellipsis:
-            return tuple(_typed(inside[0], one) for one in value)
-        return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
-    return value

@@ -1,0 +1,70 @@
+"""Values with types as what JSON can hold, and back: the one encoder of everything that is printed or kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any, TypeVar
+
+Record = TypeVar("Record")
+
+
+def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401 - anything JSON holds
+    """A value as JSON can hold it: records as objects, instants and money as text; what is no number becomes null.
+
+    Examples
+    --------
+    >>> to_plain({"a": float("nan"), "b": Decimal("1.50"), "c": 1 / 3}, decimals=2)
+    {'a': None, 'b': '1.50', 'c': 0.33}
+    """
+    match value:
+        case Mapping():
+            return {str(key): to_plain(one, decimals) for key, one in value.items()}
+        case list() | tuple():
+            return [to_plain(one, decimals) for one in value]
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return format(value, "f")
+        case float():
+            return None if not math.isfinite(value) else value if decimals is None else round(value, decimals)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: to_plain(getattr(value, one.name), decimals) for one in dataclasses.fields(value)}
+    return value
+
+
+def of_plain(kind: type[Record], value: object) -> Record:
+    """The record that :func:`to_plain` wrote, by the types of its fields; keys that it does not have are passed over.
+
+    Raises ``KeyError`` or ``TypeError`` where something is missing.
+    """
+    return _typed(kind, value)  # type: ignore[no-any-return]
+
+
+def rounded(record: Record, decimals: int) -> Record:
+    """The same record with its numbers rounded, as it is when it was written and read again."""
+    return of_plain(type(record), to_plain(record, decimals))
+
+
+def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = {field.name for field in dataclasses.fields(kind)}
+        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in names})
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _typed(next(one for one in inside if one is not type(None)), value)
+    if origin is tuple:
+        if len(inside) == 2 and inside[1] is Ellipsis:
+            return tuple(_typed(inside[0], one) for one in value)
+        return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: _typed(inside[1], one) for key, one in value.items()}
+    return value

@@ -1,0 +1,101 @@
+"""What a study rests on: inputs with hashes, versions, prices and assumptions with their sources, and what to doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuplanner._version import __version__
+from gpuplanner.catalog import Parameter, parameter
+from gpuplanner.cost import CarbonFactor, PowerModel, Price
+from gpuplanner.ledger import ONE_POOL, assumptions
+from gpuplanner.plain import of_plain
+from gpuplanner.study.decision.policies import MEANINGS
+from gpuplanner.study.future.money import Money
+from gpuplanner.study.past.history import History
+
+ASSUMED = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """Where jobs come from, and what became of the rows."""
+
+    source: str
+    rows_in: int
+    rows_kept: int
+    rows_rejected: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a study rests on.
+
+    Attributes
+    ----------
+    cautions, not_stated, doubts : tuple of str
+        Sentences: what to know before trusting a figure, what is left out and why, what speaks against the figures.
+    gpuplanner : str
+        Version that made the study.
+    inputs : mapping of str to str
+        Hash of each input file.
+    trace : mapping of str to object
+        What the inbox kept of where the jobs come from; :attr:`read` is what of it is told.
+    price, power, carbon, pue : Price, PowerModel, CarbonFactor, float
+        What money, energy and carbon rest on; None where it is not known.
+    assumptions : mapping of str to Parameter
+        Assumed figures with range and source.
+    policies : mapping of str to str
+        What each way to run a fleet means.
+    """
+
+    cautions: tuple[str, ...]
+    not_stated: tuple[str, ...]
+    doubts: tuple[str, ...]
+    gpuplanner: str
+    inputs: Mapping[str, str]
+    trace: Mapping[str, object]
+    price: Price | None
+    power: PowerModel | None
+    carbon: CarbonFactor
+    pue: float
+    assumptions: Mapping[str, Parameter]
+    policies: Mapping[str, str]
+
+    @property
+    def read(self) -> RowsRead:
+        """Where the jobs come from, and what became of the rows."""
+        return of_plain(RowsRead, {"notes": (), **self.trace})
+
+
+def provenance_of(
+    known: History, priced: Money, inputs: Mapping[str, str], cautions: Sequence[str], doubts: Sequence[str]
+) -> Provenance:
+    """What a study of some history rests on."""
+    return Provenance(
+        cautions=(*_cautions(known, priced), *cautions),
+        not_stated=priced.missing,
+        doubts=tuple(doubts),
+        gpuplanner=__version__,
+        inputs=inputs,
+        trace=known.trace.provenance,
+        price=priced.price,
+        power=priced.power,
+        carbon=priced.carbon,
+        pue=priced.pue,
+        assumptions={name: parameter(name) for name in ASSUMED},
+        policies=MEANINGS,
+    )
+
+
+def _cautions(known: History, priced: Money) -> list[str]:
+    """What a reader must know before trusting a figure, in sentences."""
+    texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
+    if known.fleet.name is None and len(known.fleet.installed.words) > 1:
+        # The remark says the same of the boards, and what follows from it.
+        texts = [text for text in texts if text != ONE_POOL]
+    texts += known.fleet.remarks()
+    if known.fleet.in_catalogue:
+        texts += priced.missing
+    return texts
