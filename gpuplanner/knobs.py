@@ -158,9 +158,12 @@ class Knob:
         """
         import yaml
 
-        if self.kinds != (str,):
-            return yaml.safe_load(text)
-        return None if self.none and text in ("", "null", "None") else text
+        read = yaml.safe_load(text)
+        if self.kinds != (str,) or isinstance(read, str):
+            return read
+        return (
+            None if self.none and read is None else text
+        )  # what looks like a date or a switch is a text here
 
 
 def knob(group: str, default: Any, meaning: str, rule: KnobRule | None = None, **how: Any) -> Any:  # noqa: ANN401
