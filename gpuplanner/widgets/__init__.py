@@ -1,8 +1,8 @@
 """Controls for notebooks: they put a question, have it answered in the background, and show the answer."""
 
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
-from gpuplanner.widgets.limits import LimitsPanel, price_html, what_limits_cost
-from gpuplanner.widgets.sweep import SweepPanel, sweep_html, sweep_panel
+from gpuplanner.widgets.limits import LimitsPanel, price_html
+from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
 
 __all__ = [
@@ -13,7 +13,5 @@ __all__ = [
     "explore_inbox",
     "price_html",
     "sweep_html",
-    "sweep_panel",
-    "what_limits_cost",
     "whatif",
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from html import escape
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
@@ -46,6 +46,8 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     """
 
     panel: Any
+    at_once: ClassVar[bool] = False
+    """Whether the question is put when the panel is first shown."""
 
     def __init__(
         self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str
@@ -123,7 +125,28 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
             self.newest, self.answer.value, self.status.value = newest, answer, status
 
     def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
+        if self.at_once and self.newest is None and self._pending is None:
+            self.ask()
         return self.panel._repr_mimebundle_(**arguments)
+
+
+def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "") -> str:
+    """A small table of plain text, numbers to the right.
+
+    Examples
+    --------
+    >>> "<tr><th scope='row'>a &lt; b</th><td>9</td></tr>" in table_html(["", "cost"], [["a < b", "9"]])
+    True
+    """
+    head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in headings)
+    body = "".join(
+        f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for name, *cells in rows
+    )
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f"<table style='text-align:right'>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -89,6 +89,8 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         What is chosen.
     """
 
+    at_once = True
+
     def __init__(
         self, inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
     ) -> None:
@@ -192,11 +194,6 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         box = f"open_inbox({look.data!r}{board}, tz={first.tz!r}{smallest})"
         box += ".quality" if look.view == "quality" else ""
         self.code.value = f"<code>inbox.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
-
-    def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
-        if self.newest is None and self._pending is None:
-            self.ask()
-        return super()._repr_mimebundle_(**arguments)
 
 
 def explore_inbox(

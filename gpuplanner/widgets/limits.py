@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner._optional import import_optional
 from gpuplanner.planner import Plan, PlanProblem, plan
 from gpuplanner.planner.variants import price_of_limits, with_limit
-from gpuplanner.widgets.background import BackgroundPanel
+from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,6 @@ class LimitControl:
     span: Callable[[PlanProblem], tuple[int, int, int]]
 
 
-def _fleet(problem: PlanProblem) -> tuple[int, int, int]:
-    return 1, problem.gpus + 2 * problem.gpus_per_node, problem.gpus
-
-
-def _whole_nodes(problem: PlanProblem) -> tuple[int, int, int]:
-    return 0, problem.gpus // problem.gpus_per_node, problem.limits.whole_nodes_kept
-
-
 def _switches(problem: PlanProblem) -> tuple[int, int, int]:
     most = math.ceil(24 / problem.slot_hours)  # once in every slot is as good as no limit
     allowed = problem.limits.switches_per_day
@@ -53,15 +45,20 @@ def _switches(problem: PlanProblem) -> tuple[int, int, int]:
 
 
 LIMITS = (
-    LimitControl("gpus", "GPUs in the fleet", "What would fewer GPUs cost, or more of them save?", _fleet),
     LimitControl(
-        "whole_nodes_kept", "Nodes kept whole", "Nodes, the first ones, on which no GPU is ever cut", _whole_nodes,
+        "gpus", "GPUs in the fleet", "What would fewer GPUs cost, or more of them save?",
+        lambda problem: (1, problem.gpus + 2 * problem.gpus_per_node, problem.gpus),
+    ),
+    LimitControl(
+        "whole_nodes_kept", "Nodes kept whole", "Nodes, the first ones, on which no GPU is ever cut",
+        lambda problem: (0, problem.gpus // problem.gpus_per_node, problem.limits.whole_nodes_kept),
     ),
     LimitControl(
         "switches_per_day", "Cuts of one GPU a day, at most", "How often one GPU may be cut anew within a day",
         _switches,
     ),
 )  # fmt: skip
+_HEADINGS = ("", "cost", "no plan costs less", "price", "at least", "at most")
 
 
 class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
@@ -84,6 +81,18 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         ipywidgets controls by argument of ``with_limit``; the one of the chosen limit is shown.
     prices : polars.DataFrame or None
         Newest answer, see :func:`gpuplanner.planner.variants.price_of_limits`.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
+    ...     change_gpu_hours=0.05,
+    ... )
+    >>> panel = LimitsPanel(problem, gap_target=0)
+    >>> panel.sliders["gpus"].value = 1
+    >>> panel.ask().result()["extra"].round(3).to_list()
+    [0.0, 7.521]
     """
 
     def __init__(self, problem: PlanProblem, *, base: Plan | None = None, **how: Any) -> None:  # noqa: ANN401
@@ -143,38 +152,6 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         self.code.value = f"<code>price_of_limits(problem, {escape(variant)})</code>"
 
 
-def what_limits_cost(problem: PlanProblem, *, base: Plan | None = None, **how: Any) -> LimitsPanel:  # noqa: ANN401
-    """Make the limits panel of a problem.
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        As it stands.
-    base : Plan, optional
-        Its plan, if there is one already.
-    **how
-        Limits of each search, as for :func:`gpuplanner.planner.contract.plan`.
-
-    Returns
-    -------
-    LimitsPanel
-        Shows itself in a notebook.
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime
-    >>> problem = PlanProblem(
-    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
-    ...     change_gpu_hours=0.05,
-    ... )
-    >>> panel = what_limits_cost(problem, gap_target=0)
-    >>> panel.sliders["gpus"].value = 1
-    >>> panel.ask().result()["extra"].round(3).to_list()
-    [0.0, 7.521]
-    """
-    return LimitsPanel(problem, base=base, **how)
-
-
 def price_html(prices: pl.DataFrame) -> str:
     """Cost before and after, the price of each limit with its range, and what binds.
 
@@ -184,26 +161,16 @@ def price_html(prices: pl.DataFrame) -> str:
         From :func:`gpuplanner.planner.variants.price_of_limits`: the problem as it stands, then its variants.
     """
     rows = list(prices.iter_rows(named=True))
-    body = "".join(_row(row) for row in rows)
+    cells = (
+        [row["variant"], *(_number(row[name], "") for name in ("objective", "bound"))]
+        + [_number(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
+        for row in rows
+    )
     said = "".join(
         f"<p><b>{escape(row['variant'])}.</b> {escape(row['explanation'])}</p>" for row in rows[1:] or rows
     )
-    head = "".join(f"<th scope='col'>{text}</th>" for text in _HEADINGS)
-    return (
-        "<table style='text-align:right'>"
-        "<caption>What limits cost [GPU h]: the true price lies between its proven ends</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{said}"
-    )
-
-
-_HEADINGS = ("", "cost", "no plan costs less", "price", "at least", "at most")
-
-
-def _row(row: dict[str, Any]) -> str:
-    costs = [_number(row[name], "") for name in ("objective", "bound")]
-    signed = [_number(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
-    cells = "".join(f"<td>{text}</td>" for text in (*costs, *signed))
-    return f"<tr><th scope='row'>{escape(row['variant'])}</th>{cells}</tr>"
+    caption = "What limits cost [GPU h]: the true price lies between its proven ends"
+    return table_html(_HEADINGS, cells, caption=caption) + said
 
 
 def _number(value: float | None, sign: str) -> str:

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner._optional import import_optional
 from gpuplanner.simulate import Fleet, Rules
 from gpuplanner.study.future.sweep import Policies, Sweep, sweep
-from gpuplanner.widgets.background import BackgroundPanel
+from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 HEADINGS = {
     "mean_jct_s": ("mean completion (h)", 3600.0),
@@ -34,7 +34,8 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
     Parameters
     ----------
     jobs, fleet, policies, rules
-        As for :func:`gpuplanner.study.future.sweep.sweep`.
+        As for :func:`gpuplanner.study.future.sweep.sweep`;
+        :func:`gpuplanner.study.future.layout_sweep.layouts_to_sweep` gives them for a scenario.
     **how
         Its further arguments, but ``progress`` and ``cancel``, which are the panel's.
 
@@ -46,6 +47,15 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
         Run, and cancel.
     found : Sweep or None
         Newest answer.
+
+    Examples
+    --------
+    >>> from gpuplanner.simulate import Calendar
+    >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "gpus": 1,
+    ...     "profile": "gpu"})
+    >>> panel = SweepPanel(jobs, Fleet("A100-80GB", 1, 8), {"whole": Calendar.constant({"gpu": 8})}, Rules("strict"))
+    >>> panel.ask().result(timeout=1800).table["mean_jct_s"].to_list(), panel.bar.value
+    ([60.0], 1)
     """
 
     def __init__(
@@ -131,44 +141,12 @@ def sweep_html(found: Sweep) -> str:
     others = {name: HEADINGS[name] for name in SHOWN if name != found.rank_by}
     columns = {found.rank_by: (ranking, unit), "difference": ("difference in it", unit)} | others
     headings = ["policy", *(heading for heading, _ in columns.values()), "jobs not served"]
-    rows = []
-    for row in found.table.to_dicts():
-        cells = ["–" if row[name] is None else f"{row[name] / by:,.2f}" for name, (_, by) in columns.items()]
-        cells = [escape(row["policy"]), *cells, f"{row['unserved']:,}"]
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th scope='col'>{escape(heading)}</th>" for heading in headings)
+    rows = (
+        [row["policy"]]
+        + ["–" if row[name] is None else f"{row[name] / by:,.2f}" for name, (_, by) in columns.items()]
+        + [f"{row['unserved']:,}"]
+        for row in found.table.to_dicts()
+    )
     said = "" if found.complete else f"Cancelled: {found.done} of {found.asked} policies. "
-    said += f"Ranked by {ranking}; differences are to {escape(found.baseline)}."
-    return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-
-
-def sweep_panel(
-    jobs: pl.DataFrame | Sequence[pl.DataFrame],
-    fleet: Fleet,
-    policies: Policies,
-    rules: Rules,
-    **how: Any,  # noqa: ANN401 - as sweep takes them
-) -> SweepPanel:
-    """Make the sweep panel.
-
-    Parameters
-    ----------
-    jobs, fleet, policies, rules, **how
-        As for :func:`gpuplanner.study.future.sweep.sweep`;
-        :func:`gpuplanner.study.future.layout_sweep.layouts_to_sweep` gives them for a scenario.
-
-    Returns
-    -------
-    SweepPanel
-        Shows itself in a notebook.
-
-    Examples
-    --------
-    >>> from gpuplanner.simulate import Calendar
-    >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 60.0, "gpus": 1,
-    ...     "profile": "gpu"})
-    >>> panel = sweep_panel(jobs, Fleet("A100-80GB", 1, 8), {"whole": Calendar.constant({"gpu": 8})}, Rules("strict"))
-    >>> panel.ask().result(timeout=1800).table["mean_jct_s"].to_list(), panel.bar.value
-    ([60.0], 1)
-    """
-    return SweepPanel(jobs, fleet, policies, rules, **how)
+    said += f"Ranked by {ranking}; differences are to {found.baseline}."
+    return f"<p>{escape(said)}</p>{table_html(headings, rows)}"

@@ -16,7 +16,7 @@ from gpuplanner.study.decision.record import Comparison, PolicyRow, compared
 from gpuplanner.study.decision.tables import frontier_frame, target_in_words
 from gpuplanner.study.decision.worth import usd_per_kwh_of
 from gpuplanner.study.past.history import history
-from gpuplanner.widgets.background import BackgroundPanel
+from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 if TYPE_CHECKING:
     from gpuplanner.study.decision.arena import Trial
@@ -132,13 +132,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer) -> str:
     if (old := _figures(pinned)) != columns["as it stands"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    head = "".join(f"<th scope='col'>{title}</th>" for title in columns)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>"
-        + "".join(f"<td>{escape(figures.get(name, MISSING))}</td>" for figures in columns.values())
-        + "</tr>"
-        for name in names
-    )
+    rows = ([name, *(figures.get(name, MISSING) for figures in columns.values())] for name in names)
     one = answer.found.decision
     steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
     to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
@@ -146,7 +140,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer) -> str:
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
         f"<p>{escape(target_in_words(answer.found))}</p>{answer.picture}"
-        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>{to_do}"
+        f"{table_html(['', *columns], rows)}{to_do}"
         f"<p>{escape(sure)}</p></div>"
     )
 
@@ -212,6 +206,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     pinned : PanelAnswer or None
         What stands beside the newest answer.
     """
+
+    at_once = True
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(self._found, self._html, working="Reading the jobs ...")
@@ -302,11 +298,6 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         changed = self.base.diff(self.question)
         arguments = "".join(f", {name}={new!r}" for name, (_, new) in changed.items())
         self.code.value = f"<code>comparison(replace(scenario{escape(arguments)}))</code>"
-
-    def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
-        if self.newest is None and self._pending is None:
-            self.ask()
-        return super()._repr_mimebundle_(**arguments)
 
 
 def whatif(scenario: Scenario | None = None) -> WhatIf:

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import Limits, PlanProblem, plan
 from gpuplanner.planner.variants import AS_IT_STANDS, price_of_limits, with_limit
-from gpuplanner.widgets import background, what_limits_cost
+from gpuplanner.widgets import LimitsPanel, background
 from gpuplanner.widgets.limits import LIMITS, price_html
 
 HOSTILE = "<script>alert(1)</script>"
@@ -27,7 +27,7 @@ def problem() -> PlanProblem:
 
 @pytest.fixture
 def panel(problem):
-    return what_limits_cost(problem, gap_target=0)
+    return LimitsPanel(problem, gap_target=0)
 
 
 def chosen(panel, argument, value):
@@ -43,7 +43,7 @@ def test_sliders_begin_where_the_problem_stands(panel):
 
 
 def test_limits_that_are_set_already_are_where_the_sliders_begin(problem):
-    limited = what_limits_cost(with_limit(problem, whole_nodes_kept=1, switches_per_day=2))
+    limited = LimitsPanel(with_limit(problem, whole_nodes_kept=1, switches_per_day=2))
     assert [limited.sliders[name].value for name in ("whole_nodes_kept", "switches_per_day")] == [1, 2]
 
 
@@ -87,13 +87,13 @@ def test_problem_as_it_stands_has_a_cost_and_no_price(panel):
 
 def test_a_plan_that_is_there_already_is_the_base(problem):
     base = plan(problem, gap_target=0.5, work_limit=2)
-    panel = what_limits_cost(problem, base=base, gap_target=0)
+    panel = LimitsPanel(problem, base=base, gap_target=0)
     assert panel.ask().result(timeout=1800)["objective"].item() == base.objective
 
 
 def test_limits_that_contradict_each_other_are_explained(problem):
     stays = PlanProblem(**vars_of(problem) | {"limits": Limits({"3g.20gb:2": 2})})
-    panel = what_limits_cost(stays, gap_target=0)
+    panel = LimitsPanel(stays, gap_target=0)
     chosen(panel, "whole_nodes_kept", 2)
     assert panel.ask().result(timeout=1800)["extra"][1] is None
     assert "<td>–</td>" in panel.answer.value
@@ -105,7 +105,7 @@ def vars_of(problem: PlanProblem) -> dict:
 
 
 def test_fault_is_shown_as_text(problem):
-    panel = what_limits_cost(with_limit(problem, whole_nodes_kept=3))
+    panel = LimitsPanel(with_limit(problem, whole_nodes_kept=3))
     chosen(panel, "gpus", 2)
     with pytest.raises(ScenarioError, match="at most 2, the full nodes"):
         panel.ask().result(timeout=1800)

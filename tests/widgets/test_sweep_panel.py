@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.simulate import Calendar, Fleet, Rules
 from gpuplanner.study.future.sweep import sweep
 from gpuplanner.widgets import sweep as panels
-from gpuplanner.widgets.sweep import sweep_html, sweep_panel
+from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 
 HOSTILE = "<script>alert(1)</script>"
 FLEET = Fleet("H100-80GB-SXM5", 1, 2)
@@ -35,7 +35,7 @@ POLICIES = {
 
 @pytest.fixture
 def panel():
-    return sweep_panel(JOBS, FLEET, POLICIES, RULES)
+    return SweepPanel(JOBS, FLEET, POLICIES, RULES)
 
 
 def test_it_answers_what_sweep_answers(panel):
@@ -89,12 +89,12 @@ def test_answer_shows_what_ranks_and_names_the_baseline():
     told = sweep_html(sweep(JOBS, FLEET, POLICIES, RULES, rank_by="mean_queueing_delay_s", baseline="two"))
     assert "Ranked by mean wait (min); differences are to two." in told
     # One of three jobs waits ten minutes where there are two instances; two and three have four and two.
-    assert "<td>two</td><td>0.00</td><td>0.00</td>" in told
-    assert "<td>three</td><td>3.33</td><td>3.33</td>" in told
+    assert "<th scope='row'>two</th><td>0.00</td><td>0.00</td>" in told
+    assert "<th scope='row'>three</th><td>3.33</td><td>3.33</td>" in told
 
 
 def test_a_fault_is_told_and_leaves_nothing_to_stop():
-    panel = sweep_panel(JOBS.with_columns(pl.col("run_s") * -1), FLEET, POLICIES, RULES)
+    panel = SweepPanel(JOBS.with_columns(pl.col("run_s") * -1), FLEET, POLICIES, RULES)
     with pytest.raises(ValueError, match="run_s"):
         panel.ask().result(timeout=1800)
     assert "No answer" in panel.status.value
