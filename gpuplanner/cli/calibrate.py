@@ -36,7 +36,7 @@ def calibrate(
     asked = given.scenario(scenario)
     found = calibrate(asked)
     if chart is not None:
-        from gpuplanner.report.calibration import calibration_page, calibration_svg
+        from gpuplanner.report.forecast import calibration_page, calibration_svg
         from gpuplanner.report.page import write_drawn
 
         write_drawn(
