@@ -21,8 +21,9 @@ import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
+from gpuplanner.lab.job_lists import read_job_list
 from gpuplanner.lab.orders import ResearchRules
-from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, read_job_list, schedule, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, schedule, simulate
 from gpuplanner.simulate.gangs.arrays import to_gangs
 from gpuplanner.simulate.gangs.schedule import checked_gangs
 
@@ -41,7 +42,8 @@ QUOTED_PASS = ("PAI 2020", 155)
 HELIOS_SRTF_S = 29.0
 MILLION = """
 import resource, sys, time
-from gpuplanner.simulate import Fleet, Rules, prepare, read_job_list, schedule
+from gpuplanner.lab.job_lists import read_job_list
+from gpuplanner.simulate import Fleet, Rules, prepare, schedule
 rules = Rules(queue="strict")
 prepare(rules)
 begin = time.process_time()

@@ -46,9 +46,9 @@ COMING: dict[str, tuple[str, ...]] = {
         "sizing/smallest_profile: smallest_serving",
     ),
     "plan: one that rolls on, and the order of its drains": (
-        "planner/numbered/transition: transition",
-        "planner/online: roll",
-        "planner/online: stretch",
+        "lab/rolling/transition: transition",
+        "lab/rolling/online: roll",
+        "lab/rolling/online: stretch",
     ),
     "size: how fast a job is on a slice": (
         "plot/sizing: plot_speed_accuracy",

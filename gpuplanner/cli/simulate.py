@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import time
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.app import app
 from gpuplanner.cli.options import Given, Json, Quiet, takes
-from gpuplanner.cli.show import show, show_frame
+from gpuplanner.cli.show import show
+from gpuplanner.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
-    from gpuplanner.simulate import Rules
 
-LAB_ORDERS = "gpuplanner.lab.orders"
+LAB_JOBS = "gpuplanner.lab.commands.job_list"
 TAKES = {
     "SCENARIO": ("--set", "--board", "--seed"),
     "--jobs": ("--gpus", "--gpus-per-node", "--order", "--queue", "--limit-factor", "--idle"),
@@ -93,10 +92,22 @@ def simulate(
             raise typer.BadParameter(text)
         served = (order or "fifo", queue or "strict")
         fleet = (gpus // size, size)
-        _simulate_jobs(jobs, fleet, served, limit_factor or 1.0, idle=idle, as_json=as_json, quiet=quiet)
+        lab = _lab_jobs()
+        lab.simulate_jobs(jobs, fleet, served, limit_factor or 1.0, idle=idle, as_json=as_json, quiet=quiet)
     else:
         assert scenario is not None
         _simulate_scenario(given.scenario(scenario), as_json=as_json, quiet=quiet)
+
+
+def _lab_jobs() -> Any:  # noqa: ANN401 - a module has no narrower type
+    """Command of the lab that schedules job lists; a package may come without."""
+    try:
+        return importlib.import_module(LAB_JOBS)
+    except ModuleNotFoundError as error:
+        text = (
+            "simulate --jobs belongs to the lab, gpuplanner/lab, which this package lacks; install it whole"
+        )
+        raise MissingDependencyError(text) from error
 
 
 def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str, object]) -> None:
@@ -109,64 +120,6 @@ def _refuse_what_means_nothing(doors: Mapping[str, object], options: Mapping[str
     if strange:
         text = f"{', '.join(strange)}: without meaning with {given[0]}, which takes {', '.join(known)}"
         raise typer.BadParameter(text)
-
-
-def _simulate_jobs(
-    path: Path,
-    nodes: tuple[int, int],
-    served: tuple[str, str],
-    limit_factor: float,
-    *,
-    idle: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Schedule a job list and print its totals, with the CPU seconds of the event loop and with its tables."""
-    import polars as pl
-
-    from gpuplanner.hardware import whole_board
-    from gpuplanner.metrics import distribution, fragmentation, fragmentation_totals
-    from gpuplanner.simulate import Fleet, prepare, read_job_list, totals
-    from gpuplanner.simulate.gangs.arrays import to_gangs
-    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run_of
-
-    order, queue = served
-    rules = _rules(order, queue)
-    jobs, remarks = read_job_list(path)
-    jobs = jobs.with_columns(pl.col("limit_s") * limit_factor)
-    if not quiet:
-        for remark in remarks:
-            say(f"{path.name}: {remark}")
-    fleet = Fleet(whole_board("any"), *nodes)
-    prepare(rules)
-    begin = time.process_time()
-    table = checked_gangs(jobs, fleet, rules)
-    gangs = to_gangs(table, fleet, rules)
-    loop = time.process_time()
-    stops = rules.run(gangs)
-    looped = time.process_time()
-    outcomes = outcomes_of(table, gangs, rules.order)
-    seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
-    told, spread = totals(outcomes) | seconds, distribution(outcomes)
-    if idle:
-        pieces = fragmentation(run_of(table, gangs, stops, order), nodes=nodes[0], gpus_per_node=nodes[1])
-        told |= fragmentation_totals(pieces)
-    if as_json:
-        show(told | {"distribution": spread.to_dicts()}, as_json=True)
-        return
-    show(told, as_json=False)
-    put("")
-    show_frame(spread, as_json=False, title="Measures of single jobs; tail_mean: of the worst 5 %")
-
-
-def _rules(order: str, queue: str) -> Rules:
-    """Rules by name; where the lab is installed, its orders and queues are known too."""
-    if importlib.util.find_spec("gpuplanner.lab"):
-        research: type[Rules] = importlib.import_module(LAB_ORDERS).ResearchRules
-        return research(order=order, queue=queue)
-    from gpuplanner.simulate import Rules
-
-    return Rules(order=order, queue=queue)
 
 
 def _simulate_scenario(asked: Scenario, *, as_json: bool, quiet: bool) -> None:

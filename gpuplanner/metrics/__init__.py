@@ -5,7 +5,6 @@ from gpuplanner.metrics.agreement import agreement, wait_quantiles
 from gpuplanner.metrics.borrowing import NOBODY, borrowing
 from gpuplanner.metrics.claims import Claims, claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
-from gpuplanner.metrics.fragments import fragmentation, fragmentation_totals
 from gpuplanner.metrics.intervals import (
     Interval,
     PairedChange,
@@ -15,7 +14,7 @@ from gpuplanner.metrics.intervals import (
     paired_p_value,
     student_t,
 )
-from gpuplanner.metrics.jobs import distribution, job_measures
+from gpuplanner.metrics.jobs import job_measures
 from gpuplanner.metrics.measure import by_tenant, measure
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
@@ -38,11 +37,8 @@ __all__ = [
     "borrowing",
     "by_tenant",
     "claims",
-    "distribution",
     "entitlements",
     "finish_time_fairness",
-    "fragmentation",
-    "fragmentation_totals",
     "holm",
     "isolated_outcomes",
     "jain_index",

@@ -12,8 +12,6 @@ from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.methods.certified import certified
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
-from gpuplanner.planner.numbered.transition import transition
-from gpuplanner.planner.online import Online, roll
 from gpuplanner.planner.program.realised_cost import instance_prices
 from gpuplanner.planner.robust import RobustPlans, robust
 from gpuplanner.planner.several_pools import (
@@ -32,7 +30,6 @@ __all__ = [
     "TIERS",
     "FleetPlan",
     "Limits",
-    "Online",
     "Plan",
     "PlanProblem",
     "Quota",
@@ -50,8 +47,6 @@ __all__ = [
     "plan_to_json",
     "read_problems",
     "robust",
-    "roll",
-    "transition",
     "verify",
     "verify_bound",
     "verify_fleet",

@@ -9,7 +9,6 @@ from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
 from gpuplanner.simulate.heterogeneous.dispatch import MixedRun, dispatch
 from gpuplanner.simulate.heterogeneous.machines import heterogeneity_aware, opportunistic
 from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJobs, Plans
-from gpuplanner.simulate.job_lists import read_job_list, totals
 from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload
 from gpuplanner.simulate.replications import bootstrap_days
@@ -45,11 +44,9 @@ __all__ = [
     "in_order",
     "opportunistic",
     "prepare",
-    "read_job_list",
     "run_gangs",
     "run_gangs_by",
     "schedule",
     "schedule_by",
     "simulate",
-    "totals",
 ]

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.metrics import always_on, distribution, job_measures, measure
+from gpuplanner.metrics import always_on, job_measures, measure
 from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption, Rules, run_gangs, schedule
 
 POOL = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1)
@@ -36,24 +36,9 @@ def test_time_back_in_the_queue_is_not_run_time():
     assert (found["run_time_s"], found["slowdown"]) == (70.0, 100 / 70)
 
 
-def test_distribution_by_hand():
-    outcomes = pl.DataFrame(
-        {"submit": 0.0, "first_start": np.arange(100.0), "end": 200.0, "tenant": ["a", "b"] * 50}
-    )
-    waits = distribution(outcomes, tail=0.1).row(0, named=True)
-    assert waits["p50"] == 49.5
-    assert waits["p95"] == pytest.approx(94.05)
-    assert waits["p99"] == pytest.approx(98.01)
-    assert (waits["tail_mean"], waits["max"], waits["jobs"]) == (94.5, 99.0, 100)
-    by = distribution(outcomes, by="tenant").filter(measure="queueing_delay_s")
-    assert by["mean"].to_list() == [49.0, 50.0]
-    assert by["tail_mean"].to_list() == [96.0, 97.0]  # the worst 3 of 50
-
-
-@pytest.mark.parametrize("bad", [{"tail": 0.0}, {"by": "nobody"}, {"bound_s": 0.0}])
-def test_what_cannot_be_is_refused(bad):
-    with pytest.raises(SchemaError, match=r"distribution of jobs|bounded slowdown"):
-        distribution(pl.DataFrame({"submit": [0.0], "first_start": 0.0, "end": 1.0}), **bad)
+def test_a_threshold_of_no_time_is_refused():
+    with pytest.raises(SchemaError, match="bounded slowdown"):
+        job_measures(pl.DataFrame({"submit": [0.0], "first_start": 0.0, "end": 1.0}), bound_s=0.0)
 
 
 def test_slowdown_of_short_jobs_in_mm1_is_that_of_theory():

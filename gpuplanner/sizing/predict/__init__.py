@@ -5,7 +5,7 @@ Nothing here reads a measurement but what fits knobs and scores: a prediction kn
 
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.describe import describe
-from gpuplanner.sizing.predict.evaluate import ablation, evaluate, scored
+from gpuplanner.sizing.predict.evaluate import evaluate, scored
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import (
     PeakModel,
@@ -22,7 +22,6 @@ __all__ = [
     "Architecture",
     "PeakModel",
     "TrainingJob",
-    "ablation",
     "describe",
     "evaluate",
     "explained",

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, fit_knobs, predicted_gib, source_names
+from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, predicted_gib, source_names
 from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.marp import bytes_rule_gib, marp_gib
 from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
+from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.rows import question
 from gpuplanner.sizing.predict.table import SEEN, UNSEEN, measured_runs, predict, undecided
 from gpuplanner.sizing.predict.tools import ANY, tool_called
 
+BYTES_RULE = 18.0
+"""Bytes a parameter of full mixed training, as fine-tuning tools print them: hiyouga/LLaMA-Factory README.md."""
+
 CLOSE = 0.15
 _DRAWS = 20
 _UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
 _SIZES = ((1.5e9, "up to 1.5B"), (10e9, "1.5B to 10B"), (50e9, "10B to 50B"), (float("inf"), "above 50B"))
+
+
+def marp_gib(job: TrainingJob) -> float:
+    """Frenzy's MARP as it is published: 20 bytes a parameter of a GPT-2 block, and activations, by tensor parallelism.
+
+    ``W = V h + l (12 h² + 13 h)``, ``M = 20 W / t + s b h l (10 + 24 / t + 5 a s / (h t))`` bytes.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> round(marp_gib(TrainingJob(preset("gpt2"), 1024)), 1)
+    3.3
+    """
+    model = job.model
+    layers, h, s, b, t = model.layers, model.hidden, job.seq, job.micro_batch, job.tp
+    parameters = model.vocab * h + layers * (12 * h**2 + 13 * h)
+    activations = s * b * h * layers * (10 + 24 / t + 5 * model.heads * s / (h * t))
+    return (20 * parameters / t + activations) / GIB
+
+
+def bytes_rule_gib(job: TrainingJob) -> float:
+    """18 bytes a parameter, shared by all GPUs.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> round(bytes_rule_gib(TrainingJob(preset("llama-2-7b"), 1024)))
+    113
+    """
+    return BYTES_RULE * job.model.params() / job.gpus / GIB
 
 
 def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
@@ -134,60 +166,6 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
         "out_of_memory": _out_of_memory(table, leave),
         "undecided": frame.filter("undecided").select(name for name in _UNDECIDED if name in frame.columns).to_dicts(),
     }  # fmt: skip
-
-
-def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Mean accuracy, each source left out, without one thing at a time.
-
-    Returns
-    -------
-    list of dict
-        ``without``, ``accuracy`` over rows, ``points`` lost, and the accuracy of each source.
-    """
-    changes: dict[str, Callable[[TrainingJob], TrainingJob] | None] = {
-        "nothing: all of it": None,
-        "fp32 gradients of DeepSpeed's step (16 bytes, not 18 to 20)": lambda job: _with_regime(job),
-        "recompute: as if none": lambda job: replace(job, recompute="none"),
-        "flash attention: as if the score matrix were kept": lambda job: replace(job, flash=False),
-        "sharding: as if plain data parallel": lambda job: replace(
-            job, sharding="ddp", gradients_whole=False
-        ),
-        "bytes a logit: 4 for all": lambda job: replace(job, logits_bytes=4.0),
-    }
-    rows = [_left_out(name, measured_runs(table, change=change)[0]) for name, change in changes.items()]
-    whole = measured_runs(table)[0]
-    for place, name in enumerate(COMPONENTS):
-        parts = whole.parts.copy()
-        parts[:, place] = 0.0
-        rows.append(_left_out(name, replace(whole, parts=np.maximum(parts, 1e-9))))
-    rows.append(_left_out("knobs: all at 1", whole, fitted=False))
-    rows.append(
-        _left_out("what each tool does: generic facts, knobs fitted", measured_runs(table, tool=ANY)[0])
-    )
-    return [
-        {"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row}
-        for row in rows
-    ]
-
-
-def _left_out(name: str, runs: Runs, *, fitted: bool = True) -> dict[str, Any]:
-    by_source = {}
-    scores = np.empty(len(runs))
-    for source in source_names(runs):
-        mine = runs.of(source)
-        knobs = fit_knobs(runs.take(~mine)) if fitted else np.zeros(len(COMPONENTS))
-        scores[mine] = accuracy_of(predicted_gib(runs.parts[mine], knobs), runs.measured[mine])
-        by_source[source] = float(scores[mine].mean())
-    return {"without": name, "accuracy": float(scores.mean()), **by_source}
-
-
-def _with_regime(job: TrainingJob) -> TrainingJob:
-    regimes = {each: "mixed" for each in (job.regime, job.adapter_regime) if each.startswith("deepspeed")}
-    return replace(
-        job,
-        regime=regimes.get(job.regime, job.regime),
-        adapter_regime=regimes.get(job.adapter_regime, job.adapter_regime),
-    )
 
 
 def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> dict[str, float]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.lab.job_lists import totals
 from gpuplanner.lab.orders import ResearchRules
 from gpuplanner.metrics import always_on, measure
 from gpuplanner.simulate import (
@@ -19,13 +20,12 @@ from gpuplanner.simulate import (
     Topology,
     run_gangs,
     schedule,
-    totals,
 )
 from gpuplanner.study.future.fairness import fairness
+from tests.lab.job_lists.test_reference import differences, fleet_of, jobs_of
 from tests.simulate import test_spells as spells
 from tests.simulate.test_gangs import NODE, gangs
 from tests.simulate.test_gangs_oracle import FREE, assert_same, clusters
-from tests.simulate.test_reference import differences, fleet_of, jobs_of
 from tests.simulate.test_theory_gangs import MEAN_S, contains, exponential, replicate
 from tests.study.test_fairness import two_tenants
 

@@ -10,7 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.lab.claims.heterogeneous.rounds import Allocate, JobPhase, Round, RoundJob, run_rounds
+from gpuplanner.lab.claims.heterogeneous.rounds import (
+    Allocate,
+    JobPhase,
+    Round,
+    RoundJob,
+    run_rounds,
+)
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.lab.rolling.online import roll, stretch
 from gpuplanner.planner import PlanProblem, StatePrices, plan
-from gpuplanner.planner.online import roll, stretch
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 

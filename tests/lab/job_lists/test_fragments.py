@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.metrics import fragmentation, fragmentation_totals
+from gpuplanner.lab.job_lists import fragmentation, fragmentation_totals
 from gpuplanner.simulate import Checkpoints, Fleet, Rules, run_gangs
 
 NODES, SIZE = 3, 4

@@ -9,20 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.lab.lazy import lazy
+from gpuplanner.lab.rolling.lazy import lazy
 from gpuplanner.planner import PlanProblem, StatePrices
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import realised_cost
-from tests.planner.conftest import make_problem
 
 EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
 
 pytestmark = pytest.mark.usefixtures("unhurried")
-
-
-@pytest.fixture(scope="module")
-def problem_of() -> Any:
-    return make_problem
 
 
 def one_layout(problem_of: Any, demand: Any, **changes: Any) -> PlanProblem:

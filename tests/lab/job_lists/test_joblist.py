@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.cli.app import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.simulate import read_job_list
+from gpuplanner.lab.job_lists import read_job_list
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
 MORE = "job_id,submit_time,duration,num_gpus,tier,limit_s\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.simulate import Calendar, Fleet, Rules, read_job_list, schedule, simulate, totals
+from gpuplanner.lab.job_lists import read_job_list, totals
+from gpuplanner.simulate import Calendar, Fleet, Rules, schedule, simulate
 
 pytestmark = pytest.mark.data
 BOARD = "H100-80GB-SXM5"
