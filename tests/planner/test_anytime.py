@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import PlanProblem, StatePrices, plan, verify
+from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan, verify
 from gpuplanner.planner.methods import stages
 from gpuplanner.planner.program.bound import instant_bound, lower_bound
 from gpuplanner.planner.program.fluid import Fluid
@@ -62,3 +62,15 @@ def test_floors_that_came_in_time_count(problem_of: Any) -> None:
         plan(problem, method="milp", gap_target=0, work_limit=limit).bound for limit in (40, 62, 90)
     )
     assert bare < some < all_of_them
+
+
+def test_a_bound_without_a_plan_ends_as_unknown_where_changes_are_limited(
+    problem_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow machine may find a bound and no plan before half of the time is over."""
+    monkeypatch.setitem(stages.METHOD_STAGES, "milp", lambda *_: iter([stages.State(bound=1.0)]))
+    monkeypatch.setattr(Effort, "past_half", lambda _: True)
+    problem = problem_of([[[2.0, 4.0]]], ["3g.20gb"], limits=Limits(switches_per_day=1))
+    found = plan(problem, method="milp")
+    assert (found.status, found.objective) == ("unknown", None)
+    assert verify(found, problem) == []

@@ -142,7 +142,8 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
                 stopped_by = "proof"
                 break
             # The second half of the time is for finding out what limits on changes cost.
-            if limited and state.bound > 0 and effort.past_half() and not keeps_changes(fluid, state.plan):
+            late = limited and state.bound > 0 and effort.past_half()
+            if late and state.counts is not None and not keeps_changes(fluid, state.counts):
                 break
         if limited and state.counts is not None and not keeps_changes(fluid, state.counts):
             state = _calm(fluid, state, known, effort, few=method == "calendar")
