@@ -1,4 +1,8 @@
-"""Rows of a span of time to one row per device and time: sorted, each counted once, readings joined."""
+"""Rows of a span of time to one row per device and time: sorted, each counted once, readings joined.
+
+Spans are sorted one after the other, since a sort of all rows would hold them all: that of polars' streaming engine
+takes about 100 bytes a row (839 MiB for eight million rows of seven columns), its ``unique`` half of that.
+"""
 
 from __future__ import annotations
 
