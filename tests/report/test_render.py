@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from decimal import Decimal
+from html import unescape
 
 import nbformat
 import polars as pl
@@ -15,9 +16,12 @@ from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.export import verify_file
 from gpuplanner.files import sha256
 from gpuplanner.inbox import Dataset, write_dataset
+from gpuplanner.report.figures import MISSING, value_of
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, load_trace
+from gpuplanner.study.decision.record import Comparison
+from tests.report.test_first_screen import Figures, form_of
 
 pytestmark = pytest.mark.notebook
 
@@ -66,6 +70,44 @@ def test_page_workbook_and_json_have_the_same_totals(report):
     allocated = study["headline"]["allocated_gpu_hours"]
     assert f"{allocated:,.0f}" in page
     assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Tenants")))
+
+
+def test_every_figure_of_the_first_screen_has_one_value_at_every_door(report, quick, root, command):
+    """The page, the notebook on the decision, the study's JSON and the command, figure by figure."""
+    told = json.loads((report / "study.json").read_text())["decision"]
+    (report.parent / "scenario.yaml").write_text(quick.to_yaml())
+    code, out, _ = command("compare", str(report.parent / "scenario.yaml"), "--json", "--quiet")
+    assert code == 0
+    printed = json.loads(out)
+    assert printed["decision"] == told
+    one = Comparison.from_dict(printed).decision
+    page = (report / "index.html").read_text()
+    notebook = "".join(shown(root / "notebooks" / "03_static_vs_dynamic.ipynb", quick))
+    figures = {door: set(Figures(html).found) for door, html in (("page", page), ("notebook", notebook))}
+    in_the_corner = {"left_out_share"}  # of the page: a notebook has no heading
+    assert figures["notebook"] <= figures["page"]
+    assert {name for name, *_ in figures["page"] - figures["notebook"]} <= in_the_corner
+    assert len(figures["notebook"]) >= 20
+    for name, value, text in figures["page"]:
+        expected = value_of(one, name)
+        assert value == ("" if expected is None else str(expected)), name
+        assert text == (MISSING if expected is None else form_of(name)(expected)), name
+    for door in (page, notebook):
+        words = " ".join(re.sub(r"<[^>]*>", "", unescape(door)).split())
+        for sentence in (one.sentence, *one.monday, *(row.command for row in one.missing)):
+            assert " ".join(sentence.split())[1:] in words
+
+
+def shown(path, scenario):
+    """What the cells of a notebook show up to its decision, with a scenario's own parameters."""
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"][:3]
+    found: list[str] = []
+    names = {"display": lambda section: found.append(section._repr_mimebundle_()["text/html"])}
+    exec(cells[0], names)  # the project's own notebook
+    names |= {"path": scenario.path, "policies": scenario.policies}
+    for cell in cells[1:]:
+        exec(cell.replace("show(", "display("), names)
+    return found
 
 
 def test_page_shows_every_part(report):
