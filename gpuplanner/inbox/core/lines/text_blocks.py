@@ -64,7 +64,7 @@ class FileBlocks:
     tables : bool
         Parquet is read too, as one block with a table instead of lines.
     files : list of TextFile
-        The files without their lines; hash, size and whether the last line is open are known of those read.
+        The files without their lines and rows; hash, size and whether the last line is open are known of those read.
     posts : dict of int to dict of int to int
         Of a plain file that was read: number of some of its lines → where they begin.
     """
@@ -102,8 +102,11 @@ class FileBlocks:
                     raw.seek(0)
                     data = raw.read()
                     digest.update(data)
-                    yield number, replace(file, table=table_of(data, file.path, limit))
-                    self.files[number] = replace(file, sha256=digest.hexdigest(), bytes=len(data))
+                    table = table_of(data, file.path, limit)
+                    yield number, replace(file, table=table)
+                    self.files[number] = replace(
+                        file, sha256=digest.hexdigest(), bytes=len(data), table=table.clear()
+                    )
                     continue
                 raw.seek(0)
                 for data in self.blocks_of(file.path, raw, digest.update):
