@@ -9,7 +9,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.plot import theme
-from gpuplanner.plot.prepare import chart_of, drawn, label_width, require, tips
+from gpuplanner.plot.prepare import chart_of, drawn, require, tips
 
 OBSERVED, SIMULATED = "observed", "simulated"
 _TICKS_MIN = (0, 1, 10, 60, 360, 1440, 10080)
@@ -135,7 +135,7 @@ def plot_wait_groups(groups: pl.DataFrame, by: str, *, top: int = 24) -> ChartTy
             tooltip=tips(group=by, kind="wait", minutes=("mean [min]", ",.1f"), jobs=("jobs", ",d")),
         ),
     )
-    return theme.finish(chart, title=title, height=theme.BAND_HEIGHT * len(order), names=label_width(order))
+    return theme.finish(chart, title=title, bands=order)
 
 
 def _minutes(longest: float) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def plot_wait_causes(causes: pl.DataFrame) -> ChartType:
         base.mark_bar(color=theme.BLUE).encode(tooltip=hover),
         base.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".0%")),
     )
-    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), names=label_width(order), room=30)
+    return theme.finish(chart, bands=order, room=30)
 
 
 def wait_causes_text(causes: pl.DataFrame) -> str:

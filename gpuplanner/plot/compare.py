@@ -10,7 +10,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.plot import theme
-from gpuplanner.plot.prepare import chart_of, drawn, heading, in_order, label_width, tips, wrapped
+from gpuplanner.plot.prepare import chart_of, drawn, heading, in_order, tips, wrapped
 
 ABOVE = "above the bound"
 _TWO_LINES = 32
@@ -323,8 +323,8 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
         alt.layer(*layers),
         finding=f"Cheapest: {cheapest['method']}, {cheapest['objective']:,.0f} GPU-hours; {proven}.",
         height=32 * len(order),
+        bands=order,
         legend=190,
-        names=label_width(order),
         room=40,
     )
 

@@ -14,7 +14,6 @@ from gpuplanner.plot import theme
 from gpuplanner.plot.prepare import (
     chart_of,
     drawn,
-    label_width,
     ranked,
     require,
     tips,
@@ -149,7 +148,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
         columns=2,
     )
     panels = {"columns": 2, "minimum": 340, "margin": 24}
-    return theme.finish(chart, names=label_width(models), panels=panels)
+    return theme.finish(chart, names=theme.label_width(models), panels=panels)
 
 
 @drawn("GPUs expected: still running and to come", *_FAN, empty="There is no slot to forecast.")

@@ -13,7 +13,6 @@ from gpuplanner.plot.prepare import (
     drawn,
     each,
     folded,
-    label_width,
     ranked,
     stacked,
     tips,
@@ -119,7 +118,7 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
         colours=_COLOURS,
         hover=tips(tenant="tenant", part="part", gpu_hours=("GPU-hours", ",.1f")),
     )
-    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), legend=200, names=label_width(order))
+    return theme.finish(chart, bands=order, legend=200)
 
 
 def entitlements_text(accounts: pl.DataFrame) -> str:
@@ -194,8 +193,8 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
         text=alt.Text("gpu_hours:Q", format=".3~s"),
         color=alt.condition(f"datum.gpu_hours > {half!r}", alt.value("white"), alt.value(theme.INK)),
     )
-    height = theme.BAND_HEIGHT * len(borrowers)
-    return theme.finish(alt.layer(cells, numbers), height=height, names=label_width(borrowers) + 20)
+    height, names = theme.BAND_HEIGHT * len(borrowers), theme.label_width(borrowers) + 20
+    return theme.finish(alt.layer(cells, numbers), height=height, names=names)
 
 
 def borrowing_text(borrowed: pl.DataFrame) -> str:

@@ -16,7 +16,6 @@ from gpuplanner.plot.prepare import (
     each,
     folded,
     in_order,
-    label_width,
     ranked,
     tips,
     utc_axis,
@@ -150,7 +149,7 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
         finding=f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}.",
         height=(14 if len(gpus) <= 64 else 12) * len(gpus),
         legend=270,
-        names=label_width(gpus),
+        names=theme.label_width(gpus),
     )
 
 

@@ -15,7 +15,6 @@ from gpuplanner.plot.prepare import (
     each,
     folded,
     in_order,
-    label_width,
     ranked,
     require,
     stacked,
@@ -239,10 +238,7 @@ def plot_costs(
         tooltip=tips(tenant="tenant", amount=(unit, ",.2f"), share=("share", ".1%")),
     )
     labels = base.mark_text(align="left", dx=5).encode(text=alt.Text("amount:Q", format=digits))
-    height = theme.BAND_HEIGHT * len(order)
-    return theme.finish(
-        alt.layer(bars, labels), title=title, height=height, names=label_width(order), room=48
-    )
+    return theme.finish(alt.layer(bars, labels), title=title, bands=order, room=48)
 
 
 def _held_by_tenant(
@@ -272,7 +268,7 @@ def _held(
         hover=tips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%")),
         legend=_WORDS,
     )
-    return theme.finish(chart, height=theme.BAND_HEIGHT * len(order), legend=legend, names=label_width(order))
+    return theme.finish(chart, bands=order, legend=legend)
 
 
 def _bars(local: pl.DataFrame, every: str) -> int:

@@ -11,7 +11,6 @@ from gpuplanner.plot.prepare import (
     chart_of,
     drawn,
     in_order,
-    label_width,
     ranked,
     require,
     stacked,
@@ -138,8 +137,7 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
         hover=hover,
         legend=alt.Legend(title="bound by"),
     )
-    height = theme.BAND_HEIGHT * len(order)
-    return theme.finish(chart, height=height, names=label_width(order), legend=150, room=24)
+    return theme.finish(chart, bands=order, legend=150, room=24)
 
 
 def _measured(samples: pl.DataFrame, name: str) -> bool:

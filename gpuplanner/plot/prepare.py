@@ -181,17 +181,6 @@ def each(names: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(names.values()))
 
 
-def label_width(names: Iterable[str]) -> int:
-    """Pixels that the longest of some labels takes, at most 200.
-
-    Examples
-    --------
-    >>> label_width(["a", "static"])
-    56
-    """
-    return min(200, 14 + 7 * max(map(len, names), default=0))
-
-
 @dataclass(frozen=True)
 class Labels:
     """Names of an axis, broken into lines between words.
@@ -229,7 +218,7 @@ def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Lab
     lookup = f"({json.dumps(broken)})[datum.label] || datum.label"
     return Labels(
         axis=alt.Axis(labelExpr=lookup, labelOverlap=False, grid=grid),
-        pixels=label_width(line for lines in parts.values() for line in lines),
+        pixels=theme.label_width(line for lines in parts.values() for line in lines),
         lines=max(map(len, parts.values()), default=1),
     )
 

@@ -7,7 +7,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.plot import theme
-from gpuplanner.plot.prepare import chart_of, drawn, heading, in_order, label_width, stacked, tips
+from gpuplanner.plot.prepare import chart_of, drawn, heading, in_order, stacked, tips
 
 _STACK = ("plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib")
 _POOLED = ("link", "moved", "moved_gib", "slowdown", "place", "pays")
@@ -60,7 +60,7 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
         ends.mark_tick(thickness=2, size=26, color=theme.INK).encode(x="upper_gib:Q"),
         ends.mark_tick(thickness=5, size=34, color=theme.GREY).encode(x="board_gib:Q"),
     )
-    return theme.finish(chart, height=48 * len(plans), legend=120, names=label_width(plans))
+    return theme.finish(chart, height=48 * len(plans), bands=plans, legend=120)
 
 
 @drawn("Memory outside the board: time lost of a step (calculated)", *_POOLED, empty="Nothing can move.")
@@ -97,7 +97,7 @@ def plot_pooled(frame: pl.DataFrame) -> ChartType:
             tooltip=tips(moved="moved", moved_gib=("moved_gib", ".1f"), place="place", pays="pays"),
         )
     )
-    return theme.finish(alt.layer(bars), height=180, legend=160, names=label_width(links))
+    return theme.finish(alt.layer(bars), height=180, legend=160, names=theme.label_width(links))
 
 
 @drawn(

@@ -137,12 +137,24 @@ def scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
     return alt.Scale(domain=list(domain), range=[colours.get(name, GREY) for name in domain])
 
 
+def label_width(names: Iterable[str]) -> int:
+    """Pixels that the longest of some labels takes, at most 200.
+
+    Examples
+    --------
+    >>> label_width(["a", "static"])
+    56
+    """
+    return min(200, 14 + 7 * max(map(len, names), default=0))
+
+
 def finish(
     chart: AnyChart,
     *,
     title: str = "",
     finding: str = "",
     height: int | None = None,
+    bands: Sequence[str] = (),
     legend: int = 140,
     names: int = 60,
     room: int = 5,
@@ -150,8 +162,11 @@ def finish(
 ) -> AnyChart:
     """Give a chart the common look, its words, and the numbers [px] by which it is laid out for a width.
 
-    With a height it is one panel as wide as the page; without a title it gets that of :func:`prepare.drawn`.
+    With a height, or the names of its bands, it is one panel as wide as the page; without a title it gets that of
+    :func:`prepare.drawn`.
     """
+    if bands:
+        height, names = height or BAND_HEIGHT * len(bands), label_width(bands)
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)

@@ -75,7 +75,7 @@ def plot_seeds(rows: pl.DataFrame) -> ChartType:
 
     chart = alt.vconcat(*[panel(measure) for measure in _MEASURES])
     title = "Every seed; orange: as reported, grey: within its band"
-    return theme.finish(chart, title=title, names=prepare.label_width(policies))
+    return theme.finish(chart, title=title, names=theme.label_width(policies))
 
 
 def plot_timeline(served: dict[str, ServedBatch]) -> ChartType:
@@ -191,7 +191,7 @@ def plot_decomposition(parts: pl.DataFrame) -> ChartType:
     ).transform_calculate(rank="datum.part == 'right-sizing' ? 0 : 1")  # fmt: skip
     chart = alt.layer(bars).properties(width="container", height=42 * len(order))
     title = "What the gain is made of: mean over both orders of the two steps"
-    return theme.finish(chart, title=title, names=prepare.label_width(order))
+    return theme.finish(chart, title=title, names=theme.label_width(order))
 
 
 def plot_ablations(rows: pl.DataFrame) -> ChartType:
