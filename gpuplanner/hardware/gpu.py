@@ -241,12 +241,8 @@ def _build(name: str, table: list[dict[str, Any]]) -> GpuModel:
     profiles = [
         MigProfile(
             name=row["profile"],
-            compute_slices=row["compute_slices"],
-            memory_slices=row["memory_slices"],
-            max_instances=row["max_instances"],
             starts=row["placement_starts"],
-            memory_gib=row["memory_gib"],
-            **{resource: row[resource] for resource in RESOURCES},
+            **{name: row[name] for name in (*_COUNTS, "memory_gib", *RESOURCES)},
         )
         for row in rows
     ]

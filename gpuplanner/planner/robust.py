@@ -47,24 +47,6 @@ class RobustPlans:
     summary: pl.DataFrame
     problems: dict[str, PlanProblem]
 
-    @property
-    def least_expected_cost(self) -> str:
-        """Name of the plan that costs least on average, by the weights of the scenarios."""
-        return self._least("expected_cost")
-
-    @property
-    def least_worst_cost(self) -> str:
-        """Name of the plan that costs least under the scenario worst for it."""
-        return self._least("worst_cost")
-
-    @property
-    def least_worst_regret(self) -> str:
-        """Name of the plan that is never far above the best known."""
-        return self._least("worst_regret")
-
-    def _least(self, column: str) -> str:
-        return str(self.summary["plan"][int(self.summary[column].to_numpy().argmin())])
-
 
 def robust(
     problem: PlanProblem,
@@ -120,8 +102,8 @@ def robust(
     rush rush 3.0 0.0
     mean calm 2.0 1.0
     mean rush 12.0 9.0
-    >>> found.least_expected_cost, found.least_worst_regret
-    ('rush', 'rush')
+    >>> found.summary.select("plan", "expected_cost", "worst_regret").rows()
+    [('calm', 11.0, 18.0), ('rush', 3.0, 2.0), ('mean', 7.0, 9.0)]
     """
     names, demands, shares = _checked(problem, scenarios, weights, quantiles)
     wanted = dict(zip(names, demands, strict=True))
