@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.abilities import GPUS, PathAbilities, abilities
+from gpuplanner.hardware.abilities import PathAbilities, abilities
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
@@ -16,13 +16,10 @@ from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.policies import (
-    NODE_POOLS,
-    ON_DEMAND,
-    ON_OFF,
     POLICY_NAMES,
-    STATIC,
-    STATIC_MIG,
+    WAYS,
     Tuning,
+    performs,
 )
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE
 from gpuplanner.study.past.history import History, history
@@ -190,7 +187,7 @@ def contest(
         if confidence == PEAKS:
             continue
         trial = tuning.tuned(policy)
-        if trial is not None and policy in STATIC and not hindsight:
+        if trial is not None and WAYS[policy].always_on and not hindsight:
             trial = _lasting(tuning, policy, trial)
         elif trial is not None and not hindsight:
             trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
@@ -235,17 +232,12 @@ def asked_policies(
         policies = [name.strip() for name in scenario.policies.split(",")]
     if policies is not None:
         wanted = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies}
-        return [name for name in POLICY_NAMES if name in wanted and performs(name, able, known)]
-    return [name for name in POLICY_NAMES if performs(name, able, known)]
-
-
-def performs(policy: str, able: PathAbilities, known: History) -> bool:
-    """Whether a path can perform a way on a board."""
-    if policy in (STATIC_MIG, NODE_POOLS, ON_DEMAND) and not known.fleet.can_be_cut:
-        return False
-    if policy == ON_DEMAND:
-        return able.cuts_on_demand == GPUS
-    return able.switches_nodes if policy in (ON_OFF, NODE_POOLS) else True
+        return [
+            name
+            for name in POLICY_NAMES
+            if name in wanted and performs(name, able, can_be_cut=known.fleet.can_be_cut)
+        ]
+    return [name for name in POLICY_NAMES if performs(name, able, can_be_cut=known.fleet.can_be_cut)]
 
 
 def day_masks(arena: Arena, which: Mask, days: Mask) -> list[Mask]:

@@ -18,8 +18,8 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest, performs
-from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning
+from gpuplanner.study.decision.compare import Contest, contest
+from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning, performs
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.shortage import (
     SHORT_SHARE,
@@ -160,7 +160,10 @@ def _rate_of(found: Contest, policy: str) -> float | None:
 
 def _cut_that_ends(found: Contest) -> Trial | None:
     """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
-    if not performs(STATIC_MIG, found.able, found.known) or REQUESTED not in found.asked.views:
+    if (
+        not performs(STATIC_MIG, found.able, can_be_cut=found.known.fleet.can_be_cut)
+        or REQUESTED not in found.asked.views
+    ):
         return None
     arena = found.arena
     tuning = Tuning(arena, arena.judged, np.ones(len(arena.today.day_hours), bool), None, found.able)

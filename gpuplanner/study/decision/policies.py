@@ -18,27 +18,6 @@ from gpuplanner.units import SECONDS_PER_MINUTE
 
 TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
 ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
-MEANINGS: Mapping[str, str] = {
-    TODAY: "the fleet as it is, all on",
-    STATIC_WHOLE: "fewer nodes, left as they are cut today and always on",
-    STATIC_MIG: "some nodes cut once for what jobs need, all always on",
-    ON_OFF: "nodes as they are cut today rest when idle and come back when jobs wait",
-    NODE_POOLS: "nodes come whole or in one mixed layout, as jobs wait, and rest when idle",
-    ON_DEMAND: "some nodes, always on: an instance is made for each job, and removed with it",
-}
-"""What each way does, in the order in which they are shown."""
-SHORT: Mapping[str, str] = {
-    TODAY: "as today",
-    STATIC_WHOLE: "fewer nodes, always on",
-    STATIC_MIG: "cut once, always on",
-    ON_OFF: "rest when idle",
-    NODE_POOLS: "mixed pools that rest when idle",
-    ON_DEMAND: "cut as jobs come and go",
-}
-"""What each is called beside its mark."""
-POLICY_NAMES = tuple(MEANINGS)[1:]
-STATIC = (TODAY, STATIC_WHOLE, STATIC_MIG, ON_DEMAND)
-"""Ways in which all nodes that there are stay on."""
 USUAL_IDLE_MINUTES = 10
 NEAR = 2
 MOST_CUTS = 24
@@ -89,8 +68,7 @@ class Tuning:
 
     def tuned(self, policy: str) -> Trial | None:
         """The cheapest setting that holds on the earlier weeks, heavier ones, and at a slow lead; None: none does."""
-        searched = {STATIC_WHOLE: self._static_whole, STATIC_MIG: self._static_mig, ON_OFF: self._on_off,
-                    NODE_POOLS: self._pools, ON_DEMAND: self._on_demand}[policy]()  # fmt: skip
+        searched = list(WAYS[policy].settings(self))
         good = sorted(
             (trial for trial in searched if id(trial) in self.good),
             key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
@@ -490,3 +468,60 @@ def _dealt(layouts: Sequence[str], room: Sequence[int]) -> list[list[str]]:
         hands[turn % len(hands)].append(layout)
         turn += 1
     return hands
+
+
+@dataclass(frozen=True)
+class FleetWay:
+    """A way to run a fleet.
+
+    ``meaning`` says what it does, ``short`` is what it is called beside its mark; it is performed on boards that can be
+    cut, where it ``cuts``, by a path that ``needs`` allows; all nodes that there are stay on under one that is
+    ``always_on``; and ``settings`` are those that were tried to tune it.
+    """
+
+    meaning: str
+    short: str
+    settings: Callable[[Tuning], Sequence[Trial]]
+    cuts: bool = False
+    always_on: bool = False
+    needs: Callable[[PathAbilities], bool] = lambda able: True
+
+
+def _switches(able: PathAbilities) -> bool:
+    return able.switches_nodes
+
+
+WAYS: Mapping[str, FleetWay] = {
+    TODAY: FleetWay("the fleet as it is, all on", "as today", lambda tuning: [tuning.arena.today], always_on=True),
+    STATIC_WHOLE: FleetWay(
+        "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", Tuning._static_whole,
+        always_on=True,
+    ),
+    STATIC_MIG: FleetWay(
+        "some nodes cut once for what jobs need, all always on", "cut once, always on", Tuning._static_mig, cuts=True,
+        always_on=True,
+    ),
+    ON_OFF: FleetWay(
+        "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle", Tuning._on_off,
+        needs=_switches,
+    ),
+    NODE_POOLS: FleetWay(
+        "nodes come whole or in one mixed layout, as jobs wait, and rest when idle", "mixed pools that rest when idle",
+        Tuning._pools, cuts=True, needs=_switches,
+    ),
+    ON_DEMAND: FleetWay(
+        "some nodes, always on: an instance is made for each job, and removed with it", "cut as jobs come and go",
+        Tuning._on_demand, cuts=True, always_on=True, needs=lambda able: able.cuts_on_demand == GPUS,
+    ),
+}  # fmt: skip
+"""Every way, in the order in which they are shown."""
+MEANINGS = {name: way.meaning for name, way in WAYS.items()}
+SHORT = {name: way.short for name, way in WAYS.items()}
+POLICY_NAMES = tuple(name for name in WAYS if name != TODAY)
+"""All but today's own."""
+
+
+def performs(policy: str, able: PathAbilities, *, can_be_cut: bool) -> bool:
+    """Whether a path can perform a way on a board."""
+    way = WAYS[policy]
+    return way.needs(able) and (can_be_cut or not way.cuts)
