@@ -127,7 +127,7 @@ def compare(
         write_ways(found, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
     if as_json:
-        from gpuplanner.study.decision.tables import levers
+        from gpuplanner.study.decision.frames import levers
 
         show(found.to_dict() | {"levers": dict(levers(found))}, as_json=True)
         return
@@ -154,7 +154,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.decision.tables import bases_in_words, levers, target_in_words
+    from gpuplanner.study.decision.frames import bases_in_words, levers, target_in_words
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]

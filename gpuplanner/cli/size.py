@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpuplanner.sizing.predict import PeakModel
-    from gpuplanner.study.wish import Wish
+    from gpuplanner.study.job_plans import Wish
 
 EACH_SOURCE = "source"
 PLAN = (
@@ -102,7 +102,7 @@ def size(
         text = "--leave goes with --evaluate"
         raise typer.BadParameter(text)
     if model is not None:
-        from gpuplanner.study.wish import Wish
+        from gpuplanner.study.job_plans import Wish
 
         hours = None if deadline is None else _hours(deadline)
         latency_s = None if latency_ms is None else latency_ms / 1000
@@ -184,7 +184,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
 
 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
-    from gpuplanner.study.seen import peaks_of_folder, seen_and_predicted
+    from gpuplanner.study.seen_peaks import peaks_of_folder, seen_and_predicted
 
     if boards is None or len(boards) != 1:
         text = "--seen goes with one --gpus BOARD, whose slices are meant"

@@ -140,7 +140,7 @@ def value_of(one: Decision, name: str) -> Value:
     Examples
     --------
     >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> from gpuplanner.study.decision.sentences import unknown_decision
     >>> value_of(unknown_decision(Scenario(), "no job states when it ran"), "service.quantile")
     0.95
     """
@@ -162,7 +162,7 @@ def shown(one: Decision, name: str, form: Form = count) -> str:
     Examples
     --------
     >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> from gpuplanner.study.decision.sentences import unknown_decision
     >>> one = unknown_decision(Scenario(), "no job states when it ran")
     >>> shown(one, "service.quantile", share_of_jobs)
     '<data data-of="service.quantile" value="0.95">95 jobs of 100</data>'

@@ -14,9 +14,7 @@ from gpuplanner.report import page
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, first_screen, fleet_words
 from gpuplanner.report.section import Section
-from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
-from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.tables import (
+from gpuplanner.study.decision.frames import (
     bases_in_words,
     class_table,
     frontier_frame,
@@ -25,6 +23,8 @@ from gpuplanner.study.decision.tables import (
     policy_table,
     target_in_words,
 )
+from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
+from gpuplanner.study.decision.record import Comparison
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

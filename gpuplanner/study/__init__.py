@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
+    from gpuplanner.study.evaluation import evaluate
     from gpuplanner.study.handover import export_plan, verify_any
     from gpuplanner.study.past.description import describe
     from gpuplanner.study.past.history import load_trace
     from gpuplanner.study.study import Study, open_study
-    from gpuplanner.study.walk import evaluate
 
 # Sizing a job needs none of the walk, and shall not wait until all of it is loaded.
 _HOME = {
     "Study": "study",
     "describe": "past.description",
-    "evaluate": "walk",
+    "evaluate": "evaluation",
     "export_plan": "handover",
     "load_trace": "past.history",
     "open_study": "study",

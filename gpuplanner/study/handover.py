@@ -28,7 +28,7 @@ from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verif
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
-from gpuplanner.study.decision.tables import target_in_words
+from gpuplanner.study.decision.frames import target_in_words
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM
 from gpuplanner.study.study import Study

@@ -16,7 +16,8 @@ from gpuplanner.sizing import Request, request_lines
 from gpuplanner.sizing.predict import PeakModel, TrainingJob, describe, explained, shipped_model
 from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, tool_called, what_it_does
-from gpuplanner.study.shapes import (
+from gpuplanner.study.job_plans import (
+    Wish,
     boards_of,
     meets,
     pool_plans,
@@ -25,7 +26,6 @@ from gpuplanner.study.shapes import (
     tags_of,
     training_plans,
 )
-from gpuplanner.study.wish import Wish
 
 SHOWN = 8
 

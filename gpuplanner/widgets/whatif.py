@@ -11,9 +11,9 @@ from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.knobs import Knob, Slider, knobs_of
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import MEANINGS, SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow, compared
-from gpuplanner.study.decision.tables import frontier_frame, target_in_words
 from gpuplanner.study.decision.worth import usd_per_kwh_of
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets.background import BackgroundPanel, table_html

@@ -22,6 +22,7 @@ from gpuplanner.report.ways import decided, ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
 from gpuplanner.study.decision.record import Comparison, comparison
+from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import (
     ClassService,
     LayoutOnNodes,
@@ -34,7 +35,6 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
-from gpuplanner.study.decision.words import unknown_decision
 
 FORMS = {
     "saving": figures.count, "left_out_share": figures.per_cent, "gpus_hold_rate": figures.per_cent,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.study import open_study
-from gpuplanner.study.decision.tables import class_table, frontier_frame, hours_table, policy_table
+from gpuplanner.study.decision.frames import class_table, frontier_frame, hours_table, policy_table
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money
 from gpuplanner.study.handover import notes

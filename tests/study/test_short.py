@@ -12,7 +12,7 @@ from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, open_study
-from gpuplanner.study.future.short import too_short
+from gpuplanner.study.future.workload import too_short
 from gpuplanner.study.handover import write_study_workbook
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.study.job_plans import Wish
 from gpuplanner.study.size import sized, stack
-from gpuplanner.study.wish import Wish
 
 
 @pytest.fixture(scope="module")

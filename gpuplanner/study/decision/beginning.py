@@ -17,8 +17,8 @@ from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import Missing
-from gpuplanner.study.decision.words import unknown_decision
 from gpuplanner.units import SECONDS_PER_DAY
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"

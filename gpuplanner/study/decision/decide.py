@@ -21,6 +21,7 @@ from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Ask
 from gpuplanner.study.decision.compare import Contest, contest
 from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning, performs
 from gpuplanner.study.decision.promise import promised
+from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.shortage import (
     SHORT_SHARE,
     ends_waiting,
@@ -43,7 +44,6 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
-from gpuplanner.study.decision.words import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
 from gpuplanner.study.future.money import power_of, price_of
 from gpuplanner.study.past.accounts import ledger

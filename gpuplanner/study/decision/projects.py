@@ -108,7 +108,7 @@ def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> from gpuplanner.study.decision.sentences import unknown_decision
     >>> answered(Scenario(), unknown_decision(Scenario(), "no job states when it ran"))
     ()
     """

@@ -17,7 +17,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.projects import ALL, ProjectAnswer, answered
 from gpuplanner.study.decision.projects_file import read_projects
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.words import unknown_decision
+from gpuplanner.study.decision.sentences import unknown_decision
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES = 42, 4

@@ -13,8 +13,8 @@ from gpuplanner.hardware import parse_layout
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import Answer
 from gpuplanner.study.decision.record import Comparison, comparison_of
+from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES, CUT_BY_JOBS
-from gpuplanner.study.decision.words import unknown_decision
 from gpuplanner.study.study import Study
 
 FIELDS = {

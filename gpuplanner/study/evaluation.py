@@ -11,8 +11,8 @@ from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.planner import layout_changes
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import input_hashes
+from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
-from gpuplanner.study.decision.tables import class_table, policy_table
 from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.doubts import doubts
 from gpuplanner.study.findings import findings
@@ -20,7 +20,7 @@ from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorrow
 from gpuplanner.study.future.plans import NAME_THEM, Planned, planned_calendar
-from gpuplanner.study.future.short import too_short
+from gpuplanner.study.future.workload import too_short
 from gpuplanner.study.headline import headline_of
 from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
 from gpuplanner.study.past.history import History, history

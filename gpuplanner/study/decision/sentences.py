@@ -62,7 +62,7 @@ def sentence(one: Decision) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.words import unknown_decision
+    >>> from gpuplanner.study.decision.sentences import unknown_decision
     >>> unknown_decision(Scenario(), "no job states when it ran").sentence
     'Nothing can be decided yet: no job states when it ran.'
     """
