@@ -187,7 +187,7 @@ def contest(
         if confidence == PEAKS:
             continue
         trial = tuning.tuned(policy)
-        if trial is not None and WAYS[policy].always_on and not hindsight:
+        if trial is not None and WAYS[policy].stays_on and not hindsight:
             trial = _lasting(tuning, policy, trial)
         elif trial is not None and not hindsight:
             trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)

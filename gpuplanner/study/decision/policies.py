@@ -476,14 +476,14 @@ class FleetWay:
 
     ``meaning`` says what it does, ``short`` is what it is called beside its mark; it is performed on boards that can be
     cut, where it ``cuts``, by a path that ``needs`` allows; all nodes that there are stay on under one that is
-    ``always_on``; and ``settings`` are those that were tried to tune it.
+    ``stays_on``; and ``settings`` are those that were tried to tune it.
     """
 
     meaning: str
     short: str
     settings: Callable[[Tuning], Sequence[Trial]]
     cuts: bool = False
-    always_on: bool = False
+    stays_on: bool = False
     needs: Callable[[PathAbilities], bool] = lambda able: True
 
 
@@ -492,14 +492,14 @@ def _switches(able: PathAbilities) -> bool:
 
 
 WAYS: Mapping[str, FleetWay] = {
-    TODAY: FleetWay("the fleet as it is, all on", "as today", lambda tuning: [tuning.arena.today], always_on=True),
+    TODAY: FleetWay("the fleet as it is, all on", "as today", lambda tuning: [tuning.arena.today], stays_on=True),
     STATIC_WHOLE: FleetWay(
         "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", Tuning._static_whole,
-        always_on=True,
+        stays_on=True,
     ),
     STATIC_MIG: FleetWay(
         "some nodes cut once for what jobs need, all always on", "cut once, always on", Tuning._static_mig, cuts=True,
-        always_on=True,
+        stays_on=True,
     ),
     ON_OFF: FleetWay(
         "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle", Tuning._on_off,
@@ -511,7 +511,7 @@ WAYS: Mapping[str, FleetWay] = {
     ),
     ON_DEMAND: FleetWay(
         "some nodes, always on: an instance is made for each job, and removed with it", "cut as jobs come and go",
-        Tuning._on_demand, cuts=True, always_on=True, needs=lambda able: able.cuts_on_demand == GPUS,
+        Tuning._on_demand, cuts=True, stays_on=True, needs=lambda able: able.cuts_on_demand == GPUS,
     ),
 }  # fmt: skip
 """Every way, in the order in which they are shown."""
