@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ MAX_AMOUNT = 1e12
 BILL = Dialect(missing=frozenset({"NULL", "null"}), hint="Is this the right kind of bill?", tables=True)
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost")
+
+
+NOBODY = re.compile(r"(?!)")
+"""Matches no name: every tag is called as its users called it."""
 
 
 def amount(name: str, *, nullable: bool = False, optional: bool = False) -> Field:
@@ -76,10 +81,12 @@ def assemble_bill(
     source: str,
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
+    tag_owner: re.Pattern[str] = NOBODY,
 ) -> Dataset:
     """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``."""
     _refuse_repeated_parts(rows)
-    rows = rows.with_columns(tidy=_tidy(pl.col("Tags")))
+    tidy = pl.col("Tags").map_elements(lambda text: tidy_tags(text, tag_owner), return_dtype=pl.String)
+    rows = rows.with_columns(tidy=tidy)
     start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
     rows = rows.reject(
         {
@@ -137,27 +144,21 @@ def _refuse_repeated_parts(rows: Rows) -> None:
         return
     rest = pl.exclude(*PLACE)
     parts = rows.good.select("file", hash=pl.struct(rest).hash()).group_by("file", maintain_order=True)
-    looks = parts.agg(
-        rows=pl.len(), low=pl.col("hash").min(), high=pl.col("hash").max(), sum=pl.col("hash").sum()
-    )
-    seen: dict[tuple[int, ...], str] = {}
-    names = rows.file_names()
-    for file, *look in looks.iter_rows():
-        twin = seen.setdefault(tuple(look), names[file])
-        if twin != names[file]:
-            got = f"{twin} and {names[file]}, whose rows are the same"
-            raise TraceFormatError(
-                message("parts of a bill", "different rows in each", got, "Give one of them.")
-            )
+    hashes = pl.col("hash")
+    looks = parts.agg(look=pl.struct(pl.len(), low=hashes.min(), high=hashes.max(), sum=hashes.sum()))
+    twins = looks.group_by("look", maintain_order=True).agg("file").filter(pl.col("file").list.len() > 1)
+    if twins.height:
+        one, other, *_ = (rows.file_names()[file] for file in twins["file"][0])
+        got = f"{one} and {other}, whose rows are the same"
+        raise TraceFormatError(message("parts of a bill", "different rows in each", got, "Give one of them."))
 
 
 def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
     """What the files of a bill make one know."""
     findings = []
-    if delivery.left_out:
+    if older := delivery.left_out:
         effect = "not read: a newer refresh of the bill repeats what counts of it"
-        number, first = len(delivery.left_out), str(delivery.left_out[0])
-        findings.append(Finding("file of an older refresh", "info", number, effect, first))
+        findings.append(Finding("file of an older refresh", "info", len(older), effect, str(older[0])))
     zoneless = {
         name: None
         for file in rows.files
@@ -173,63 +174,36 @@ def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
     return findings
 
 
-def _tidy(tags: pl.Expr) -> pl.Expr:
-    """Tags as a JSON object with sorted keys; null where they are no pairs."""
-    return tags.map_elements(tidy_tags, return_dtype=pl.String)
-
-
-def tidy_tags(text: str) -> str | None:
+def tidy_tags(text: str, owner: re.Pattern[str] = NOBODY) -> str | None:
     """One line's tags as a JSON object with sorted keys, or None where they are no pairs.
+
+    They may be an object, or a list of objects with ``key`` and ``value``; what matches `owner` is no part of a name.
 
     Examples
     --------
     >>> tidy_tags('{"team": "a", "app": true}'), tidy_tags('[{"key": "team", "value": "a"}]'), tidy_tags("team=a")
     ('{"app":"true","team":"a"}', '{"team":"a"}', None)
     """
-    pairs = pairs_of(text)
-    if pairs is None:
-        return None
     try:
-        tidy = {name: _text(value) for name, value in pairs}
-    except TypeError:
+        told = json.loads(
+            text, object_pairs_hook=tuple
+        )  # so that an object is no list, and keeps doubled names
+        pairs = told if isinstance(told, tuple) else [_pair(each) for each in told]
+        tidy = {owner.sub("", name): _text(value) for name, value in pairs}
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if len(tidy) < len(pairs):
         return None
     return json.dumps(tidy, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def pairs_of(text: str) -> list[tuple[str, Any]] | None:
-    """Names and values of a JSON object, or of a list of objects with ``key`` and ``value``; None of anything else.
-
-    Examples
-    --------
-    >>> pairs_of('{"a": 1, "a": 2}'), pairs_of('[{"key": "a", "value": "1"}]'), pairs_of("5")
-    ([('a', 1), ('a', 2)], [('a', '1')], None)
-    """
-    try:
-        parsed = json.loads(text, object_pairs_hook=Pairs)
-        return parsed if isinstance(parsed, Pairs) else [_pair(each) for each in parsed]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-class Pairs(list[tuple[str, Any]]):
-    """Members of a JSON object, doubled names included."""
-
-
-def _pair(members: Any) -> tuple[str, Any]:  # noqa: ANN401 - anything that JSON can hold
-    if not isinstance(members, Pairs):
-        raise TypeError
-    known = dict(members)
-    if not isinstance(known["key"], str):
-        raise TypeError
+def _pair(members: object) -> tuple[Any, Any]:
+    known = dict(members) if isinstance(members, tuple) else {}
     return known["key"], known["value"]
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
+def _text(value: object) -> str:
     """The text of a tag; a tag without one has the value true, or null."""
-    if isinstance(value, bool) or value is None:
-        return "" if value is None else str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         raise TypeError
-    return str(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

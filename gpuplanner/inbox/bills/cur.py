@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers, pairs_of
+from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
@@ -52,7 +51,7 @@ COLUMN_MAP = {
 }
 """Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
 
-TAG = ("resourceTags/", "resource_tags_")
+TAG = re.compile(r"^(?:resourceTags/|resource_tags_)")
 """What the names of columns of tags begin with in the legacy report, as CSV and as Parquet."""
 TAGS = "resource_tags"
 """Column of CUR 2.0 that holds all tags of a line."""
@@ -158,13 +157,13 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     delivery = delivered(paths)
     names = list(dict.fromkeys(name for found in headers(delivery.files).values() for name in found))
     slashes = any("/" in name for name in names)
-    tags = [name for name in names if name.startswith(TAG)]
+    tags = [name for name in names if TAG.match(name)]
     columns = {name if slashes else cur2_name(name): field for name, field in COLUMN_MAP.items()}
     columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, TAGS]}
     rows = read_rows(delivery.files, columns, source="cur", dialect=BILL)
     rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORIES)}": ~_LINE.is_in(list(CATEGORIES))})
     own_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
-    good = rows.good.with_columns(
+    rows = rows.with_columns(
         ProviderName=pl.lit("AWS"),
         ChargeCategory=_LINE.replace_strict(CATEGORIES),
         ChargeClass=pl.when(_LINE == "Refund").then(pl.lit("Correction")),
@@ -181,33 +180,20 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
         CommitmentDiscountStatus=pl.when(_LINE.is_in(list(COVERED))).then(pl.lit("Used")),
         EffectiveCost=EFFECTIVE_COST,
-        Tags=pl.coalesce(pl.col(f"tag:{TAGS}").map_elements(_own_names, return_dtype=pl.String), _tags(tags)),
+        Tags=pl.coalesce(f"tag:{TAGS}", _tags(tags)),
     )
     kind = "legacy report" if slashes or tags else "CUR 2.0"
-    return assemble_bill(replace(rows, good=good), delivery, source="cur", checks=CHECKS, notes=[kind])
+    return assemble_bill(rows, delivery, source="cur", checks=CHECKS, notes=[kind], tag_owner=TAG_OWNER)
 
 
 def _tags(columns: Sequence[str]) -> pl.Expr:
     """Tags of the legacy report, a column each, as a JSON object; null where a line has none."""
     if not columns:
         return pl.lit(None, pl.String)
-    each = [pl.col(f"tag:{name}").alias(_own_name(name)) for name in columns]
+    each = [pl.col(f"tag:{name}").alias(TAG.sub("", name)) for name in columns]
     return pl.struct(each).map_elements(_object, return_dtype=pl.String)
 
 
 def _object(tags: dict[str, str | None]) -> str | None:
     given = {name: value for name, value in tags.items() if value is not None}
     return json.dumps(given) if given else None
-
-
-def _own_name(column: str) -> str:
-    """Name that its users gave the tag of a column of the legacy report."""
-    return TAG_OWNER.sub("", column.removeprefix(next(start for start in TAG if column.startswith(start))))
-
-
-def _own_names(text: str) -> str:
-    """Tags of CUR 2.0 with the names that their users gave them; what is no pairs is left for the check."""
-    pairs = pairs_of(text)
-    if pairs is None:
-        return text
-    return json.dumps([{"key": TAG_OWNER.sub("", name), "value": value} for name, value in pairs])

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.lines.text_blocks import read_document
@@ -92,13 +92,11 @@ def delivered(paths: Iterable[str | Path]) -> Delivery:
             files.append(path)
             continue
         parts, manifests = _inside(path)
-        if manifests:
-            chosen = [
-                part for manifest in _newest(path, manifests) for part in _parts_of(path, manifest, parts)
-            ]
-        else:
-            chosen = parts
+        newest = _newest(path, manifests)
+        chosen = [part for manifest in newest for part in _parts_of(path, manifest, parts)]
+        if not manifests:
             _require_one_refresh(path, parts)
+            chosen = parts
         _require_one_kind(path, chosen)
         files += [path / part for part in dict.fromkeys(chosen)]
         left_out += [path / part for part in parts if part not in set(chosen)]
@@ -113,9 +111,7 @@ def _inside(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
     parts = [path for path in inside if PART.search(path.name)]
     if not parts:
         got = examples([str(path) for path in inside]) if inside else "a folder with nothing in it"
-        raise TraceFormatError(
-            message(str(folder), "parts of a bill, as .csv, .csv.gz or .parquet", got, REMEDY)
-        )
+        _refuse(folder, "parts of a bill, as .csv, .csv.gz or .parquet", got)
     return parts, [_manifest(folder, path) for path in inside if path.name.lower().endswith(MANIFEST)]
 
 
@@ -123,54 +119,46 @@ def _walk(folder: Path) -> list[PurePosixPath]:
     """Every file in a folder; what cannot be listed or leads out of it is an error, since parts would be missed."""
 
     def refuse(error: OSError) -> None:
-        text = message(str(error.filename), "a readable folder", error.strerror or str(error), REMEDY)
-        raise TraceFormatError(text) from error
+        _refuse(error.filename, "a readable folder", error.strerror or str(error))
 
     found = []
     for place, folders, names in os.walk(folder, onerror=refuse):
         links = [str(Path(place, name)) for name in folders if Path(place, name).is_symlink()]
         if links:
-            raise TraceFormatError(
-                message(links[0], "a folder of the delivery", "a link to a folder", REMEDY)
-            )
+            _refuse(links[0], "a folder of the delivery", "a link to a folder")
         found += [PurePosixPath(Path(place, name).relative_to(folder).as_posix()) for name in names]
     return found
 
 
 def _manifest(folder: Path, path: PurePosixPath) -> Manifest:
-    where = str(folder / path)
+    text = read_document(folder / path)[1]
     try:
-        told = json.loads(read_document(folder / path)[1])
-        return Manifest(path, *_facts(told, path))
+        return Manifest(path, *_facts(json.loads(text), path))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, TraceFormatError):
-            raise
         expected = "a manifest with reportKeys, dataFiles or blobs"
-        raise TraceFormatError(
-            message(where, expected, f"{type(error).__name__}: {error}"[:200], REMEDY)
-        ) from error
+        _refuse(folder / path, expected, f"{type(error).__name__}: {error}"[:200])
 
 
 def _facts(told: Any, path: PurePosixPath) -> tuple[str, str, str, tuple[str, ...]]:  # noqa: ANN401 - JSON
     """Export, period, time and keys of a manifest of any of the three kinds."""
-    run = told.get("runInfo", {})
+    run, export = told.get("runInfo", {}), told.get("reportName") or path.name
     if "blobs" in told:
-        keys, export = (
-            [blob["blobName"] for blob in told["blobs"]],
-            told.get("exportConfig", {}).get("exportName", ""),
-        )
+        keys = [blob["blobName"] for blob in told["blobs"]]
+        export = told.get("exportConfig", {}).get("exportName", "")
     else:
         keys = told["dataFiles"] if "dataFiles" in told else told["reportKeys"]
-        export = told.get("reportName") or path.name
     if not keys or not all(isinstance(key, str) for key in keys):
         raise TypeError
-    named = PERIOD.search(str(path)) or PERIOD.search(keys[0])
+    period, made = (_in(path, words) or _in(keys[0], words) for words in (PERIOD, MADE))
     if "startDate" in run:
         period = date.fromisoformat(run["startDate"][:10]).isoformat()
-    else:
-        period = named.group() if named else ""
-    made = MADE.search(str(path)) or MADE.search(keys[0])
-    return str(export), period, str(run.get("submittedTime") or (made.group() if made else "")), tuple(keys)
+    return str(export), period, str(run.get("submittedTime") or made), tuple(keys)
+
+
+def _in(path: object, words: re.Pattern[str]) -> str:
+    """What a path says of a period or time; nothing if it does not."""
+    found = words.search(str(path))
+    return found.group() if found else ""
 
 
 def _newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
@@ -178,12 +166,12 @@ def _newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
     exports = sorted({manifest.export for manifest in manifests})
     if len(exports) > 1:
         todo = "Read each on its own: two exports may tell of the same charges."
-        raise TraceFormatError(message(str(folder), "parts of one export", examples(exports), todo))
+        _refuse(folder, "parts of one export", examples(exports), todo)
     newest = []
     for period in sorted({manifest.period for manifest in manifests}):
         same = [manifest for manifest in manifests if manifest.period == period]
         order = sorted(same, key=_age)
-        if len(order) > 1 and _age(order[-1]) == _age(order[-2]) and order[-1].keys != order[-2].keys:
+        if len({each.keys for each in order[-2:] if _age(each) == _age(order[-1])}) > 1:
             _refuse_refreshes(folder, period, [str(manifest.path) for manifest in same])
         newest.append(order[-1])
     return newest
@@ -203,9 +191,8 @@ def _parts_of(folder: Path, manifest: Manifest, parts: Sequence[PurePosixPath]) 
         else:
             missing.append(str(key))
     if missing:
-        where = f"{folder / manifest.path}"
         expected = "each part that it lists in the folder once"
-        raise TraceFormatError(message(where, expected, f"not so for {examples(missing)}", REMEDY))
+        _refuse(folder / manifest.path, expected, f"not so for {examples(missing)}")
     return found
 
 
@@ -220,11 +207,9 @@ def _require_one_refresh(folder: Path, parts: Sequence[PurePosixPath]) -> None:
     """Without a manifest, parts of a period in two folders may be two refreshes of it."""
     places: dict[str, set[str]] = {}
     for part in parts:
-        named = PERIOD.search(str(part))
-        if named:
-            places.setdefault(named.group(), set()).add(str(part.parent))
+        places.setdefault(_in(part, PERIOD), set()).add(str(part.parent))
     for period, folders in sorted(places.items()):
-        if len(folders) > 1:
+        if period and len(folders) > 1:
             _refuse_refreshes(folder, period, sorted(folders))
 
 
@@ -233,10 +218,13 @@ def _require_one_kind(folder: Path, parts: Sequence[PurePosixPath]) -> None:
     if len(kinds) > 1:
         todo = "Give the files of one kind: the others may hold the same charges."
         got = "; ".join(f"{kind}: {name}" for kind, name in sorted(kinds.items()))
-        raise TraceFormatError(message(str(folder), "parts of one kind", got, todo))
+        _refuse(folder, "parts of one kind", got, todo)
 
 
 def _refuse_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
     expected = f"one refresh of {period}, or a manifest that says which is the newest"
-    todo = "Give the folder of the newest one."
-    raise TraceFormatError(message(str(folder), expected, examples(got), todo))
+    _refuse(folder, expected, examples(got), "Give the folder of the newest one.")
+
+
+def _refuse(where: str | Path, expected: str, got: str, todo: str = REMEDY) -> NoReturn:
+    raise TraceFormatError(message(str(where), expected, got, todo))

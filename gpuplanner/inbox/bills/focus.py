@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,11 +14,6 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
-
-
-def _text(name: str) -> Field:
-    return Field(name, nullable=True, optional=True)
-
 
 COLUMN_MAP = {
     "BillingPeriodStart": Field("BillingPeriodStart", "instant"),
@@ -37,7 +31,7 @@ COLUMN_MAP = {
     "PricingQuantity": amount("PricingQuantity", nullable=True),
     "PricingUnit": Field("PricingUnit", nullable=True),
     **{
-        name: _text(name)
+        name: Field(name, nullable=True, optional=True)
         for name in (
             *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
             *("SkuId", "RegionId", "ResourceId", "PricingCategory"),
@@ -104,9 +98,9 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
         todo = "Read each version on its own: exports of two versions may hold the same charges."
         raise TraceFormatError(message("focus", "files of one version", got, todo))
     rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
-    good = rows.good.with_columns(x_InstanceType=INSTANCE_TYPE)
+    rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]
-    return assemble_bill(replace(rows, good=good), delivery, source="focus", notes=notes)
+    return assemble_bill(rows, delivery, source="focus", notes=notes)
 
 
 def version_of(names: Collection[str]) -> str:

@@ -8,7 +8,16 @@ from types import MappingProxyType
 
 from gpuplanner.catalog import all_boards, boards_called
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.hardware import DeviceWord, Share, boards_meant, common_share, parse_device, profile_on
+from gpuplanner.hardware import (
+    DeviceWord,
+    Share,
+    boards_meant,
+    common_share,
+    fewest_gpus,
+    format_layout,
+    parse_device,
+    profile_on,
+)
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -112,6 +121,20 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
             called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
         )
     return found
+
+
+def layouts_on(boards: Collection[str], counts: Mapping[str, int]) -> list[str] | None:
+    """Layouts of the fewest GPUs that hold some instances; None where the boards that may be meant differ in it.
+
+    Examples
+    --------
+    >>> layouts_on(["A100-40GB"], {"1g.5gb": 9}), layouts_on([], {"1g.5gb": 9})
+    (['1g.5gb:7', '1g.5gb:2'], None)
+    """
+    found = [fewest_gpus(board, counts) for board in boards]
+    if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
+        return None
+    return [format_layout(cut) for cut in found[0] or ()]
 
 
 def told_by_profiles(words: Iterable[DeviceWord]) -> dict[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -116,6 +117,32 @@ def assemble_reading(
     known["totals"] = table.select(**totals).row(0, named=True) if totals else {}
     ordered = table.sort(*order, maintain_order=True)
     return Dataset({kind: ordered}, sorted_rejects(rows), report(found), known)
+
+
+def assemble_nodes(
+    rows: Rows,
+    nodes: pl.DataFrame,
+    findings: Sequence[Finding],
+    *,
+    checks: Sequence[Check] = (),
+    notes: Sequence[str] = (),
+) -> Dataset:
+    """Make a dataset of an inventory whose boards are known."""
+    return assemble_reading(
+        replace(rows, good=nodes, count=nodes.height + rows.rejects.height),
+        "inventory",
+        source="nodes",
+        order=["node"],
+        what="node",
+        checks=checks,
+        findings=findings,
+        totals={
+            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
+            "models": pl.col("gpu_model").drop_nulls().n_unique(),
+        },
+        span=(),
+        notes=notes,
+    )
 
 
 def _span(table: pl.DataFrame, names: Sequence[str]) -> tuple[datetime | None, datetime | None]:

@@ -14,7 +14,7 @@ from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, 
 from gpuplanner.inbox.kubernetes.objects import Object, part, text
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
-from gpuplanner.inbox.kubernetes.yaml_items import read_objects
+from gpuplanner.inbox.kubernetes.yaml_items import kind_of, read_objects
 
 SEEN_AGAIN = "the same object again: the one that knows more was kept"
 OTHER_KIND = "of a kind that is not read"
@@ -133,7 +133,7 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
         for item in items:
             thing = item.value if isinstance(item.value, dict) else {}
             about = thing.get("metadata")
-            kind = str(thing.get("kind") or str(item.around.get("kind") or "").removesuffix("List"))
+            kind = kind_of(item)
             if item.fault or not kind or not isinstance(about, dict):
                 dump.rejects.append((PodPlace(number, item.place, item.raw[:40]), item.fault or NO_OBJECT))
                 continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 from gpuplanner.inbox.kubernetes.objects import (
     MAX_MEMORY_MIB,
@@ -108,18 +110,15 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     >>> pod_gpus({"containers": [{}]}, {"gpu-fraction": "0.5"})
     {'boards': Fraction(1, 2), 'boards by memory': Fraction(1, 2)}
     """
-    running: dict[str, Fraction] = {}
-    starting: dict[str, Fraction] = {}
+    running, most = Counter[str](), Counter[str]()
     for container in parts(spec, "initContainers"):
         own = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            running = _summed(running, own)
-            own = {}
-        starting = _largest(starting, _summed(running, own))
+        most |= running + own
+        running += own if container.get("restartPolicy") == "Always" else Counter()
     for container in parts(spec, "containers"):
-        running = _summed(running, _requests(container))
-    asked = {name: number for name, number in _largest(starting, running).items() if number}
-    return asked or _fraction(annotations)
+        running += _requests(container)
+    asked: Mapping[str, Any] = most | running  # a Counter adds fractions as well as whole numbers
+    return dict(asked) or _fraction(annotations)
 
 
 def asks_for_parts(asks: Mapping[str, Fraction]) -> bool:
@@ -143,18 +142,18 @@ def holds_for_others(about: Object) -> bool:
     return text(about.get("namespace")) in RESERVATIONS or RESERVED_INDEX in part(about, "annotations")
 
 
-def _requests(container: Object) -> dict[str, Fraction]:
+def _requests(container: Object) -> Counter[str]:
     """GPUs of one container; for extended resources a limit is a request."""
     resources = part(container, "resources")
     both = {**part(resources, "limits"), **part(resources, "requests")}
-    found: dict[str, Fraction] = {}
+    found = Counter[str]()
     for words in SHARE_WORDS:
         shared = gpu_resource(words.number) is None  # so named for its parts alone
         if shared or any(name in both for name in words.parts()):
             number = Fraction(count(both.pop(words.number), words.number)) if words.number in both else None
-            found = _summed(found, _shares(both, words, number))
-    named = {name: Fraction(count(value, name)) for name, value in both.items() if gpu_resource(name)}
-    return _summed(found, named)
+            found.update(_shares(both, words, number))
+    found.update({name: Fraction(count(value, name)) for name, value in both.items() if gpu_resource(name)})
+    return found
 
 
 def _shares(both: Object, words: ShareWords, number: Fraction | None) -> dict[str, Fraction]:
@@ -186,11 +185,3 @@ def _fraction(annotations: Object) -> dict[str, Fraction]:
     return (
         {BOARDS: number * share, BOARDS_BY_MEMORY: number * share} if share else {MEMORY_MIB: number * memory}
     )
-
-
-def _summed(one: Mapping[str, Fraction], other: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {name: one.get(name, Fraction(0)) + other.get(name, Fraction(0)) for name in {**one, **other}}
-
-
-def _largest(one: Mapping[str, Fraction], other: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {name: max(one.get(name, Fraction(0)), other.get(name, Fraction(0))) for name in {**one, **other}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
@@ -118,30 +118,24 @@ class _Jobs:
         groups: dict[str, list[Holding]] = defaultdict(list)
         under: dict[str, list[Holding]] = defaultdict(list)
         told: set[str] = set()
-        order = sorted(dump.pods.values(), key=lambda pod: (pod.start or pod.submit, pod.namespace, pod.name))
-        for pod in order:
-            owners = dump.owners(pod)
-            told |= {uid for _, _, uid in owners}
-            workload = _first(managed, [pod.uid, *(uid for _, _, uid in owners)])
-            if workload is not None:
-                under[workload.uid].append(pod)
-                self._reject(pod, COUNTED)
-            elif not self._wants_gpus(pod):
-                self._reject(pod, NO_GPU)
+        pods = sorted(dump.pods.values(), key=lambda pod: (pod.start or pod.submit, pod.namespace, pod.name))
+        for thing in (*pods, *dump.jobs.values()):
+            uids = [thing.uid, *(uid for _, _, uid in dump.owners(thing))]
+            workload = next((managed[uid] for uid in uids if uid in managed), None)
+            is_pod = thing.uid in dump.pods
+            if workload is not None and is_pod:
+                under[workload.uid].append(thing)
+            if workload is not None or (thing.uid in told and not is_pod):
+                self._reject(thing, COUNTED)
+            elif not self._wants_gpus(thing):
+                self._reject(thing, NO_GPU)
             else:
-                owner = self._job_of(pod)
-                groups[owner[2] if owner else pod.uid].append(pod)
+                owner = self._job_of(thing) if is_pod else None
+                groups[owner[2] if owner else thing.uid].append(thing)
+            told |= set(uids[1:]) if is_pod else set()
         for group in groups.values():
             for gang in gangs(group):
                 self._add_gang(gang)
-        for job in dump.jobs.values():
-            owners = dump.owners(job)
-            if job.uid in told or _first(managed, [job.uid, *(uid for _, _, uid in owners)]):
-                self._reject(job, COUNTED)
-            elif not self._wants_gpus(job):
-                self._reject(job, NO_GPU)
-            else:
-                self._add_gang([job])
         for workload in dump.workloads.values():
             self._add_workload(workload, under[workload.uid])
         for place, reason in dump.rejects:
@@ -150,79 +144,76 @@ class _Jobs:
 
     def _add_gang(self, gang: Sequence[Holding]) -> None:
         """A row for pods that ran together, or for a Job whose pods are gone."""
-        first, grip = gang[0], _Grip()
-        for pod in gang:
-            self._grasp(grip, pod)
-        owner = self._job_of(first)
-        self._name(f"{first.namespace}/{owner[1] if owner else first.name}", gang)
+        first, owner = gang[0], self._job_of(gang[0])
         starts = [pod.start for pod in gang if pod.start]
         ends = [pod.end for pod in gang if pod.end]
-        self.records.add(
-            first.place.file,
-            first.place.item,
-            first.place.raw,
-            {
-                "job": f"{first.namespace}/{owner[1] if owner else first.name}",
-                "tenant": first.namespace,
-                "priority class": first.tier,
-                "class": SERVICE if self._serves(first) else None,
-                "creation": _iso(min(pod.submit for pod in gang)),
-                "start": _iso(min(starts, default=None)),
-                "end": _iso(max(ends, default=None)),
-                "state": min((pod.state for pod in gang), key=WORST.index),
-                "deadline": _seconds(first.limit_s),
-                "pods": str(len(gang)),
-                "told by": first.kind,
-                **grip.columns(),
-                **_places(gang),
-            },
-        )
+        told = {
+            "tenant": first.namespace,
+            "class": SERVICE if self._serves(first) else None,
+            "creation": _iso(min(pod.submit for pod in gang)),
+            "start": _iso(min(starts, default=None)),
+            "end": _iso(max(ends, default=None)),
+            "state": min((pod.state for pod in gang), key=WORST.index),
+            "pods": str(len(gang)),
+        }
+        self._add(first, owner[1] if owner else first.name, gang, self._held(gang), told)
         for pod in gang[1:]:
             self._reject(pod, COUNTED)
 
     def _add_workload(self, workload: KueueWorkload, pods: Sequence[Holding]) -> None:
-        grip = _Grip()
+        """A row for a Workload of Kueue, with the pods that ran under it."""
+        if not workload.asks and not any(self._wants_gpus(pod) for pod in pods):
+            self._reject(workload, NO_GPU)
+            return
         flavors = [self.dump.boards[flavor] for flavor in workload.flavors if flavor in self.dump.boards]
         nodes = [self.dump.nodes[pod.node] for pod in pods if pod.node in self.dump.nodes]
-        kinds = flavors or [(node.model, node.profile) for node in nodes]
+        grip = _Grip() if workload.asks else self._held(pods)
         for name, number in workload.asks.items():
+            kinds = flavors or [(node.model, node.profile) for node in nodes]
             self._grasp_resource(grip, name, number, kinds, nodes)
-        if not workload.asks:
-            if not any(self._wants_gpus(pod) for pod in pods):
-                self._reject(workload, NO_GPU)
-                return
-            for pod in pods:
-                self._grasp(grip, pod)
-        state = workload.state
-        if state is None:
-            jobs = [job.state for uid in workload.owners if (job := self.dump.jobs.get(uid))]
-            state = min(jobs or [pod.state for pod in pods], key=WORST.index, default="UNKNOWN")
-        self._name(f"{workload.namespace}/{workload.job}", pods)
+        jobs = [self.dump.jobs[uid].state for uid in workload.owners if uid in self.dump.jobs]
+        states = jobs or [pod.state for pod in pods]
         queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
-        self.records.add(
-            workload.place.file,
-            workload.place.item,
-            workload.place.raw,
-            {
-                "job": f"{workload.namespace}/{workload.job}",
-                "tenant": queue or workload.namespace,
-                "priority class": workload.tier,
-                "creation": _iso(workload.submit),
-                "start": _iso(workload.start),
-                "end": _iso(workload.end),
-                "state": state,
-                "deadline": _seconds(workload.limit_s),
-                "evictions": str(workload.evictions),
-                "told by": "Workload",
-                **grip.columns(),
-                **_places(pods),
-            },
-        )
+        told = {
+            "tenant": queue or workload.namespace,
+            "creation": _iso(workload.submit),
+            "start": _iso(workload.start),
+            "end": _iso(workload.end),
+            "state": workload.state or min(states, key=WORST.index, default="UNKNOWN"),
+            "evictions": str(workload.evictions),
+        }
+        self._add(workload, workload.owner[1] if workload.owner else workload.name, pods, grip, told)
 
-    def _name(self, job: str, pods: Sequence[Holding]) -> None:
-        """Note by which other names telemetry knows a job."""
+    def _add(
+        self,
+        thing: Holding | KueueWorkload,
+        name: str,
+        pods: Sequence[Holding],
+        grip: _Grip,
+        told: Mapping[str, str | None],
+    ) -> None:
+        """A row for the job of an object, and the other names by which telemetry knows it."""
+        job = f"{thing.namespace}/{name}"
         names = (f"{pod.namespace}/{pod.name}" for pod in pods if pod.kind == "Pod")
         self.names |= {name: job for name in names if name != job}
+        nodes = sorted({pod.node for pod in pods if pod.node})
+        about = {
+            "job": job,
+            "priority class": thing.tier,
+            "deadline": None if thing.limit_s is None else str(thing.limit_s),
+            "told by": thing.kind,
+            "nodes": str(len(nodes)) if nodes else None,
+            "node names": ",".join(nodes) or None,
+        }
+        place = thing.place
+        self.records.add(place.file, place.item, place.raw, {**about, **told, **grip.columns()})
+
+    def _held(self, pods: Sequence[Holding]) -> _Grip:
+        """What pods, or all pods of a Job, hold."""
+        grip = _Grip()
+        for pod in pods:
+            self._grasp(grip, pod)
+        return grip
 
     def _grasp(self, grip: _Grip, pod: Holding) -> None:
         """Add what a pod, or all pods of a Job, hold."""
@@ -282,14 +273,10 @@ class _Jobs:
     def _claims(self, thing: Holding) -> list[tuple[tuple[str, str], Held]]:
         """What the claims of a pod hold, by namespace and name; templates have no name of their own."""
         dump, found = self.dump, []
-        for name in thing.claims:
-            claim = dump.claims.get((thing.namespace, name))
+        for name, made in thing.claims:
+            claim = (dump.claims if made else dump.templates).get((thing.namespace, name))
             if claim is not None:
-                found.append(((thing.namespace, name), held(claim, dump.devices)))
-        for name in thing.templates:
-            claim = dump.templates.get((thing.namespace, name))
-            if claim is not None:
-                found.append(((thing.namespace, ""), held(claim, dump.devices)))
+                found.append(((thing.namespace, name if made else ""), held(claim, dump.devices)))
         return found
 
     def _serves(self, pod: Holding) -> bool:
@@ -311,18 +298,5 @@ class _Jobs:
         self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
 
 
-def _first(known: Mapping[str, KueueWorkload], uids: Iterable[str]) -> KueueWorkload | None:
-    return next((known[uid] for uid in uids if uid in known), None)
-
-
-def _places(pods: Sequence[Holding]) -> dict[str, str | None]:
-    names = sorted({pod.node for pod in pods if pod.node})
-    return {"nodes": str(len(names)) if names else None, "node names": ",".join(names) or None}
-
-
 def _iso(instant: datetime | None) -> str | None:
     return None if instant is None else instant.isoformat()
-
-
-def _seconds(value: object) -> str | None:
-    return None if value is None else str(value)

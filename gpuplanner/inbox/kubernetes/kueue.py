@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -13,15 +13,18 @@ import polars as pl
 from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
 from gpuplanner.inbox.kubernetes.objects import (
     Object,
+    asked_of,
     condition,
     count,
     gpu_resource,
+    name_of,
     part,
     parts,
     quantity,
+    refuse,
     text,
 )
-from gpuplanner.inbox.kubernetes.pods import PodPlace, identity
+from gpuplanner.inbox.kubernetes.pods import Identity, PodPlace, identity
 from gpuplanner.schemas import QueueQuotas, conform
 
 FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
@@ -32,23 +35,17 @@ EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"
 
 
 @dataclass(frozen=True)
-class KueueWorkload:
+class KueueWorkload(Identity):
     """What a Workload tells.
 
     Attributes
     ----------
-    place : PodPlace
-        Where it stands.
-    namespace, name, uid : str
-        Its identity.
     owners : tuple of str
         Uids of the objects that it stands for: one job, or the pods of a group.
-    job : str
-        Name of its job.
     queue, local_queue : str, optional
         ClusterQueue that admitted it; LocalQueue that it was submitted to.
-    submit, start, end : datetime
-        Creation, admission, end.
+    start, end : datetime, optional
+        Admission, end.
     state : str, optional
         Ours; None if it finished and its job must tell how.
     asks : mapping of str to Fraction
@@ -57,30 +54,21 @@ class KueueWorkload:
         ResourceFlavors of its GPUs.
     evictions : int
         How often it was sent back to the queue.
-    lost_s : int
-        Time that it was admitted before its last eviction [s].
     tier : str, optional
         Its priority class.
     limit_s : object
         Its time limit [s].
     """
 
-    place: PodPlace
-    namespace: str
-    name: str
-    uid: str
     owners: tuple[str, ...]
-    job: str
     queue: str | None
     local_queue: str | None
-    submit: datetime
     start: datetime | None
     end: datetime | None
     state: str | None
     asks: Mapping[str, Fraction]
     flavors: frozenset[str]
     evictions: int
-    lost_s: int
     tier: str | None
     limit_s: object
 
@@ -93,7 +81,7 @@ def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
     """
     about, spec, status = (part(workload, name) for name in ("metadata", "spec", "status"))
-    known = identity(workload)
+    known = identity(workload, place)
     owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
     asks, flavors = _asks(spec, status)
     start, end, state = _history(spec, status)
@@ -101,26 +89,17 @@ def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
         count(each.get("count"), "evictions.count")
         for each in parts(part(status, "schedulingStats"), "evictions")
     ]
-    lost = status.get(
-        "accumulatedPastExecutionTimeSeconds", status.get("accumulatedPastExexcutionTimeSeconds")
-    )
     return KueueWorkload(
-        place=place,
-        namespace=known.namespace,
-        name=known.name,
-        uid=known.uid,
-        owners=(known.owner[2],) if known.owner else owners,
-        job=known.owner[1] if known.owner else known.name,
+        **known,
+        owners=(known["owner"][2],) if known["owner"] else owners,
         queue=text(part(status, "admission").get("clusterQueue")),
         local_queue=text(spec.get("queueName")),
-        submit=known.submit,
         start=start,
         end=end,
         state=state,
         asks=asks,
         flavors=flavors,
         evictions=sum(again),
-        lost_s=lost if type(lost) is int else 0,
         tier=text(spec.get("priorityClassName")) or text(part(spec, "priorityClassRef").get("name")),
         limit_s=spec.get("maximumExecutionTimeSeconds"),
     )
@@ -152,8 +131,7 @@ def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[
     given = {text(each.get("name")): each for each in parts(part(status, "admission"), "podSetAssignments")}
     for pod_set in parts(spec, "podSets"):
         assignment = given.get(text(pod_set.get("name")) or "main", {})
-        usage, pod = part(assignment, "resourceUsage"), part(pod_set, "template")
-        gpus = pod_gpus(part(pod, "spec"), part(part(pod, "metadata"), "annotations"))
+        usage, gpus = part(assignment, "resourceUsage"), pod_gpus(*asked_of(part(pod_set, "template")))
         if usage and not asks_for_parts(gpus):
             gpus = {name: Fraction(count(value, name)) for name, value in usage.items() if gpu_resource(name)}
         else:
@@ -183,10 +161,7 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
     >>> row["tenant"], row["cohort"], row["nominal"], row["borrow"], row["lend"]
     ('ads', 'web', 8.0, 4.0, None)
     """
-    spec, name = part(queue, "spec"), text(part(queue, "metadata").get("name"))
-    if name is None:
-        reason = "metadata.name: missing"
-        raise ValueError(reason)
+    spec, name = part(queue, "spec"), name_of(queue)
     rows = []
     for group in parts(spec, "resourceGroups"):
         for flavor in parts(group, "flavors"):
@@ -214,21 +189,24 @@ def _amount(resource: Object, name: str) -> float | None:
         return None
     amount = float(quantity(value))
     if not 0 <= amount < 1e9:
-        reason = f"{name}: {str(value)[:40]!r} is no amount"
-        raise ValueError(reason)
+        refuse(f"{name}: {str(value)[:40]!r} is no amount")
     return amount
 
 
 def quota_table(
-    rows: Iterable[Mapping[str, Any]], models: Mapping[str, str], namespaces: Mapping[str, Iterable[str]]
+    quotas: Mapping[str, list[dict[str, Any]]],
+    boards: Mapping[str, tuple[str | None, str | None]],
+    queues: Mapping[tuple[str, str], str],
 ) -> pl.DataFrame | None:
-    """Make the table of quotas."""
+    """Make the table of quotas, with the boards of the flavors and the namespaces whose local queues lead there."""
     full = [
         {
             **row,
-            "gpu_model": models.get(row["flavor"] or ""),
-            "namespaces": ",".join(sorted(set(namespaces.get(row["tenant"], ())))) or None,
+            "gpu_model": boards.get(row["flavor"] or "", (None, None))[0],
+            "namespaces": ",".join(sorted({space for (space, _), to in queues.items() if to == tenant}))
+            or None,
         }
+        for tenant, rows in quotas.items()
         for row in rows
     ]
     if not full:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import polars as pl
 
 from gpuplanner.catalog import boards_called, facts
-from gpuplanner.hardware import boards_meant, fewest_gpus, format_layout, load_gpu_model, prove
+from gpuplanner.hardware import boards_meant, format_layout, load_gpu_model, prove
+from gpuplanner.inbox.core.boards import layouts_on
 from gpuplanner.inbox.kubernetes.objects import (
     MAX_MEMORY_MIB,
     Object,
     count,
     gpu_resource,
     instant,
+    name_of,
     part,
     parts,
     text,
@@ -83,7 +85,7 @@ def installed_gpus(
         return (
             (stated, None) if stated is not None and profile is None else (None if unknown else whole, None)
         )
-    cut = None if whole < 0 else _fewest(model, instances)
+    cut = None if whole < 0 else layouts_on(_boards(model, instances), instances)
     if cut is None:
         return (stated if profile is None else None), None
     if stated is None or profile is not None:
@@ -122,14 +124,6 @@ def _boards(model: str | None, profiles: Iterable[str]) -> list[str]:
         set(boards_meant(model, profile)) if PROFILE.fullmatch(profile) else set() for profile in profiles
     ]
     return sorted(set.intersection(*meant))
-
-
-def _fewest(model: str | None, instances: Mapping[str, int]) -> list[str] | None:
-    """Layouts of the fewest GPUs that hold the instances; None where the boards that may be meant differ."""
-    found = [fewest_gpus(board, instances) for board in _boards(model, instances)]
-    if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
-        return None
-    return [format_layout(cut) for cut in found[0] or ()]
 
 
 def _alike(model: str | None, instances: Mapping[str, int], gpus: int) -> list[str]:
@@ -190,8 +184,6 @@ class Node:
     replicas : mapping of str to int
         Resource → pods that share one unit of it, where more than one does; 0 if it is shared by a number that
         is not told.
-    parted : bool
-        Its device plugin hands out parts of boards, so that it offers more units than it has boards.
     mig : bool
         MIG mode is on.
     layouts : str, optional
@@ -207,20 +199,19 @@ class Node:
     """
 
     name: str
-    model: str | None
-    gpus: int | None
-    profile: str | None
-    memory_mib: int | None
-    replicas: Mapping[str, int]
-    parted: bool
-    mig: bool
-    layouts: str | None
-    config_state: str | None
-    closed: str | None
-    domain: str | None
-    ownership: str | None
-    installed: datetime | None
-    seen: datetime | None
+    model: str | None = None
+    gpus: int | None = None
+    profile: str | None = None
+    memory_mib: int | None = None
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    mig: bool = False
+    layouts: str | None = None
+    config_state: str | None = None
+    closed: str | None = None
+    domain: str | None = None
+    ownership: str | None = None
+    installed: datetime | None = None
+    seen: datetime | None = None
 
 
 def read_node(node: Object) -> Node:
@@ -242,10 +233,6 @@ def read_node(node: Object) -> Node:
     """
     about, status = part(node, "metadata"), part(node, "status")
     labels, notes, capacity = part(about, "labels"), part(about, "annotations"), part(status, "capacity")
-    name = text(about.get("name"))
-    if name is None:
-        reason = "metadata.name: missing"
-        raise ValueError(reason)
     product = next((words for label in PRODUCTS if (words := text(labels.get(label)))), None)
     model, profile = board_and_profile(product)
     resources = {key: count(value, key) for key, value in capacity.items() if gpu_resource(key)}
@@ -265,13 +252,12 @@ def read_node(node: Object) -> Node:
     installed, layouts = installed_gpus(labels, resources, replicas, model, profile)
     beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
     return Node(
-        name=name,
+        name=name_of(node),
         model=model,
         gpus=registered[0] if registered else None if parted and COUNT not in labels else installed,
         profile=None if profile == "INVALID" else profile,
         memory_mib=(registered and registered[1]) or _memory_mib(labels, model, profile),
         replicas=replicas,
-        parted=parted,
         mig=sliced or profile is not None or told,
         layouts=None if registered or parted else layouts,
         config_state=state if config and state != "success" else None,
@@ -286,10 +272,8 @@ def read_node(node: Object) -> Node:
 def _closed(node: Object) -> str | None:
     """Why a node takes no new jobs; it still has its GPUs."""
     words = ["cordoned"] if part(node, "spec").get("unschedulable") is True else []
-    told = {
-        text(each.get("type")): text(each.get("status")) for each in parts(part(node, "status"), "conditions")
-    }
-    words += ["not ready"] if told.get("Ready", "True") != "True" else []
+    told = [each for each in parts(part(node, "status"), "conditions") if each.get("type") == "Ready"]
+    words += ["not ready"] if told and told[-1].get("status") != "True" else []
     return ", ".join(words) or None
 
 
@@ -366,22 +350,22 @@ def inventory_of(
                 whole.add(device.board)
     rows, unknown = [], []
     for name in sorted({*nodes, *boards}):
-        node, listed = nodes.get(name), boards.get(name)
-        gpus = len(listed) if listed else node.gpus if node else None
+        node, listed = nodes.get(name, Node(name)), boards.get(name, {})
+        gpus = len(listed) or node.gpus
         if gpus is None:
             unknown.append(name)
         elif gpus:
-            models = dict.fromkeys(model for model in (listed or {}).values() if model)
+            models = dict.fromkeys(model for model in listed.values() if model)
             rows.append(
                 {
                     "node": name,
-                    "gpu_model": (node and node.model) or "|".join(models) or None,
+                    "gpu_model": node.model or "|".join(models) or None,
                     "gpus": gpus,
-                    "nvlink_domain": node.domain if node else None,
-                    "ownership": node.ownership if node else None,
-                    "installed": node.installed if node else None,
-                    "layouts": node.layouts if node and gpus == node.gpus else None,
-                    "mig_enabled": (node.mig if node else False) or not whole.issuperset(listed or ()),
+                    "nvlink_domain": node.domain,
+                    "ownership": node.ownership,
+                    "installed": node.installed,
+                    "layouts": node.layouts if gpus == node.gpus else None,
+                    "mig_enabled": node.mig or not whole.issuperset(listed),
                 }
             )
     if unknown or not rows:

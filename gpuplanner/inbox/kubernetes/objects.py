@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
@@ -95,6 +95,11 @@ def gpu_resource(name: str) -> GpuResource | None:
     return GpuResource(plain, match[1] + extra, plain != name)
 
 
+def refuse(reason: str) -> NoReturn:
+    """Say why an object cannot be read: it goes to the reject table with this reason."""
+    raise ValueError(reason)
+
+
 def quantity(value: object, where: str = "") -> Decimal:
     """Read a quantity of the API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``; `where` names it in the fault.
 
@@ -106,8 +111,7 @@ def quantity(value: object, where: str = "") -> Decimal:
     text = value if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
     match = QUANTITY.fullmatch(text)
     if match is None or match[2] not in SUFFIXES:
-        reason = f"{where}{where and ': '}{str(value)[:40]!r} is no quantity"
-        raise ValueError(reason)
+        refuse(f"{where}{where and ': '}{str(value)[:40]!r} is no quantity")
     return Decimal(match[1]) * SUFFIXES[match[2]]
 
 
@@ -115,8 +119,7 @@ def count(value: object, where: str) -> int:
     """Read a whole number of devices."""
     number = quantity(value, where)
     if number != number.to_integral_value() or not 0 <= number <= MAX_GPUS_PER_JOB:
-        reason = f"{where}: {str(value)[:40]!r} is no number of GPUs"
-        raise ValueError(reason)
+        refuse(f"{where}: {str(value)[:40]!r} is no number of GPUs")
     return int(number)
 
 
@@ -132,21 +135,15 @@ def within(owner: Object, name: str, most: int) -> Fraction:
         return Fraction(0)
     number = quantity(owner[name], name)
     if not 0 <= number <= most:
-        reason = f"{name}: {str(owner[name])[:40]!r} is not between 0 and {most}"
-        raise ValueError(reason)
+        refuse(f"{name}: {str(owner[name])[:40]!r} is not between 0 and {most}")
     return Fraction(number)
 
 
 def condition(status: Object, kind: str) -> tuple[bool, str, datetime | None]:
     """Whether a condition holds, its reason, and when it last changed; false, "" and None if it is absent."""
-    for each in parts(status, "conditions"):
-        if each.get("type") == kind:
-            return (
-                each.get("status") == "True",
-                text(each.get("reason")) or "",
-                instant(each, "lastTransitionTime"),
-            )
-    return False, "", None
+    each = next((each for each in parts(status, "conditions") if each.get("type") == kind), {})
+    reason = text(each.get("reason")) or ""
+    return each.get("status") == "True", reason, instant(each, "lastTransitionTime")
 
 
 def instant(owner: Object, name: str) -> datetime | None:
@@ -160,8 +157,7 @@ def instant(owner: Object, name: str) -> datetime | None:
             return read.astimezone(UTC)
     except ValueError:
         pass
-    reason = f"{name}: {str(value)[:40]!r} is no time of these days with its offset from UTC"
-    raise ValueError(reason)
+    refuse(f"{name}: {str(value)[:40]!r} is no time of these days with its offset from UTC")
 
 
 def part(owner: Object, name: str) -> Object:
@@ -170,20 +166,28 @@ def part(owner: Object, name: str) -> Object:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        reason = f"{name}: not an object"
-        raise ValueError(reason)
+        refuse(f"{name}: not an object")
     return value
 
 
-def parts(owner: Object, name: str) -> Iterator[Object]:
+def parts(owner: Object, name: str) -> list[Object]:
     """The objects of a list; none if it is absent."""
     value = owner.get(name)
     if value is None:
-        return
+        return []
     if not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-        reason = f"{name}: not a list of objects"
-        raise ValueError(reason)
-    yield from value
+        refuse(f"{name}: not a list of objects")
+    return value
+
+
+def name_of(thing: Object) -> str:
+    """Name of an object, without which it is none."""
+    return text(part(thing, "metadata").get("name")) or refuse("metadata.name: missing")
+
+
+def asked_of(thing: Object) -> tuple[Object, Object]:
+    """Specification and annotations of a pod, or of the template of one."""
+    return part(thing, "spec"), part(part(thing, "metadata"), "annotations")
 
 
 def text(value: object) -> str | None:
@@ -191,6 +195,5 @@ def text(value: object) -> str | None:
     if not isinstance(value, str) or not value:
         return None
     if not value.isprintable():
-        reason = f"{value[:40]!a}: a control character"
-        raise ValueError(reason)
+        refuse(f"{value[:40]!a}: a control character")
     return value

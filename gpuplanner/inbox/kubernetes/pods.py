@@ -6,10 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
-from gpuplanner.inbox.kubernetes.objects import Object, condition, instant, part, parts, text
+from gpuplanner.inbox.kubernetes.objects import (
+    Object,
+    asked_of,
+    condition,
+    instant,
+    name_of,
+    part,
+    parts,
+    refuse,
+    text,
+)
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""
@@ -58,36 +68,8 @@ class PodPlace:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What a pod or Job tells of itself.
-
-    Attributes
-    ----------
-    place : PodPlace
-        Where it stands.
-    kind, namespace, name, uid : str
-        Its identity.
-    owner : tuple of str, optional
-        Its controller.
-    submit, start, end : datetime
-        Creation; when it was bound to its node, from when it holds its GPUs; when its last container ended.
-    state : str
-        Ours.
-    node : str, optional
-        Node that it is on.
-    copies : int
-        Pods that a Job runs at once; 1 for a pod.
-    asks : mapping of str to Fraction
-        GPU resource → number, for one pod, and its shares of boards.
-    claims : tuple of str
-        Names of the ResourceClaims that one pod uses.
-    templates : tuple of str
-        Names of the templates from which no claim has been made yet.
-    tier : str, optional
-        Its priority class.
-    limit_s : object
-        Its deadline [s].
-    """
+class Identity:
+    """Who an object is, where it stands, who controls it and when it was made."""
 
     place: PodPlace
     kind: str
@@ -96,47 +78,60 @@ class Holding:
     uid: str
     owner: Owner | None
     submit: datetime
+
+
+@dataclass(frozen=True)
+class Holding(Identity):
+    """What a pod or Job tells of itself.
+
+    Attributes
+    ----------
+    start, end : datetime, optional
+        When it was bound to its node, from when it holds its GPUs; when its last container ended.
+    state : str
+        Ours.
+    node : str, optional
+        Node that it is on.
+    copies : int
+        Pods that a Job runs at once; 1 for a pod.
+    asks : mapping of str to Fraction
+        GPU resource → number, for one pod, and its shares of boards.
+    claims : tuple
+        Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been made yet;
+        each with true for a claim.
+    tier : str, optional
+        Its priority class.
+    limit_s : object
+        Its deadline [s].
+    """
+
     start: datetime | None
     end: datetime | None
     state: str
     node: str | None
     copies: int
     asks: Mapping[str, Fraction]
-    claims: tuple[str, ...]
-    templates: tuple[str, ...]
+    claims: tuple[tuple[str, bool], ...]
     tier: str | None
     limit_s: object
 
 
-class Identity(NamedTuple):
-    """Who an object is, and when it was made."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    owner: Owner | None
-    submit: datetime
-
-
-def identity(thing: Object) -> Identity:
-    """Read the metadata of an object.
+def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
+    """Fields of an :class:`Identity`, from the metadata of an object.
 
     Examples
     --------
     >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
-    >>> identity({"kind": "Job", "metadata": about})[:3]
+    >>> who = Identity(**identity({"kind": "Job", "metadata": about}, PodPlace(0, 1, "")))
+    >>> who.kind, who.namespace, who.name
     ('Job', 'default', 'a')
     """
-    about = part(thing, "metadata")
-    name, submit = text(about.get("name")), instant(about, "creationTimestamp")
-    if name is None or submit is None:
-        reason = f"metadata.{'creationTimestamp' if name else 'name'}: missing"
-        raise ValueError(reason)
-    namespace = text(about.get("namespace")) or "default"
-    kind = text(thing.get("kind")) or "Pod"
+    about, kind = part(thing, "metadata"), text(thing.get("kind")) or "Pod"
+    name, namespace = name_of(thing), text(about.get("namespace")) or "default"
+    submit = instant(about, "creationTimestamp") or refuse("metadata.creationTimestamp: missing")
     uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
-    return Identity(kind, namespace, name, uid, owner_of(thing), submit)
+    known = {"place": place, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
+    return {**known, "owner": owner_of(thing), "submit": submit}
 
 
 def read_pod(pod: Object, place: PodPlace) -> Holding:
@@ -148,16 +143,13 @@ def read_pod(pod: Object, place: PodPlace) -> Holding:
     phase = text(status.get("phase")) or "Unknown"
     over = phase in ("Succeeded", "Failed")
     return Holding(
-        place=place,
-        **identity(pod)._asdict(),
+        **identity(pod, place),
+        **_asks(pod, status),
         start=start,
         end=_end(status) if over else None,
         state=_state(status, phase, start is not None),
         node=node,
         copies=1,
-        asks=pod_gpus(spec, part(part(pod, "metadata"), "annotations")),
-        **_claims(spec, status),
-        tier=text(spec.get("priorityClassName")),
         limit_s=spec.get("activeDeadlineSeconds"),
     )
 
@@ -169,8 +161,7 @@ def read_job(job: Object, place: PodPlace) -> Holding:
     complete, _, complete_at = condition(status, "Complete")
     together = spec.get("parallelism", 1)
     if type(together) is not int or not 0 <= together <= 1_000_000:
-        reason = f"parallelism: {str(together)[:40]!r} is no number of pods"
-        raise ValueError(reason)
+        refuse(f"parallelism: {str(together)[:40]!r} is no number of pods")
     start = instant(status, "startTime")
     if failed:
         state = "TIMEOUT" if reason == "DeadlineExceeded" else "FAILED"
@@ -178,19 +169,14 @@ def read_job(job: Object, place: PodPlace) -> Holding:
         state = "COMPLETED"
     else:
         state = "RUNNING" if start and status.get("active") and not spec.get("suspend") else "PENDING"
-    pod = part(spec, "template")
-    template = part(pod, "spec")
     return Holding(
-        place=place,
-        **identity(job)._asdict(),
+        **identity(job, place),
+        **_asks(part(spec, "template"), {}),
         start=None if state == "PENDING" else start,
         end=failed_at if failed else instant(status, "completionTime") or complete_at if complete else None,
         state=state,
         node=None,
         copies=together,
-        asks=pod_gpus(template, part(part(pod, "metadata"), "annotations")),
-        **_claims(template, {}),
-        tier=text(template.get("priorityClassName")),
         limit_s=spec.get("activeDeadlineSeconds"),
     )
 
@@ -239,22 +225,21 @@ def _together(one: Holding, other: Holding) -> bool:
     )
 
 
-def _claims(spec: Object, status: Object) -> dict[str, Any]:
-    """Claims of a pod, and the templates from which its claims are still to be made."""
+def _asks(pod: Object, status: Object) -> dict[str, Any]:
+    """What a pod asks for: GPUs, claims or the templates from which these are still to be made, and a priority."""
+    spec, notes = asked_of(pod)
     made = {
         text(each.get("name")): text(each.get("resourceClaimName"))
         for each in parts(status, "resourceClaimStatuses")
     }
-    claims, templates = [], []
+    claims = []
     for each in parts(spec, "resourceClaims"):
         source = part(each, "source") or each  # v1alpha2 wraps the two names
-        name = text(source.get("resourceClaimName")) or made.get(text(each.get("name")))
-        template = text(source.get("resourceClaimTemplateName"))
-        if name:
-            claims.append(name)
-        elif template:
-            templates.append(template)
-    return {"claims": tuple(claims), "templates": tuple(templates)}
+        claim = text(source.get("resourceClaimName")) or made.get(text(each.get("name")))
+        name = claim or text(source.get("resourceClaimTemplateName"))
+        claims += [(name, claim is not None)] if name else []
+    tier = text(spec.get("priorityClassName"))
+    return {"asks": pod_gpus(spec, notes), "claims": tuple(claims), "tier": tier}
 
 
 def _statuses(status: Object) -> list[Object]:

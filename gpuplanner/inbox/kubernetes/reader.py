@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -18,13 +16,13 @@ from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
-from gpuplanner.inbox.core.table_rows import assemble_reading
+from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.kueue import quota_table
 from gpuplanner.inbox.kubernetes.nodes import inventory_of
 from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
-from gpuplanner.inbox.kubernetes.yaml_items import read_objects
+from gpuplanner.inbox.kubernetes.yaml_items import kind_of, read_objects
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
@@ -96,18 +94,13 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     6.0
     """
     if not paths:
-        text = message("kubernetes", "at least one file", "none", "Give the path of a file.")
-        raise TraceFormatError(text)
+        raise TraceFormatError(message("kubernetes", "at least one file", "none", "Give the path of a file."))
     dump = read_dump(paths)
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
         return _node_list(dump, paths, boards)
     found, names = job_rows(dump)
     rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
-    namespaces: dict[str, list[str]] = defaultdict(list)
-    for (namespace, _), queue in dump.queues.items():
-        namespaces[queue].append(namespace)
-    flavors = {flavor: board for flavor, (board, _) in dump.boards.items() if board}
     beats = [node.seen for node in dump.nodes.values() if node.seen]
     trace = assemble(
         rows,
@@ -119,7 +112,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         inventory=inventory,
         boards=boards,
     )
-    quotas = quota_table(chain.from_iterable(dump.quotas.values()), flavors, namespaces)
+    quotas = quota_table(dump.quotas, dump.boards, dump.queues)
     return trace.with_tables(queue_quotas=quotas, job_names=names if names.height else None)
 
 
@@ -144,13 +137,8 @@ def is_nodes_alone(path: str | Path) -> bool:
     """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object."""
     if not any("Node" in line for line in head(path)):
         return False
-    kind = None
-    for item in read_objects(path)[1]:
-        kind = item.value.get("kind") if isinstance(item.value, dict) else None
-        kind = kind or str(item.around.get("kind") or "").removesuffix("List")
-        if kind != "Node":
-            return False
-    return kind == "Node"
+    kinds = map(kind_of, read_objects(path)[1])
+    return next(kinds, None) == "Node" and all(kind == "Node" for kind in kinds)
 
 
 def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Dataset:
@@ -171,34 +159,23 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
     if closed:
         named = examples([f"{name} ({why})" for name, why in sorted(closed.items())])
         findings += [Finding(CLOSED, "info", len(closed), "its GPUs count as installed", named)]
-    return assemble_reading(
-        replace(rows, good=table.with_columns(**place), count=table.height + rows.rejects.height),
-        "inventory",
-        source="nodes",
-        order=["node"],
-        what="node",
-        findings=findings,
-        totals={
-            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
-            "models": pl.col("gpu_model").drop_nulls().n_unique(),
-        },
-        span=(),
-        notes=[note for note in _notes(dump, unknown) if note.startswith(CHANGING)],
-    )
+    return assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
 
 
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
     notes = [LEFT_OUT]
     if unknown:
         notes.append(f"no inventory: the number of GPUs does not follow for nodes {examples(unknown)}")
-    changing = sorted(
-        f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state
-    )
-    if changing:
-        notes.append(f"{CHANGING}{examples(changing)}")
+    notes += _changing(dump)
     if not any(node.seen for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
     return notes
+
+
+def _changing(dump: Dump) -> list[str]:
+    """The nodes whose GPUs may soon be cut otherwise."""
+    nodes = sorted(f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state)
+    return [f"{CHANGING}{examples(nodes)}"] if nodes else []
 
 
 def _memory_checks(rows: Rows) -> list[Check]:

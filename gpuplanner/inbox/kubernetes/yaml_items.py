@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
     """Objects of a dump of Kubernetes, JSON or YAML."""
     return (read_yaml_items if is_kubernetes_yaml(head(path)) else read_items)(path, ("items",))
+
+
+def kind_of(item: Item) -> str:
+    """Kind of an object: its own, or that of the list it stands in."""
+    own = item.value.get("kind") if isinstance(item.value, dict) else None
+    return str(own or str(item.around.get("kind") or "").removesuffix("List"))
 
 
 def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
@@ -101,9 +107,7 @@ class _Walk:
         """An object at the top: its items if it lists some, else itself."""
         own: dict[str, Any] = {}
         self._fault, listed = "", False
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            key = self._key(event, own)
-            event = self._next()
+        for key, event in self._members(own):
             if key in self._lists and isinstance(event, yaml.SequenceStartEvent):
                 listed = True
                 yield from self._list(dict(own))
@@ -113,7 +117,7 @@ class _Walk:
             yield _mark(start).index, own, {}, self._fault
 
     def _list(self, around: dict[str, Any]) -> Iterator[_Found]:
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+        for event in iter(self._next, None):
             self._fault = ""
             value = self._value(event, 1)
             yield _mark(event).index, value, around, self._fault
@@ -124,25 +128,26 @@ class _Walk:
         if depth > MAX_DEPTH:
             raise _fault(event, f"objects nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.SequenceStartEvent):
-            listed = []
-            while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-                listed.append(self._value(event, depth + 1))
-            return listed
+            return [self._value(event, depth + 1) for event in iter(self._next, None)]
         found: dict[str, Any] = {}
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            key = self._key(event, found)
-            found[key] = self._value(self._next(), depth + 1)
+        for key, event in self._members(found):
+            found[key] = self._value(event, depth + 1)
         return found
 
-    def _key(self, event: _Event, found: dict[str, Any]) -> str:
-        if not isinstance(event, yaml.ScalarEvent):
-            raise _fault(event, "a key that is no word")
-        if event.value in found:
-            self._fault = f"line {_mark(event).line + 1}: {TWICE}"
-        return str(event.value)
+    def _members(self, found: Mapping[str, Any]) -> Iterator[tuple[str, _Event]]:
+        """Keys of an object, each with the event at which its value begins; `found` are those before."""
+        for event in iter(self._next, None):
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _fault(event, "a key that is no word")
+            if event.value in found:
+                self._fault = f"line {_mark(event).line + 1}: {TWICE}"
+            yield str(event.value), self._next()
 
-    def _next(self) -> _Event:
+    def _next(self) -> _Event | None:
+        """The next event; None at the end of a list or object."""
         event = self._parser.get_event()
+        if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+            return None
         if isinstance(event, yaml.AliasEvent):
             raise _fault(event, "an alias (*)")
         if getattr(event, "tag", None) is not None:

@@ -64,38 +64,41 @@ def _absolute(text: pl.Expr) -> pl.Expr:
     return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(INSTANT))
 
 
-def with_states(rows: Rows) -> Rows:
-    """Our states; a job that waits, or never had a node, has no start."""
+def with_our_states(rows: Rows) -> Rows:
+    """Our states for those of Slurm."""
     words = rows.good["slurm_state"].unique().to_list()
     states = {word: slurm_state(word) for word in words}
     unknown = sorted(word for word, state in states.items() if state is None)
     rows = rows.reject({"State: not a state of Slurm": pl.col("slurm_state").is_in(unknown)})
-    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
-    placed = (state != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
+    return rows.with_columns(state=pl.col("slurm_state").replace_strict(states, return_dtype=pl.String))
+
+
+def with_states(rows: Rows) -> Rows:
+    """Our states; a job that waits, or never had a node, has no start."""
+    placed = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
     nodes = pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list")
-    good = rows.good.with_columns(state=state, start_time=pl.when(placed).then("start_time"), node_list=nodes)
-    return replace(rows, good=good)
+    start = pl.when(placed).then("start_time")
+    return with_our_states(rows).with_columns(start_time=start, node_list=nodes)
 
 
 def with_derived_times(rows: Rows, absent: Collection[str]) -> tuple[Rows, list[Check]]:
     """Derive the times that a field list leaves out from those that it has."""
     submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
     elapsed, checks = seconds(pl.col("elapsed_s")), []
-    good = rows.good
     if "End" in absent:
         over = ~pl.col("state").is_in(["RUNNING", "PENDING"])
-        good = good.with_columns(end_time=pl.when(over).then(start + elapsed))
+        rows = rows.with_columns(end_time=pl.when(over).then(start + elapsed))
         effect = "it was taken from the start and the elapsed time: too early for jobs that were suspended"
         checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
     if "Start" in absent:
-        good = good.with_columns(start_time=pl.when(pl.col("elapsed_s") > 0).then(end - elapsed))
+        rows = rows.with_columns(start_time=pl.when(pl.col("elapsed_s") > 0).then(end - elapsed))
         effect = "it was taken from the end and the elapsed time: too late for jobs that were suspended"
         checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
     if "Submit" in absent:
-        good = good.with_columns(submit_time=pl.coalesce("eligible_time", start, end))
+        rows = rows.with_columns(submit_time=pl.coalesce("eligible_time", start, end))
         effect = "the first time known was taken instead: queueing delays are too short"
         checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
-    return replace(rows, good=good).reject({"Submit: missing": submit.is_null()}), checks
+    return rows.reject({"Submit: missing": submit.is_null()}), checks
 
 
 def with_resources(rows: Rows) -> Rows:

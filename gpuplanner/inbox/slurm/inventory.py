@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
-from gpuplanner.hardware import OFF, fewest_gpus, format_layout, parse_device, parse_layout
-from gpuplanner.inbox.core.boards import Boards, stated_boards, told_by_profiles
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import OFF, parse_device, parse_layout
+from gpuplanner.inbox.core.boards import Boards, layouts_on, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
-from gpuplanner.inbox.core.lines.reading import read_rows
-from gpuplanner.inbox.core.lines.rows import Record, Records, Rows
+from gpuplanner.inbox.core.lines.reading import faultless, read_rows
+from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, with_offset
 from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
-from gpuplanner.inbox.core.table_rows import assemble_reading
+from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.slurm.fields import NO_VALUE
 from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
@@ -31,8 +30,8 @@ PARENTHESES = re.compile(r"\([^()]*\)")
 GPU = re.compile(r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?")
 
 STATE = {"state": Field("state", nullable=True, optional=True)}
-Found = tuple[int, str, str, str, str]
-"""Number of the line, the line, name of the node, its Gres, its State."""
+Found = tuple[int, str, dict[str, str]]
+"""Number of the line, the line, and what it or its record says, by names in capital letters."""
 
 
 def is_slurm_nodes(lines: Sequence[str]) -> bool:
@@ -68,56 +67,43 @@ def read_slurm_nodes(
     file = read_text_file(path)
     lines = list(file.lines.iter_rows())
     first = next((text for _, text in lines if text.strip()), "")
-    found = list(_scontrol(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines))
-    types = {match["type"] for *_, gres, _ in found for item in _gres(gres) if (match := GPU.fullmatch(item))}
+    found = (_scontrol if first.lstrip().startswith("NodeName=") else _sinfo)(lines)
+    matches = (GPU.fullmatch(item) for *_, told in found for item in _gres(told.get("GRES", "")))
+    types = {match["type"] for match in matches if match}
     boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
     records, seen = Records(columns | STATE), set()
-    for number, line, node, gres, state in found:
+    for number, line, told in found:
+        node, gres = told.get("NODENAME") or told.get("NODELIST", ""), told.get("GRES", "")
         if (node, gres) in seen:
             continue
         seen.add((node, gres))
         try:
-            records.add(0, number, line, {**_record(node, gres, boards), "state": state or None})
+            records.add(0, number, line, {**_record(node, gres, boards), "state": told.get("STATE") or None})
         except ValueError as error:
             records.reject(0, number, line, str(error))
     return records.rows([file])
 
 
-def _scontrol(lines: Sequence[tuple[int, str]]) -> Iterator[Found]:
+def _scontrol(lines: Sequence[tuple[int, str]]) -> list[Found]:
     """Each record begins with the line of its NodeName."""
-    begun: tuple[int, str, str] | None = None
-    told = {"Gres": "", "State": ""}
+    found: list[Found] = []
     for number, line in lines:
-        words = line.split()
-        if words and words[0].startswith("NodeName="):
-            if begun:
-                yield *begun, told["Gres"], told["State"]
-            begun, told = (number, line, words[0].partition("=")[2]), {"Gres": "", "State": ""}
-        for name in told:
-            begins = f"{name}="
-            told[name] = told[name] or next(
-                (word.removeprefix(begins) for word in words if word.startswith(begins)), ""
-            )
-    if begun:
-        yield *begun, told["Gres"], told["State"]
+        if line.lstrip().startswith("NodeName="):
+            found.append((number, line, {}))
+        for word in line.split() if found else ():
+            name, _, value = word.partition("=")
+            found[-1][2].setdefault(name.upper(), value)
+    return found
 
 
-def _sinfo(lines: Sequence[tuple[int, str]]) -> Iterator[Found]:
-    table = [(number, line, line.split()) for number, line in lines if line.strip()]
-    header = table[0][2]
-    node, gres = header.index("NODELIST"), header.index("GRES")
-    state = header.index("STATE") if "STATE" in header else None
-    for number, line, words in table[1:]:
-        if words != header:
-            whole = len(words) == len(header)
-            named = words[node] if whole else ""
-            yield (
-                number,
-                line,
-                named,
-                words[gres] if whole else "",
-                words[state] if whole and state is not None else "",
-            )
+def _sinfo(lines: Sequence[tuple[int, str]]) -> list[Found]:
+    """A line for each node; one that has not a word for each column tells nothing."""
+    (_, _, header), *table = [(number, line, line.split()) for number, line in lines if line.strip()]
+    return [
+        (number, line, dict(zip(header, words, strict=True)) if len(words) == len(header) else {})
+        for number, line, words in table
+        if words != header
+    ]
 
 
 def _gres(text: str) -> list[str]:
@@ -161,25 +147,26 @@ def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str
     """Layouts of the fewest GPUs that hold some instances; all boards that may be meant must agree on them."""
     devices = [boards.device(f"{board}_{profile}" if board else profile) for profile in counts]
     maybe = [name for name in devices[0].maybe if all(name in device.maybe for device in devices)]
-    found = [fewest_gpus(name, counts) for name in maybe]
-    if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
+    layouts = layouts_on(maybe, counts)
+    if layouts is None:
         named = f"{board or WHOLE_GPU}=BOARD"
         reason = f"MIG instances on a number of GPUs that does not follow: name the board, --board {named}"
         raise ValueError(reason)
-    return [format_layout(cut) for cut in found[0] or ()]
+    return layouts
 
 
-COLUMN_MAP = {
-    "node": Field("node"),
-    "gpus": Field("gpus", "number", high=MAX_GPUS_PER_JOB),
-    "gpu_model": Field("gpu_model", nullable=True),
-    "rack": Field("rack", nullable=True, optional=True),
-    "nvlink_domain": Field("nvlink_domain", nullable=True, optional=True),
-    "ownership": Field("ownership", nullable=True, optional=True),
-    "installed": Field("installed", nullable=True, optional=True),
-    "retired": Field("retired", nullable=True, optional=True),
-    "mig_enabled": Field("mig_enabled", nullable=True, optional=True),
-    "layouts": Field("layouts", nullable=True, optional=True),
+def _columns(node: str, gpus: str, model: str) -> dict[str, Field]:
+    """What every node list says, by the names that one kind of them has for it."""
+    number = Field("gpus", "number", high=MAX_GPUS_PER_JOB)
+    return {node: Field("node"), gpus: number, model: Field("gpu_model", nullable=True)}
+
+
+ABSENT = ("installed", "retired", "mig_enabled", "layouts")
+"""Columns that are looked at, and that some forms of lists do not have."""
+
+COLUMN_MAP = _columns("node", "gpus", "gpu_model") | {
+    name: Field(name, nullable=True, optional=True)
+    for name in ("rack", "nvlink_domain", "ownership", *ABSENT)
 }
 """Columns of ``schemas.Inventory`` that a node list may give; times are dates (midnight in UTC) or have an offset."""
 
@@ -189,21 +176,11 @@ SWITCH = {
 }
 """Words for MIG mode."""
 
-OPENB_COLUMN_MAP = {
-    "sn": Field("node"),
-    "gpu": Field("gpus", "number", high=MAX_GPUS_PER_JOB),
-    "model": Field("gpu_model", nullable=True),
-}
-"""The node lists of Alibaba OpenB."""
-
-SPOT_COLUMN_MAP = {
-    "node_name": Field("node"),
-    "gpu_capacity_num": Field("gpus", "number", high=MAX_GPUS_PER_JOB),
-    "gpu_model": Field("gpu_model", nullable=True),
-}
-"""The node list of Alibaba's spot GPU cluster, 2026."""
-
-KINDS = (OPENB_COLUMN_MAP, SPOT_COLUMN_MAP, COLUMN_MAP)
+KINDS = (
+    _columns("sn", "gpu", "model"),  # Alibaba OpenB
+    _columns("node_name", "gpu_capacity_num", "gpu_model"),  # Alibaba's spot GPU cluster, 2026
+    COLUMN_MAP,
+)
 """Columns by which a node list is known, then those that it may have."""
 
 
@@ -244,18 +221,15 @@ def read_inventory(
 
 def inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
     """Rows of node lists, in whichever of the forms they are."""
-    rows = _with_times(_with_layouts(_rows(paths, boards))).reject(
+    found = _rows(paths, boards)
+    absent = [pl.lit(None, pl.String).alias(name) for name in ABSENT if name not in found.good.columns]
+    rows = _with_times(_with_layouts(found.with_columns(absent))).reject(
         {
             "the same node again": ~pl.col("node").is_first_distinct(),
             "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
         }
     )
-    faults = [f"line {line}: {reason}" for line, reason in rows.rejects["row", "reason"].iter_rows()]
-    if faults or rows.good.is_empty():
-        got = f"{len(faults)} faulty rows: {examples(faults)}" if faults else "no rows below the header"
-        where = ", ".join(str(path) for path in paths)
-        raise TraceFormatError(message(where, "one whole row per node", got, "Mend the list."))
-    return rows
+    return faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
 def columns_of_nodes(lines: Sequence[str]) -> dict[str, Field] | None:
@@ -265,16 +239,14 @@ def columns_of_nodes(lines: Sequence[str]) -> dict[str, Field] | None:
 
 
 def _with_layouts(rows: Rows) -> Rows:
-    """MIG mode as a truth, and layouts that are some; either is absent where a form of lists does not have it."""
-    absent = [name for name in ("mig_enabled", "layouts") if name not in rows.good.columns]
-    good = rows.good.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
-    counts = {text: _layout_counts(text) for text in good["layouts"].drop_nulls().unique()}
+    """MIG mode as a truth, and layouts that are some."""
+    counts = {text: _layout_counts(text) for text in rows.good["layouts"].drop_nulls().unique()}
     cut, gpus = ({text: found[place] for text, found in counts.items()} for place in (0, 1))
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
     has_cut = layouts.replace_strict(cut, default=None, return_dtype=pl.Int64) > 0
     number = layouts.replace_strict(gpus, default=None, return_dtype=pl.Int64)
     mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
-    checked = replace(rows, good=good).reject(
+    checked = rows.reject(
         {
             "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
             "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
@@ -297,26 +269,22 @@ def _layout_counts(text: str) -> tuple[int | None, int | None]:
 
 
 def _with_times(rows: Rows) -> Rows:
-    """Instants of coming and going; None where a form of lists does not have them."""
-    names = [name for name in ("installed", "retired") if name in rows.good.columns]
-    text = pl.col(names).str.strip_chars().str.replace(r"\s*(?:Z|UTC)$", "+00:00")
-    day = text.str.to_datetime("%Y-%m-%d", time_unit="us", time_zone="UTC", strict=False)
-    offset = text.str.replace(" ", "T", literal=True).str.to_datetime(
-        "%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False
-    )
-    read = rows.good.with_columns(offset.name.suffix(" offset"), day.name.suffix(" day"))
-    good = read.with_columns(
-        pl.coalesce(f"{name} offset", f"{name} day").alias(f"{name} time") for name in names
-    )
+    """Instants of coming and going."""
+    names = ("installed", "retired")
+    read = rows.with_columns(_day_or_instant(name).alias(f"{name} time") for name in names)
     faults = {
         f"{name}: neither a date nor a time with its offset from UTC": pl.col(name).is_not_null()
         & pl.col(f"{name} time").is_null()
         for name in names
     }
-    if len(names) == 2:
-        faults["retired: before installed"] = pl.col("retired time") < pl.col("installed time")
-    checked = replace(rows, good=good).reject(faults)
-    return checked.with_columns(pl.col(f"{name} time").alias(name) for name in names)
+    faults["retired: before installed"] = pl.col("retired time") < pl.col("installed time")
+    return read.reject(faults).with_columns(pl.col(f"{name} time").alias(name) for name in names)
+
+
+def _day_or_instant(name: str) -> pl.Expr:
+    text = pl.col(name).str.strip_chars()
+    day = text.str.to_datetime("%Y-%m-%d", time_unit="us", time_zone="UTC", strict=False)
+    return pl.coalesce(with_offset(text), day)
 
 
 def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
@@ -347,17 +315,5 @@ def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None 
     """
     rows = inventory_rows(paths, boards)
     nodes, findings = resolve_nodes(rows.good, boards)
-    return assemble_reading(
-        replace(rows, good=nodes),
-        "inventory",
-        source="nodes",
-        order=["node"],
-        what="node",
-        checks=[CPU_ONLY, *([CLOSED] if "state" in nodes.columns else [])],
-        findings=findings,
-        totals={
-            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
-            "models": pl.col("gpu_model").drop_nulls().n_unique(),
-        },
-        span=(),
-    )
+    checks = [CPU_ONLY, *([CLOSED] if "state" in nodes.columns else [])]
+    return assemble_nodes(rows, nodes, findings, checks=checks)

@@ -23,11 +23,12 @@ from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,
     with_derived_times,
+    with_our_states,
     with_resources,
     with_states,
     with_times,
 )
-from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm, slurm_state
+from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.sacct_json import REPAIRED, read_slurm_json
 
@@ -189,13 +190,12 @@ def read_slurm(
 
 def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
     """The fields of sacct, from files that are all JSON or all text."""
-    forms: Mapping[bool, list[str]] = {True: [], False: []}
-    for path in paths:
-        forms[is_json(head(path))].append(str(path))
-    if forms[True] and forms[False]:
-        got = f"JSON in {examples(forms[True])} and text in {examples(forms[False])}"
+    json = [str(path) for path in paths if is_json(head(path))]
+    text = [str(path) for path in paths if str(path) not in json]
+    if json and text:
+        got = f"JSON in {examples(json)} and text in {examples(text)}"
         raise TraceFormatError(message("slurm", "files of one form", got, "Read each form on its own."))
-    if forms[True]:
+    if json:
         return read_slurm_json(paths, COLUMN_MAP)
     dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
     return read_rows(paths, COLUMN_MAP, source="slurm", dialect=dialect)
@@ -232,10 +232,7 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     """
     rows = read_rows(paths, STATE_COLUMNS, source="slurm-states", dialect=LISTING)
     rows = rows.reject({STEP_OF_A_JOB: pl.col("job_id").str.contains(".", literal=True)})
-    states = {word: slurm_state(word) for word in rows.good["slurm_state"].unique()}
-    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
-    rows = rows.with_columns(state=state)
-    rows = rows.reject({"State: not a state of Slurm": pl.col("state").is_null()})
+    rows = with_our_states(rows)
     return assemble_reading(
         rows,
         "job_states",

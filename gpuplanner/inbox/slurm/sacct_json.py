@@ -16,6 +16,18 @@ LISTS = ("jobs", "data", "attributes", "slurm_jobs")
 REPAIRED = "start repaired"
 """Column that marks jobs whose stated start is the time at which they became eligible."""
 
+SACCT_TEXTS = {
+    **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
+    **{"Partition": "partition", "NodeList": "nodes"},
+}
+SONAR_TEXTS = {
+    **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
+    **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
+}
+"""Column of sacct → where its text stands."""
+
+SPAN = ("start", "eligible", "end", "elapsed", "suspended")
+
 NOT_A_JOB = "not a job: no object with a job_id"
 
 
@@ -50,37 +62,29 @@ def _sacct(job: Mapping[str, Any]) -> Record:
     ----------
     SchedMD/slurm: src/plugins/openapi/dbv0.0.37/parse.c (``parse_job``) and src/plugins/data_parser.
     """
-    time = _part(job, "time")
-    tres = _part(job, "tres")
-    start, repaired = _start(job, time)
-    limit = _number(time.get("limit"), "time.limit")
+    start, repaired = _start(job)
+    limit, elapsed = (_number(job, f"time.{name}") for name in ("limit", "elapsed"))
     return {
         "JobID": _job_id(job),
         "State": _state(
-            _part(job, "state").get("current") if isinstance(job.get("state"), dict) else job.get("state")
+            _at(job, "state.current") if isinstance(job.get("state"), dict) else job.get("state")
         ),
-        "Submit": _epoch(time.get("submission"), "time.submission"),
-        "Eligible": _epoch(time.get("eligible"), "time.eligible"),
-        "Start": start,
-        "End": _epoch(time.get("end"), "time.end"),
-        "AllocTRES": _tres(tres.get("allocated"), "tres.allocated"),
-        "ReqTRES": _tres(tres.get("requested"), "tres.requested"),
-        "Account": _text(job.get("account")),
-        "User": _text(job.get("user")),
-        "QOS": _text(job.get("qos")),
-        "JobName": _text(job.get("name")),
-        "Partition": _text(job.get("partition")),
-        "NodeList": _text(job.get("nodes")),
-        "ElapsedRaw": _plain(_number(time.get("elapsed"), "time.elapsed")),
+        "Submit": _plain(_number(job, "time.submission") or None),
+        "Eligible": _plain(_number(job, "time.eligible") or None),
+        "Start": _plain(start),
+        "End": _plain(_number(job, "time.end") or None),
+        "AllocTRES": _tres(job, "tres.allocated"),
+        "ReqTRES": _tres(job, "tres.requested"),
+        **{column: _text(job.get(name)) for column, name in SACCT_TEXTS.items()},
+        "ElapsedRaw": _plain(elapsed),
         "TimelimitRaw": _plain(limit),
-        REPAIRED: repaired,
+        REPAIRED: "yes" if repaired else None,
     }
 
 
 def _sonar(job: Mapping[str, Any]) -> Record:
     """Fields of a job as NordicHPC Sonar writes it: limits in s, plus 2 (0: not set, 1: without limit)."""
-    sacct = _part(job, "sacct")
-    limit = _number(job.get("time_limit"), "time_limit")
+    limit, elapsed = _number(job, "time_limit"), _number(job, "sacct.ElapsedRaw")
     nodes = job.get("nodes") or []
     if not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
         reason = "nodes: not a list of names"
@@ -89,72 +93,62 @@ def _sonar(job: Mapping[str, Any]) -> Record:
     return {
         "JobID": _job_id(job) + (f".{step}" if step else ""),
         "State": _state(job.get("job_state")),
-        "Submit": _text(job.get("submit_time")),
-        "Start": _text(job.get("start_time")),
-        "End": _text(job.get("end_time")),
-        "AllocTRES": _text(sacct.get("AllocTRES")) or _text(job.get("allocated_resources")),
-        "ReqTRES": _text(job.get("requested_resources")),
-        "Account": _text(job.get("account")),
-        "User": _text(job.get("user_name")),
-        "JobName": _text(job.get("job_name")),
-        "Partition": _text(job.get("partition")),
+        **{column: _text(job.get(name)) for column, name in SONAR_TEXTS.items()},
+        "AllocTRES": _text(_at(job, "sacct.AllocTRES")) or _text(job.get("allocated_resources")),
         "NodeList": ",".join(nodes),
-        "ElapsedRaw": _plain(_number(sacct.get("ElapsedRaw"), "sacct.ElapsedRaw")),
+        "ElapsedRaw": _plain(elapsed),
         "TimelimitRaw": None if limit is None or limit < 2 else repr((limit - 2) / 60),
     }
 
 
 def _job_id(job: Mapping[str, Any]) -> str:
     """The id that sacct prints as text: 7, 7_3 for a task of an array, 7_[3-9] for waiting ones, 7+1."""
-    array, het = _part(job, "array"), _part(job, "het")
-    own = _number(job.get("job_id"), "job_id")
+    own = _number(job, "job_id")
     if own is None:
         reason = "job_id: missing"
         raise ValueError(reason)
-    group = _number(array.get("job_id", job.get("array_job_id")), "array.job_id")
-    task = _number(array.get("task_id", job.get("array_task_id")), "array.task_id")
-    waiting = _text(array.get("task"))
+    group = _number(job, "array.job_id", "array_job_id")
+    task = _number(job, "array.task_id", "array_task_id")
+    waiting = _text(_at(job, "array.task"))
     if group and task is not None:
         return f"{group}_{task}"
     if group and waiting:
         return f"{group}_[{waiting}]"
-    leader = _number(het.get("job_id", job.get("het_job_id")), "het.job_id")
-    offset = _number(het.get("job_offset", job.get("het_job_offset")), "het.job_offset")
+    leader = _number(job, "het.job_id", "het_job_id")
+    offset = _number(job, "het.job_offset", "het_job_offset")
     return f"{leader}+{offset or 0}" if leader else str(own)
 
 
-def _start(job: Mapping[str, Any], time: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """When the job started, and a mark if the stated start was not that.
+def _start(job: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """When the job started, and whether the stated start was not that.
 
     The plugins up to dbv0.0.39 print the time at which a job became eligible as its start. Where the two
     are equal and the elapsed time tells otherwise, the elapsed time is right: it leaves out only the time
     suspended. For a job that still runs, its running steps tell when sacct was run.
     """
-    names = ("start", "eligible", "end", "elapsed", "suspended")
-    start, eligible, end, elapsed, suspended = (_number(time.get(name), f"time.{name}") for name in names)
-    if start is None or start != eligible or elapsed is None:
-        return _plain(start or None), None
-    seen = end or _seen(job)
-    told = None if seen is None else seen - elapsed - (suspended or 0)
-    if told is None or told <= start + 1:
-        return _plain(start or None), None
-    return _plain(told), "yes"
+    start, eligible, end, elapsed, suspended = (_number(job, f"time.{name}") for name in SPAN)
+    told = None
+    if start is not None and start == eligible and elapsed is not None:
+        seen = end or _seen(job)
+        told = None if seen is None else seen - elapsed - (suspended or 0)
+    if start is None or told is None or told <= start + 1:
+        return start or None, False
+    return told, True
 
 
 def _seen(job: Mapping[str, Any]) -> int | None:
     """When a job that still runs was observed, from its first running step."""
     steps = job.get("steps")
     for step in steps if isinstance(steps, list) else ():
-        time = _part(step, "time") if isinstance(step, dict) else {}
-        names = ("start", "elapsed", "suspended", "end")
-        start, elapsed, suspended, end = (_number(time.get(name), f"steps.time.{name}") for name in names)
+        start, _, end, elapsed, suspended = (_number({"steps": step}, f"steps.time.{name}") for name in SPAN)
         if start and elapsed is not None and not end:
             return start + elapsed + (suspended or 0)
     return None
 
 
-def _tres(listed: object, where: str) -> str | None:
+def _tres(job: Mapping[str, Any], where: str) -> str | None:
     """GPUs and nodes of a TRES list as sacct's text: ``gres/gpu:a100=2,node=1``; None if there is no list."""
+    listed = _at(job, where)
     if listed is None or listed == []:
         return None
     if not (isinstance(listed, list) and all(isinstance(item, dict) for item in listed)):
@@ -163,7 +157,7 @@ def _tres(listed: object, where: str) -> str | None:
     items = []
     for item in listed:
         kind, name = _text(item.get("type")), _text(item.get("name"))
-        count = _number(item.get("count"), f"{where}.count")
+        count = _whole(item.get("count"), f"{where}.count")
         if kind is None or count is None or "," in (name or ""):
             continue
         items.append(f"{kind}/{name}={count}" if name else f"{kind}={count}")
@@ -177,7 +171,13 @@ def _state(stated: object) -> str | None:
     return _text(stated)
 
 
-def _number(value: object, where: str) -> int | None:
+def _number(job: Mapping[str, Any], where: str, else_at: str = "") -> int | None:
+    """A whole number of a job, which older versions have elsewhere."""
+    value = _at(job, where, job.get(else_at))
+    return _whole(value, where)
+
+
+def _whole(value: object, where: str) -> int | None:
     """A whole number, plain or as ``{"set": true, "infinite": false, "number": 5}``; None if it is not set."""
     if isinstance(value, dict):
         if not value.get("set", True) or value.get("infinite", False):
@@ -193,11 +193,6 @@ def _number(value: object, where: str) -> int | None:
     return None if value in UNSET else value
 
 
-def _epoch(value: object, where: str) -> str | None:
-    """Seconds since 1970; 0 stands for no time."""
-    return _plain(_number(value, where) or None)
-
-
 def _plain(number: int | None) -> str | None:
     return None if number is None else str(number)
 
@@ -206,6 +201,10 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _part(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = job.get(name)
-    return part if isinstance(part, dict) else {}
+def _at(job: Mapping[str, Any], path: str, default: object = None) -> Any:  # noqa: ANN401 - what JSON can hold
+    """What stands in a job at a path such as ``time.start``; the default where it has no such place."""
+    *above, last = path.split(".")
+    for name in above:
+        found = job.get(name)
+        job = found if isinstance(found, dict) else {}
+    return job.get(last, default)

@@ -160,12 +160,15 @@ def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) ->
     rows = read_rows([path], columns, source=what).reject(
         {f"{name} is not a whole number": value != value.floor() for name, value in numbers.items()}
     )
+    good = faultless(rows, str(path), f"a {what} without faults").good
+    return good.drop(PLACE).with_columns(value.cast(pl.Int64) for value in numbers.values())
+
+
+def faultless(rows: Rows, where: str, expected: str) -> Rows:
+    """Rows of a list of which none may be rejected; an error names those that were."""
     faults = [f"line {line}: {reason}" for line, reason in rows.rejects["row", "reason"].iter_rows()]
     if faults or rows.good.is_empty():
-        got = (
-            f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
-            if faults
-            else "no rows below the header"
-        )
-        raise TraceFormatError(message(str(path), f"a {what} without faults", got, "Mend the list."))
-    return rows.good.drop(PLACE).with_columns(value.cast(pl.Int64) for value in numbers.values())
+        some = f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
+        got = some if faults else "no rows below the header"
+        raise TraceFormatError(message(where, expected, got, "Mend the list."))
+    return rows

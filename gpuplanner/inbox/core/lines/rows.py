@@ -128,7 +128,7 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             faults[f"{name}: not a time like {each.format}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         elif each.kind == "instant":
-            values.append(_instant(raw).alias(each.name))
+            values.append(with_offset(raw).alias(each.name))
             faults[f"{name}: not a time with its offset from UTC"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         else:
@@ -139,7 +139,7 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
     return replace(read, good=read.good.drop(RAW + name for name in columns))
 
 
-def _instant(raw: pl.Expr) -> pl.Expr:
+def with_offset(raw: pl.Expr) -> pl.Expr:
     """Dates and times with an offset from UTC; null where the offset is missing."""
     offset = raw.str.replace(r"\s*(?:Z|UTC)$", "+00:00").str.replace(" ", "T", literal=True)
     return offset.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False, cache=False)
