@@ -11,7 +11,7 @@ from tests.core_alone import core_tests, run, with_tests, without_the_lab
 
 MAIN = "import sys; from gpuplanner.cli import main; sys.argv[0] = 'gpuplanner'; main()"
 EVERY = 30
-"""One test in so many, and the first of each file's folder; ``make test-core-alone`` runs all."""
+"""One test in so many, and the first of each folder; ``make test-core-alone`` runs all."""
 
 pytestmark = pytest.mark.long
 

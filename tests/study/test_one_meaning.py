@@ -24,7 +24,6 @@ from gpuplanner.planner import (
     assign,
     layout_changes,
     plan,
-    transition,
     verify,
 )
 from gpuplanner.scenario import Scenario
@@ -53,14 +52,6 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
     """Departures, changes and reboots after the first slot, by who counts them; what one does not say is left out."""
     frame = assign(found, problem)
     assert verify(found, problem, frame) == []
-    steps = [
-        transition(frame, at=at, board=problem.board, change=problem.change, at_once=problem.gpus)
-        for at in problem.slot_times[1:-1]
-    ]
-    rows = [row for step in steps for row in step.iter_rows(named=True)]
-    left = sum(row["before"] not in ("off", row["after"]) for row in rows)
-    cut = sum(bool(row["destroyed"] or row["created"]) for row in rows)
-    reboots = sum(step.filter("reboot").select("step", "node").n_unique() for step in steps)
     exported = [
         (before, after, len(one.times))
         for one in layout_changes_of(checked_plan(frame, problem.board))
@@ -97,15 +88,15 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         {k: v for k, v in to_slurm_files(frame, problem.board, **options).items() if k.startswith("change")},
     ]
     return {
-        "departures": (found.departures, left),
+        "departures": (found.departures,),
         "changes": (
-            found.changes, cut, table["changes"].sum(), sum(map(len, pairs)),
+            found.changes, table["changes"].sum(), sum(map(len, pairs)),
             *(game["gpus"].sum() for game in games.values()),
             *(one["gpus"].sum() for one in index.values()),
             *(sum(in_script(text, r"^#   GPU \d+: .* -> ") for text in made.values()) for made in scripts),
         ),
         "reboots": (
-            found.reboots, reboots, sum(any(change.reboot for change in node) for node in pairs),
+            found.reboots, sum(any(change.reboot for change in node) for node in pairs),
             *(sum(in_script(text, "needs a reboot") for text in made.values()) for made in scripts),
         ),
     }  # fmt: skip

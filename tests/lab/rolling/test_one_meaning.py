@@ -1,0 +1,35 @@
+"""The steps at slot boundaries count departures, changes and reboots as the plan does, and take its minutes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gpuplanner.lab.rolling import transition
+from gpuplanner.planner import assign, plan
+from tests.study.test_one_change_cost import MONDAY, WORKED_BY_HAND, problem_of
+from tests.study.test_one_meaning import random_plan
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_plans_are_counted_alike(seed):
+    found, problem = random_plan(seed, released=seed % 2 == 0)
+    frame = assign(found, problem)
+    steps = [
+        transition(frame, at=at, board=problem.board, change=problem.change, at_once=problem.gpus)
+        for at in problem.slot_times[1:-1]
+    ]
+    rows = [row for step in steps for row in step.iter_rows(named=True)]
+    assert sum(row["before"] not in ("off", row["after"]) for row in rows) == found.departures
+    assert sum(bool(row["destroyed"] or row["created"]) for row in rows) == found.changes
+    reboots = sum(step.filter("reboot").select("step", "node").n_unique() for step in steps)
+    assert reboots == found.reboots
+
+
+@pytest.mark.parametrize(("board", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
+def test_a_step_takes_the_minutes_of_the_catalogue(board, path, before, after, minutes, reboot):
+    problem = problem_of(board, path, before, after)
+    layouts = assign(plan(problem, gap_target=0), problem)
+    step = transition(layouts, at=MONDAY + timedelta(hours=1), board=board, change=problem.change)
+    assert step.select("minutes", "reboot").row(0) == (pytest.approx(minutes, abs=5e-4), reboot)
