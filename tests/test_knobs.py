@@ -69,3 +69,6 @@ def test_text_is_read_by_the_type_of_its_row():
     )
     assert (read.parked_price, read.wait_minutes, read.substitute) == ("released", 5.0, False)
     assert (read.month, read.name, read.policies) == (None, "007", "on")
+    assert Scenario().with_text(['tz="Europe/Oslo"', "path='nvml'"]) == Scenario(
+        tz="Europe/Oslo", path="nvml"
+    )

@@ -29,8 +29,8 @@ def test_an_owned_gpu_costs_its_power():
     pue, electricity = parameter("pue").value, parameter("electricity_usd_per_kwh").value
     board = "H100-80GB-SXM5"
     expected = power_model(board).idle_w / 1000 * pue * electricity / gpu_hour_price(board).value
-    assert idle_gpus(Scenario(), owned_as(["owned"])).price == pytest.approx(expected)
-    assert idle_gpus(Scenario(pue=1.0), owned_as(["owned"])).price == pytest.approx(expected / pue)
+    assert idle_gpus(Scenario(), owned_as(["owned"])).parked_price == pytest.approx(expected)
+    assert idle_gpus(Scenario(pue=1.0), owned_as(["owned"])).parked_price == pytest.approx(expected / pue)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_owned_gpu_costs_its_power():
 )
 def test_what_is_rented_by_the_hour_is_given_back(kinds, released):
     idle = idle_gpus(Scenario(), owned_as(kinds))
-    assert (idle.price is None) == released
+    assert (idle.parked_price is None) == released
     assert ("rented by the hour" in idle.basis) == released
 
 
@@ -47,7 +47,7 @@ def test_what_is_rented_by_the_hour_is_given_back(kinds, released):
                          ({"parked_price": "released"}, None), ({"parked_price": 1}, 1.0)]
 )  # fmt: skip
 def test_paths_that_stop_nodes_and_what_is_stated(asked, price):
-    assert idle_gpus(Scenario(**asked), history(Scenario()).fleet).price == price
+    assert idle_gpus(Scenario(**asked), history(Scenario()).fleet).parked_price == price
 
 
 def test_the_problem_says_what_a_parked_gpu_costs_and_why():

@@ -107,7 +107,7 @@ class Fluid:
             held = [on.get(text, 0) for text in texts] + [kept.get(texts[i], 0) for i in idle]
             return np.array(held, dtype=np.int64)
 
-        park_price = 0.0 if problem.prices is None else problem.prices.parked
+        parked_price = 0.0 if problem.prices is None else problem.prices.parked
         return cls(
             problem=problem,
             layouts=texts,
@@ -116,8 +116,8 @@ class Fluid:
             demanded=membership([asked for asked, _ in sets], len(problem.profiles)),
             cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
             steps=shortage_steps(problem),
-            on_cost=(problem.on_price - park_price) * problem.slot_hours,
-            idle_cost=park_price * problem.slot_hours * problem.gpus,
+            on_cost=(problem.on_price - parked_price) * problem.slot_hours,
+            idle_cost=parked_price * problem.slot_hours * problem.gpus,
             ways=ways_of(problem, texts, owner),
             gpus=problem.gpus_allowed_on,
             cuttable=problem.gpus_cuttable,

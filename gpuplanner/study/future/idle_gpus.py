@@ -30,7 +30,7 @@ class IdleGpus:
     ``basis`` says why.
     """
 
-    price: float | None
+    parked_price: float | None
     basis: str
 
 
@@ -41,10 +41,10 @@ def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> IdleGpus:
     --------
     >>> from gpuplanner.study.past.history import history
     >>> idle = idle_gpus(Scenario(), history(Scenario()).fleet)
-    >>> print(round(idle.price, 5), idle.basis)
+    >>> print(round(idle.parked_price, 5), idle.basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour
     >>> print(idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet))
-    IdleGpus(price=None, basis='autoscaler stops nodes that are not needed')
+    IdleGpus(parked_price=None, basis='autoscaler stops nodes that are not needed')
     """
     if scenario.parked_price is not None:
         given = scenario.parked_price

@@ -109,7 +109,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     """
     known = history(scenario)
     idle = idle_gpus(scenario, known.fleet)
-    if idle.price is None:
+    if idle.parked_price is None:
         return None
     jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
     remaining = {
@@ -123,7 +123,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     return StatePrices.of(
         change,
         known.fleet.node_size,
-        parked=idle.price,
+        parked=idle.parked_price,
         basis=idle.basis,
         remaining_h=remaining,
         evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,
