@@ -88,8 +88,7 @@ class Dump:
         elif kind == "Workload":
             self._keep(self.workloads, read_workload(thing, place))
         elif kind == "Node":
-            node = read_node(thing)
-            self.nodes[node.name] = node
+            self.nodes[name[1]] = read_node(thing)
         elif kind == "ResourceSlice":
             self.devices |= {device.key: device for device in read_slice(thing)}
         elif kind == "ResourceClaim":

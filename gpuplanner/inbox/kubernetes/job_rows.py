@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
@@ -56,43 +56,38 @@ COUNTED = "counted on the row of its job"
 class _Grip:
     """GPUs that pods hold: a sum that is unknown as soon as a part of it is."""
 
-    gpus: Fraction | None = Fraction(0)
-    profiles: set[str | None] = field(default_factory=set)
-    models: set[str] = field(default_factory=set)
-    devices: dict[str, Fraction] = field(default_factory=dict)
-    """Word for a device → how many of them, or what part of one."""
-    by_memory: Fraction | None = Fraction(0)
-    """The same sum by memory, of devices that are no instances."""
+    held: list[tuple[Fraction | int | None, str | None, str | None]] = field(default_factory=list)
+    """Number, profile and board of devices of one kind."""
+    by_memory: list[Fraction | int | None] = field(default_factory=list)
+    """The same numbers by memory, of devices that are no instances."""
     memory_of: str | None = None
     """Boards whose memory would have to be known to say the share."""
 
-    def add(self, gpus: Fraction | int | None, profile: str | None, model: str | None) -> None:
-        """Add devices of one kind."""
-        self.gpus = None if gpus is None or self.gpus is None else self.gpus + gpus
-        if gpus != 0:
-            self.profiles.add(profile)
-            self.models |= {model} if model else set()
-        if gpus:
-            word = "-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU
-            self.devices[word] = self.devices.get(word, Fraction(0)) + gpus
-
-    def add_memory(self, gpus: Fraction | int | None) -> None:
-        """Add parts of the memory of boards."""
-        self.by_memory = None if gpus is None or self.by_memory is None else self.by_memory + gpus
-
     def columns(self) -> dict[str, str | None]:
         """The columns that say it; a profile only where there is one, words for devices where any are instances."""
-        cut = self.gpus is not None and bool(self.profiles - {None})
+        gpus, by_memory = _sum(gpus for gpus, _, _ in self.held), _sum(self.by_memory)
+        profiles = {profile for gpus, profile, _ in self.held if gpus != 0}
+        models = {model for gpus, _, model in self.held if gpus != 0 and model}
+        cut = gpus is not None and bool(profiles - {None})
+        devices: dict[str, Fraction] = defaultdict(Fraction)
+        for number, profile, model in self.held:
+            devices["-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU] += number or 0
         return {
-            "gpus": None if self.gpus is None else str(float(self.gpus)),
-            "gpus by memory": None if cut or self.by_memory is None else str(float(self.by_memory)),
-            "profile": next(iter(self.profiles)) if len(self.profiles) == 1 else None,
-            "board": "|".join(sorted(self.models)) or None,
-            "devices": device_words({word: float(number) for word, number in self.devices.items()})
+            "gpus": gpus,
+            "gpus by memory": None if cut else by_memory,
+            "profile": next(iter(profiles)) if len(profiles) == 1 else None,
+            "board": "|".join(sorted(models)) or None,
+            "devices": device_words({word: float(number) for word, number in devices.items()})
             if cut
             else None,
             "memory of": self.memory_of,
         }
+
+
+def _sum(parts: Iterable[Fraction | int | None]) -> str | None:
+    """Text of the sum of some numbers, if all of them are known."""
+    known = list(parts)
+    return None if None in known else str(float(sum(part for part in known if part)))
 
 
 def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame]:
@@ -224,8 +219,8 @@ class _Jobs:
         for key, claim in self._claims(pod):
             if key not in self.used:
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies
-                grip.add_memory(gpus)
-                grip.add(gpus, claim.profile, claim.model or (node.model if node else None))
+                grip.by_memory.append(gpus)
+                grip.held.append((gpus, claim.profile, claim.model or (node.model if node else None)))
             if key[1]:
                 self.used.add(key)
 
@@ -246,9 +241,9 @@ class _Jobs:
             whole = self._memory_mib(nodes) if name in (MEMORY_MIB, BOARDS_MIB) else Fraction(1)
             share = None if whole is None else number / whole
             if name in (BOARDS, MEMORY_MIB):
-                grip.add(share, None, model)
+                grip.held.append((share, None, model))
             if name != BOARDS:
-                grip.add_memory(share)
+                grip.by_memory.append(share)
             if name == MEMORY_MIB and share is None:
                 grip.memory_of = model or "a board that is not named"
             return
@@ -257,9 +252,9 @@ class _Jobs:
             return
         shares = {node.replicas.get(resource.plain, 1) for node in nodes} or {0 if resource.shared else 1}
         pods = shares.pop() if len(shares) == 1 else 0
-        known = pods > 1 or (pods == 1 and not resource.shared)
-        grip.add_memory(number / pods if known else None)
-        grip.add(number / pods if known else None, resource.profile or single, model)
+        gpus = number / pods if pods > 1 or (pods == 1 and not resource.shared) else None
+        grip.by_memory.append(gpus)
+        grip.held.append((gpus, resource.profile or single, model))
 
     def _memory_mib(self, nodes: Sequence[Node]) -> Fraction | None:
         """Memory of one board [MiB] of the nodes, or of all in the dump; None if they differ or do not tell."""

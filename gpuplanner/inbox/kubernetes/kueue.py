@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
 from gpuplanner.inbox.kubernetes.objects import (
     Object,
@@ -21,10 +22,9 @@ from gpuplanner.inbox.kubernetes.objects import (
     part,
     parts,
     quantity,
-    refuse,
     text,
 )
-from gpuplanner.inbox.kubernetes.pods import Identity, PodPlace, identity
+from gpuplanner.inbox.kubernetes.pods import PodPlace, Thing, identity
 from gpuplanner.schemas import QueueQuotas, conform
 
 FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
@@ -35,7 +35,7 @@ EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"
 
 
 @dataclass(frozen=True)
-class KueueWorkload(Identity):
+class KueueWorkload(Thing):
     """What a Workload tells.
 
     Attributes
@@ -44,33 +44,20 @@ class KueueWorkload(Identity):
         Uids of the objects that it stands for: one job, or the pods of a group.
     queue, local_queue : str, optional
         ClusterQueue that admitted it; LocalQueue that it was submitted to.
-    start, end : datetime, optional
-        Admission, end.
     state : str, optional
         Ours; None if it finished and its job must tell how.
-    asks : mapping of str to Fraction
-        GPU resource → number, for all its pods together, and their shares of boards.
     flavors : frozenset of str
         ResourceFlavors of its GPUs.
     evictions : int
         How often it was sent back to the queue.
-    tier : str, optional
-        Its priority class.
-    limit_s : object
-        Its time limit [s].
     """
 
     owners: tuple[str, ...]
     queue: str | None
     local_queue: str | None
-    start: datetime | None
-    end: datetime | None
     state: str | None
-    asks: Mapping[str, Fraction]
     flavors: frozenset[str]
     evictions: int
-    tier: str | None
-    limit_s: object
 
 
 def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:

@@ -80,11 +80,10 @@ def installed_gpus(
         whole, instances = 0, {profile: stated}
     if not instances and whole == 0 and profile is None and stated:
         instances = instances_of_labels(labels, stated, model)
+    if not instances and profile is not None:
+        return None, None
     if not instances:
-        unknown = profile is not None or whole < 0
-        return (
-            (stated, None) if stated is not None and profile is None else (None if unknown else whole, None)
-        )
+        return (whole if stated is None and whole >= 0 else stated), None
     cut = None if whole < 0 else layouts_on(_boards(model, instances), instances)
     if cut is None:
         return (stated if profile is None else None), None

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any
 
 from gpuplanner.inbox.core.lines.json_items import is_json
+from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
@@ -93,11 +94,6 @@ def gpu_resource(name: str) -> GpuResource | None:
         return None
     extra = f"+{match[2]}" if match[2] else match[3] or ""
     return GpuResource(plain, match[1] + extra, plain != name)
-
-
-def refuse(reason: str) -> NoReturn:
-    """Say why an object cannot be read: it goes to the reject table with this reason."""
-    raise ValueError(reason)
 
 
 def quantity(value: object, where: str = "") -> Decimal:

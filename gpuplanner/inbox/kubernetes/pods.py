@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
+from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.objects import (
     Object,
@@ -17,7 +18,6 @@ from gpuplanner.inbox.kubernetes.objects import (
     name_of,
     part,
     parts,
-    refuse,
     text,
 )
 
@@ -27,9 +27,14 @@ GANG_SPREAD = timedelta(seconds=60)
 SERVERS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
 """Kinds of owners whose pods serve side by side: each is a job of its own."""
 
-NODE_FAULTS = frozenset(
-    {"NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated", "UnexpectedAdmissionError"}
-)
+FAILURES = {
+    **dict.fromkeys(("Evicted", "Preempting"), "PREEMPTED"),
+    "DeadlineExceeded": "TIMEOUT",
+    **dict.fromkeys(("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated"), "NODE_FAIL"),
+    "UnexpectedAdmissionError": "NODE_FAIL",
+}
+"""Reason of a failed pod → state."""
+
 DISRUPTIONS = {
     "PreemptionByScheduler": "PREEMPTED",
     "EvictionByEvictionAPI": "PREEMPTED",
@@ -81,24 +86,15 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Holding(Identity):
-    """What a pod or Job tells of itself.
+class Thing(Identity):
+    """What pods, Jobs and Workloads tell alike.
 
     Attributes
     ----------
     start, end : datetime, optional
-        When it was bound to its node, from when it holds its GPUs; when its last container ended.
-    state : str
-        Ours.
-    node : str, optional
-        Node that it is on.
-    copies : int
-        Pods that a Job runs at once; 1 for a pod.
+        When it was bound to its node or admitted, from when it holds its GPUs; when its last container ended.
     asks : mapping of str to Fraction
-        GPU resource → number, for one pod, and its shares of boards.
-    claims : tuple
-        Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been made yet;
-        each with true for a claim.
+        GPU resource → number, for one pod or all of a Workload, and its shares of boards.
     tier : str, optional
         Its priority class.
     limit_s : object
@@ -107,13 +103,32 @@ class Holding(Identity):
 
     start: datetime | None
     end: datetime | None
+    asks: Mapping[str, Fraction]
+    tier: str | None
+    limit_s: object
+
+
+@dataclass(frozen=True)
+class Holding(Thing):
+    """What a pod or Job tells of itself.
+
+    Attributes
+    ----------
+    state : str
+        Ours.
+    node : str, optional
+        Node that it is on.
+    copies : int
+        Pods that a Job runs at once; 1 for a pod.
+    claims : tuple
+        Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been made yet;
+        each with true for a claim.
+    """
+
     state: str
     node: str | None
     copies: int
-    asks: Mapping[str, Fraction]
     claims: tuple[tuple[str, bool], ...]
-    tier: str | None
-    limit_s: object
 
 
 def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
@@ -257,21 +272,12 @@ def _end(status: Object) -> datetime | None:
 
 
 def _state(status: Object, phase: str, bound: bool) -> str:
-    if phase == "Succeeded":
-        return "COMPLETED"
     if phase in ("Pending", "Running"):
         return "RUNNING" if bound else "PENDING"
     if phase != "Failed":
-        return "UNKNOWN"
+        return "COMPLETED" if phase == "Succeeded" else "UNKNOWN"
     disrupted, why, _ = condition(status, "DisruptionTarget")
-    reason = text(status.get("reason"))
     if disrupted and why in DISRUPTIONS:
         return DISRUPTIONS[why]
-    if reason in ("Evicted", "Preempting"):
-        return "PREEMPTED"
-    if reason == "DeadlineExceeded":
-        return "TIMEOUT"
-    if reason in NODE_FAULTS:
-        return "NODE_FAIL"
     out_of_memory = any(each.get("reason") == "OOMKilled" for each in _statuses(status))
-    return "OUT_OF_MEMORY" if out_of_memory else "FAILED"
+    return FAILURES.get(text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")

@@ -91,9 +91,10 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     for device in parts(spec, "devices"):
         name = text(device.get("name")) or ""
         basic = part(device, "basic") or device  # v1beta1 wraps what later versions have at the top
-        attributes = {key.rpartition("/")[2]: value for key, value in part(basic, "attributes").items()}
         words = {
-            key: text(value.get("string")) for key, value in attributes.items() if isinstance(value, dict)
+            key.rpartition("/")[2]: text(value.get("string"))
+            for key, value in part(basic, "attributes").items()
+            if isinstance(value, dict)
         }
         kind = words.get("type")
         if kind not in (None, "gpu", "mig"):

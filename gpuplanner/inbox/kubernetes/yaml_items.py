@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 MAX_RAW = 80
 """Characters of a faulty object that the reject table keeps."""
 
+LISTS = ("items",)
 TWICE = "the same key twice"
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
@@ -29,23 +30,17 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
-def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
-    """Objects of a dump of Kubernetes, JSON or YAML."""
-    return (read_yaml_items if is_kubernetes_yaml(head(path)) else read_items)(path, ("items",))
-
-
 def kind_of(item: Item) -> str:
     """Kind of an object: its own, or that of the list it stands in."""
     own = item.value.get("kind") if isinstance(item.value, dict) else None
     return str(own or str(item.around.get("kind") or "").removesuffix("List"))
 
 
-def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
-    r"""Read the items of a YAML file: those of its lists, or its documents themselves.
+def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
+    r"""Objects of a dump of Kubernetes, JSON or YAML: those of its lists, or its documents themselves.
 
-    As :func:`~gpuplanner.inbox.core.lines.json_items.read_items` does for JSON, and to the same values: a plain word is
-    a number, true, false or null, or else text, also where it looks like a time. Items are put together one at a
-    time.
+    YAML gives the same values as JSON: a plain word is a number, true, false or null, or else text, also where it
+    looks like a time. Items are put together one at a time.
 
     Examples
     --------
@@ -53,15 +48,17 @@ def read_yaml_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile,
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "pods.yaml"
     ...     _ = path.write_text("items:\n- kind: Pod\n  at: 2025-09-01T08:00:00Z\n- {kind: Node, gpus: 8}\n")
-    ...     [item.value for item in read_yaml_items(path, {"items"})[1]]
+    ...     [item.value for item in read_objects(path)[1]]
     [{'kind': 'Pod', 'at': '2025-09-01T08:00:00Z'}, {'kind': 'Node', 'gpus': 8}]
     """
+    if not is_kubernetes_yaml(head(path)):
+        return read_items(path, LISTS)
     file, text = read_document(path)
-    return file, _items(text, lists, file.path)
+    return file, _items(text, file.path)
 
 
-def _items(text: str, lists: Collection[str], path: Path) -> Iterator[Item]:
-    walk = _Walk(text, lists)
+def _items(text: str, path: Path) -> Iterator[Item]:
+    walk = _Walk(text)
     try:
         for place, (start, value, around, fault) in enumerate(walk.documents(), 1):
             raw = text[start : start + MAX_RAW].partition("\n")[0]
@@ -86,9 +83,8 @@ _Found = tuple[int, Any, dict[str, Any], str]
 class _Walk:
     """Follows the events of a YAML parser, and puts together one item after the other."""
 
-    def __init__(self, text: str, lists: Collection[str]) -> None:
+    def __init__(self, text: str) -> None:
         self._parser = _PARSER(text)
-        self._lists = lists
         self._fault = ""
 
     def close(self) -> None:
@@ -108,7 +104,7 @@ class _Walk:
         own: dict[str, Any] = {}
         self._fault, listed = "", False
         for key, event in self._members(own):
-            if key in self._lists and isinstance(event, yaml.SequenceStartEvent):
+            if key in LISTS and isinstance(event, yaml.SequenceStartEvent):
                 listed = True
                 yield from self._list(dict(own))
             else:

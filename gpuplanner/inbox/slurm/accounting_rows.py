@@ -38,13 +38,9 @@ def with_times(rows: Rows, zone: str | None) -> Rows:
     zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
     if zone is None and zoneless.height:
         shown = zoneless.select(pl.coalesce(*TIMES)).item(0, 0)
-        text = message(
-            f"slurm: times of {zoneless.height} rows",
-            "a stated time zone",
-            f"times without an offset, such as {shown!r}",
-            "Say in which zone sacct ran: --tz Europe/Oslo or --tz UTC.",
-        )
-        raise TraceFormatError(text)
+        where, got = f"slurm: times of {zoneless.height} rows", f"times without an offset, such as {shown!r}"
+        todo = "Say in which zone sacct ran: --tz Europe/Oslo or --tz UTC."
+        raise TraceFormatError(message(where, "a stated time zone", got, todo))
     read = to_utc(naive, names, zone or "UTC").with_columns(
         pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in TIMES
     )
@@ -66,11 +62,9 @@ def _absolute(text: pl.Expr) -> pl.Expr:
 
 def with_our_states(rows: Rows) -> Rows:
     """Our states for those of Slurm."""
-    words = rows.good["slurm_state"].unique().to_list()
-    states = {word: slurm_state(word) for word in words}
-    unknown = sorted(word for word, state in states.items() if state is None)
-    rows = rows.reject({"State: not a state of Slurm": pl.col("slurm_state").is_in(unknown)})
-    return rows.with_columns(state=pl.col("slurm_state").replace_strict(states, return_dtype=pl.String))
+    states = {word: slurm_state(word) for word in rows.good["slurm_state"].unique()}
+    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
+    return rows.with_columns(state=state).reject({"State: not a state of Slurm": pl.col("state").is_null()})
 
 
 def with_states(rows: Rows) -> Rows:

@@ -15,7 +15,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.lines.reading import faultless, read_rows
-from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, with_offset
+from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, refuse, with_offset
 from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.core.shares import resolve_nodes
@@ -112,19 +112,16 @@ def _gres(text: str) -> list[str]:
 
 def _record(node: str, gres: str, boards: Boards) -> Record:
     if not node:
-        reason = "not a name and a Gres for each column of the header"
-        raise ValueError(reason)
+        refuse("not a name and a Gres for each column of the header")
     if "[" in node:
-        reason = "several nodes on one line: use sinfo -N"
-        raise ValueError(reason)
+        refuse("several nodes on one line: use sinfo -N")
     whole, models = 0, []
     cut: dict[str, dict[str, int]] = {}
     for item in _gres(gres):
         match = GPU.fullmatch(item)
         if match is None:
             if item == "gpu" or item.startswith("gpu:"):
-                reason = f"Gres: {item!r} is no number of GPUs"
-                raise ValueError(reason)
+                refuse(f"Gres: {item!r} is no number of GPUs")
             continue
         count, device = int(match["count"] or 1), parse_device(match["type"] or WHOLE_GPU)
         models += [device.board] if device.board else []
@@ -150,8 +147,7 @@ def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str
     layouts = layouts_on(maybe, counts)
     if layouts is None:
         named = f"{board or WHOLE_GPU}=BOARD"
-        reason = f"MIG instances on a number of GPUs that does not follow: name the board, --board {named}"
-        raise ValueError(reason)
+        refuse(f"MIG instances on a number of GPUs that does not follow: name the board, --board {named}")
     return layouts
 
 

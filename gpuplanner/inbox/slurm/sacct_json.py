@@ -9,7 +9,7 @@ from typing import Any
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.json_items import read_items
-from gpuplanner.inbox.core.lines.rows import Record, Records, Rows
+from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, refuse
 from gpuplanner.inbox.slurm.fields import UNSET
 
 LISTS = ("jobs", "data", "attributes", "slurm_jobs")
@@ -87,8 +87,7 @@ def _sonar(job: Mapping[str, Any]) -> Record:
     limit, elapsed = _number(job, "time_limit"), _number(job, "sacct.ElapsedRaw")
     nodes = job.get("nodes") or []
     if not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
-        reason = "nodes: not a list of names"
-        raise ValueError(reason)
+        refuse("nodes: not a list of names")
     step = _text(job.get("job_step"))
     return {
         "JobID": _job_id(job) + (f".{step}" if step else ""),
@@ -105,8 +104,7 @@ def _job_id(job: Mapping[str, Any]) -> str:
     """The id that sacct prints as text: 7, 7_3 for a task of an array, 7_[3-9] for waiting ones, 7+1."""
     own = _number(job, "job_id")
     if own is None:
-        reason = "job_id: missing"
-        raise ValueError(reason)
+        refuse("job_id: missing")
     group = _number(job, "array.job_id", "array_job_id")
     task = _number(job, "array.task_id", "array_task_id")
     waiting = _text(_at(job, "array.task"))
@@ -152,8 +150,7 @@ def _tres(job: Mapping[str, Any], where: str) -> str | None:
     if listed is None or listed == []:
         return None
     if not (isinstance(listed, list) and all(isinstance(item, dict) for item in listed)):
-        reason = f"{where}: not a list of objects"
-        raise ValueError(reason)
+        refuse(f"{where}: not a list of objects")
     items = []
     for item in listed:
         kind, name = _text(item.get("type")), _text(item.get("name"))
@@ -188,8 +185,7 @@ def _whole(value: object, where: str) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        reason = f"{where}: not a whole number"
-        raise ValueError(reason)
+        refuse(f"{where}: not a whole number")
     return None if value in UNSET else value
 
 

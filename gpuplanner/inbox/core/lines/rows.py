@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import polars as pl
 
@@ -212,6 +213,11 @@ class Records:
             rejects=pl.DataFrame(rejects, schema=REJECTS, orient="row"),
         )
         return typed(rows, self.columns)
+
+
+def refuse(reason: str) -> NoReturn:
+    """Say why a thing cannot be read, which goes to the reject table with this reason."""
+    raise ValueError(reason)
 
 
 def printable(text: str) -> str:
