@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 SECONDS_PER_MINUTE = 60.0
@@ -12,6 +13,19 @@ HOURS_PER_WEEK = 168.0
 MIB_PER_GIB = 1024.0
 WATTS_PER_KILOWATT = 1000.0
 GRAMS_PER_KILOGRAM = 1000.0
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def day_text(when: date | str) -> str:
+    """A day of the calendar as people write it, in every locale alike.
+
+    Examples
+    --------
+    >>> day_text("2027-03-15"), day_text(date(2026, 11, 3))
+    ('15 Mar 2027', '3 Nov 2026')
+    """
+    found = date.fromisoformat(when[:10]) if isinstance(when, str) else when
+    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
 
 
 def hours_from_seconds(seconds: float) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from html import escape
 
 from gpuplanner.study.decision.types import Decision, TeamRow
+from gpuplanner.units import day_text
 
 Value = str | int | float | None
 """What a figure may be; None: nobody measured it."""
@@ -20,7 +20,6 @@ SHORT_WAIT_MIN = 120.0
 LAYOUTS_IN_A_SENTENCE = 2
 MOST_NODES_NAMED = 3
 _NUMBERED = re.compile(r"(.*?)(\d+)")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def count(value: str | int | float) -> str:
@@ -94,8 +93,7 @@ def day(value: str | int | float) -> str:
     >>> day("2027-03-15")
     '15 Mar 2027'
     """
-    found = date.fromisoformat(str(value)[:10])
-    return f"{found.day} {_MONTHS[found.month - 1]} {found.year}"
+    return day_text(str(value))
 
 
 def money(value: str | int | float) -> str:
@@ -113,7 +111,6 @@ def money(value: str | int | float) -> str:
 DERIVED: Mapping[str, Callable[[Decision], Value]] = {
     "resting_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
     "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
-    "cut_gpus": lambda one: sum(part.gpus for part in one.layouts if part.layout != "whole"),
     "limit_minutes": lambda one: max(
         (row.limit_minutes - row.today_minutes for row in one.service.by_class), default=None
     ),
@@ -219,8 +216,7 @@ def headline(one: Decision) -> str:
     )
     if len(one.layouts) <= LAYOUTS_IN_A_SENTENCE or listed not in one.sentence:
         return one.sentence
-    whole = sum(part.gpus for part in one.layouts if part.layout == "whole")
-    cut = sum(part.gpus for part in one.layouts) - whole
+    whole, cut = sum(part.gpus for part in one.layouts) - one.cut_gpus, one.cut_gpus
     told = [f"{whole:,} whole"] if whole else []
     return one.sentence.replace(listed, ", ".join([*told, f"{cut:,} cut into slices"]))
 

@@ -118,16 +118,12 @@ def _saved(one: Decision) -> str:
     label, saving, worth = "Saved a week", one.saving, one.worth
     if saving.value is None:
         return _card(label, "none", escape(_sentence(saving.reason or "")))
-    parts = []
-    if saving.low is not None and saving.high is not None and saving.low != saving.high:
-        parts.append(f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 weeks of 10")
-    else:
-        parts.append("the same every week")
-    if worth.kwh_per_week:
-        parts.append(f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh")
-    if worth.usd_per_week is not None:
-        parts.append(shown(one, "worth.usd_per_week", money))
-    return _card(label, f"{shown(one, 'saving.value')} GPU-hours", *parts)
+    spread = None not in (saving.low, saving.high) and saving.low != saving.high
+    weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 weeks of 10"
+    energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
+    dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
+    week = weeks if spread else "the same every week"
+    return _card(label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
 
 
 def _later(one: Decision) -> str:
@@ -135,19 +131,14 @@ def _later(one: Decision) -> str:
     label = f"Added delay at most, {share}"
     if one.action == "unknown":
         return _card(label, "not known", escape(_reason(one)))
-    service, parts = one.service, []
-    if service.never_started:
-        parts.append(f"{shown(one, 'service.never_started')} jobs never start")
+    service, later = one.service, "no job starts later"
     if service.later_share:
-        longest = (
-            f", the longest by {shown(one, 'service.longest_minutes', minutes)}" if service.longest_minutes else ""
-        )  # fmt: skip
-        parts.append(f"{shown(one, 'service.later_share', of_hundred)} jobs pay{longest}")
-    else:
-        parts.append("no job starts later")
-    if service.by_class:
-        parts.append(f"your limit is {shown(one, 'limit_minutes', minutes)}")
-    return _card(label, shown(one, "service.added_minutes", minutes), *parts)
+        later = f"{shown(one, 'service.later_share', of_hundred)} jobs pay"
+        by = shown(one, "service.longest_minutes", minutes)
+        later += f", the longest by {by}" if service.longest_minutes else ""
+    never = f"{shown(one, 'service.never_started')} jobs never start" if service.never_started else ""
+    limit = f"your limit is {shown(one, 'limit_minutes', minutes)}" if service.by_class else ""
+    return _card(label, shown(one, "service.added_minutes", minutes), never, later, limit)
 
 
 def _lasts(one: Decision) -> str:
@@ -187,10 +178,8 @@ def _shortage(one: Decision) -> str:
         f", {shown(one, 'shortage.by_place')} of them by place: enough was free, but not together"
         if short.by_place else ""
     )  # fmt: skip
-    ends = {
-        None: "",
-        0: " No GPU more would change that.",
-    }.get(short.gpus_needed, f" {shown(one, 'shortage.gpus_needed')} GPUs more would end it.")
+    ends = f" {shown(one, 'shortage.gpus_needed')} GPUs more would end it." if short.gpus_needed else ""
+    ends = " No GPU more would change that." if short.gpus_needed == 0 else ends
     return (
         f'<p class="short"><b>Short today:</b> {shown(one, "shortage.jobs")} jobs a week wait for GPUs, '
         f"{shown(one, 'shortage.gpu_hours')} GPU-hours of waiting{place}.{ends}</p>"
@@ -238,13 +227,10 @@ def _teams(one: Decision, period: str) -> str:
         if row.team == NOBODY
     ]
     rows.append(_team(one, "all", "all", kind="all"))
-    head = "".join(
-        f'<th scope="col"{side}>{text}</th>'
-        for text, side in (
-            ("team", ""), ("jobs", ' class="number"'), ("held,<br>GPU-hours", ' class="number"'),
-            ("share<br>of all", ' class="number"'), ("idle while held,<br>GPU-hours", ' class="number"'),
-        )
-    )  # fmt: skip
+    columns = ("jobs", "held,<br>GPU-hours", "share<br>of all", "idle while held,<br>GPU-hours")
+    head = '<th scope="col">team</th>' + "".join(
+        f'<th scope="col" class="number">{name}</th>' for name in columns
+    )
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
     note = f'<p class="about">{MISSING} means: not measured.</p>' if unknown else ""
     when = f' <span class="about">{escape(period)}</span>' if period else ""

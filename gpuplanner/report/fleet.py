@@ -32,7 +32,7 @@ def fleet_picture(one: Decision) -> str:
     by_node = 0 < len(nodes) <= MOST_ROWS and all(part.nodes for part in one.layouts)
     groups = _by_node(one, board) if by_node else _by_layout(one, board)
     about = "One box is one GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
-    about += ", its slices as wide as their memory" if shown_cut(one) else ""
+    about += ", its slices as wide as their memory" if one.cut_gpus else ""
     said = "; ".join(_said(part) for part in one.layouts)
     rest = _resting(one)
     return (
@@ -41,11 +41,6 @@ def fleet_picture(one: Decision) -> str:
         f'<div role="img" aria-label="{escape(said)}">{"".join(groups)}{rest}</div>'
         f"{_twin(one)}</div>"
     )
-
-
-def shown_cut(one: Decision) -> bool:
-    """Whether any GPU of it is cut into slices."""
-    return any(part.layout != WHOLE for part in one.layouts)
 
 
 def _title(one: Decision) -> str:

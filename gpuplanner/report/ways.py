@@ -23,8 +23,9 @@ from gpuplanner.study.decision.frames import (
     policy_table,
     target_in_words,
 )
-from gpuplanner.study.decision.policies import MEANINGS, SHORT, TODAY
+from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.types import TODAY
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -65,10 +66,8 @@ def ways(found: Comparison) -> Section:
     title, about = "Ways compared", "what each way would cost, and who would wait"
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
-    frame, split = (
-        frontier_frame(found),
-        pl.DataFrame(levers(found), schema=["lever", "gpu_hours"], orient="row"),
-    )
+    frame = frontier_frame(found)
+    split = pl.DataFrame(levers(found), schema=["lever", "gpu_hours"], orient="row")
     beside, classes = _beside(found), _by_class(found)
     limit = round(100 * found.quantile, 1)
     note = (
@@ -81,7 +80,7 @@ def ways(found: Comparison) -> Section:
             page.roomy(frontier_chart(found)),
             title="GPU-hours a week that each way keeps on, against the minutes it adds",
             alt=f"{plot.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
-            numbers=frame.with_columns(pl.col("policy").replace(SHORT)),
+            numbers=_named(frame),
             formats={"gpu_hours": _HOURS, "added_minutes": _MINUTES},
         ),
         page.table(
@@ -105,7 +104,7 @@ def ways(found: Comparison) -> Section:
             page.roomy(plot.plot_policies(beside, names=SHORT)),
             title="Ways on the same jobs",
             alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
-            numbers=beside.with_columns(pl.col("policy").replace(SHORT)),
+            numbers=_named(beside),
         ),
         page.table(
             classes,
@@ -114,7 +113,7 @@ def ways(found: Comparison) -> Section:
             headings=_CLASSES,
         ),
         page.table(
-            hours_table(found).with_columns(pl.col("policy").replace(SHORT)),
+            _named(hours_table(found)),
             caption="Of the hours that GPUs are on in a week",
             formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
             headings={
@@ -161,6 +160,11 @@ def _page(found: Comparison, title: str) -> str:
     )
 
 
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    """Ways by what they are called on a page."""
+    return frame.with_columns(pl.col("policy").replace(SHORT))
+
+
 def _beside(found: Comparison) -> pl.DataFrame:
     """The measures of every way that was played, as :func:`gpuplanner.plot.plot_policies` takes them."""
     rows = [
@@ -179,9 +183,7 @@ def _by_class(found: Comparison) -> pl.DataFrame:
     """A row a size class: its limit, how long it waits for room today, and how late each way makes it."""
     table = class_table(found)
     today = table.filter(policy=TODAY).select("size_class", "jobs", "limit_min", "wait_quantile_min")
-    late = table.with_columns(pl.col("policy").replace(SHORT)).pivot(
-        on="policy", index="size_class", values="late_quantile_min"
-    )
+    late = _named(table).pivot(on="policy", index="size_class", values="late_quantile_min")
     return today.join(late, on="size_class", how="left", maintain_order="left")
 
 
@@ -197,7 +199,6 @@ def _ways_table(found: Comparison) -> pl.DataFrame:
     today = None if found.today is None else found.today.gpu_hours
     table = policy_table(found).with_columns(
         of_today=pl.col("gpu_hours") / today if today else pl.lit(None, pl.Float64),
-        meaning=pl.col("policy").replace(MEANINGS),
         best=pl.col("policy") != found.winner,
         name=pl.col("policy").replace(SHORT),
     )

@@ -9,8 +9,8 @@ import polars as pl
 
 from gpuplanner.demand import complete_until
 from gpuplanner.intervals import untimed
-from gpuplanner.study.decision.policies import TODAY
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.past.history import History, end_of
 
 FULL = 1.001

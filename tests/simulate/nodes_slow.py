@@ -233,7 +233,7 @@ class Game:
             return []
         times = []
         for node in self.nodes:
-            if self.is_idle(node) and node["number"] >= self.switching["always"]:
+            if self.is_idle(node):
                 idle_till = node["since"] + self.switching["idle_s"]
                 cool_till = self.last_add + self.switching["cool_s"]
                 times.append(idle_till if idle_till > self.now else cool_till)
@@ -392,7 +392,6 @@ class Game:
                 self.flexible
                 and self.switching
                 and node["state"] == ON
-                and node["number"] >= self.switching["always"]
                 and self.capacity(node, wants) < head["per"]
             )
 
@@ -460,7 +459,7 @@ class Game:
             idle = [node for node in self.nodes if self.is_spare(node, pool, virtual)]
             missing = kept - len(idle)
             for _ in range(missing):
-                able = [node for node in self.nodes if self.may_boot(node) and any(self.counts(node, pool))]
+                able = [node for node in self.nodes if node["state"] == OFF and any(self.counts(node, pool))]
                 if not able:
                     break
                 self.boot(able[0], pool, virtual)
@@ -500,26 +499,18 @@ class Game:
                 if node["state"] == state and number not in mine and virtual[number][profile] >= need:
                     return number
         for node in self.nodes:
-            if self.may_boot(node) and (pools := self.pools_with(node, profile, need)):
+            if node["state"] == OFF and (pools := self.pools_with(node, profile, need)):
                 self.boot(node, pools[0], virtual)
                 return node["number"]
         for node in self.nodes:
             convertible = (
-                self.is_idle(node)
-                and node["number"] >= self.switching["always"]
-                and self.unclaimed(node, virtual)
-                and self.capacity(node, profile) < need
+                self.is_idle(node) and self.unclaimed(node, virtual) and self.capacity(node, profile) < need
             )
             if convertible and (pools := self.pools_with(node, profile, need)):
                 self.leave(node)
                 self.boot(node, pools[0], virtual)
                 return node["number"]
         return None
-
-    def may_boot(self, node):
-        most = self.switching["most_gpus"]
-        on = sum(other["gpus"] for other in self.nodes if other["state"] != OFF)
-        return node["state"] == OFF and (most is None or on + node["gpus"] <= most)
 
     def pools_with(self, node, profile, need):
         pools = self.fleet["capacity"][node["number"]]
@@ -541,7 +532,7 @@ class Game:
     def shrink(self):
         gone = False
         for node in reversed(self.nodes):
-            if not self.is_idle(node) or node["number"] < self.switching["always"]:
+            if not self.is_idle(node):
                 continue
             if self.now < node["since"] + self.switching["idle_s"]:
                 continue
@@ -599,7 +590,7 @@ def random_case(seed: int, *, flexible: bool = False) -> dict[str, Any]:
             for profile in range(profiles)
         ),
         "weights": (8.0, 1.0, 3.0)[:profiles],
-        "switching": _switching(rng, fleet, len(kinds)) if mode == "switching" else None,
+        "switching": _switching(rng, len(kinds)) if mode == "switching" else None,
         "pinned": None,
     }
     if rng.random() < 0.8:  # else some wait for ever, and whoever they stand before with them
@@ -672,17 +663,12 @@ def _request(rng, fleet, span):
     }
 
 
-def _switching(rng, fleet, pools):
-    gpus = fleet["gpus"]
-    on = sum(each for each, pool in zip(gpus, fleet["first"], strict=True) if pool >= 0)
-    always = rng.choice([0, 0, rng.randint(0, len(gpus))])
+def _switching(rng, pools):
     return {
         "idle_s": float(rng.choice([0, 1, 3, 10])),
         "lead_s": float(rng.choice([0, 1, 4, 9])),
         "kept": tuple(rng.choice([0, 0, 1, 2]) for _ in range(pools)),
         "cool_s": float(rng.choice([0, 0, 2, 7])),
-        "always": always,
-        "most_gpus": rng.choice([None, None, rng.randint(max(on, max(gpus)), sum(gpus))]),
     }
 
 

@@ -164,25 +164,6 @@ def test_who_asks_for_the_same_slice_is_served_in_turn_and_so_is_a_strict_queue(
                 assert known == sorted(known), (seed, profile)
 
 
-@in_batches
-def test_no_more_is_on_than_may_be_and_what_always_is_on_stays(number):
-    for seed in batch(number):
-        case, outcome = played(seed)
-        if not (switching := case["switching"]):
-            continue
-        gpus, on = case["fleet"]["gpus"], intervals(outcome, len(case["fleet"]["gpus"]))
-        for instant in {since for node in on for since, _, _ in node}:
-            size = sum(
-                count
-                for count, node in zip(gpus, on, strict=True)
-                if any(since <= instant < until for since, until, _ in node)
-            )
-            assert size <= (switching["most_gpus"] or sum(gpus)), seed
-        for node in range(switching["always"]):
-            assert len(on[node]) <= 1, (seed, node)
-            assert all(until == math.inf for _, until, _ in on[node]), (seed, node)
-
-
 def test_an_idle_node_stays_for_who_may_have_a_larger_instance_than_asked_for():
     """Too rare among random cases: both nodes offer the larger profile alone, and one is busy until 100 s."""
     asked = {"ready": 0.0, "submit": 0.0, "run": 100.0, "limit": 100.0, "profile": 2, "total": 2, "nodes": 1}

@@ -88,7 +88,8 @@ def _asked(
     """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so."""
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.bundled import data_folder
-    from gpuplanner.study.decision.beginning import NO_GPU, beginning, path_of
+    from gpuplanner.study.decision.beginning import beginning, path_of
+    from gpuplanner.study.decision.types import NO_GPU
 
     assignments, stated = given.assignments, dict(given.fields)
     tz, path = stated.pop("tz", None), stated.pop("path", None)

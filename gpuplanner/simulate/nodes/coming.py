@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.nodes.cutting import is_flexible, put, recount
-from gpuplanner.simulate.nodes.tables import COMING, GONE, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import COMING, GONE, NONE, ON, NodeWorld
 
 
 @compiled
@@ -92,20 +92,17 @@ def room_for(w: NodeWorld, profile: int, need: int) -> int:
             if w.state[node] == state and w.virtual[node, profile] >= need and w.taken[node] != s.stamp:
                 return node
     for node in range(len(w.gpus)):
-        if w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus:
+        if w.state[node] == GONE:
             pool = pool_with(w, node, profile, need)
             if pool != NONE:
-                s.on_gpus += w.gpus[node]
                 bring(w, node, pool)
-                note(w, node, s.now, 1)
                 return node
-    for node in range(w.always, len(w.gpus)):
+    for node in range(len(w.gpus)):
         if w.state[node] == ON and w.busy[node] == 0 and not w.claimed[node]:
             pool = pool_with(w, node, profile, need)
             if w.capacity[node, w.pool[node], profile] < need and pool != NONE:
                 note(w, node, s.now, 0)
                 bring(w, node, pool)
-                note(w, node, s.now, 1)
                 return node
     return NONE
 
@@ -127,23 +124,21 @@ def bring(w: NodeWorld, node: int, pool: int) -> None:
     w.come[node], s.last_add = s.now + w.lead_s, s.now
     for profile in range(w.free.shape[1]):
         w.virtual[node, profile] = w.capacity[node, pool, profile]
+    note(w, node, s.now, 1)
 
 
 @called
 def keep_idle(w: NodeWorld) -> None:
     """Bring nodes until every pool has as many idle ones, that nobody claims, as it keeps."""
-    s = w.status[0]
     for pool in range(len(w.kept)):
         idle = 0
         for node in range(len(w.gpus)):
             resting = w.state[node] == COMING or (w.state[node] == ON and w.busy[node] == 0)
             idle += resting and not w.claimed[node] and w.pool[node] == pool
         for node in range(len(w.gpus)):
-            able = w.state[node] == GONE and s.on_gpus + w.gpus[node] <= w.most_gpus
+            able = w.state[node] == GONE
             if idle < w.kept[pool] and able and w.capacity[node, pool].any():
-                s.on_gpus += w.gpus[node]
                 bring(w, node, pool)
-                note(w, node, s.now, 1)
                 idle += 1
 
 
@@ -165,7 +160,7 @@ def shrink(w: NodeWorld) -> bool:
     for node in range(len(w.gpus)):
         if w.state[node] == ON and w.busy[node] == 0 and not (s.waiting and w.claimed[node]):
             w.idle[w.pool[node]] += 1
-    for back in range(len(w.gpus) - w.always):
+    for back in range(len(w.gpus)):
         node = len(w.gpus) - 1 - back
         if w.state[node] != ON or w.busy[node]:
             continue
@@ -181,6 +176,5 @@ def shrink(w: NodeWorld) -> bool:
             continue
         w.idle[pool] -= 1
         w.state[node], gone = GONE, True
-        s.on_gpus -= w.gpus[node]
         note(w, node, s.now, 0)
     return gone

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuplanner.hardware import ChangeCost, GpuModel, driver_starts, placed_layouts
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes.tables import NONE, InstanceSets
+from gpuplanner.simulate.nodes.node_world import NONE, InstanceSets
 
 EMPTY = 0
 """Number of the set without instances."""

@@ -12,8 +12,8 @@ from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, shrink
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle, spares
+from gpuplanner.simulate.nodes.node_world import BEST, COMING, DEPTH, FULLEST, NONE, ON, NodeWorld
 from gpuplanner.simulate.nodes.shadow import cast_shadow
-from gpuplanner.simulate.nodes.tables import BEST, COMING, DEPTH, FULLEST, NONE, ON, NodeWorld
 
 
 @entry
@@ -26,7 +26,6 @@ def advance(w: NodeWorld) -> bool:
             if w.pool[node] != NONE:
                 come_up(w, node, -np.inf)
                 note(w, node, -np.inf, 1)
-                s.on_gpus += w.gpus[node]
     while len(w.log) - s.logged > 4 * len(w.gpus):
         now = next_instant(w)
         if now == np.inf:
@@ -52,7 +51,7 @@ def advance(w: NodeWorld) -> bool:
             return True
         if w.switching:
             grow(w)
-            # What went may have made room, under the most that may be on, for what waits.
+            # What went may come at once for what waits.
             if shrink(w) and s.waiting:
                 grow(w)
     return False

@@ -136,12 +136,8 @@ class NodeFleet:
 
     def __post_init__(self) -> None:
         """Cast and check the tables."""
-        for name, kind in (
-            ("gpus", np.int64),
-            ("capacity", np.int64),
-            ("first", np.int64),
-            ("weights", float),
-        ):
+        for name in ("gpus", "capacity", "first", "weights"):
+            kind = np.float64 if name == "weights" else np.int64
             object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
         nodes, wide = len(self.gpus), len(self.profiles)
         fits = (
@@ -186,22 +182,16 @@ class Switching:
         Idle nodes that each pool keeps on.
     cool_s : float
         For how long after a node was brought none goes [s].
-    always : int
-        The first so many nodes never go.
-    most_gpus : int or None
-        GPUs on at once at most; None: all.
     """
 
     idle_s: float
     lead_s: float
     kept: tuple[int, ...] = ()
     cool_s: float = 0.0
-    always: int = 0
-    most_gpus: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
-        numbers = (self.idle_s, self.lead_s, self.cool_s, self.always, *self.kept)
+        numbers = (self.idle_s, self.lead_s, self.cool_s, *self.kept)
         if not all(0 <= number < np.inf for number in numbers):
             text = message("switching", "times and counts not below 0", str(self), "Change them.")
             raise ScenarioError(text)
@@ -225,12 +215,6 @@ class Outcome:
     on: pl.DataFrame
     held: pl.DataFrame
 
-    def gpu_hours(self, gpus: Ints, begin_s: float, end_s: float) -> float:
-        """GPU-hours of nodes that were on within a window."""
-        node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
-        inside = np.minimum(until, end_s) - np.maximum(since, begin_s)
-        return float(inside.clip(0.0) @ gpus[node]) / 3600.0
-
     def most_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
         """GPUs of nodes that were on at once, at most, within a window."""
         node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
@@ -240,3 +224,17 @@ class Outcome:
         # What goes at an instant makes room for what comes at it.
         order = np.lexsort((change, np.concatenate([since.clip(begin_s), until])))
         return int(np.cumsum(change[order]).max(initial=0))
+
+
+def serving_table(wide: int, larger: Sequence[Sequence[int]] | None) -> Ints:
+    """For each of so many profiles those that serve it: itself, then larger ones, then -1 [profile, rank]."""
+    rows = [[number, *(larger[number] if larger is not None else ())] for number in range(wide)]
+    most = max(map(len, rows))
+    return np.array([[*one, *[-1] * (most - len(one))] for one in rows], np.int64)
+
+
+def kinds_of(requests: NodeRequests) -> tuple[Ints, Ints]:
+    """Requests that ask for the same, as rows of profile, per node, nodes and rest; and which of them each is."""
+    asked = np.stack([requests.profile, requests.per, requests.nodes, requests.rest], axis=1)
+    kinds, kind = np.unique(asked, axis=0, return_inverse=True)
+    return kinds, kind.reshape(-1).astype(np.int64)

@@ -9,8 +9,15 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
-from gpuplanner.simulate.nodes.tables import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
+from gpuplanner.simulate.nodes.machine import (
+    NodeFleet,
+    NodeRequests,
+    Outcome,
+    Switching,
+    kinds_of,
+    serving_table,
+)
+from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
 from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
 
 QUEUES = ("easy", "strict")
@@ -115,10 +122,11 @@ def _playable(
 ) -> tuple[NodeRequests, Ints]:
     """Requests that could start on an empty fleet, or have their nodes, in the order of the queue, and their rows."""
     most = fleet.capacity.max(axis=1)
-    kinds, kind = _kinds(requests)
+    served_by = serving_table(most.shape[1], larger)
+    kinds, kind = kinds_of(requests)
     able = np.zeros(len(kinds), bool)
     for number, (profile, per, nodes, rest) in enumerate(kinds.tolist()):
-        for serving in (profile, *(larger[profile] if larger is not None else ())):
+        for serving in served_by[profile][served_by[profile] != NONE]:
             room = most[:, serving]
             enough, last = int((room >= per).sum()), int((room >= rest).sum())
             able[number] |= enough >= nodes - 1 and last >= nodes
@@ -128,13 +136,6 @@ def _playable(
     )
     rows = rows[able[kind[rows]] | listed[rows]]
     return requests.take(rows), rows
-
-
-def _kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
-    """Requests that ask for the same, as rows of profile, per node, nodes and rest; and which of them each is."""
-    asked = np.stack([requests.profile, requests.per, requests.nodes, requests.rest], axis=1)
-    kinds, kind = np.unique(asked, axis=0, return_inverse=True)
-    return kinds, kind.reshape(-1).astype(np.int64)
 
 
 def _world(
@@ -151,13 +152,11 @@ def _world(
 ) -> NodeWorld:
     """Fill the tables of a play."""
     nodes, pools, wide = fleet.capacity.shape
-    kinds_of, kind = _kinds(kept)
+    asks, kind = kinds_of(kept)
     count, kinds = len(kept), int(kind.max()) + 1
     pins = [list(pinned[row] or ()) if pinned is not None else [] for row in order]
     places = np.maximum(kept.nodes, [len(one) for one in pins])
     hold = np.concatenate([[0], np.cumsum(places)])
-    serving = [[number, *(larger[number] if larger is not None else ())] for number in range(wide)]
-    ranks = max(map(len, serving))
     how = switching or Switching(0.0, 0.0)
     status = table(STATUS, 1)
     status[0].last_add, status[0].timer, status[0].head = -np.inf, np.inf, NONE
@@ -172,15 +171,13 @@ def _world(
         strict=strict, pinned=pinned is not None, placement=placement, switching=switching is not None,
         flexible=fleet.flexible is not None,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), cool_s=float(how.cool_s),
-        always=min(how.always, nodes),
-        most_gpus=int(fleet.gpus.sum()) if how.most_gpus is None else how.most_gpus,
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
         ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, nodes=kept.nodes,
         per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
         pins=np.concatenate([[0], np.cumsum([len(one) for one in pins])]).astype(np.int64),
         pin=np.array([node for one in pins for node in one], np.int64),
-        larger=np.array([[*one, *[NONE] * (ranks - len(one))] for one in serving], np.int64),
+        larger=serving_table(wide, larger),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
         pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
         busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NONE),
@@ -189,7 +186,7 @@ def _world(
         served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
         chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes), blocked=ints(wide),
         wanted=ints(wide), of_kind=ints(kinds),
-        asks=kinds_of[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
+        asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
     )  # fmt: skip

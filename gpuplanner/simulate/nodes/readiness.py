@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, kinds_of, serving_table
 from gpuplanner.simulate.slices.world import Floats, Ints
 
 TRUNCATED_S = 1.0
@@ -80,14 +80,8 @@ def readiness(
     >>> found.ready_s.tolist()  # 8 GPUs on one node never fit on nodes of 4; the last fitted long before it started
     [0.0, 0.0, 5.0, 200.0]
     """
-    from gpuplanner.simulate.nodes.play import _kinds
-
-    kinds, kind = _kinds(requests)
-    serving = [
-        [number, *(larger[number] if larger is not None else ())] for number in range(len(fleet.profiles))
-    ]
-    wide = max(map(len, serving))
-    served_by = np.array([[*one, *[NONE] * (wide - len(one))] for one in serving], np.int64)
+    kinds, kind = kinds_of(requests)
+    served_by = serving_table(len(fleet.profiles), larger)
     capacity = np.where(
         fleet.first[:, None] >= 0, fleet.capacity[np.arange(len(fleet.first)), fleet.first.clip(0)], 0
     )

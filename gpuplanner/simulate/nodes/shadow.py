@@ -7,7 +7,7 @@ import numpy as np
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.coming import pool_with
 from gpuplanner.simulate.nodes.cutting import due_of, is_flexible, left_at
-from gpuplanner.simulate.nodes.tables import COMING, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import COMING, NONE, ON, NodeWorld
 
 
 @called
@@ -58,7 +58,7 @@ def room_at(w: NodeWorld, node: int, need: int) -> float:
     """When a node has so much of what the head wants, by the limits of what runs; infinite if it never has."""
     s, flexible = w.status[0], is_flexible(w, node)
     room, at = w.free[node, s.wants], s.now
-    anew = w.flexible and w.switching and node >= w.always and w.capacity[node, w.pool[node], s.wants] < need
+    anew = w.flexible and w.switching and w.capacity[node, w.pool[node], s.wants] < need
     if anew:
         if pool_with(w, node, s.wants, need) == NONE:
             return np.inf

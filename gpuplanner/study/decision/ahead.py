@@ -84,13 +84,13 @@ def weekly_needs(
 def run_out_of(found: Contest, *, rightsized: bool) -> RunOut:
     """Run-out under today's way and under the recommended one, which may ask for less."""
     asked, arena = found.asked, found.arena
+    why = None
     if asked.nodes.inferred:
-        none = RunOutSide(None, (), "how many GPUs there are is inferred from the jobs on them")
-        return RunOut(none, none)
-    if waiting_share(arena) > TOUCHED and not found.explained:
+        why = "how many GPUs there are is inferred from the jobs on them"
+    elif waiting_share(arena) > TOUCHED and not found.explained:
         why = "jobs wait for the fleet already, and no replay explains how long: what they would ask for was not seen"
-        none = RunOutSide(None, (), why)
-        return RunOut(none, none)
+    if why is not None:
+        return RunOut(RunOutSide(None, (), why), RunOutSide(None, (), why))
     sides = []
     for side in (False, rightsized):
         part = run_out(

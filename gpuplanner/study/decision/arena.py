@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import NodeFleet, Outcome, Readiness, Switching, play
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
-from gpuplanner.study.decision.types import QUEUE
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.study.decision.types import QUEUE, TODAY
+from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
 """Replays: the first as it was, the others with each job ready a little later."""
@@ -26,6 +28,7 @@ STANDING_S = 3600.0
 LATER_S = 60.0
 """Who starts more than this later than today is said to start later."""
 Mask = NDArray[np.bool_]
+Knobs = Mapping[str, float | int | str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class WaySetting:
     numbers: tuple[int, ...]
     switching: Switching | None = None
     placement: str = "best"
-    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+    knobs: Knobs = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -125,7 +128,7 @@ class Arena:
         """Draw what moves, and see who is judged."""
         asked = self.asked
         begun = ~np.isnan(asked.start_s)
-        submit = asked.views[AS_TODAY].requests.submit_s
+        submit = asked.granted.submit_s
         ready = np.where(np.isnan(self.back.ready_s), submit, self.back.ready_s)
         self.ready_s = submit if self.base == QUEUE else ready
         self.reference_s = submit if self.base == QUEUE else asked.start_s
@@ -151,7 +154,7 @@ class Arena:
         layouts = tuple((layouts,) for layouts in asked.nodes.layouts)
         numbers = tuple(range(len(asked.nodes.gpus)))
         return self.play(
-            WaySetting("today", AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
+            WaySetting(TODAY, AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
         )
 
     def play(
@@ -187,7 +190,9 @@ class Arena:
             if draw == 0:
                 first, wait = found, np.where(self.played, started - self.ready_s, np.nan)
         assert first is not None
-        trial = Trial(setting, late, wait, day_hours(first, setting.fleet, asked.seen_s), first)
+        node, since, until = (first.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        hours = gpu_hours(since, until, setting.fleet.gpus[node], asked.day_edges_s)
+        trial = Trial(setting, late, wait, hours, first)
         if not slow:
             self.trials.append(trial)
         return trial
@@ -249,6 +254,15 @@ class Arena:
             and self.excess(trial, which) <= 1e-9
         )
 
+    def waiting_share(self, trial: Trial, which: Mask) -> float:
+        """Share of the jobs that start later than the limit after they became ready."""
+        waits = trial.wait_s[which]
+        return float(np.mean(waits > self.minutes * SECONDS_PER_MINUTE)) if len(waits) else 0.0
+
+    def most_gpus(self, trial: Trial) -> int:
+        """GPUs that a way has on at once, at most, while it is observed."""
+        return trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, self.asked.seen_s)
+
     def mean_minutes(self, trial: Trial, which: Mask) -> float:
         """How late jobs start on average in the first replay [min]."""
         late = trial.late_s[0, which & self.judged]
@@ -280,24 +294,48 @@ def order_statistic(values: NDArray[np.float64], quantile: float) -> float:
     return float(np.partition(values, place)[place])
 
 
-def day_hours(outcome: Outcome, fleet: NodeFleet, seen_s: float) -> NDArray[np.float64]:
-    """GPU-hours on in each day of what was observed, the last one as far as it went."""
-    days = int(np.ceil(seen_s / SECONDS_PER_DAY - 1e-9))
-    node, since, until = (outcome.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
-    edges = np.minimum(np.arange(days + 1) * SECONDS_PER_DAY, seen_s)
-    inside = np.minimum(until[:, None], edges[None, 1:]) - np.maximum(since[:, None], edges[None, :-1])
-    return np.asarray(fleet.gpus[node] @ inside.clip(0.0) / SECONDS_PER_HOUR)
+def gpu_hours(
+    begin_s: NDArray[np.float64], end_s: NDArray[np.float64], gpus: NDArray[Any], edges_s: Sequence[float]
+) -> NDArray[np.float64]:
+    """GPU-hours of what holds GPUs for a time, from each instant to the next.
+
+    Examples
+    --------
+    >>> gpu_hours(np.array([-3600.0, 1800.0]), np.array([7200.0, np.inf]), np.array([8, 2]), [0.0, 3600.0, 7200.0])
+    array([ 9., 10.])
+    """
+    inside = (
+        np.clip(np.minimum(end_s, high) - np.maximum(begin_s, low), 0.0, None)
+        for low, high in pairwise(edges_s)
+    )
+    return np.array([gpus @ seconds for seconds in inside]) / SECONDS_PER_HOUR
+
+
+def least(enough: Callable[[int], bool], fewest: int, most: int) -> int | None:
+    """The smallest number that is enough, by doubling and halving; more is taken to be better.
+
+    Examples
+    --------
+    >>> least(lambda count: count >= 11, 0, 64), least(lambda count: False, 0, 8)
+    (11, None)
+    """
+    low, high, step = fewest - 1, fewest, 1
+    while not enough(high):
+        if high >= most:
+            return None
+        low, high, step = high, min(high + step, most), 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def cut_fleet(
-    asked: Asked,
-    numbers: Sequence[int],
-    layouts: Sequence[Sequence[Sequence[str]]],
-    first: Sequence[int] | None = None,
+    asked: Asked, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
-    """Some of today's nodes with the layouts of their GPUs by pool; an empty layout: it cannot be in that pool."""
+    """Some of today's nodes with the layouts of their GPUs by pool, in the first of which they begin."""
     fleet = asked.fleet
     capacity = np.array([[counts_of(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
-    begin = np.zeros(len(numbers), np.int64) if first is None else np.array(first, np.int64)
+    begin = np.zeros(len(numbers), np.int64)
     found = NodeFleet(fleet.profiles, fleet.gpus[list(numbers)], capacity, begin, fleet.weights)
     return found, tuple(tuple(tuple(pool) for pool in node) for node in layouts)

@@ -18,6 +18,7 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Readiness, readin
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED
 from gpuplanner.study.past.history import History
 from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
+from gpuplanner.units import SECONDS_PER_DAY
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "as today", "requested", "rightsized"
 SUBMISSIONS_ALONE = frozenset({"philly", "itp", "simulator"})
@@ -82,10 +83,31 @@ class Asked:
     standing: NDArray[np.bool_]
 
     @property
+    def granted(self) -> NodeRequests:
+        """What jobs hold today."""
+        return self.views[AS_TODAY].requests
+
+    def gpus(self, view: str = AS_TODAY) -> NDArray[np.float64]:
+        """GPUs of each job, a slice as its share of one."""
+        requests = self.views[view].requests
+        return np.asarray(self.fleet.weights[requests.profile] * requests.total)
+
+    @property
+    def usual_node(self) -> int:
+        """GPUs of most nodes."""
+        sizes = self.nodes.gpus
+        return max(set(sizes), key=lambda size: (sizes.count(size), size))
+
+    @property
+    def day_edges_s(self) -> list[float]:
+        """Begin of each day that was observed, and the end of the last one, as far as it went [s]."""
+        days = int(np.ceil(self.seen_s / SECONDS_PER_DAY - 1e-9))
+        return [min(day * SECONDS_PER_DAY, self.seen_s) for day in range(days + 1)]
+
+    @property
     def standing_gpus(self) -> float:
         """GPUs that jobs without an end held at once, at most."""
-        requests, begin = self.views[AS_TODAY].requests, np.nan_to_num(self.start_s, nan=np.inf)
-        gpus = np.where(self.standing, self.fleet.weights[requests.profile] * requests.total, 0.0)
+        begin, gpus = np.nan_to_num(self.start_s, nan=np.inf), np.where(self.standing, self.gpus(), 0.0)
         end = np.where(np.isnan(self.end_s), np.inf, self.end_s)
         at = begin[self.standing & np.isfinite(begin)]
         return max((float(gpus[(begin <= now) & (end > now)].sum()) for now in at), default=0.0)
@@ -100,7 +122,7 @@ class Asked:
         memory = np.array([1.0, *(self.board.profile(name).memory_slices / self.board.memory_slices
                                   for name in self.fleet.profiles[1:])])  # fmt: skip
         return readiness(
-            self.views[AS_TODAY].requests, self.fleet, self.start_s, self.end_s, seen_s=self.seen_s,
+            self.granted, self.fleet, self.start_s, self.end_s, seen_s=self.seen_s,
             nodes=self.pins, larger=larger, memory=memory,
         )  # fmt: skip
 
@@ -319,8 +341,8 @@ def size_classes(
 
     One with few judged jobs joins its larger neighbour, the largest its smaller; profiles join only profiles.
     """
-    requests = asked.views[AS_TODAY].requests
-    if asked.views.get(REQUESTED) is not None:
+    requests = asked.granted
+    if REQUESTED in asked.views:
         wished = asked.views[REQUESTED].requests
         requests = replace(requests, profile=wished.profile, total=wished.total, nodes=wished.nodes)
     profiles = asked.fleet.profiles

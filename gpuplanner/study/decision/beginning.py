@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import polars as pl
 
 from gpuplanner.catalog import paths_by_source
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware.abilities import default_path, ownership_of
+from gpuplanner.hardware.abilities import default_path
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import Missing
+from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, Missing
+from gpuplanner.study.decision.worth import stated_ownership
 from gpuplanner.units import SECONDS_PER_DAY
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
@@ -26,7 +26,6 @@ NEEDS = {"slurm": SLURM, "operator": KUBERNETES, "dra": KUBERNETES, "autoscaler"
 """Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
 SCHEDULERS = {"slurm": SLURM, "operator": KUBERNETES}
 """Usual path of a source → the scheduler that it speaks of."""
-NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 REJECTED = "rejected: "
 """How the lines of the quality report on rejected rows begin; those that are no loss, such as steps, are ``info``."""
 COMMANDS = {
@@ -107,7 +106,7 @@ def beginning(data: str) -> Beginning:
         left_out_share=out / rows,
         zone=facts.get("time_zone"),
         boards=tuple(boards),
-        ownership=_ownership(inventory),
+        ownership=stated_ownership(inventory),
         nothing=nothing,
     )
 
@@ -144,13 +143,5 @@ def path_of(source: str, asked: str | None) -> str:
 def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     """The answer where nothing can be played, with the command that writes what is missing."""
     command = COMMANDS[SCHEDULERS.get(default_path(source), SLURM)]
-    found = unknown_decision(scenario, reason)
-    decision = type(found)(**{**found.__dict__, "missing": (Missing(reason, command),)})
+    decision = replace(unknown_decision(scenario, reason), missing=(Missing(reason, command),))
     return Comparison(decision, decision.service.quantile, scenario.wait_minutes)
-
-
-def _ownership(inventory: pl.DataFrame | None) -> str | None:
-    if inventory is None or "ownership" not in inventory.columns:
-        return None
-    stated: list[Any] = inventory["ownership"].drop_nulls().unique().to_list()
-    return ownership_of(str(stated[0])) if len(stated) == 1 else None

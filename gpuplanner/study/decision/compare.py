@@ -15,13 +15,8 @@ from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
-from gpuplanner.study.decision.policies import (
-    POLICY_NAMES,
-    WAYS,
-    Tuning,
-    performs,
-)
-from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE
+from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS, Tuning
+from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE, TODAY
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
@@ -35,6 +30,9 @@ FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
+
+NOT_LATER = "it held on the days that it was tuned on, and not on those kept back"
+NOT_LEFT_OUT = "chosen by the other days, it holds the target on fewer than nine days of ten"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,42 +163,45 @@ def contest(
     """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
     arena, other, not_queue = bases(arena)
-    days = int(asked.seen_s // SECONDS_PER_DAY)
-    every_day = np.arange(len(arena.today.day_hours)) < max(days, 1)
-    confidence, split = parted(asked, arena, days)
-    before = arena.ready_s < split * SECONDS_PER_DAY
-    earlier, later = arena.judged & before, arena.judged & ~before
-    earlier_days = every_day & (np.arange(len(every_day)) < split)
-    later_days = every_day & ~earlier_days
-    if confidence != HELD_BACK:
-        earlier = later = arena.judged
-        earlier_days = later_days = every_day
+    confidence, split = parted(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
+    number = np.arange(len(arena.today.day_hours))
+    every_day = number < max(int(asked.seen_s // SECONDS_PER_DAY), 1)
+    earlier = later = arena.judged
+    earlier_days = later_days = every_day
+    if confidence == HELD_BACK:
+        before = arena.ready_s < split * SECONDS_PER_DAY
+        earlier, later = arena.judged & before, arena.judged & ~before
+        earlier_days, later_days = every_day & (number < split), every_day & (number >= split)
     if hindsight:
         earlier, earlier_days = later, later_days
     heavier, times = (
         (None, 1.0) if hindsight or confidence == PEAKS else heavier_arena(arena, earlier, earlier_days)
     )
     tuning = Tuning(arena, earlier, earlier_days, heavier, able, hindsight, tell)
-    today = _judged("today", arena.today, None, arena, later, earlier_days, later_days)
-    judged = []
-    for policy in asked_policies(scenario, policies, able, known):
-        if confidence == PEAKS:
-            continue
+
+    def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
+        if trial is None:
+            return JudgedWay(policy, None, reason, False, np.nan, np.nan, None)
+        holds, rate = arena.holds(trial, later), hold_rate(arena, trial, later, later_days)
+        hours, promised = (7 * float(trial.day_hours[days].mean()) for days in (later_days, earlier_days))
+        return JudgedWay(policy, trial, reason if holds else NOT_LATER, holds, hours, promised, rate)
+
+    today, judged = judged_way(TODAY, arena.today), []
+    named = asked_policies(scenario, policies, able, known)
+    for policy in named if confidence != PEAKS else ():
         trial = tuning.tuned(policy)
-        if trial is not None and WAYS[policy].stays_on and not hindsight:
-            trial = _lasting(tuning, policy, trial)
-        elif trial is not None and not hindsight:
-            trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
-        one = _judged(policy, trial, tuning.reasons.get(policy), arena, later, earlier_days, later_days)
+        if trial is not None and not hindsight:
+            if REST in WAYS[policy].levers:
+                trial = tuning.fewer(
+                    trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE
+                )
+            else:
+                trial = _lasting(tuning, policy, trial)
+        one = judged_way(policy, trial, tuning.reasons.get(policy))
         if confidence == LEFT_OUT and trial is not None:
-            rate = left_out_rate(arena, policy, earlier, earlier_days)
-            held = (rate or 0.0) >= HOLD_RATE
-            why = (
-                one.reason
-                if held
-                else "chosen by the other days, it holds the target on fewer than nine days of ten"
-            )
-            one = replace(one, hold_rate=rate, holds=one.holds and held, reason=why)
+            one = replace(one, hold_rate=left_out_rate(arena, policy, earlier, earlier_days))
+            if (one.hold_rate or 0.0) < HOLD_RATE:
+                one = replace(one, holds=False, reason=NOT_LEFT_OUT)
         judged.append(one)
     holding = [one for one in judged if one.holds]
     winner = today
@@ -231,13 +232,13 @@ def asked_policies(
     if policies is None and scenario.policies is not None:
         policies = [name.strip() for name in scenario.policies.split(",")]
     if policies is not None:
-        wanted = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies}
-        return [
-            name
-            for name in POLICY_NAMES
-            if name in wanted and performs(name, able, can_be_cut=known.fleet.can_be_cut)
-        ]
-    return [name for name in POLICY_NAMES if performs(name, able, can_be_cut=known.fleet.can_be_cut)]
+        policies = [resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies]
+    return [
+        name
+        for name in POLICY_NAMES
+        if (policies is None or name in policies)
+        and WAYS[name].performed_by(able, can_be_cut=known.fleet.can_be_cut)
+    ]
 
 
 def day_masks(arena: Arena, which: Mask, days: Mask) -> list[Mask]:
@@ -298,23 +299,3 @@ def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Trial | None:
             return one if one is trial else arena.play(one.setting)
     tuning.reasons[policy] = "no size of it holds the target on nine days of ten"
     return None
-
-
-def _judged(
-    policy: str,
-    trial: Trial | None,
-    reason: str | None,
-    arena: Arena,
-    later: Mask,
-    earlier_days: Mask,
-    later_days: Mask,
-) -> JudgedWay:
-    if trial is None:
-        return JudgedWay(policy, None, reason, False, np.nan, np.nan, None)
-    holds = arena.holds(trial, later)
-    if not holds:
-        reason = "it held on the days that it was tuned on, and not on those kept back"
-    return JudgedWay(
-        policy, trial, reason, holds, 7 * float(trial.day_hours[later_days].mean()),
-        7 * float(trial.day_hours[earlier_days].mean()), hold_rate(arena, trial, later, later_days),
-    )  # fmt: skip

@@ -16,10 +16,10 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
-from gpuplanner.study.decision.arena import Arena, Trial
+from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
 from gpuplanner.study.decision.compare import Contest, contest
-from gpuplanner.study.decision.policies import STATIC_MIG, TODAY, Tuning, performs
+from gpuplanner.study.decision.policies import WAYS, Tuning
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.shortage import (
@@ -33,8 +33,13 @@ from gpuplanner.study.decision.shortage import (
 )
 from gpuplanner.study.decision.types import (
     ASSUMED,
+    HELD_BACK,
+    NEVER_RAN,
+    NO_GPU,
     PEAKS,
     QUEUE,
+    STATIC_MIG,
+    TODAY,
     BaseRow,
     ClassService,
     Decision,
@@ -44,13 +49,12 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
-from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
+from gpuplanner.study.decision.worth import stated_ownership, usd_per_kwh_of, worth_of
 from gpuplanner.study.future.money import power_of, price_of
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import history
-from gpuplanner.units import SECONDS_PER_DAY
+from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_HOUR
 
-HOURS_PER_WEEK = 168
 EXCEEDED = 0.10
 """What peaks may exceed with this chance is given back where peaks are all that is known."""
 NOBODY = "nobody"
@@ -86,9 +90,8 @@ def nothing_ran(scenario: Scenario) -> str | None:
     ).jobs
     asked = jobs.filter(pl.col("gpus") > 0)
     if asked.is_empty():
-        return "no job asked for a GPU"
-    ran = asked.filter(pl.col("start_time").is_not_null())
-    return "no job states when it ran" if ran.is_empty() else None
+        return NO_GPU
+    return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
 
 
 def _decided(found: Contest) -> Decision:
@@ -129,7 +132,7 @@ def _decided(found: Contest) -> Decision:
     elif cut is None and found.winner.policy != TODAY and held >= WHOLE_LIST:
         policy = found.winner.policy
         saving = _saving(found)
-        gpus = min(_most_gpus(found, winner), fleet)
+        gpus = min(arena.most_gpus(winner), fleet)
         mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
         low = saving.low or 0.0
         layouts, way = _layouts(asked, winner, gpus), winner
@@ -160,28 +163,20 @@ def _rate_of(found: Contest, policy: str) -> float | None:
 
 def _cut_that_ends(found: Contest) -> Trial | None:
     """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
-    if (
-        not performs(STATIC_MIG, found.able, can_be_cut=found.known.fleet.can_be_cut)
-        or REQUESTED not in found.asked.views
-    ):
+    cuts = WAYS[STATIC_MIG].performed_by(found.able, can_be_cut=found.known.fleet.can_be_cut)
+    if not cuts or REQUESTED not in found.asked.views:
         return None
     arena = found.arena
     tuning = Tuning(arena, arena.judged, np.ones(len(arena.today.day_hours), bool), None, found.able)
-    before = _waiting(arena, arena.today)
-    best: Trial | None = None
-    for trial in tuning.recut():
-        if best is None or _waiting(arena, trial) < _waiting(arena, best):
-            best = trial
+
+    def waiting(trial: Trial) -> float:
+        return arena.waiting_share(trial, arena.judged)
+
+    best = min(tuning.recut(), key=waiting, default=None)
     if best is None or not arena.holds(best, arena.judged):
         return None
-    better = ends_waiting(arena, best) or _waiting(arena, best) < before / 2
-    return arena.play(best.setting) if better and _waiting(arena, best) <= SHORT_SHARE else None
-
-
-def _waiting(arena: Arena, trial: Trial) -> float:
-    """Share of the jobs that start later than the limit after they became ready."""
-    waits = trial.wait_s[arena.judged]
-    return float(np.mean(waits > arena.minutes * 60.0)) if len(waits) else 0.0
+    better = ends_waiting(arena, best) or waiting(best) < waiting(arena.today) / 2
+    return arena.play(best.setting) if better and waiting(best) <= SHORT_SHARE else None
 
 
 def _bases(found: Contest, way: Trial, saving: Saving) -> tuple[BaseRow, ...]:
@@ -195,10 +190,9 @@ def _bases(found: Contest, way: Trial, saving: Saving) -> tuple[BaseRow, ...]:
 
 
 def _base_row(found: Contest, arena: Arena, way: Trial, saving: Saving) -> BaseRow:
-    which = found.later if found.confidence != PEAKS else arena.judged
-    added = float((arena.late_minutes(way, which) - arena.todays_minutes(which)).max())
+    added = float((arena.late_minutes(way, found.later) - arena.todays_minutes(found.later)).max())
     leads = arena is found.arena
-    return BaseRow(arena.base, leads, max(added, 0.0), arena.holds(way, which), saving.value,
+    return BaseRow(arena.base, leads, max(added, 0.0), arena.holds(way, found.later), saving.value,
                    found.not_queue if not leads and arena.base == QUEUE else None)  # fmt: skip
 
 
@@ -212,13 +206,9 @@ def _saving(found: Contest) -> Saving:
     assert trial is not None
     value, low, high = _promised(found, found.arena, trial)
     saved = found.arena.today.day_hours - trial.day_hours
-    later = saved[found.later_days] if found.confidence == "held-back weeks" else np.zeros(0)
+    later = saved[found.later_days] if found.confidence == HELD_BACK else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
     return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(one, 3) for one in weeks))
-
-
-def _most_gpus(found: Contest, trial: Trial) -> int:
-    return trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, found.asked.seen_s)
 
 
 def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
@@ -266,8 +256,7 @@ def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnN
 
 
 def _service(found: Contest, trial: Trial) -> Service:
-    arena = found.arena
-    which = found.later if found.confidence != PEAKS else arena.judged
+    arena, which = found.arena, found.later
     today, mine = arena.todays_minutes(which), arena.late_minutes(trial, which)
     jobs = np.bincount(arena.size[which & arena.judged], minlength=len(arena.classes))
     rows = tuple(
@@ -283,25 +272,22 @@ def _service(found: Contest, trial: Trial) -> Service:
 
 def _daily_peaks(asked: Asked) -> np.ndarray:
     """Most GPUs that jobs held at once in each complete day, the day that the record begins in left out."""
-    requests = asked.views[AS_TODAY].requests
     begun = ~np.isnan(asked.start_s)
     end = np.where(np.isnan(asked.end_s), np.inf, asked.end_s)[begun] / SECONDS_PER_DAY
-    gpus = (asked.fleet.weights[requests.profile] * requests.total)[begun]
     first = -(asked.zero.hour * 3600 + asked.zero.minute * 60 + asked.zero.second) / SECONDS_PER_DAY
-    shift = 1.0 if first < 0 else 0.0
-    days = int((asked.seen_s / SECONDS_PER_DAY) - first - shift)
-    offset = first + shift
-    return daily_peaks(asked.start_s[begun] / SECONDS_PER_DAY - offset, end - offset, gpus, max(days, 0))
+    offset = first + 1.0 if first < 0 else first
+    days = max(int(asked.seen_s / SECONDS_PER_DAY - offset), 0)
+    return daily_peaks(
+        asked.start_s[begun] / SECONDS_PER_DAY - offset, end - offset, asked.gpus()[begun], days
+    )
 
 
 def _held_share(asked: Asked) -> float:
     """GPU-hours held over those installed."""
-    requests = asked.views[AS_TODAY].requests
     begun = ~np.isnan(asked.start_s)
-    end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
-    inside = np.clip(np.minimum(end, asked.seen_s) - np.maximum(asked.start_s, 0.0), 0.0, None)[begun]
-    gpus = (asked.fleet.weights[requests.profile] * requests.total)[begun]
-    return float(inside @ gpus) / max(asked.seen_s * asked.nodes.total, 1e-9)
+    end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]
+    [held] = gpu_hours(asked.start_s[begun], end, asked.gpus()[begun], [0.0, asked.seen_s])
+    return float(held) / max(asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR, 1e-9)
 
 
 def _level(peaks: np.ndarray, scenario: Scenario, fleet: int) -> float | None:
@@ -320,9 +306,8 @@ def _nodes_for(asked: Asked, level: float) -> list[int]:
 def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
     """Share of all waiting in which the request fitted, and the jobs that waited over the limit so."""
     waited, counts = waited_s(arena)
-    requests = arena.asked.views[AS_TODAY].requests
     until = np.where(np.isnan(arena.asked.start_s), arena.asked.seen_s, arena.asked.start_s)
-    whole = np.where(counts, np.maximum(until - requests.submit_s, 0.0), 0.0)
+    whole = np.where(counts, np.maximum(until - arena.asked.granted.submit_s, 0.0), 0.0)
     other = whole - np.minimum(waited, whole)
     return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
 
@@ -330,10 +315,7 @@ def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
 def worth_for(scenario: Scenario, saving: Saving, *, freed: int, fleet_gpus: int) -> Worth:
     """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it."""
     known = history(scenario)
-    owned_as = scenario.ownership
-    if owned_as is None and known.trace.inventory is not None:
-        stated = known.trace.inventory["ownership"].drop_nulls().unique().to_list()
-        owned_as = stated[0] if len(stated) == 1 else None
+    owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
     able = scenario.abilities(known.fleet.board)
     off = None if able.switches_nodes or able.returns == RETURNED else 0.0
     return worth_of(
@@ -367,7 +349,6 @@ def _left_out(found: Contest) -> float:
         data_folder(found.scenario.data), columns=["gpus", "start_time", "end_time", "quarantined"]
     )
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-    sums = raw.jobs.select(all=hours.sum(), out=hours.filter(pl.col("quarantined").is_not_null()).sum()).row(
-        0
-    )
-    return float((sums[1] or 0.0) / sums[0]) if sums[0] else 0.0
+    out = hours.filter(pl.col("quarantined").is_not_null())
+    every, left_out = raw.jobs.select(all=hours.sum(), out=out.sum()).row(0)
+    return float((left_out or 0.0) / every) if every else 0.0

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import polars as pl
 
-from gpuplanner.study.decision.policies import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
-from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
+from gpuplanner.study.decision.policies import LEVERS, WAYS
+from gpuplanner.study.decision.record import ClassRow, Comparison, FrontierPoint, PolicyRow
+from gpuplanner.study.decision.types import TODAY
 
-_OF_POLICIES = (
-    "policy", "meaning", "gpu_hours", "gpu_hours_promised", "gpu_kwh", "most_gpus", "late_mean_min", "added_minutes",
-    "later_share", "longest_min", "completion_mean_min", "switches", "never_started", "meets_target", "hold_rate",
-    "reason",
-)  # fmt: skip
-_OF_CLASSES = (
-    "size_class", "jobs", "late_mean_min", "late_quantile_min", "todays_late_min", "limit_min", "wait_quantile_min",
-)  # fmt: skip
-_WORDS = ("policy", "meaning", "reason", "size_class", "kind")
-LEVERS = FEWER, CUT, REST, AS_JOBS_COME = (
-    "fewer nodes held",
-    "cut otherwise",
-    "rest when idle",
-    "cut on demand",
-)
-LEVERS_OF: Mapping[str, tuple[str, ...]] = {
-    TODAY: (FEWER,),
-    STATIC_WHOLE: (FEWER,),
-    STATIC_MIG: (FEWER, CUT),
-    ON_OFF: (FEWER, REST),
-    NODE_POOLS: (FEWER, CUT, REST),
-    ON_DEMAND: (FEWER, CUT, AS_JOBS_COME),
+_TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float": pl.Float64}
+_OF_CLASSES = {field.name: _TYPES[str(field.type)] for field in fields(ClassRow)}
+_OF_POLICIES = {
+    field.name: _TYPES[str(field.type).removesuffix(" | None")]
+    for field in fields(PolicyRow)
+    if field.name not in ("busy_gpu_hours", "knobs", "by_class")
 }
-"""What a way to run the fleet can pull, in the order in which savings are counted; any other can pull all."""
-_COUNTS = ("most_gpus", "never_started", "jobs")
 
 
 def policy_table(found: Comparison) -> pl.DataFrame:
     """A row for today's fleet and each way that was compared: what it means, costs and makes jobs late."""
     rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
-    return _frame(rows, _OF_POLICIES)
+    return _frame(rows, list(_OF_POLICIES))
 
 
 def class_table(found: Comparison) -> pl.DataFrame:
@@ -71,7 +55,7 @@ def levers(found: Comparison) -> tuple[tuple[str, float], ...]:
     saving = found.decision.saving.value
     if saving is None or found.today is None or found.today.gpu_hours_promised is None:
         return ()
-    used = LEVERS_OF.get(found.winner, LEVERS)
+    used = _levers_of(found.winner)
     level = before = found.today.gpu_hours_promised
     last = before - saving
     rows = []
@@ -80,14 +64,17 @@ def levers(found: Comparison) -> tuple[tuple[str, float], ...]:
         hours = [
             row.gpu_hours_promised
             for row in found.policies
-            if row.meets_target
-            and row.gpu_hours_promised is not None
-            and can >= set(LEVERS_OF.get(row.policy, LEVERS))
+            if row.meets_target and row.gpu_hours_promised is not None and can >= set(_levers_of(row.policy))
         ]
         level = max(min([before, *hours]), last)
         rows.append((lever, before - level))
         before = level
     return (*rows, (used[-1], saving - sum(hours for _, hours in rows)))
+
+
+def _levers_of(policy: str) -> tuple[str, ...]:
+    """What a way can pull; one that is not ours all."""
+    return WAYS[policy].levers if policy in WAYS else LEVERS
 
 
 def bases_in_words(found: Comparison) -> Iterator[str]:
@@ -128,8 +115,7 @@ def target_in_words(found: Comparison) -> str:
     )
 
 
-def _frame(rows: Sequence[tuple[object, ...]], names: tuple[str, ...]) -> pl.DataFrame:
+def _frame(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pl.DataFrame:
     """The columns have their types with no rows as well, and where none of them has a value."""
-    kinds: dict[str, type[pl.DataType]] = dict.fromkeys(_WORDS, pl.String)
-    kinds |= dict.fromkeys(_COUNTS, pl.Int64) | {"meets_target": pl.Boolean}
-    return pl.DataFrame(rows, schema={name: kinds.get(name, pl.Float64) for name in names}, orient="row")
+    kinds = dict.fromkeys(names, pl.Float64) | {"kind": pl.String} | _OF_CLASSES | _OF_POLICIES
+    return pl.DataFrame(rows, schema={name: kinds[name] for name in names}, orient="row")

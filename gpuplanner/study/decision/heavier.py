@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeRequests, Readiness
-from gpuplanner.study.decision.arena import Arena, Mask
-from gpuplanner.study.decision.asked import AS_TODAY, Asked, View
+from gpuplanner.simulate.nodes import Readiness
+from gpuplanner.study.decision.arena import Arena, Mask, gpu_hours
+from gpuplanner.study.decision.asked import Asked, View
 from gpuplanner.study.decision.promise import by_draw
 from gpuplanner.units import SECONDS_PER_DAY
 
@@ -23,7 +23,7 @@ LEAST = 1.02
 
 def heavier_arena(arena: Arena, earlier: Mask, days: Mask) -> tuple[Arena | None, float]:
     """The earlier days with as many more jobs as a week to come may have, fewer where today's fleet bears less."""
-    daily = _daily_gpu_hours(arena.asked, arena.ready_s, earlier, days)
+    daily = _daily_gpu_hours(arena, earlier, days)
     mean = float(daily.mean()) if len(daily) else 0.0
     if mean <= 0.0:
         return None, 1.0
@@ -39,25 +39,11 @@ def heavier_arena(arena: Arena, earlier: Mask, days: Mask) -> tuple[Arena | None
     return None, 1.0
 
 
-def _daily_gpu_hours(
-    asked: Asked, ready_s: NDArray[np.float64], which: Mask, days: Mask
-) -> NDArray[np.float64]:
+def _daily_gpu_hours(arena: Arena, which: Mask, days: Mask) -> NDArray[np.float64]:
     """GPU-hours that jobs would hold on each day if nobody waited."""
-    requests = asked.views[AS_TODAY].requests
-    gpus = asked.fleet.weights[requests.profile] * requests.total
-    begin, end = ready_s[which], ready_s[which] + requests.run_s[which]
-    found = [
-        float(
-            np.clip(
-                np.minimum(end, (day + 1) * SECONDS_PER_DAY) - np.maximum(begin, day * SECONDS_PER_DAY),
-                0,
-                None,
-            )
-            @ gpus[which]
-        )
-        for day in np.flatnonzero(days)
-    ]
-    return np.array(found) / 3600.0
+    begin, edges = arena.ready_s[which], np.arange(len(days) + 1) * SECONDS_PER_DAY
+    run, gpus = arena.asked.granted.run_s[which], arena.asked.gpus()[which]
+    return gpu_hours(begin, begin + run, gpus, edges.tolist())[days]
 
 
 def scaled(arena: Arena, times: float) -> Arena:
@@ -77,7 +63,6 @@ def scaled(arena: Arena, times: float) -> Arena:
 
 def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
     """The earlier jobs, a part of them again: copies come within the day after the original."""
-    asked = arena.asked
     rng = np.random.default_rng([arena.seed, 43])
     rows = np.flatnonzero(earlier | arena.carried | arena.standing)
     if times < 1.0:
@@ -87,27 +72,31 @@ def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
     order = np.concatenate([rows, again])
     moved = np.concatenate([np.zeros(len(rows)), rng.uniform(0, SECONDS_PER_DAY, len(again))])
 
+    asked, back = again_later(arena, order, moved)
+    found = replace(arena, asked=asked, back=back)
+    # The classes are those of the target, however many jobs each has here.
+    found.size, found.classes = arena.size[order], arena.classes
+    return found
+
+
+def again_later(
+    arena: Arena, order: NDArray[np.int64], later_s: NDArray[np.float64]
+) -> tuple[Asked, Readiness]:
+    """Jobs of an arena by their rows, some of them more than once, each so much later than it came."""
+    asked, back = arena.asked, arena.back
+
     def of(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(values[order] + moved)
+        return np.asarray(values[order] + later_s)
 
     views = {}
     for name, view in asked.views.items():
-        taken: NodeRequests = view.requests.take(order)
-        views[name] = View(
-            replace(taken, submit_s=taken.submit_s + moved, ready_s=taken.ready_s + moved),
-            view.slowdown[order],
-        )
+        taken = view.requests.take(order)
+        moved = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
+        views[name] = View(moved, view.slowdown[order])
     more = replace(
         asked, jobs=asked.jobs[order], views=views, start_s=of(asked.start_s), end_s=of(asked.end_s),
         pins=[asked.pins[row] for row in order], standing=asked.standing[order],
     )  # fmt: skip
-    back: Readiness = replace(
-        arena.back, ready_s=of(arena.back.ready_s), by_count_s=arena.back.by_count_s[order],
-        by_place_s=arena.back.by_place_s[order],
-    )  # fmt: skip
-    found = Arena(
-        more, back, arena.queue, arena.quantile, arena.minutes, arena.larger, arena.base, arena.seed
+    return more, replace(
+        back, ready_s=of(back.ready_s), by_count_s=back.by_count_s[order], by_place_s=back.by_place_s[order]
     )
-    # The classes are those of the target, however many jobs each has here.
-    found.size, found.classes = arena.size[order], arena.classes
-    return found

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from gpuplanner.hardware.abilities import GPUS, PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import NodeFleet, Switching
-from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, cut_fleet
-from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED
-from gpuplanner.study.decision.layouts import mixed_layouts, on_demand_fleet, wanted_instances
-from gpuplanner.units import SECONDS_PER_MINUTE
+from gpuplanner.simulate.nodes import Switching
+from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySetting, cut_fleet, least
+from gpuplanner.study.decision.asked import REQUESTED, RIGHTSIZED
+from gpuplanner.study.decision.layouts import (
+    as_they_are,
+    cut_once,
+    kept_longest,
+    mixed_layouts,
+    on_demand_fleet,
+    wanted_instances,
+)
+from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
-TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
-ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
 USUAL_IDLE_MINUTES = 10
 NEAR = 2
+"""How many more, or fewer, idle nodes are tried where another knob is turned."""
 MOST_CUTS = 24
 HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
 ROUNDS, MORE = 3, 1.3
 """How often, and by how much, the profile that is shortest gets more of the GPUs that are cut."""
-"""How many more, or fewer, idle nodes are tried where another knob is turned."""
 IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
 """For how long a node may be idle before it goes."""
 PLACEMENTS = ("best", "fullest")
@@ -68,19 +75,17 @@ class Tuning:
 
     def tuned(self, policy: str) -> Trial | None:
         """The cheapest setting that holds on the earlier weeks, heavier ones, and at a slow lead; None: none does."""
-        searched = list(WAYS[policy].settings(self))
+        settings = WAYS[policy].settings
+        searched = [] if settings is None else settings(self)
         good = sorted(
             (trial for trial in searched if id(trial) in self.good),
             key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
         )
-        if not good:
-            self.reasons[policy] = self._why_none(searched)
-            return None
         for trial in good[:MOST_CHECKED]:
             full = self.arena.play(trial.setting)
             if self.arena.holds(full, self.earlier):
                 return full
-        self.reasons[policy] = "its settings hold in some replays only"
+        self.reasons[policy] = "its settings hold in some replays only" if good else self._why_none(searched)
         return None
 
     def _why_none(self, searched: Sequence[Trial]) -> str:
@@ -95,13 +100,12 @@ class Tuning:
 
         How many GPUs there are at all is not left to heavier weeks but to the days left out, see ``compare``.
         """
-        held = self.arena.holds(trial, self.earlier)
-        if held and trial.setting.switching is not None:
-            held = self._holds_slow(trial)
+        held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
+        if held and how is not None:
+            slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
+            held = self.arena.holds(_quickly(self.arena, slow), self.earlier)
             if held and self.heavier is not None and trial.setting.gpus == self.arena.asked.nodes.total:
-                held = self.heavier.holds(
-                    self.heavier.play(trial.setting, SEARCH_DRAWS, hopeless=HOPELESS), self.heavier.judged
-                )
+                held = self.heavier.holds(_quickly(self.heavier, trial.setting), self.heavier.judged)
         if held:
             self.good.add(id(trial))
         return held
@@ -109,11 +113,10 @@ class Tuning:
     def strain(self, trial: Trial) -> tuple[float, float]:
         """How late its jobs start on heavier weeks, else on those seen [min]: of equals the one with room is taken."""
         if id(trial) not in self.strains:
-            arena = self.arena if self.heavier is None else self.heavier
-            which = self.earlier if self.heavier is None else arena.judged
-            found = (
-                trial if self.heavier is None else arena.play(trial.setting, SEARCH_DRAWS, hopeless=HOPELESS)
-            )
+            arena, which, found = self.arena, self.earlier, trial
+            if self.heavier is not None:
+                arena, which = self.heavier, self.heavier.judged
+                found = _quickly(arena, trial.setting)
             self.strains[id(trial)] = max(arena.excess(found, which), 0.0), arena.mean_minutes(found, which)
         return self.strains[id(trial)]
 
@@ -128,7 +131,7 @@ class Tuning:
         while high - low > 1:
             middle = (low + high) // 2
             fleet = setting.fleet.only(np.arange(middle))
-            knobs = {**setting.knobs, "gpus": int(fleet.gpus.sum())}
+            knobs: Knobs = {**setting.knobs, "gpus": int(fleet.gpus.sum())}
             some = replace(setting, fleet=fleet, numbers=setting.numbers[:middle], layouts=setting.layouts[:middle],
                            knobs=knobs)  # fmt: skip
             found = self.arena.play(some)
@@ -139,67 +142,47 @@ class Tuning:
         return best
 
     def _try(self, setting: WaySetting) -> Trial:
-        trial = self.arena.play(setting, SEARCH_DRAWS, hopeless=HOPELESS)
+        trial = _quickly(self.arena, setting)
         if self.tell is not None:
             self.tell(setting.policy, trial)
         return trial
 
-    def _holds_slow(self, trial: Trial) -> bool:
-        how = trial.setting.switching
-        assert how is not None
-        slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
-        return self.arena.holds(self.arena.play(slow, SEARCH_DRAWS, hopeless=HOPELESS), self.earlier)
-
-    def _least(self, setting_of: Callable[[int], WaySetting | None], low: int, high: int) -> list[Trial]:
+    def _least(self, setting_of: Callable[[int], WaySetting | None], most: int) -> list[Trial]:
         """Settings around the smallest number that holds, by halving; more is taken to be better."""
         tried: dict[int, Trial | None] = {}
 
-        def at(number: int) -> Trial | None:
+        def good(number: int) -> bool:
             if number not in tried:
                 setting = setting_of(number)
                 tried[number] = None if setting is None else self._try(setting)
-            return tried[number]
+            trial = tried[number]
+            return trial is not None and self.is_good(trial)
 
-        last = high
+        low, high = 0, most
         while low <= high:
             middle = (low + high) // 2
-            found = at(middle)
-            if found is not None and self.is_good(found):
-                high = middle - 1
-            else:
-                low = middle + 1
+            low, high = (low, middle - 1) if good(middle) else (middle + 1, high)
         # A little more may hold on more days.
-        for more in range(low, min(low + 2, last) + 1):
-            found = at(more)
-            if found is not None:
-                self.is_good(found)
+        for more in range(low, min(low + 2, most) + 1):
+            good(more)
         return [trial for trial in tried.values() if trial is not None]
 
-    def _order(self) -> list[int]:
-        """Today's nodes, those that stay longest first: the large, whole ones."""
-        nodes = self.arena.asked.nodes
-        cut = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
-        return sorted(range(len(nodes.gpus)), key=lambda number: (-nodes.gpus[number], cut[number], number))
-
-    def _static_whole(self) -> list[Trial]:
+    def static_whole(self) -> list[Trial]:
         """As few of today's nodes as hold the target, of each way that they are cut in turn."""
         asked, nodes = self.arena.asked, self.arena.asked.nodes
         kinds: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-        for number in self._order():
+        for number in kept_longest(asked):
             kinds.setdefault((nodes.gpus[number], tuple(sorted(nodes.layouts[number]))), []).append(number)
         kept = {kind: len(numbers) for kind, numbers in kinds.items()}
         found: list[Trial] = []
 
-        def setting(counts: Mapping[tuple[int, tuple[str, ...]], int]) -> WaySetting | None:
-            numbers = sorted(number for kind, all_of in kinds.items() for number in all_of[: counts[kind]])
-            if not numbers:
-                return None
-            fleet, layouts = cut_fleet(asked, numbers, [[nodes.layouts[number]] for number in numbers])
-            return WaySetting(STATIC_WHOLE, AS_TODAY, fleet, layouts, tuple(numbers),
-                           knobs={"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)})  # fmt: skip
+        def with_so_many(kind: tuple[int, tuple[str, ...]], count: int) -> WaySetting | None:
+            counts = {**kept, kind: count}
+            numbers = sorted(number for one, all_of in kinds.items() for number in all_of[: counts[one]])
+            return as_they_are(asked, STATIC_WHOLE, numbers) if numbers else None
 
         for kind, numbers in sorted(kinds.items(), key=lambda item: -len(item[1]) * item[0][0]):
-            tried = self._least(lambda count, kind=kind: setting({**kept, kind: count}), 0, len(numbers))  # type: ignore[misc]
+            tried = self._least(partial(with_so_many, kind), len(numbers))
             found += tried
             fits = [trial for trial in tried if id(trial) in self.good]
             if fits:
@@ -207,15 +190,16 @@ class Tuning:
                 kept[kind] = sum(number in best.setting.numbers for number in numbers)
         return found
 
-    def _needs(self) -> tuple[int, float]:
-        """Nodes of the largest gang, and the slow end of the lead over what may be added [min]."""
-        requests = self.arena.asked.views[AS_TODAY].requests
-        return int(requests.nodes[self.arena.played].max(initial=1)), self.able.lead.high / SECONDS_PER_MINUTE
+    @property
+    def _is_slow(self) -> bool:
+        """Whether a node may take longer to come than a job may be late."""
+        return self.able.lead.high > self.arena.minutes * SECONDS_PER_MINUTE
 
     def _least_kept(self) -> int:
-        """Idle nodes that stay on at least: where a node may take longer than a job may be late, the largest gang's."""
-        gang, slow = self._needs()
-        return min(gang if slow > self.arena.minutes else 0, len(self.arena.asked.nodes.gpus))
+        """Idle nodes that stay on at least: where a node may be too slow to come, those of the largest gang."""
+        requests = self.arena.asked.granted
+        gang = int(requests.nodes[self.arena.played].max(initial=1))
+        return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
 
     def _idles(self) -> list[int]:
         every = range(1, 61, 2) if self.fine else IDLE_MINUTES
@@ -229,55 +213,35 @@ class Tuning:
             self.able.cool_s,
         )
 
-    def _on_off(self) -> list[Trial]:
+    def on_off(self) -> list[Trial]:
         """The nodes as they are: idle time, idle nodes kept, and which are filled first."""
-        asked = self.arena.asked
-        order = self._order()
-        fleet, layouts = cut_fleet(asked, order, [[asked.nodes.layouts[number]] for number in order])
+        fixed = as_they_are(self.arena.asked, ON_OFF, kept_longest(self.arena.asked))
 
-        def setting(kept: int, idle: int, placement: str) -> WaySetting:
-            knobs: dict[str, float | int | str] = {
-                "idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement,
-            }  # fmt: skip
-            return WaySetting(ON_OFF, AS_TODAY, fleet, layouts, tuple(order), self._switching(idle, [kept]), placement,
-                           knobs)  # fmt: skip
+        def setting(idle: int, placement: str, kept: int) -> WaySetting:
+            knobs: Knobs = {"idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement}
+            switching = self._switching(idle, [kept])
+            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
         return self._descend(setting, PLACEMENTS)
 
     def _descend(
-        self, setting_of: Callable[[int, int, str], WaySetting], placements: Sequence[str]
+        self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
     ) -> list[Trial]:
         """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
-        idles = self._idles()
+        idles, found = self._idles(), list[Trial]()
         usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES))
-        found, kept = self._fewest_kept(lambda kept: setting_of(kept, usual, placements[0]))
-        if kept is None:
-            return found
-        for placement in placements:
-            for idle in idles:
-                if (placement, idle) == (placements[0], usual):
-                    continue
-                found += self._near(lambda kept, idle=idle, how=placement: setting_of(kept, idle, how), kept)  # type: ignore[misc]
-        return found
-
-    def _fewest_kept(self, setting_of: Callable[[int], WaySetting]) -> tuple[list[Trial], int | None]:
-        """The fewest idle nodes kept with which a setting is good, by doubling and halving."""
-        least, most = self._least_kept(), len(self.arena.asked.nodes.gpus)
-        tried: dict[int, Trial] = {}
 
         def good(kept: int) -> bool:
-            tried[kept] = self._try(setting_of(kept))
-            return self.is_good(tried[kept])
+            found.append(self._try(setting_of(usual, placements[0], kept)))
+            return self.is_good(found[-1])
 
-        low, high, step = least - 1, least, 1
-        while not good(high):
-            if high >= most:
-                return list(tried.values()), None
-            low, high, step = high, min(high + step, most), 2 * step
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if good(middle) else (middle, high)
-        return list(tried.values()), high
+        kept = least(good, self._least_kept(), len(self.arena.asked.nodes.gpus))
+        if kept is None:
+            return found
+        for placement, idle in itertools.product(placements, idles):
+            if (placement, idle) != (placements[0], usual):
+                found += self._near(partial(setting_of, idle, placement), kept)
+        return found
 
     def _near(self, setting_of: Callable[[int], WaySetting], kept: int) -> list[Trial]:
         """So many idle nodes kept, fewer as long as that is good, else a few more until it is."""
@@ -292,69 +256,61 @@ class Tuning:
                 break
         return found
 
-    def _views(self) -> Iterator[str]:
+    def _demands(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Views in which jobs ask for slices, with the instances that they need on average, then at most."""
+        asked, which = self.arena.asked, self.arena.played & self.earlier
         for view in (REQUESTED, RIGHTSIZED):
-            if view in self.arena.asked.views:
-                requests = self.arena.asked.views[view].requests
-                if (requests.profile[self.arena.played & self.earlier] > 0).any():
-                    yield view
+            for peak in (False, True) if view in asked.views else ():
+                requests = asked.views[view].requests.at(self.arena.ready_s)
+                span_s = float(self.days.sum()) * SECONDS_PER_DAY
+                wanted = wanted_instances(requests, asked.fleet.profiles, which, span_s, peak=peak)
+                if wanted:
+                    yield view, wanted
 
-    def _wanted(self, view: str, *, peak: bool) -> dict[str, float]:
+    def _in_steps(self, view: str, wanted: Mapping[str, float]) -> list[Trial]:
+        """All of the nodes, more and more GPUs of them cut for what is wanted."""
         asked = self.arena.asked
-        requests = asked.views[view].requests.at(self.arena.ready_s)
-        span = float(self.days.sum()) * 86400.0
-        return wanted_instances(
-            requests, asked.fleet.profiles, self.arena.played & self.earlier, span, peak=peak
-        )
+        settings = (cut_once(asked, view, wanted, kept_longest(asked), cut) for cut in self._cuts(wanted))
+        return [self._try(setting) for setting in settings if setting is not None]
 
-    def _static_mig(self) -> list[Trial]:
+    def static_mig(self) -> list[Trial]:
         """As few nodes, so many GPUs of them cut for what jobs need, as hold the target."""
         found: list[Trial] = []
-        nodes, order = self.arena.asked.nodes, self._order()
-        for view in self._views():
-            for peak in (False, True):
-                wanted = self._wanted(view, peak=peak)
-                if not wanted:
-                    continue
-                some = [self._try(setting) for cut in self._cuts(wanted)
-                        if (setting := self._mixed(view, wanted, order, cut)) is not None]  # fmt: skip
-                found += some
-                fits = [trial for trial in some if self.is_good(trial)]
-                for trial in sorted(fits, key=lambda one: one.setting.knobs["cut_gpus"])[:2]:
-                    cut = int(trial.setting.knobs["cut_gpus"])
+        asked, order = self.arena.asked, kept_longest(self.arena.asked)
 
-                    def some_nodes(
-                        count: int, cut: int = cut, view: str = view, wanted: Mapping[str, float] = wanted
-                    ) -> WaySetting | None:
-                        # Those that are cut are the last; of the others so many stay.
-                        last = len(order)
-                        while last and sum(nodes.gpus[number] for number in order[last:]) < cut:
-                            last -= 1
-                        return self._mixed(view, wanted, [*order[:last][:count], *order[last:]], cut)
+        def some_nodes(view: str, wanted: Mapping[str, float], cut: int, count: int) -> WaySetting | None:
+            # Those that are cut are the last; of the others so many stay.
+            last = len(order)
+            while last and sum(asked.nodes.gpus[number] for number in order[last:]) < cut:
+                last -= 1
+            return cut_once(asked, view, wanted, [*order[:last][:count], *order[last:]], cut)
 
-                    found += self._least(some_nodes, 0, len(order))
+        for view, wanted in self._demands():
+            some = self._in_steps(view, wanted)
+            found += some
+            fits = [int(trial.setting.knobs["cut_gpus"]) for trial in some if self.is_good(trial)]
+            for cut in sorted(fits)[:2]:
+                found += self._least(partial(some_nodes, view, wanted, cut), len(order))
         return found
 
     def recut(self) -> list[Trial]:
         """All of the nodes, so many GPUs of them cut for the requests that are made; more for who waits longest."""
         found = []
-        for peak in (False, True):
-            wanted = self._wanted(REQUESTED, peak=peak)
-            for _ in range(ROUNDS if wanted else 0):
-                some = [self._try(setting) for cut in self._cuts(wanted)
-                        if (setting := self._mixed(REQUESTED, wanted, self._order(), cut)) is not None]  # fmt: skip
+        for view, wanted in self._demands():
+            for _ in range(ROUNDS if view == REQUESTED else 0):
+                some = self._in_steps(view, wanted)
                 found += some
-                short = self._shortest(min(some, key=self._waits)) if some else None
+                least_wait = min(
+                    some, key=lambda one: self.arena.waiting_share(one, self.earlier), default=None
+                )
+                short = None if least_wait is None else self._shortest(least_wait)
                 if short is None:
                     break
-                wanted = {**wanted, short: wanted[short] * MORE}
+                wanted[short] *= MORE
         if self.able.cuts_on_demand == GPUS:
-            found += [self._try(self._cut_by_jobs(REQUESTED, self._order(), how)) for how in PLACEMENTS]
+            settings = (self._cut_by_jobs(REQUESTED, how, None) for how in PLACEMENTS)
+            found += [self._try(setting) for setting in settings if setting is not None]
         return found
-
-    def _waits(self, trial: Trial) -> float:
-        """Share of the jobs that wait longer than the limit from readiness."""
-        return float(np.mean(trial.wait_s[self.earlier] > self.arena.minutes * SECONDS_PER_MINUTE))
 
     def _shortest(self, trial: Trial) -> str | None:
         """The profile whose jobs wait over the limit most often; None where none of them does."""
@@ -377,151 +333,115 @@ class Tuning:
             every |= {int(np.ceil(count / size) * size) for count in every for size in set(asked.nodes.gpus)}
         return sorted(count for count in every if 1 <= count <= most)[:MOST_CUTS]
 
-    def _mixed(
-        self, view: str, wanted: Mapping[str, float], numbers: Sequence[int], cut: int
-    ) -> WaySetting | None:
-        """The last `cut` GPUs of some nodes in mixed layouts, the others whole."""
-        asked, numbers = self.arena.asked, list(numbers)
-        gpus = [asked.nodes.gpus[number] for number in numbers]
-        if not numbers or cut > sum(gpus):
-            return None
-        of_node = [0] * len(numbers)
-        left = cut
-        for place in reversed(range(len(numbers))):
-            of_node[place] = min(left, gpus[place])
-            left -= of_node[place]
-        hands = _dealt(mixed_layouts(asked.board, wanted, cut), of_node)
-        layouts = [
-            [(*[WHOLE_GPU] * (gpus[place] - of_node[place]), *hands[place])] for place in range(len(numbers))
-        ]
-        fleet, named = cut_fleet(asked, numbers, layouts)
-        knobs: dict[str, float | int | str] = {
-            "gpus": int(fleet.gpus.sum()),
-            "cut_gpus": cut,
-            "requests": view,
-        }
-        return WaySetting(STATIC_MIG, view, fleet, named, tuple(numbers), knobs=knobs)
-
-    def _pools(self) -> list[Trial]:
+    def pools(self) -> list[Trial]:
         """Nodes that come whole, or cut in one mixed layout."""
-        asked, order = self.arena.asked, self._order()
+        asked, order = self.arena.asked, kept_longest(self.arena.asked)
         found = []
-        for view in self._views():
-            for peak in (False, True):
-                wanted = self._wanted(view, peak=peak)
-                layouts: list[list[Sequence[str]]] = []
-                for number in order:
-                    gpus = asked.nodes.gpus[number]
-                    layouts.append([(WHOLE_GPU,) * gpus, tuple(mixed_layouts(asked.board, wanted, gpus))])
-                fleet, named = cut_fleet(asked, order, layouts)
-                least = 1 if self._needs()[1] > self.arena.minutes else 0
-                for cut in (least, least + 1):
 
-                    def setting(
-                        kept: int, idle: int, placement: str, cut: int = cut, view: str = view,
-                        made: tuple[NodeFleet, Any] = (fleet, named),
-                    ) -> WaySetting:  # fmt: skip
-                        knobs: dict[str, float | int | str] = {
-                            "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": view,
-                        }  # fmt: skip
-                        return WaySetting(NODE_POOLS, view, *made, tuple(order), self._switching(idle, [kept, cut]),
-                                       placement, knobs)  # fmt: skip
+        def setting(fixed: WaySetting, cut: int, idle: int, placement: str, kept: int) -> WaySetting:
+            knobs: Knobs = {
+                "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": fixed.view,
+            }  # fmt: skip
+            switching = self._switching(idle, [kept, cut])
+            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
-                    found += self._descend(setting, PLACEMENTS[1:])
+        for view, wanted in self._demands():
+            gpus = [asked.nodes.gpus[number] for number in order]
+            layouts = [
+                ((WHOLE_GPU,) * count, tuple(mixed_layouts(asked.board, wanted, count))) for count in gpus
+            ]
+            fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
+            for cut in (1, 2) if self._is_slow else (0, 1):
+                found += self._descend(partial(setting, fixed, cut), PLACEMENTS[1:])
         return found
 
-    def _on_demand(self) -> list[Trial]:
+    def on_demand(self) -> list[Trial]:
         """As few nodes as hold the target, with instances made for each job."""
-        order, found = self._order(), list[Trial]()
-        for view in self._views():
-            for placement in PLACEMENTS:
-
-                def setting(count: int, view: str = view, placement: str = placement) -> WaySetting | None:
-                    return self._cut_by_jobs(view, order[:count], placement) if count else None
-
-                found += self._least(setting, 0, len(order))
+        most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
+        views = dict.fromkeys(view for view, _ in self._demands())
+        for view, placement in itertools.product(views, PLACEMENTS):
+            found += self._least(partial(self._cut_by_jobs, view, placement), most)
         return found
 
-    def _cut_by_jobs(self, view: str, numbers: Sequence[int], placement: str) -> WaySetting:
-        """Some nodes whose GPUs are cut as jobs come and go."""
+    def _cut_by_jobs(self, view: str, placement: str, count: int | None) -> WaySetting | None:
+        """So many nodes, or all, whose GPUs are cut as jobs come and go."""
         asked = self.arena.asked
+        if count == 0:
+            return None
+        numbers = kept_longest(asked)[:count]
         fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
-        knobs: dict[str, float | int | str] = {
+        knobs: Knobs = {
             "gpus": int(fleet.gpus.sum()), "nodes": len(numbers), "requests": view, "placement": placement,
         }  # fmt: skip
         return WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
 
 
-def _dealt(layouts: Sequence[str], room: Sequence[int]) -> list[list[str]]:
-    """Layouts dealt out to nodes in turn, each with so much room, so that no profile stands on one node alone.
+def _quickly(arena: Arena, setting: WaySetting) -> Trial:
+    """A setting in one replay, given up where it is hopeless."""
+    return arena.play(setting, SEARCH_DRAWS, hopeless=HOPELESS)
 
-    Examples
-    --------
-    >>> _dealt(["a", "a", "b"], [0, 1, 2])
-    [[], ['a'], ['a', 'b']]
-    """
-    hands: list[list[str]] = [[] for _ in room]
-    turn = 0
-    for layout in layouts:
-        while len(hands[turn % len(hands)]) >= room[turn % len(hands)]:
-            turn += 1
-        hands[turn % len(hands)].append(layout)
-        turn += 1
-    return hands
+
+LEVERS = FEWER, CUT, REST, AS_JOBS_COME = (
+    "fewer nodes held",
+    "cut otherwise",
+    "rest when idle",
+    "cut on demand",
+)
+"""What a way can pull, in the order in which savings are counted."""
 
 
 @dataclass(frozen=True)
 class FleetWay:
-    """A way to run a fleet.
+    """A way to run the fleet.
 
-    ``meaning`` says what it does, ``short`` is what it is called beside its mark; it is performed on boards that can be
-    cut, where it ``cuts``, by a path that ``needs`` allows; all nodes that there are stay on under one that is
-    ``stays_on``; and ``settings`` are those that were tried to tune it.
+    Attributes
+    ----------
+    meaning, short : str
+        What it does, and what it is called beside its mark.
+    levers : tuple of str
+        What it pulls, of :data:`LEVERS`: who cannot pull one of them cannot perform it.
+    settings : callable or None
+        Tries its settings; None: there is nothing to be set.
     """
 
     meaning: str
     short: str
-    settings: Callable[[Tuning], Sequence[Trial]]
-    cuts: bool = False
-    stays_on: bool = False
-    needs: Callable[[PathAbilities], bool] = lambda able: True
+    levers: tuple[str, ...]
+    settings: Callable[[Tuning], list[Trial]] | None = None
 
-
-def _switches(able: PathAbilities) -> bool:
-    return able.switches_nodes
+    def performed_by(self, able: PathAbilities, *, can_be_cut: bool) -> bool:
+        """Whether a path can perform it on boards of which one knows whether they can be cut."""
+        can = {
+            FEWER: True,
+            CUT: can_be_cut,
+            REST: able.switches_nodes,
+            AS_JOBS_COME: able.cuts_on_demand == GPUS,
+        }
+        return all(can[lever] for lever in self.levers)
 
 
 WAYS: Mapping[str, FleetWay] = {
-    TODAY: FleetWay("the fleet as it is, all on", "as today", lambda tuning: [tuning.arena.today], stays_on=True),
+    TODAY: FleetWay("the fleet as it is, all on", "as today", (FEWER,)),
     STATIC_WHOLE: FleetWay(
-        "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", Tuning._static_whole,
-        stays_on=True,
+        "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", (FEWER,), Tuning.static_whole
     ),
     STATIC_MIG: FleetWay(
-        "some nodes cut once for what jobs need, all always on", "cut once, always on", Tuning._static_mig, cuts=True,
-        stays_on=True,
+        "some nodes cut once for what jobs need, all always on", "cut once, always on", (FEWER, CUT), Tuning.static_mig
     ),
     ON_OFF: FleetWay(
-        "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle", Tuning._on_off,
-        needs=_switches,
+        "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle",
+        (FEWER, REST), Tuning.on_off,
     ),
     NODE_POOLS: FleetWay(
         "nodes come whole or in one mixed layout, as jobs wait, and rest when idle", "mixed pools that rest when idle",
-        Tuning._pools, cuts=True, needs=_switches,
+        (FEWER, CUT, REST), Tuning.pools,
     ),
     ON_DEMAND: FleetWay(
         "some nodes, always on: an instance is made for each job, and removed with it", "cut as jobs come and go",
-        Tuning._on_demand, cuts=True, stays_on=True, needs=lambda able: able.cuts_on_demand == GPUS,
+        (FEWER, CUT, AS_JOBS_COME), Tuning.on_demand,
     ),
 }  # fmt: skip
-"""Every way, in the order in which they are shown."""
+"""Ways to run the fleet by name, in the order in which they are shown; the first is never tuned."""
 MEANINGS = {name: way.meaning for name, way in WAYS.items()}
 SHORT = {name: way.short for name, way in WAYS.items()}
-POLICY_NAMES = tuple(name for name in WAYS if name != TODAY)
-"""All but today's own."""
-
-
-def performs(policy: str, able: PathAbilities, *, can_be_cut: bool) -> bool:
-    """Whether a path can perform a way on a board."""
-    way = WAYS[policy]
-    return way.needs(able) and (can_be_cut or not way.cuts)
+POLICY_NAMES = tuple(WAYS)[1:]

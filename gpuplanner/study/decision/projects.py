@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,12 +15,12 @@ from gpuplanner.demand.growth import FEWEST_WEEKS, PATHS, fit_growth
 from gpuplanner.demand.peaks import daily_peaks
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, order_statistic
-from gpuplanner.study.decision.asked import Asked, View
-from gpuplanner.study.decision.compare import Contest, opened
+from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.heavier import again_later
 from gpuplanner.study.decision.projects_file import Announced, CalendarEntry, Project, read_projects
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.past.history import History, begin_of
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
 
 SURE = 0.9
 """A fleet can take a project if it is enough in nine of ten futures."""
@@ -93,18 +92,8 @@ class ProjectAnswer:
     sentence: str
 
 
-@dataclass(frozen=True, eq=False)
-class ProjectScene:
-    """What projects are held against, of a contest or without one."""
-
-    scenario: Scenario
-    known: History
-    asked: Asked
-    arena: Arena
-
-
 def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...]:
-    """Answer the projects of a scenario, beside what was decided without them; nothing where it names none.
+    """Answer each project of a scenario, and all of them together, beside what was decided without them.
 
     Examples
     --------
@@ -115,36 +104,24 @@ def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    known, asked, arena, _ = opened(scenario)
-    return answers(ProjectScene(scenario, known, asked, arena), decision, announced)
-
-
-def answers(
-    found: Contest | ProjectScene, decision: Decision, announced: Announced
-) -> tuple[ProjectAnswer, ...]:
-    """Answer each project by itself, and all of them together by how likely they come; with and without."""
-    futures = _Futures(found, announced)
-    single = [_answer(futures, decision, [one]) for one in announced.projects]
-    return (
-        (*single, _answer(futures, decision, list(announced.projects))) if len(single) > 1 else tuple(single)
-    )
+    futures = _Futures(scenario, announced)
+    every = [[one] for one in announced.projects]
+    every += [list(announced.projects)] if len(every) > 1 else []
+    return tuple(_answer(futures, decision, projects) for projects in every)
 
 
 class _Futures:
     """GPUs needed in each week to come, many times drawn, with what the calendar says."""
 
-    def __init__(self, found: Contest | ProjectScene, announced: Announced) -> None:
-        self.found = found
-        self.fleet = found.asked.nodes.total
-        sizes = found.asked.nodes.gpus
-        self.node = max(set(sizes), key=lambda size: (sizes.count(size), size))
-        self.first = found.asked.end.date()
-        needs = weekly_needs(found.known)
-        seed = found.scenario.seed
+    def __init__(self, scenario: Scenario, announced: Announced) -> None:
+        self.known, self.asked, self.arena, _ = opened(scenario)
+        self.fleet, self.node = self.asked.nodes.total, self.asked.usual_node
+        self.lead_days, self.first = scenario.purchase_lead_days, self.asked.end.date()
+        needs, seed = weekly_needs(self.known), scenario.seed
         if len(needs) >= FEWEST_WEEKS and needs.any():
             paths = fit_growth(needs).paths(WEEKS_AHEAD, seed=seed)
         else:  # too few weeks to tell growth from noise: as much as was held at most
-            most = float(needs.max(initial=0.0)) if len(needs) else decision_peak(found.known)
+            most = float(needs.max(initial=0.0)) if len(needs) else decision_peak(self.known)
             paths = np.full((PATHS, WEEKS_AHEAD), most)
         self.paths = paths * self._factors(announced.calendar)
         self.comes = np.random.default_rng([seed, 47]).random((PATHS, max(len(announced.projects), 1)))
@@ -199,24 +176,17 @@ def weekly_needs(known: History) -> NDArray[np.float64]:
 
 def _peaks(known: History, count: int, length_s: float) -> NDArray[np.float64]:
     jobs = known.jobs.filter(pl.col("start_time").is_not_null() & (pl.col("gpus") > 0))
-    begin, end = (
-        (
-            (jobs[name].fill_null(known.plan_start) - known.plan_start).dt.total_microseconds()
-            / 1e6
-            / length_s
-        ).to_numpy()
-        + count
-        for name in ("start_time", "end_time")
-    )
+    times = jobs.select(pl.col("start_time", "end_time").fill_null(known.plan_start) - known.plan_start)
+    begin, end = ((one.dt.total_microseconds() / 1e6 / length_s).to_numpy() + count for one in times)
     return daily_peaks(begin, np.maximum(end, begin), jobs["gpus"].to_numpy().astype(float), count)
 
 
 def _answer(futures: _Futures, decision: Decision, projects: list[Project]) -> ProjectAnswer:
-    found, fleet = futures.found, futures.fleet
+    fleet = futures.fleet
     alone = len(projects) == 1
-    own = [one for one in projects if one.board in (None, found.known.fleet.name)]
+    own = [one for one in projects if one.board in (None, futures.known.fleet.name)]
     # What a later order can still bring need not be ordered now.
-    spans = [futures.span(one, found.scenario.purchase_lead_days) for one in projects]
+    spans = [futures.span(one, futures.lead_days) for one in projects]
     weeks = slice(min(low for low, _ in spans), max(high for _, high in spans))
     need = futures.paths + futures.extra(own, surely=alone)
     elsewhere = sum(one.at_once for one in projects if one not in own)
@@ -228,10 +198,10 @@ def _answer(futures: _Futures, decision: Decision, projects: list[Project]) -> P
     more, before = (_nodes_more(futures, values) for values in (most, without))
     begin = min(one.begin for one in projects)
     ends = [one.end for one in projects]
-    order = date.fromisoformat(begin) - timedelta(days=found.scenario.purchase_lead_days)
+    order = date.fromisoformat(begin) - timedelta(days=futures.lead_days)
     buys = more + elsewhere > 0
     with_likely = futures.paths + futures.extra(own, surely=False)
-    waits = _waits(found.arena, own)
+    waits = _waits(futures.arena, own)
     told = ProjectAnswer(
         name=projects[0].name if alone else ALL,
         begin=begin,
@@ -247,7 +217,7 @@ def _answer(futures: _Futures, decision: Decision, projects: list[Project]) -> P
         order_by=order.isoformat() if buys else None,
         late_days=max((futures.first - order).days, 0) if buys else 0,
         waits=waits or (),
-        served=None if waits is None else all(row.added_minutes <= found.arena.minutes for row in waits),
+        served=None if waits is None else all(row.added_minutes <= futures.arena.minutes for row in waits),
         run_out_without=futures.run_out(futures.paths),
         run_out_with=futures.run_out(with_likely),
         sentence="",
@@ -292,11 +262,9 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
     for one in projects:
         if one.jobs is None:
             sizes = [node] * (one.at_once // node) + ([one.at_once % node] if one.at_once % node else [])
-            ready, run, gpus = (
-                ready + [-1.0] * len(sizes),
-                run + [asked.seen_s + 1] * len(sizes),
-                gpus + sizes,
-            )
+            ready += [-1.0] * len(sizes)
+            run += [asked.seen_s + 1] * len(sizes)
+            gpus += sizes
         else:
             count = round(one.jobs.count * days)
             ready += sorted(rng.uniform(0, asked.seen_s, count).tolist())
@@ -306,40 +274,29 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
     order = np.concatenate([np.arange(seen), np.zeros(len(ready), np.int64)])
     begin, hours, total = np.array(ready), np.array(run), np.array(gpus)
 
-    def after(values: NDArray[Any], tail: NDArray[Any] | float) -> NDArray[Any]:
-        return np.concatenate([values, np.broadcast_to(tail, len(ready))])
-
-    views = {}
-    for name, view in asked.views.items():
-        old = view.requests
-        requests = replace(
-            old, ready_s=after(old.ready_s, begin), submit_s=after(old.submit_s, begin), run_s=after(old.run_s, hours),
-            limit_s=after(old.limit_s, hours), profile=after(old.profile, 0), total=after(old.total, total),
-            nodes=after(old.nodes, -(-total // node)),
-        )  # fmt: skip
-        views[name] = View(requests, after(view.slowdown, 1.0))
-    wider = replace(
-        asked, jobs=asked.jobs[order], views=views, start_s=after(asked.start_s, begin),
-        end_s=after(asked.end_s, begin + hours), pins=[*asked.pins, *[None] * len(ready)],
-        standing=after(asked.standing, False),
-    )  # fmt: skip
-    back = replace(
-        arena.back, ready_s=after(arena.back.ready_s, begin), by_count_s=after(arena.back.by_count_s, 0.0),
-        by_place_s=after(arena.back.by_place_s, 0.0),
-    )  # fmt: skip
-    return Arena(
-        wider, back, arena.queue, arena.quantile, arena.minutes, arena.larger, arena.base, arena.seed
-    )
+    wider, back = again_later(arena, order, np.zeros(len(order)))
+    for view in wider.views.values():
+        asks = view.requests
+        asks.ready_s[seen:] = asks.submit_s[seen:] = begin
+        asks.run_s[seen:] = asks.limit_s[seen:] = hours
+        asks.profile[seen:], asks.total[seen:], asks.nodes[seen:] = 0, total, -(-total // node)
+        view.slowdown[seen:] = 1.0
+    wider.start_s[seen:], wider.end_s[seen:], wider.standing[seen:] = begin, begin + hours, False
+    wider.pins[seen:] = [None] * len(ready)
+    back.ready_s[seen:], back.by_count_s[seen:], back.by_place_s[seen:] = begin, 0.0, 0.0
+    return replace(arena, asked=wider, back=back)
 
 
 def _sentence(one: ProjectAnswer, fleet: int) -> str:
-    who = f"{one.name} ({one.gpus:,} GPUs from {_day(one.begin)}, {one.chance:.0%} likely)"
+    who = f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {one.chance:.0%} likely)"
     can = "can be taken" if one.fits else "cannot be taken as it is"
     text = f"{who} {can}: at peaks {fleet:,} GPUs are enough in {one.fits_chance:.0%} of the futures"
     text += f", without it in {one.fits_chance_without:.0%}."
     if one.order_by is not None:
         when = (
-            f"at once, they come {one.late_days:,} days late" if one.late_days else f"by {_day(one.order_by)}"
+            f"at once, they come {one.late_days:,} days late"
+            if one.late_days
+            else f"by {day_text(one.order_by)}"
         )
         even = f" ({one.gpus_more_without:,} of them even without it)" if one.gpus_more_without else ""
         text += f" Order {one.gpus_more:,} GPUs {when}{even}."
@@ -354,8 +311,3 @@ def _sentence(one: ProjectAnswer, fleet: int) -> str:
 
 def _minutes(minutes: float) -> str:
     return f"{minutes:,.0f} min" if minutes < HOURS_FROM_MINUTES else f"{minutes / 60:,.0f} h"
-
-
-def _day(text: str) -> str:
-    when = date.fromisoformat(text)
-    return f"{when.day} {when:%b %Y}"

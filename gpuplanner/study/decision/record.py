@@ -16,15 +16,15 @@ from gpuplanner.cost import PowerModel, gpu_kwh
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
+from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
-from gpuplanner.study.decision.types import DECIMALS, PEAKS, Decision
+from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, Decision
 from gpuplanner.study.future.money import power_of
 from gpuplanner.study.stages import shelved, stage
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
 
@@ -193,7 +193,7 @@ def comparison_of(answer: Answer) -> Comparison:
     law = power_of(found.known.fleet)
     days = int(found.earlier_days.sum())
     zero = found.asked.zero
-    split = zero + timedelta(days=days) if found.confidence == "held-back weeks" else zero
+    split = zero + timedelta(days=days) if found.confidence == HELD_BACK else zero
     return Comparison(
         decision=answer.decision,
         quantile=found.arena.quantile,
@@ -243,7 +243,7 @@ def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
     arena, trial = found.arena, one.trial
     if trial is None:
         return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason)
-    which = found.later & arena.judged if found.confidence != PEAKS else arena.judged
+    which = found.later
     late = trial.late_s[0, which]
     mine, today = arena.late_minutes(trial, which), arena.todays_minutes(which)
     view = found.asked.views[trial.setting.view].requests
@@ -264,7 +264,7 @@ def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
             active_gpu_hours=min(busy, one.hours_per_week),
         ),
         busy_gpu_hours=busy,
-        most_gpus=trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, found.asked.seen_s),
+        most_gpus=arena.most_gpus(trial),
         late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
         added_minutes=max(float((mine - today).max()), 0.0),
         later_share=arena.later_share(trial, which),
@@ -299,17 +299,13 @@ def _class_rows(
 
 def _busy_hours(found: Contest, trial: Trial) -> float:
     """GPU-hours that jobs hold on the days that are judged."""
-    asked = found.asked
-    view = asked.views[trial.setting.view].requests
     begin = found.arena.ready_s + trial.wait_s
-    gpus = asked.fleet.weights[view.profile] * view.total
-    there = np.isfinite(begin)
-    days = np.flatnonzero(found.later_days)
-    if not len(days):
-        return 0.0
-    low, high = float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY
-    inside = np.clip(np.minimum(begin + view.run_s, high) - np.maximum(begin, low), 0.0, None)
-    return float(inside[there] @ gpus[there]) / SECONDS_PER_HOUR
+    run, gpus = found.asked.views[trial.setting.view].requests.run_s, found.asked.gpus(trial.setting.view)
+    there, days = np.isfinite(begin), np.flatnonzero(found.later_days)
+    edges = (
+        [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY] if len(days) else [0.0, 0.0]
+    )
+    return float(gpu_hours(begin[there], (begin + run)[there], gpus[there], edges)[0])
 
 
 def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:

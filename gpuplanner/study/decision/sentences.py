@@ -11,13 +11,16 @@ from gpuplanner.demand.peaks import exceed_chance
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
-from gpuplanner.study.decision.policies import ON_DEMAND
+from gpuplanner.study.decision.policies import REST, WAYS
 from gpuplanner.study.decision.types import (
     ASSUMED,
     CUT_BY_JOBS,
     HELD_BACK,
     LEFT_OUT,
+    ON_DEMAND,
     PEAKS,
+    STATIC_WHOLE,
+    TODAY,
     Decision,
     LayoutOnNodes,
     Missing,
@@ -28,13 +31,13 @@ from gpuplanner.study.decision.types import (
     Shortage,
     Worth,
 )
+from gpuplanner.units import day_text
 
 WHOLE_LIST = 0.02
 """A fleet that is held below this share is asked about before anything is given back."""
 QUOTA_SHARE, QUOTA_JOBS = 0.5, 20
 QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def in_words(
@@ -70,7 +73,7 @@ def sentence(one: Decision) -> str:
     if one.action == "buy":
         more = one.gpus - one.fleet_gpus
         date = one.run_out.recommended.date
-        when = "as soon as they can be had" if date is None or one.shortage.jobs else f"by {_day(date)}"
+        when = "as soon as they can be had" if date is None or one.shortage.jobs else f"by {day_text(date)}"
         why = (
             f"{one.shortage.jobs:,} jobs a week wait too long for want of them"
             if one.shortage.jobs
@@ -82,18 +85,14 @@ def sentence(one: Decision) -> str:
             text = f"Let nodes of your {fleet} rest when they are idle: {one.gpus_mean:,.0f} GPUs are on on average"
         else:
             text = f"Keep {one.gpus:,} of your {fleet} and give {one.fleet_gpus - one.gpus:,} back"
-            text += (
-                ""
-                if one.gpus_mean > one.gpus - 0.5
-                else f"; let nodes rest, so that {one.gpus_mean:,.0f} are on"
-            )
+            rests = one.gpus_mean <= one.gpus - 0.5
+            text += f"; let nodes rest, so that {one.gpus_mean:,.0f} are on" if rests else ""
         return f"{text}{_cut_how(one)}. {_waits(one)}"
     if one.action == "cut":
         how = "as jobs come and go" if one.policy == ON_DEMAND else "otherwise"
-        return f"Keep your {fleet} on, and cut {_cut_gpus(one):,} of them {how}. {_waits(one)}"
-    why = {
-        PEAKS: "too little was seen to give any back",
-    }.get(one.confidence, "nothing that this path can perform serves jobs as well with less")
+        return f"Keep your {fleet} on, and cut {one.cut_gpus:,} of them {how}. {_waits(one)}"
+    why = "nothing that this path can perform serves jobs as well with less"
+    why = "too little was seen to give any back" if one.confidence == PEAKS else why
     return f"Keep your {fleet} as they are: {why}."
 
 
@@ -103,17 +102,8 @@ def _fleet(one: Decision) -> str:
     return f"{one.fleet_gpus:,} GPU{'' if one.fleet_gpus == 1 else 's'}"
 
 
-def _day(date: str) -> str:
-    year, month, day = date.split("-")
-    return f"{int(day)} {MONTHS[int(month) - 1]} {year}"
-
-
-def _cut_gpus(one: Decision) -> int:
-    return sum(part.gpus for part in one.layouts if part.layout != "whole")
-
-
 def _cut_how(one: Decision) -> str:
-    cut = _cut_gpus(one)
+    cut = one.cut_gpus
     how = "as jobs come and go" if one.policy == ON_DEMAND else "into slices"
     return f"; {cut:,} of them cut {how}" if cut else ""
 
@@ -156,13 +146,13 @@ def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterato
         )
         if gone:
             steps.append(f"drain {nodes_text(LayoutOnNodes('', 0, tuple(gone)))} and let them rest")
-        if one.policy in ("whole_on_off", "node_pools"):
+        if REST in WAYS[one.policy].levers:
             knobs = _knobs(found, one.policy)
             steps.append(
                 f"let nodes rest after {knobs['idle_minutes']} minutes without work, and keep "
                 f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
             )
-    if one.action in ("cut", "give_back") and one.policy != "static_whole":
+    if one.action in ("cut", "give_back") and one.policy != STATIC_WHOLE:
         steps += [
             f"let {found.able.who} cut {part.gpus:,} GPUs as jobs ask, on {nodes_text(part) or 'nodes of one pool'}"
             if part.layout == CUT_BY_JOBS
@@ -185,32 +175,26 @@ def _knobs(found: Contest, policy: str) -> dict[str, float | int | str]:
 
 def _missing(one: Decision, found: Contest, held_share: float) -> Iterator[Missing]:
     """What would make the decision surer, by what it would change."""
-    data, nodes = found.scenario.data, found.asked.nodes
-    if held_share < WHOLE_LIST:
-        yield Missing(
-            f"whether the list of jobs is whole: they held {held_share:.1%} of the GPUs",
-            f"gpuplanner describe {data}",
-        )
-    if nodes.inferred:
-        yield Missing(
-            "how many GPUs are installed: their number is the most that jobs were seen to hold",
-            f"gpuplanner ingest nodes NODES -o {data}",
-        )
-    if one.confidence == PEAKS:
-        yield Missing("more days of jobs than were seen", f"gpuplanner ingest auto JOBS -o {data}")
-    if one.base == ASSUMED:
-        yield Missing("when jobs started: they are taken to have started when they came",
-                      f"gpuplanner ingest auto JOBS -o {data}")  # fmt: skip
-    if one.board is None:
-        yield Missing("which board it is: nothing is said of cutting, energy or money",
-                      f"gpuplanner start {data} --board BOARD")  # fmt: skip
-    if found.known.trace.samples is None:
-        yield Missing(
-            "what the GPUs did while they were held", f"gpuplanner ingest nvidia-smi FILES -o {data}"
-        )
-    if one.worth.ownership == "unknown":
-        yield Missing("who owns the GPUs: what a saving is worth depends on it",
-                      f"gpuplanner start {data} --set ownership=owned")  # fmt: skip
+    data = found.scenario.data
+    rows = (
+        (held_share < WHOLE_LIST, f"whether the list of jobs is whole: they held {held_share:.1%} of the GPUs",
+         f"describe {data}"),
+        (found.asked.nodes.inferred,
+         "how many GPUs are installed: their number is the most that jobs were seen to hold",
+         f"ingest nodes NODES -o {data}"),
+        (one.confidence == PEAKS, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
+        (one.base == ASSUMED, "when jobs started: they are taken to have started when they came",
+         f"ingest auto JOBS -o {data}"),
+        (one.board is None, "which board it is: nothing is said of cutting, energy or money",
+         f"start {data} --board BOARD"),
+        (found.known.trace.samples is None, "what the GPUs did while they were held",
+         f"ingest nvidia-smi FILES -o {data}"),
+        (one.worth.ownership == "unknown", "who owns the GPUs: what a saving is worth depends on it",
+         f"start {data} --set ownership=owned"),
+    )  # fmt: skip
+    for lacking, what, command in rows:
+        if lacking:
+            yield Missing(what, f"gpuplanner {command}")
 
 
 def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]:
@@ -279,7 +263,7 @@ def unknown_decision(scenario: Scenario, reason: str) -> Decision:
     none = RunOutSide(None, (), reason)
     return Decision(
         sentence=f"Nothing can be decided yet: {reason}.", action="unknown", fleet_gpus=0, gpus=0, gpus_mean=0.0,
-        layouts=(), policy="today", path=scenario.path, base=ASSUMED, confidence=PEAKS,
+        layouts=(), policy=TODAY, path=scenario.path, base=ASSUMED, confidence=PEAKS,
         shortage=Shortage(0.0, 0, 0, None), saving=Saving(None, reason=reason),
         worth=Worth("unknown", None, "nothing is saved"), service=Service(scenario.wait_quantile, 0.0),
         run_out=RunOut(none, none), monday=(),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, cut_fleet, order_statistic
-from gpuplanner.study.decision.asked import AS_TODAY, counts_of
+from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, least, order_statistic
+from gpuplanner.study.decision.asked import counts_of
 from gpuplanner.study.decision.types import ClassShortage, Shortage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
@@ -33,32 +34,29 @@ def waited_s(arena: Arena) -> tuple[NDArray[np.float64], Mask]:
         return arena.played_waits_s, arena.judged
     until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
     waited = np.where(np.isnan(arena.back.ready_s), 0.0, until - arena.back.ready_s)
-    submit = asked.views[AS_TODAY].requests.submit_s
-    counts = (submit >= 0) & arena.played
+    counts = (asked.granted.submit_s >= 0) & arena.played
     return np.where(counts, np.maximum(waited, 0.0), 0.0), counts
+
+
+def _waited_long(arena: Arena) -> tuple[Mask, Mask]:
+    """Jobs that waited longer than the limit from readiness, and those that count."""
+    waited, counts = waited_s(arena)
+    return counts & (waited > arena.minutes * SECONDS_PER_MINUTE), counts
 
 
 def shortage_of(arena: Arena, gpus_needed: int | None) -> Shortage:
     """The waiting that was seen, a week, by class and cause."""
-    waited, counts = waited_s(arena)
-    requests = arena.asked.views[AS_TODAY].requests
-    gpus = arena.asked.fleet.weights[requests.profile] * requests.total
+    waited, (long, _) = waited_s(arena)[0], _waited_long(arena)
     weeks = max(arena.asked.seen_s / WEEK_S, 1e-9)
-    long = counts & (waited > arena.minutes * SECONDS_PER_MINUTE)
     by_place = long & (arena.back.by_place_s > arena.back.by_count_s)
     rows = []
     for number, name in enumerate(arena.classes):
         mine = arena.size == number
-        jobs = int((mine & long).sum())
-        place = int((mine & by_place).sum())
+        jobs, place = (int((mine & which).sum()) for which in (long, by_place))
         hours = float(waited[mine].sum()) / SECONDS_PER_HOUR / weeks
-        rows.append(
-            ClassShortage(
-                name, hours, round(jobs / weeks), round((jobs - place) / weeks), round(place / weeks)
-            )
-        )
+        rows.append(ClassShortage(name, hours, *(round(one / weeks) for one in (jobs, jobs - place, place))))
     return Shortage(
-        gpu_hours=float(waited @ gpus) / SECONDS_PER_HOUR / weeks,
+        gpu_hours=float(waited @ arena.asked.gpus()) / SECONDS_PER_HOUR / weeks,
         jobs=round(int(long.sum()) / weeks),
         by_place=round(int(by_place.sum()) / weeks),
         gpus_needed=gpus_needed,
@@ -68,25 +66,26 @@ def shortage_of(arena: Arena, gpus_needed: int | None) -> Shortage:
 
 def short_share(arena: Arena) -> float:
     """Share of all jobs that waited longer than the limit from readiness while fewer slices were free than they ask."""
-    waited, counts = waited_s(arena)
-    long = counts & (waited > arena.minutes * SECONDS_PER_MINUTE)
+    long, counts = _waited_long(arena)
     return float((long & (arena.back.by_count_s >= arena.back.by_place_s)).sum() / max(counts.sum(), 1))
 
 
 def waiting_share(arena: Arena) -> float:
     """Share of all jobs that waited longer than the limit from readiness, for whatever the fleet lacked."""
-    waited, counts = waited_s(arena)
-    return float((counts & (waited > arena.minutes * SECONDS_PER_MINUTE)).sum() / max(counts.sum(), 1))
+    long, counts = _waited_long(arena)
+    return float(long.sum() / max(counts.sum(), 1))
 
 
 def ends_waiting(arena: Arena, trial: Trial) -> bool:
     """Whether such a share of each class starts within the limit of becoming ready."""
-    counts = arena.judged
-    for number in range(len(arena.classes)):
-        waits = trial.wait_s[counts & (arena.size == number)]
-        if order_statistic(waits, arena.quantile) > arena.minutes * SECONDS_PER_MINUTE:
-            return False
-    return True
+    return all(
+        _in_time(arena, trial, arena.judged & (arena.size == number)) for number in range(len(arena.classes))
+    )
+
+
+def _in_time(arena: Arena, trial: Trial, which: Mask) -> bool:
+    waits = order_statistic(trial.wait_s[which], arena.quantile)
+    return waits <= arena.minutes * SECONDS_PER_MINUTE
 
 
 def gpus_needed(arena: Arena) -> int | None:
@@ -97,61 +96,33 @@ def gpus_needed(arena: Arena) -> int | None:
     if ends_waiting(arena, arena.today):
         return 0
     asked = arena.asked
-    sizes = asked.nodes.gpus
-    usual = max(set(sizes), key=lambda size: (sizes.count(size), size))
+    usual = asked.usual_node
     extra: list[tuple[str, ...]] = []
     for number in range(len(arena.classes)):
         which = arena.judged & (arena.size == number)
         layouts = _like(arena, which, usual)
 
-        def enough(
-            count: int,
-            which: Mask = which,
-            layouts: tuple[str, ...] = layouts,
-            before: Sequence[tuple[str, ...]] = tuple(extra),
-        ) -> bool:
-            trial = arena.play(_with_nodes(arena, [*before, *[layouts] * count]), 1, hopeless=HOPELESS)
-            waits = order_statistic(trial.wait_s[which], arena.quantile)
-            return waits <= arena.minutes * SECONDS_PER_MINUTE
-
-        found = least(enough, MOST_TIMES * len(sizes))
+        enough = partial(_enough, arena, which, tuple(extra), layouts)
+        found = least(enough, 0, MOST_TIMES * len(asked.nodes.gpus))
         if found is None:
             return None
         extra += [layouts] * found
     return usual * len(extra)
 
 
-def least(enough: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 0 to `most` that is enough, by doubling and halving; more is taken to be better.
-
-    Examples
-    --------
-    >>> least(lambda count: count >= 11, 64), least(lambda count: False, 8)
-    (11, None)
-    """
-    low, high = -1, 1
-    if enough(0):
-        return 0
-    low = 0
-    while high <= most and not enough(high):
-        low, high = high, high * 2
-    if high > most:
-        if low >= most or not enough(most):
-            return None
-        high = most
-    while high - low > 1:
-        middle = (low + high) // 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+def _enough(
+    arena: Arena, which: Mask, before: Sequence[tuple[str, ...]], layouts: tuple[str, ...], count: int
+) -> bool:
+    """Whether some jobs start in time with so many more nodes of some layouts, behind others that are added."""
+    return _in_time(
+        arena, arena.play(_with_nodes(arena, [*before, *[layouts] * count]), 1, hopeless=HOPELESS), which
+    )
 
 
 def _like(arena: Arena, which: Mask, gpus: int) -> tuple[str, ...]:
     """Layouts of a further node for some jobs: whole, or as the GPUs today that have most of what they are on."""
     asked = arena.asked
-    profile = int(np.bincount(asked.views[AS_TODAY].requests.profile[which]).argmax()) if which.any() else 0
+    profile = int(np.bincount(asked.granted.profile[which]).argmax()) if which.any() else 0
     cut = {layout for layouts in asked.nodes.layouts for layout in layouts}
     best = max(sorted(cut), key=lambda layout: counts_of([layout], asked.fleet.profiles)[profile])
     return (WHOLE_GPU if profile == 0 else best,) * gpus
@@ -159,15 +130,12 @@ def _like(arena: Arena, which: Mask, gpus: int) -> tuple[str, ...]:
 
 def _with_nodes(arena: Arena, more: Sequence[tuple[str, ...]]) -> WaySetting:
     """Today's fleet and further nodes."""
-    asked = arena.asked
-    numbers = list(range(len(asked.nodes.gpus)))
-    base, layouts = cut_fleet(asked, numbers, [[one] for one in asked.nodes.layouts])
-    if not more:
-        return WaySetting("more", AS_TODAY, base, layouts, tuple(numbers))
+    today = arena.today.setting
+    base, capacity = today.fleet, [[counts_of(one, today.fleet.profiles)] for one in more]
     fleet = replace(
         base,
         gpus=np.concatenate([base.gpus, [len(one) for one in more]]),
-        capacity=np.concatenate([base.capacity, [[counts_of(one, base.profiles)] for one in more]]),
+        capacity=np.concatenate([base.capacity, np.array(capacity).reshape(-1, *base.capacity.shape[1:])]),
         first=np.concatenate([base.first, np.zeros(len(more), np.int64)]),
     )
-    return WaySetting("more", AS_TODAY, fleet, layouts, tuple(numbers))
+    return replace(today, policy="more", fleet=fleet)

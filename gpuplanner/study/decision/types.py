@@ -6,11 +6,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
+ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
+"""Ways to run a fleet; what each means stands in ``policies``."""
 ACTIONS = ("keep", "cut", "give_back", "buy", "unknown")
 OBSERVED, ASSUMED, QUEUE = "observed starts", "assumed starts", "queue"
 BASES = (OBSERVED, ASSUMED, QUEUE)
 """What service is measured from: starts that were seen, submission in their place, or a queue that explains them."""
 HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
+NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
+"""Why nothing can be played."""
 DECIMALS = 6
 CUT_BY_JOBS = "on demand"
 """Layout of GPUs that hold what the jobs on them ask for."""
@@ -203,6 +208,11 @@ class Decision:
     purchase_lead_days: int = 90
     fleet_inferred: bool = False
     board: str | None = None
+
+    @property
+    def cut_gpus(self) -> int:
+        """GPUs that are not whole."""
+        return sum(part.gpus for part in self.layouts if part.layout != "whole")
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``--json``: plain values, ``saving`` under its full name."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
+
+import polars as pl
 
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
@@ -12,12 +13,14 @@ from gpuplanner.hardware.abilities import ownership_of
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import Saving, Worth
-from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
 
 UNKNOWN = "unknown"
 DOLLARS = "USD"
 NextPurchase = tuple[date | str | None, date | str | None]
 """Date of the next purchase under today's way and under the recommended one, ISO text too; None: not in sight."""
+Amount = tuple[float | None, str]
+"""Dollars a week that are paid less, None where nobody knows, and the sentence on them."""
 
 
 def worth_of(
@@ -66,27 +69,35 @@ def worth_of(
     _check(gpus_freed_at_peak, fleet_gpus, stated)
     hours = max(saving.value or 0.0, 0.0)
     off = hours if idle_gpu_hours_per_week is None else idle_gpu_hours_per_week
-    pue = parameter("pue").value if pue is None else pue
     # What other work runs in is not off.
     off = 0.0 if value_freed_at is not None else off
-    account = _Account(
-        saving=saving,
-        hours=hours,
-        freed=gpus_freed_at_peak,
-        fleet=fleet_gpus,
-        power=power,
-        kwh=_kwh(power, off, pue),
-        off=off,
-        pue=pue,
-        usd_per_kwh=usd_per_kwh,
-        price=price,
-        step_s=billing_step_s,
-        rentals=rentals_per_week,
-        value=value_freed_at,
-        purchase=next_purchase,
-        returnable=returnable,
-    )
-    return account.stated_for(ownership_of(ownership))
+    pue = parameter("pue").value if pue is None else pue
+    kwh = _kwh(power, off, pue)
+    none = f"No saving is stated: {(saving.reason or 'there is none').rstrip('.')}"
+    owned = _electricity(off, power, kwh, pue, usd_per_kwh)
+    rented = _rent(hours, price, billing_step_s, rentals_per_week)
+    reserved = _reservation(gpus_freed_at_peak, price, returnable)
+    if saving.value is None:
+        owned = rented = None, none
+    elif value_freed_at is not None:
+        usd = value_freed_at * hours
+        text = f"{usd:,.0f} USD a week: {hours:,.0f} freed GPU-hours at {value_freed_at:,.2f} USD, as asked"
+        owned = usd, f"{text}; other work runs in them, so that no electricity is saved"
+        reserved = usd, f"{text}; the reservation is paid as before"
+    if returnable is False:
+        rented = 0.0, "Nothing is paid less: the GPUs cannot be given back"
+    peak, upcoming = _peak(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
+    cases = {
+        OWNED: (owned[0], _text(peak, owned[1], upcoming)),
+        RENTED: (rented[0], _text(rented[1])),
+        RESERVED: (reserved[0], _text(peak, reserved[1], upcoming)),
+    }
+    payer = ownership_of(ownership)
+    if payer is None:
+        said = f"{hours:,.0f} GPU-hours a week; nobody says who pays for the GPUs."
+        lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
+        return Worth(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
+    return Worth(payer, *cases[payer], kwh if payer == OWNED and saving.value is not None else None)
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:
@@ -101,157 +112,79 @@ def usd_per_kwh_of(scenario: Scenario) -> float:
     return parameter("electricity_usd_per_kwh").value if own is None else own
 
 
-@dataclass(frozen=True)
-class _Account:
-    """One saving with every price that may bear on it."""
+def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
+    """Whose the GPUs are by the inventory, if it says one thing."""
+    if inventory is None or "ownership" not in inventory.columns:
+        return None
+    stated = inventory["ownership"].cast(pl.String).drop_nulls().unique().to_list()
+    return ownership_of(stated[0]) if len(stated) == 1 else None
 
-    saving: Saving
-    hours: float
-    freed: int
-    fleet: int
-    power: PowerModel | None
-    kwh: float | None
-    off: float
-    pue: float
-    usd_per_kwh: float | None
-    price: Price | None
-    step_s: float | None
-    rentals: float
-    value: float | None
-    purchase: NextPurchase | None
-    returnable: bool | None
 
-    def stated_for(self, ownership: str | None) -> Worth:
-        """The worth to who pays in this way; a line for each way where nobody says which it is."""
-        cases = {
-            OWNED: _text(self.peak(), self.owned(), self.next()),
-            RENTED: _text(self.rented()),
-            RESERVED: _text(self.peak(), self.reserved(), self.next()),
-        }
-        if ownership is None:
-            lines = (f"If {case}: {text}" for case, text in cases.items())
-            return Worth(UNKNOWN, None, "\n".join([self.nobody_says(), *lines]))
-        sums = {OWNED: self.owned_usd, RENTED: self.rented_usd, RESERVED: self.reserved_usd}
-        kwh = self.kwh if ownership == OWNED and self.saving.value is not None else None
-        return Worth(ownership, sums[ownership](), cases[ownership], kwh)
+def _electricity(
+    off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float | None
+) -> Amount:
+    if not off:
+        return 0.0, "No electricity is saved: no GPU is off"
+    if power is None or kwh is None:
+        return None, f"{off:,.0f} GPU-hours a week are off; their electricity is not known for this board"
+    how = f"{off:,.0f} GPU-hours off, {power.idle_w:.0f} W idle, PUE {pue:g}"
+    energy = f"Electricity: {kwh:,.0f} kWh a week ({how})"
+    if usd_per_kwh is None:
+        return None, f"{energy}; its price is not stated"
+    return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
-    def nobody_says(self) -> str:
-        if self.saving.value is None:
-            return _text(self.none_stated())
-        return f"{self.hours:,.0f} GPU-hours a week; nobody says who pays for the GPUs."
 
-    def peak(self) -> str:
-        if not self.freed:
-            return f"None of the {self.fleet} GPUs is free for other work at peak"
-        verb = "is" if self.freed == 1 else "are"
-        return f"{self.freed:,} of {self.fleet:,} GPUs {verb} free for other work at peak"
+def _rent(hours: float, price: Price | None, step_s: float | None, rentals: float) -> Amount:
+    if price is None:
+        return None, f"{hours:,.0f} GPU-hours a week less are rented; their price is not stated"
+    # Paid for although nobody uses it: half a step for each rental that ends.
+    lost = min(rentals * (step_s or 0.0) / 2 / SECONDS_PER_HOUR, hours)
+    amount = (hours - lost) * price.value
+    less = f", less {lost:,.0f} of steps begun," if lost >= 0.5 else ""
+    text = f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours{less} at {_priced(price)}, {_billed(step_s)}"
+    return _dollars(amount, price), text
 
-    def next(self) -> str | None:
-        if self.purchase is None:
-            return None
-        before, after = (_day(one) for one in self.purchase)
-        if before is None and after is None:
-            return None
-        if before is None:
-            return f"The next purchase comes on {after}; under today's way none is in sight"
-        if after is None:
-            return f"The next purchase, due on {before}, is no longer in sight"
+
+def _billed(step_s: float | None) -> str:
+    if step_s is None:
+        return "billed as used: no billing step is stated"
+    unit = {SECONDS_PER_MINUTE: "minute", SECONDS_PER_HOUR: "hour"}.get(step_s, "second")
+    if unit == "second" and step_s > 1:
+        return f"billed in steps of {step_s / SECONDS_PER_MINUTE:g} min"
+    return f"billed by the {unit}"
+
+
+def _reservation(freed: int, price: Price | None, returnable: bool | None) -> Amount:
+    gpus = f"{freed:,} GPU{'' if freed == 1 else 's'}"
+    if not freed:
+        return 0.0, "Nothing is paid less: no GPU is free all week"
+    if not returnable:
+        return 0.0, f"0 USD until the term ends; then {gpus} need not be reserved again"
+    if price is None:
+        return None, f"{gpus} can be given back; their price is not stated"
+    amount = freed * HOURS_PER_WEEK * price.value
+    text = (
+        f"{amount:,.0f} {price.currency} a week: {gpus} can be given back for all hours at {_priced(price)}"
+    )
+    return _dollars(amount, price), text
+
+
+def _peak(freed: int, fleet: int) -> str:
+    if not freed:
+        return f"None of the {fleet} GPUs is free for other work at peak"
+    return f"{freed:,} of {fleet:,} GPUs {'is' if freed == 1 else 'are'} free for other work at peak"
+
+
+def _upcoming(purchase: NextPurchase | None) -> str | None:
+    before, after = (None if one is None else day_text(one) for one in purchase or (None, None))
+    if before is None or after is None:
         if before == after:
-            return f"The next purchase stays on {before}"
-        return f"The next purchase moves from {before} to {after}"
-
-    def owned_usd(self) -> float | None:
-        if self.saving.value is None:
             return None
-        if self.value is not None:
-            return self.value * self.hours
-        if self.kwh == 0:
-            return 0.0
-        return None if self.kwh is None or self.usd_per_kwh is None else self.kwh * self.usd_per_kwh
-
-    def owned(self) -> str:
-        if self.saving.value is None:
-            return self.none_stated()
-        if self.value is not None:
-            return f"{self.freed_hours()}; other work runs in them, so that no electricity is saved"
-        if not self.off:
-            return "No electricity is saved: no GPU is off"
-        if self.power is None or self.kwh is None:
-            return f"{self.off:,.0f} GPU-hours a week are off; their electricity is not known for this board"
-        how = f"{self.off:,.0f} GPU-hours off, {self.power.idle_w:.0f} W idle, PUE {self.pue:g}"
-        energy = f"Electricity: {self.kwh:,.0f} kWh a week ({how})"
-        if self.usd_per_kwh is None:
-            return f"{energy}; its price is not stated"
-        return f"{energy}, {self.kwh * self.usd_per_kwh:,.2f} USD at {self.usd_per_kwh:g} USD per kWh"
-
-    def rounded_up(self) -> float:
-        """Hours that are paid for although nobody uses them: half a step for each rental that ends."""
-        return min(self.rentals * (self.step_s or 0.0) / 2 / SECONDS_PER_HOUR, self.hours)
-
-    def rented_usd(self) -> float | None:
-        if self.returnable is False:
-            return 0.0
-        if self.price is None or self.saving.value is None:
-            return None
-        return _dollars((self.hours - self.rounded_up()) * self.price.value, self.price)
-
-    def rented(self) -> str:
-        if self.returnable is False:
-            return "Nothing is paid less: the GPUs cannot be given back"
-        if self.saving.value is None:
-            return self.none_stated()
-        if self.price is None:
-            return f"{self.hours:,.0f} GPU-hours a week less are rented; their price is not stated"
-        lost = self.rounded_up()
-        amount = (self.hours - lost) * self.price.value
-        text = f"{amount:,.0f} {self.price.currency} a week: {self.hours:,.0f} GPU-hours"
-        text += f", less {lost:,.0f} of steps begun," if lost >= 0.5 else ""
-        return (
-            f"{text} at {self.price.value:,.2f} {self.price.currency} ({self.price.source}), {self.billed()}"
-        )
-
-    def billed(self) -> str:
-        if self.step_s is None:
-            return "billed as used: no billing step is stated"
-        if self.step_s <= 1:
-            return "billed by the second"
-        if self.step_s == SECONDS_PER_MINUTE:
-            return "billed by the minute"
-        if self.step_s == SECONDS_PER_HOUR:
-            return "billed by the hour"
-        return f"billed in steps of {self.step_s / SECONDS_PER_MINUTE:g} min"
-
-    def reserved_usd(self) -> float | None:
-        if self.value is not None and self.saving.value is not None:
-            return self.value * self.hours
-        if not self.returnable or not self.freed:
-            return 0.0
-        return None if self.price is None else _dollars(self.freed_all_week() * self.price.value, self.price)
-
-    def freed_all_week(self) -> float:
-        return self.freed * HOURS_PER_WEEK
-
-    def reserved(self) -> str:
-        if self.value is not None and self.saving.value is not None:
-            return f"{self.freed_hours()}; the reservation is paid as before"
-        if not self.freed:
-            return "Nothing is paid less: no GPU is free all week"
-        if not self.returnable:
-            return f"0 USD until the term ends; then {_gpus(self.freed)} need not be reserved again"
-        if self.price is None:
-            return f"{_gpus(self.freed)} can be given back; their price is not stated"
-        amount = self.freed_all_week() * self.price.value
-        return (
-            f"{amount:,.0f} {self.price.currency} a week: {_gpus(self.freed)} can be given back for all hours at "
-            f"{self.price.value:,.2f} {self.price.currency} ({self.price.source})"
-        )
-
-    def freed_hours(self) -> str:
-        value = self.value or 0.0
-        return f"{value * self.hours:,.0f} USD a week: {self.hours:,.0f} freed GPU-hours at {value:,.2f} USD, as asked"
-
-    def none_stated(self) -> str:
-        return f"No saving is stated: {(self.saving.reason or 'there is none').rstrip('.')}"
+        come = f"The next purchase comes on {after}; under today's way none is in sight"
+        return come if before is None else f"The next purchase, due on {before}, is no longer in sight"
+    return (
+        f"The next purchase {f'stays on {before}' if before == after else f'moves from {before} to {after}'}"
+    )
 
 
 def _check(freed: int, fleet: int, stated: dict[str, float | None]) -> None:
@@ -282,20 +215,10 @@ def _text(*parts: str | None) -> str:
     return " ".join(f"{part}." for part in parts if part)
 
 
-def _gpus(count: int) -> str:
-    return f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
+def _priced(price: Price) -> str:
+    return f"{price.value:,.2f} {price.currency} ({price.source})"
 
 
 def _dollars(amount: float, price: Price) -> float | None:
     """An amount, if it is in dollars: others stand in the sentence."""
     return amount if price.currency == DOLLARS else None
-
-
-def _day(when: date | str | None) -> str | None:
-    if when is None:
-        return None
-    found = date.fromisoformat(when) if isinstance(when, str) else when
-    return f"{found.day} {_MONTHS[found.month - 1]} {found.year}"
-
-
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -88,9 +88,8 @@ class Wanted:
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
         """What is expected of the whole in two parts, slot by slot, from the sample paths as they are."""
-        known = self._jobs()
-        running, coming = (part[0] for part in known.parts([self.whole], self.slots, horizon, seed))
-        coming = coming + self.on_top(horizon, 0)[self.ids.index(self.whole)]
+        running, coming = (part[0] for part in self._jobs().parts([self.whole], self.slots, horizon, seed))
+        coming = coming + self._of_whole(self.on_top(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
         return pl.DataFrame(
             {
@@ -106,16 +105,13 @@ class Wanted:
     def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
         """What planning the whole at each quantile costs, see :func:`gpuplanner.forecast.cost_curve`."""
         drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
-        return cost_curve(drawn + self.on_top(horizon, gap)[self.ids.index(self.whole)], price)
+        return cost_curve(drawn + self._of_whole(self.on_top(horizon, gap)), price)
 
     def weekly_peaks(self) -> np.ndarray:
         """The 95 % slot of the whole in each past week, counted back from the origin, the last one last."""
-        values = self.values[self.ids.index(self.whole)]
-        week = round(HOURS_PER_WEEK / self.slot_hours)
-        count = len(values) // week
-        return np.asarray(
-            np.quantile(values[len(values) - count * week :].reshape(count, week), 0.95, axis=1)
-        )
+        values, week = self._of_whole(self.values), round(HOURS_PER_WEEK / self.slot_hours)
+        whole_weeks = values[len(values) % week :].reshape(-1, week)
+        return np.asarray(np.quantile(whole_weeks, 0.95, axis=1))
 
     def run_out(
         self, capacity: float, *, weeks: int = 52, growth: float | None = None, seed: int = 1
@@ -140,6 +136,9 @@ class Wanted:
                 "run_out_by": np.maximum.accumulate(over, axis=1).mean(axis=0),
             }
         )
+
+    def _of_whole(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[self.ids.index(self.whole)])
 
     def _jobs(self) -> RunOff:
         if self.known is None:
@@ -183,27 +182,24 @@ class Wanted:
         """
         drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
         drawn = drawn + self.on_top(horizon, gap)[:, None]
-        ds = self._ahead(horizon, gap)
-        kept, weights = np.arange(drawn.shape[1]), None
+        ds = pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC"))
+        kept, weights = np.arange(drawn.shape[1]), np.ones(drawn.shape[1])
         if most is not None:
             rows = [row for row, uid in enumerate(self.ids) if uid not in self._jobs().totals]
             kept, weights = representatives(drawn[rows].swapaxes(0, 1), most)
             drawn = drawn[:, kept]
         count = drawn.shape[1]
-        return pl.DataFrame(
+        table = pl.DataFrame(
             {
                 "unique_id": np.repeat(np.array(self.ids, dtype=object), count * horizon),
                 "path": np.tile(np.repeat(kept, horizon), len(self.ids)),
-                "ds": pl.Series(ds, dtype=pl.Datetime("us", "UTC"))[
-                    np.tile(np.arange(horizon), count * len(self.ids))
-                ],
+                "ds": ds[np.tile(np.arange(horizon), count * len(self.ids))],
                 "y": drawn.ravel(),
-                **(
-                    {} if weights is None else {"weight": np.tile(np.repeat(weights, horizon), len(self.ids))}
-                ),
+                "weight": np.tile(np.repeat(weights, horizon), len(self.ids)),
             },
             schema_overrides={"unique_id": pl.String, "path": pl.Int32},
         )
+        return table.drop("weight") if most is None else table
 
 
 def wanted(

@@ -16,11 +16,11 @@ from gpuplanner.study.decision.ahead import run_out_of
 from gpuplanner.study.decision.compare import Contest, contest, opened
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.explained import bases
-from gpuplanner.study.decision.frames import FEWER, LEVERS, bases_in_words, levers
-from gpuplanner.study.decision.policies import POLICY_NAMES, TODAY
+from gpuplanner.study.decision.frames import bases_in_words, levers
+from gpuplanner.study.decision.policies import FEWER, LEVERS, POLICY_NAMES
 from gpuplanner.study.decision.record import Comparison, PolicyRow
 from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import ASSUMED, OBSERVED, QUEUE, Saving
+from gpuplanner.study.decision.types import ASSUMED, OBSERVED, QUEUE, TODAY, Saving
 from tests.study.test_calibration import GPUS, cluster, trace_of
 
 JOBS = 1500

@@ -9,8 +9,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import asked_policies, opened
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.layouts import on_demand_fleet
-from gpuplanner.study.decision.policies import ON_DEMAND
-from gpuplanner.study.decision.types import CUT_BY_JOBS
+from gpuplanner.study.decision.types import CUT_BY_JOBS, ON_DEMAND
 
 
 @pytest.mark.parametrize(("board", "able"), [("H100-80GB-SXM5", {"nvml", "dra"}), ("A100-80GB", {"nvml"})])

@@ -11,8 +11,8 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
 from gpuplanner.study.decision.asked import FEWEST_JOBS
 from gpuplanner.study.decision.compare import ALIKE, Contest, contest
-from gpuplanner.study.decision.policies import ON_OFF
 from gpuplanner.study.decision.promise import promised
+from gpuplanner.study.decision.types import ON_OFF
 from gpuplanner.units import SECONDS_PER_DAY
 from tests.clusters import growth
 

@@ -22,7 +22,6 @@ STATUS = {
     "running": int,
     "logged": int,
     "stamp": int,  # of the search under way: nodes already used by a request bear it
-    "on_gpus": int,
     "last_add": float,
     "behind": int,  # requests that were looked at behind the head in this pass, and could not start
     "head": int,  # first request that has to wait in this pass and that others may delay; NONE: none has
@@ -68,8 +67,6 @@ class NodeWorld(NamedTuple):
     idle_s: float
     lead_s: float
     cool_s: float
-    always: int
-    most_gpus: int
     most_waiting: int  # with more in the queue the play is given up
     kept: Ints  # [pool]
     ready: Floats  # [request]
