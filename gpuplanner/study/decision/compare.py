@@ -15,7 +15,8 @@ from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
-from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS, Tuning
+from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS
+from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE, TODAY
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
@@ -189,7 +190,7 @@ def contest(
     today, judged = judged_way(TODAY, arena.today), []
     named = asked_policies(scenario, policies, able, known)
     for policy in named if confidence != PEAKS else ():
-        trial = tuning.tuned(policy)
+        trial = WAYS[policy].tuned(tuning, policy)
         if trial is not None and not hindsight:
             if REST in WAYS[policy].levers:
                 trial = tuning.fewer(

@@ -19,7 +19,7 @@ from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
 from gpuplanner.study.decision.compare import Contest, contest
-from gpuplanner.study.decision.policies import WAYS, Tuning
+from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, unknown_decision
 from gpuplanner.study.decision.shortage import (
@@ -31,6 +31,7 @@ from gpuplanner.study.decision.shortage import (
     waited_s,
     waiting_share,
 )
+from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import (
     ASSUMED,
     HELD_BACK,

@@ -1,0 +1,379 @@
+"""How a way to run a fleet is tuned: settings that are tried on the weeks before those that it is judged on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from gpuplanner.hardware.abilities import GPUS, PathAbilities
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate.nodes import Switching
+from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySetting, cut_fleet, least
+from gpuplanner.study.decision.asked import REQUESTED, RIGHTSIZED
+from gpuplanner.study.decision.layouts import (
+    as_they_are,
+    cut_once,
+    kept_longest,
+    mixed_layouts,
+    on_demand_fleet,
+    wanted_instances,
+)
+from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_WHOLE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+
+USUAL_IDLE_MINUTES = 10
+NEAR = 2
+"""How many more, or fewer, idle nodes are tried where another knob is turned."""
+MOST_CUTS = 24
+HOPELESS = 0.05
+"""Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
+ROUNDS, MORE = 3, 1.3
+"""How often, and by how much, the profile that is shortest gets more of the GPUs that are cut."""
+IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
+"""For how long a node may be idle before it goes."""
+PLACEMENTS = ("best", "fullest")
+SEARCH_DRAWS = 1
+"""Replays while settings are looked for; the chosen one is played in all."""
+MOST_CHECKED = 6
+"""Settings that are played in full, cheapest first, until one holds."""
+
+
+@dataclass(eq=False)
+class Tuning:
+    """What a way is tuned on: an arena, the jobs of the earlier weeks, and heavier ones.
+
+    Attributes
+    ----------
+    arena : Arena
+        The weeks as they were.
+    earlier : array of bool
+        Jobs that count.
+    days : array of bool
+        Days that count.
+    heavier : Arena or None
+        The earlier weeks with more jobs.
+    able : PathAbilities
+        What the path can do.
+    tell : callable, optional
+        Told of every setting that is tried.
+    """
+
+    arena: Arena
+    earlier: Mask
+    days: Mask
+    heavier: Arena | None
+    able: PathAbilities
+    fine: bool = False
+    tell: Callable[[str, Trial], object] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    good: set[int] = field(default_factory=set)
+    strains: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def tuned(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
+        """Of settings that were tried the cheapest that holds: on earlier weeks, heavier ones, and at a slow lead."""
+        good = sorted(
+            (trial for trial in searched if id(trial) in self.good),
+            key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
+        )
+        for trial in good[:MOST_CHECKED]:
+            full = self.arena.play(trial.setting)
+            if self.arena.holds(full, self.earlier):
+                return full
+        self.reasons[policy] = "its settings hold in some replays only" if good else self._why_none(searched)
+        return None
+
+    def _why_none(self, searched: Sequence[Trial]) -> str:
+        if not any(self.arena.holds(trial, self.earlier) for trial in searched):
+            return "no setting of it starts jobs as today's fleet does"
+        slow = searched and searched[0].setting.switching is not None
+        more = " or where nodes take long to come" if slow else ""
+        return f"its settings hold on the weeks seen, but not on heavier ones that today's fleet bears{more}"
+
+    def is_good(self, trial: Trial) -> bool:
+        """Whether a setting holds on the earlier weeks; where nodes come and go, on heavier ones and if they are slow.
+
+        How many GPUs there are at all is not left to heavier weeks but to the days left out, see ``compare``.
+        """
+        held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
+        if held and how is not None:
+            slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
+            held = self.arena.holds(_quickly(self.arena, slow), self.earlier)
+            if held and self.heavier is not None and trial.setting.gpus == self.arena.asked.nodes.total:
+                held = self.heavier.holds(_quickly(self.heavier, trial.setting), self.heavier.judged)
+        if held:
+            self.good.add(id(trial))
+        return held
+
+    def strain(self, trial: Trial) -> tuple[float, float]:
+        """How late its jobs start on heavier weeks, else on those seen [min]: of equals the one with room is taken."""
+        if id(trial) not in self.strains:
+            arena, which, found = self.arena, self.earlier, trial
+            if self.heavier is not None:
+                arena, which = self.heavier, self.heavier.judged
+                found = _quickly(arena, trial.setting)
+            self.strains[id(trial)] = max(arena.excess(found, which), 0.0), arena.mean_minutes(found, which)
+        return self.strains[id(trial)]
+
+    def cost(self, trial: Trial) -> float:
+        """GPU-hours on, on the days that count."""
+        return float(trial.day_hours[self.days].sum())
+
+    def fewer(self, trial: Trial, rate: Callable[[Trial], float | None], least_rate: float) -> Trial:
+        """The same way on the fewest nodes at once with which it holds, on nine days of ten as well."""
+        best, setting = trial, trial.setting
+        low, high = 0, len(setting.numbers)
+        while high - low > 1:
+            middle = (low + high) // 2
+            fleet = setting.fleet.only(np.arange(middle))
+            knobs: Knobs = {**setting.knobs, "gpus": int(fleet.gpus.sum())}
+            some = replace(setting, fleet=fleet, numbers=setting.numbers[:middle], layouts=setting.layouts[:middle],
+                           knobs=knobs)  # fmt: skip
+            found = self.arena.play(some)
+            if self.is_good(found) and (rate(found) or 0.0) >= least_rate:
+                best, high = found, middle
+            else:
+                low = middle
+        return best
+
+    def _try(self, setting: WaySetting) -> Trial:
+        trial = _quickly(self.arena, setting)
+        if self.tell is not None:
+            self.tell(setting.policy, trial)
+        return trial
+
+    def _least(self, setting_of: Callable[[int], WaySetting | None], most: int) -> list[Trial]:
+        """Settings around the smallest number that holds, by halving; more is taken to be better."""
+        tried: dict[int, Trial | None] = {}
+
+        def good(number: int) -> bool:
+            if number not in tried:
+                setting = setting_of(number)
+                tried[number] = None if setting is None else self._try(setting)
+            trial = tried[number]
+            return trial is not None and self.is_good(trial)
+
+        low, high = 0, most
+        while low <= high:
+            middle = (low + high) // 2
+            low, high = (low, middle - 1) if good(middle) else (middle + 1, high)
+        # A little more may hold on more days.
+        for more in range(low, min(low + 2, most) + 1):
+            good(more)
+        return [trial for trial in tried.values() if trial is not None]
+
+    def static_whole(self) -> list[Trial]:
+        """As few of today's nodes as hold the target, of each way that they are cut in turn."""
+        asked, nodes = self.arena.asked, self.arena.asked.nodes
+        kinds: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for number in kept_longest(asked):
+            kinds.setdefault((nodes.gpus[number], tuple(sorted(nodes.layouts[number]))), []).append(number)
+        kept = {kind: len(numbers) for kind, numbers in kinds.items()}
+        found: list[Trial] = []
+
+        def with_so_many(kind: tuple[int, tuple[str, ...]], count: int) -> WaySetting | None:
+            counts = {**kept, kind: count}
+            numbers = sorted(number for one, all_of in kinds.items() for number in all_of[: counts[one]])
+            return as_they_are(asked, STATIC_WHOLE, numbers) if numbers else None
+
+        for kind, numbers in sorted(kinds.items(), key=lambda item: -len(item[1]) * item[0][0]):
+            tried = self._least(partial(with_so_many, kind), len(numbers))
+            found += tried
+            fits = [trial for trial in tried if id(trial) in self.good]
+            if fits:
+                best = min(fits, key=lambda trial: trial.setting.gpus)
+                kept[kind] = sum(number in best.setting.numbers for number in numbers)
+        return found
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether a node may take longer to come than a job may be late."""
+        return self.able.lead.high > self.arena.minutes * SECONDS_PER_MINUTE
+
+    def _least_kept(self) -> int:
+        """Idle nodes that stay on at least: where a node may be too slow to come, those of the largest gang."""
+        requests = self.arena.asked.granted
+        gang = int(requests.nodes[self.arena.played].max(initial=1))
+        return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
+
+    def _idles(self) -> list[int]:
+        every = range(1, 61, 2) if self.fine else IDLE_MINUTES
+        return [idle for idle in every if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
+
+    def _switching(self, idle: int, kept: Sequence[int]) -> Switching:
+        return Switching(
+            idle * SECONDS_PER_MINUTE,
+            self.able.lead.value + self.able.scan_s,
+            tuple(kept),
+            self.able.cool_s,
+        )
+
+    def on_off(self) -> list[Trial]:
+        """The nodes as they are: idle time, idle nodes kept, and which are filled first."""
+        fixed = as_they_are(self.arena.asked, ON_OFF, kept_longest(self.arena.asked))
+
+        def setting(idle: int, placement: str, kept: int) -> WaySetting:
+            knobs: Knobs = {"idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement}
+            switching = self._switching(idle, [kept])
+            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
+
+        return self._descend(setting, PLACEMENTS)
+
+    def _descend(
+        self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
+    ) -> list[Trial]:
+        """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
+        idles, found = self._idles(), list[Trial]()
+        usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES))
+
+        def good(kept: int) -> bool:
+            found.append(self._try(setting_of(usual, placements[0], kept)))
+            return self.is_good(found[-1])
+
+        kept = least(good, self._least_kept(), len(self.arena.asked.nodes.gpus))
+        if kept is None:
+            return found
+        for placement, idle in itertools.product(placements, idles):
+            if (placement, idle) != (placements[0], usual):
+                found += self._near(partial(setting_of, idle, placement), kept)
+        return found
+
+    def _near(self, setting_of: Callable[[int], WaySetting], kept: int) -> list[Trial]:
+        """So many idle nodes kept, fewer as long as that is good, else a few more until it is."""
+        found = [self._try(setting_of(kept))]
+        down = self.is_good(found[0])
+        for _ in range(NEAR):
+            kept += -1 if down else 1
+            if not self._least_kept() <= kept <= len(self.arena.asked.nodes.gpus):
+                break
+            found.append(self._try(setting_of(kept)))
+            if self.is_good(found[-1]) != down:
+                break
+        return found
+
+    def _demands(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Views in which jobs ask for slices, with the instances that they need on average, then at most."""
+        asked, which = self.arena.asked, self.arena.played & self.earlier
+        for view in (REQUESTED, RIGHTSIZED):
+            for peak in (False, True) if view in asked.views else ():
+                requests = asked.views[view].requests.at(self.arena.ready_s)
+                span_s = float(self.days.sum()) * SECONDS_PER_DAY
+                wanted = wanted_instances(requests, asked.fleet.profiles, which, span_s, peak=peak)
+                if wanted:
+                    yield view, wanted
+
+    def _in_steps(self, view: str, wanted: Mapping[str, float]) -> list[Trial]:
+        """All of the nodes, more and more GPUs of them cut for what is wanted."""
+        asked = self.arena.asked
+        settings = (cut_once(asked, view, wanted, kept_longest(asked), cut) for cut in self._cuts(wanted))
+        return [self._try(setting) for setting in settings if setting is not None]
+
+    def static_mig(self) -> list[Trial]:
+        """As few nodes, so many GPUs of them cut for what jobs need, as hold the target."""
+        found: list[Trial] = []
+        asked, order = self.arena.asked, kept_longest(self.arena.asked)
+
+        def some_nodes(view: str, wanted: Mapping[str, float], cut: int, count: int) -> WaySetting | None:
+            # Those that are cut are the last; of the others so many stay.
+            last = len(order)
+            while last and sum(asked.nodes.gpus[number] for number in order[last:]) < cut:
+                last -= 1
+            return cut_once(asked, view, wanted, [*order[:last][:count], *order[last:]], cut)
+
+        for view, wanted in self._demands():
+            some = self._in_steps(view, wanted)
+            found += some
+            fits = [int(trial.setting.knobs["cut_gpus"]) for trial in some if self.is_good(trial)]
+            for cut in sorted(fits)[:2]:
+                found += self._least(partial(some_nodes, view, wanted, cut), len(order))
+        return found
+
+    def recut(self) -> list[Trial]:
+        """All of the nodes, so many GPUs of them cut for the requests that are made; more for who waits longest."""
+        found = []
+        for view, wanted in self._demands():
+            for _ in range(ROUNDS if view == REQUESTED else 0):
+                some = self._in_steps(view, wanted)
+                found += some
+                least_wait = min(
+                    some, key=lambda one: self.arena.waiting_share(one, self.earlier), default=None
+                )
+                short = None if least_wait is None else self._shortest(least_wait)
+                if short is None:
+                    break
+                wanted[short] *= MORE
+        if self.able.cuts_on_demand == GPUS:
+            settings = (self._cut_by_jobs(REQUESTED, how, None) for how in PLACEMENTS)
+            found += [self._try(setting) for setting in settings if setting is not None]
+        return found
+
+    def _shortest(self, trial: Trial) -> str | None:
+        """The profile whose jobs wait over the limit most often; None where none of them does."""
+        asked = self.arena.asked
+        profile = asked.views[trial.setting.view].requests.profile
+        late = self.earlier & (trial.wait_s > self.arena.minutes * SECONDS_PER_MINUTE) & (profile > 0)
+        counts = np.bincount(profile[late], minlength=len(asked.fleet.profiles))
+        return asked.fleet.profiles[int(counts.argmax())] if counts.any() else None
+
+    def _cuts(self, wanted: Mapping[str, float]) -> list[int]:
+        """Numbers of GPUs to cut: from what demand fills on average to a multiple of it, in steps; and what is cut."""
+        asked = self.arena.asked
+        needed = sum(asked.board.share(name) * count for name, count in wanted.items())
+        most = asked.nodes.total
+        steps = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.65, 1.8, 2.0, 2.3, 2.6, 3.0, 4.0)
+        every = {int(np.ceil(needed * times)) for times in steps}
+        every |= {1, 2, sum(layout != WHOLE_GPU for layouts in asked.nodes.layouts for layout in layouts)}
+        if self.able.unit == "node":
+            # A label or a feature is a node's, but its GPUs may differ.
+            every |= {int(np.ceil(count / size) * size) for count in every for size in set(asked.nodes.gpus)}
+        return sorted(count for count in every if 1 <= count <= most)[:MOST_CUTS]
+
+    def pools(self) -> list[Trial]:
+        """Nodes that come whole, or cut in one mixed layout."""
+        asked, order = self.arena.asked, kept_longest(self.arena.asked)
+        found = []
+
+        def setting(fixed: WaySetting, cut: int, idle: int, placement: str, kept: int) -> WaySetting:
+            knobs: Knobs = {
+                "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": fixed.view,
+            }  # fmt: skip
+            switching = self._switching(idle, [kept, cut])
+            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
+
+        for view, wanted in self._demands():
+            gpus = [asked.nodes.gpus[number] for number in order]
+            layouts = [
+                ((WHOLE_GPU,) * count, tuple(mixed_layouts(asked.board, wanted, count))) for count in gpus
+            ]
+            fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
+            for cut in (1, 2) if self._is_slow else (0, 1):
+                found += self._descend(partial(setting, fixed, cut), PLACEMENTS[1:])
+        return found
+
+    def on_demand(self) -> list[Trial]:
+        """As few nodes as hold the target, with instances made for each job."""
+        most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
+        views = dict.fromkeys(view for view, _ in self._demands())
+        for view, placement in itertools.product(views, PLACEMENTS):
+            found += self._least(partial(self._cut_by_jobs, view, placement), most)
+        return found
+
+    def _cut_by_jobs(self, view: str, placement: str, count: int | None) -> WaySetting | None:
+        """So many nodes, or all, whose GPUs are cut as jobs come and go."""
+        asked = self.arena.asked
+        if count == 0:
+            return None
+        numbers = kept_longest(asked)[:count]
+        fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
+        knobs: Knobs = {
+            "gpus": int(fleet.gpus.sum()), "nodes": len(numbers), "requests": view, "placement": placement,
+        }  # fmt: skip
+        return WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
+
+
+def _quickly(arena: Arena, setting: WaySetting) -> Trial:
+    """A setting in one replay, given up where it is hopeless."""
+    return arena.play(setting, SEARCH_DRAWS, hopeless=HOPELESS)
