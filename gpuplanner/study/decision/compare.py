@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -27,6 +28,9 @@ MOST_HELD_BACK_DAYS = 14
 FEWEST_JOBS = 100
 """With fewer jobs to judge, days are left out one by one; with fewer than a class needs, peaks alone speak."""
 HOLD_RATE = 0.9
+SIZES_JUDGED = 2
+"""Sizes of a fixed fleet that are judged, the next only where the one before did not hold: near the edge, where waits
+grow without bound, a long limit lets a size pass in tuning that a few more jobs overload."""
 FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
 ALIKE = 0.01
@@ -187,19 +191,23 @@ def contest(
         hours, promised = (7 * float(trial.day_hours[days].mean()) for days in (later_days, earlier_days))
         return JudgedWay(policy, trial, reason if holds else NOT_LATER, holds, hours, promised, rate)
 
+    def settled(policy: str, trial: Trial | None) -> Iterator[Trial | None]:
+        """What is taken of a tuned setting: it must hold on single days too."""
+        if trial is None or hindsight:
+            yield trial
+        elif REST in WAYS[policy].levers:
+            yield tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
+        else:
+            yield from _lasting(tuning, policy, trial)
+
     today, judged = judged_way(TODAY, arena.today), []
     named = asked_policies(scenario, policies, able, known)
     for policy in named if confidence != PEAKS else ():
-        trial = WAYS[policy].tuned(tuning, policy)
-        if trial is not None and not hindsight:
-            if REST in WAYS[policy].levers:
-                trial = tuning.fewer(
-                    trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE
-                )
-            else:
-                trial = _lasting(tuning, policy, trial)
-        one = judged_way(policy, trial, tuning.reasons.get(policy))
-        if confidence == LEFT_OUT and trial is not None:
+        sizes = islice(settled(policy, WAYS[policy].tuned(tuning, policy)), SIZES_JUDGED)
+        tried = (judged_way(policy, size, tuning.reasons.get(policy)) for size in sizes)
+        one = next(tried)
+        one = one if one.holds else next((other for other in tried if other.holds), one)
+        if confidence == LEFT_OUT and one.trial is not None:
             one = replace(one, hold_rate=left_out_rate(arena, policy, earlier, earlier_days))
             if (one.hold_rate or 0.0) < HOLD_RATE:
                 one = replace(one, holds=False, reason=NOT_LEFT_OUT)
@@ -284,19 +292,21 @@ def left_out_rate(arena: Arena, policy: str, which: Mask, days: Mask) -> float |
     return float(np.mean(held)) if held else None
 
 
-def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Trial | None:
-    """Of a fleet that never changes, the smallest from the tuned one on that holds on nine days of ten."""
-    arena = tuning.arena
+def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Iterator[Trial | None]:
+    """Sizes of a fleet that never changes, from the tuned one on: those that hold on nine days of ten, ascending."""
+    arena, gpus = tuning.arena, 0
     larger = [
         one for one in arena.trials if one.setting.policy == policy and one.setting.gpus >= trial.setting.gpus
     ]
     for one in sorted(
         [trial, *larger], key=lambda one: (one.setting.gpus, one is not trial, tuning.strain(one))
     ):
-        if one is not trial and not arena.holds(one, tuning.earlier):
+        if one.setting.gpus <= gpus or (one is not trial and not arena.holds(one, tuning.earlier)):
             continue
         rate = hold_rate(arena, one, tuning.earlier, tuning.days)
         if rate is not None and rate >= HOLD_RATE:
-            return one if one is trial else arena.play(one.setting)
-    tuning.reasons[policy] = "no size of it holds the target on nine days of ten"
-    return None
+            gpus = one.setting.gpus
+            yield one if one is trial else arena.play(one.setting)
+    if not gpus:
+        tuning.reasons[policy] = "no size of it holds the target on nine days of ten"
+        yield None
