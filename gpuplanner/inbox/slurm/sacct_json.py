@@ -26,7 +26,7 @@ SONAR_TEXTS = {
 }
 """Column of sacct → where its text stands."""
 
-SPAN = ("start", "eligible", "end", "elapsed", "suspended")
+SPAN = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
 
 NOT_A_JOB = "not a job: no object with a job_id"
 
@@ -58,26 +58,34 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
 def _sacct(job: Mapping[str, Any]) -> Record:
     """Fields of a job as data_parser and the older openapi plugins of slurmdbd print it.
 
+    The plugins up to dbv0.0.39 print the time at which a job became eligible as its start. Where the two
+    are equal and the elapsed time tells otherwise, the elapsed time is right: it leaves out only the time
+    suspended. For a job that still runs, its running steps tell when sacct was run.
+
     References
     ----------
     SchedMD/slurm: src/plugins/openapi/dbv0.0.37/parse.c (``parse_job``) and src/plugins/data_parser.
     """
-    start, repaired = _start(job)
-    limit, elapsed = (_number(job, f"time.{name}") for name in ("limit", "elapsed"))
+    start, eligible, end, elapsed, suspended = (_number(job, where) for where in SPAN)
+    told = None
+    if start is not None and start == eligible and elapsed is not None:
+        seen = end or _seen(job)
+        told = None if seen is None else seen - elapsed - (suspended or 0)
+    repaired = told is not None and start is not None and told > start + 1
     return {
         "JobID": _job_id(job),
         "State": _state(
             _at(job, "state.current") if isinstance(job.get("state"), dict) else job.get("state")
         ),
         "Submit": _plain(_number(job, "time.submission") or None),
-        "Eligible": _plain(_number(job, "time.eligible") or None),
-        "Start": _plain(start),
-        "End": _plain(_number(job, "time.end") or None),
+        "Eligible": _plain(eligible or None),
+        "Start": _plain(told if repaired else start or None),
+        "End": _plain(end or None),
         "AllocTRES": _tres(job, "tres.allocated"),
         "ReqTRES": _tres(job, "tres.requested"),
         **{column: _text(job.get(name)) for column, name in SACCT_TEXTS.items()},
         "ElapsedRaw": _plain(elapsed),
-        "TimelimitRaw": _plain(limit),
+        "TimelimitRaw": _plain(_number(job, "time.limit")),
         REPAIRED: "yes" if repaired else None,
     }
 
@@ -117,28 +125,12 @@ def _job_id(job: Mapping[str, Any]) -> str:
     return f"{leader}+{offset or 0}" if leader else str(own)
 
 
-def _start(job: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """When the job started, and whether the stated start was not that.
-
-    The plugins up to dbv0.0.39 print the time at which a job became eligible as its start. Where the two
-    are equal and the elapsed time tells otherwise, the elapsed time is right: it leaves out only the time
-    suspended. For a job that still runs, its running steps tell when sacct was run.
-    """
-    start, eligible, end, elapsed, suspended = (_number(job, f"time.{name}") for name in SPAN)
-    told = None
-    if start is not None and start == eligible and elapsed is not None:
-        seen = end or _seen(job)
-        told = None if seen is None else seen - elapsed - (suspended or 0)
-    if start is None or told is None or told <= start + 1:
-        return start or None, False
-    return told, True
-
-
 def _seen(job: Mapping[str, Any]) -> int | None:
     """When a job that still runs was observed, from its first running step."""
     steps = job.get("steps")
     for step in steps if isinstance(steps, list) else ():
-        start, _, end, elapsed, suspended = (_number({"steps": step}, f"steps.time.{name}") for name in SPAN)
+        told = {"steps.time": step.get("time") if isinstance(step, dict) else None}
+        start, _, end, elapsed, suspended = (_number(told, f"steps.{where}") for where in SPAN)
         if start and elapsed is not None and not end:
             return start + elapsed + (suspended or 0)
     return None
@@ -170,8 +162,7 @@ def _state(stated: object) -> str | None:
 
 def _number(job: Mapping[str, Any], where: str, else_at: str = "") -> int | None:
     """A whole number of a job, which older versions have elsewhere."""
-    value = _at(job, where, job.get(else_at))
-    return _whole(value, where)
+    return _whole(_at(job, where, job.get(else_at) if else_at else None), where)
 
 
 def _whole(value: object, where: str) -> int | None:
@@ -199,8 +190,6 @@ def _text(value: object) -> str | None:
 
 def _at(job: Mapping[str, Any], path: str, default: object = None) -> Any:  # noqa: ANN401 - what JSON can hold
     """What stands in a job at a path such as ``time.start``; the default where it has no such place."""
-    *above, last = path.split(".")
-    for name in above:
-        found = job.get(name)
-        job = found if isinstance(found, dict) else {}
-    return job.get(last, default)
+    above, _, name = path.rpartition(".")
+    place = job.get(above) if above else job
+    return place.get(name, default) if isinstance(place, dict) else default
