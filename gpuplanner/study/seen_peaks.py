@@ -11,6 +11,14 @@ from gpuplanner.sizing.predict.table import predict_table
 from gpuplanner.study.past.history import load_trace
 
 
+def held_jobs(folder: str) -> pl.DataFrame:
+    """Jobs of a dataset with the board and profile that they held and the peak that was seen, for what-ifs."""
+    trace = load_trace(folder)
+    return asked_and_used(trace.jobs, {}, samples=trace.samples).select(
+        "job_id", "board", "profile", "memory_peak_gib"
+    )
+
+
 def peaks_of_folder(folder: str, board: str) -> pl.DataFrame:
     """Peaks of the jobs of a dataset, with the profile that its telemetry says is enough."""
     trace = load_trace(folder)

@@ -351,7 +351,7 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
     import polars as pl
 
     place = tmp_path / "paths.parquet"
-    options = ("--at", "2026-02-26", "--horizon", "6", "--paths", str(place), "--capacity", "90")
+    options = ("--at", "2026-03-01", "--horizon", "6", "--paths", str(place), "--capacity", "90")
     code, out, _ = command("forecast", "sample", *options, "--representatives", "8", "--json", "--quiet")
     assert code == 0
     assert {"running", "run_out"} < set(json.loads(out))
