@@ -8,6 +8,7 @@ import pytest
 from gpuplanner.report.render import run_notebook
 
 
+@pytest.mark.long
 @pytest.mark.notebook
 def test_the_notebook_of_the_twenty_jobs_runs_headless(root, tmp_path):
     few = {"seeds": 3, "ablation_seeds": 2, "harder_seeds": 2}

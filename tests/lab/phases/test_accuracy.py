@@ -56,6 +56,7 @@ def test_phases_and_paces_of_a_few_jobs():
     assert labels["right label"] >= TARGET * labels["right place"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_phases_and_paces_of_two_hundred_jobs():
     """Every shape, not only the sum, reaches the target; benchmarks/phases.py prints the figures."""
