@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
@@ -23,11 +25,15 @@ class LayoutChange:
     times : tuple of datetime
         When; the fleet looks the same before, and the same afterwards, each time.
     nodes : mapping of str to (NodeState or None, NodeState)
-        State before (None if the plan says nothing) and after, by node. GPUs that are released then are whole in both.
+        State before (None if nothing is known) and after, by node. GPUs that are released then are whole in both.
+    limit_s : float or None
+        How long it waits for its nodes to empty [s]: until it is given up, or the next change of one of them. None: for
+        ever.
     """
 
     times: tuple[datetime, ...]
     nodes: Mapping[str, tuple[NodeState | None, NodeState]]
+    limit_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -40,12 +46,17 @@ class LayoutChange:
         return ", ".join(map(stamp, self.times))
 
 
-def layout_changes_of(plan: pl.DataFrame) -> list[LayoutChange]:
-    """List the changes of a plan that :func:`~gpuplanner.export.states.checked_plan` returned, by their first time."""
+def layout_changes_of(
+    plan: pl.DataFrame, limit_s: float | None = None, initial: Mapping[str, NodeState] | None = None
+) -> list[LayoutChange]:
+    """List the changes of a plan that :func:`~gpuplanner.export.states.checked_plan` returned, by their first time.
+
+    What nodes hold before the plan begins is `initial`, as far as it is known; each waits `limit_s` at most.
+    """
     anew = set(plan.filter("changed").select("node", "slot_start").iter_rows())
     at: dict[datetime, dict[str, tuple[NodeState | None, NodeState]]] = {}
     for node, states in node_states(plan).items():
-        before: NodeState | None = None
+        before = (initial or {}).get(node)
         for time, state in states.items():
             # Nothing is done to a GPU that goes.
             before = before and before.without_layout(state.released)
@@ -58,7 +69,38 @@ def layout_changes_of(plan: pl.DataFrame) -> list[LayoutChange]:
     for time, nodes in sorted(at.items()):
         key = (tuple(nodes.items()), tuple(states_at(plan, time).items()))
         alike.setdefault(key, ([], nodes))[0].append(time)
-    return [LayoutChange(tuple(times), nodes) for times, nodes in alike.values()]
+    times_of: dict[str, list[datetime]] = {}
+    for time, nodes in sorted(at.items()):
+        for node in nodes:
+            times_of.setdefault(node, []).append(time)
+    return [
+        LayoutChange(tuple(times), nodes, _limit(times, nodes, times_of, limit_s))
+        for times, nodes in alike.values()
+    ]
+
+
+def held_by(layouts: pl.DataFrame | None) -> dict[str, NodeState]:
+    """State of each node in a table of node, gpu and layout."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for node, gpu, layout in [] if layouts is None else layouts.select("node", "gpu", "layout").iter_rows():
+        found.setdefault(node, []).append((gpu, layout))
+    return {node: NodeState(tuple(sorted(gpus))) for node, gpus in found.items()}
+
+
+def _limit(
+    times: Iterable[datetime],
+    nodes: Iterable[str],
+    times_of: Mapping[str, list[datetime]],
+    limit_s: float | None,
+) -> float | None:
+    """The limit, or the shortest time until one of the nodes is changed again."""
+    gaps = [
+        (mine[after] - time).total_seconds()
+        for mine in (times_of[node] for node in nodes)
+        for time in times
+        if (after := bisect_right(mine, time)) < len(mine)
+    ]
+    return min([*gaps, *([] if limit_s is None else [limit_s])], default=None)
 
 
 def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: NodeState) -> str:
@@ -93,8 +135,35 @@ def change_script(
 ) -> str:
     """A script of this room with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
     notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
-    known = {"TIME": one.stamps, "BOARD": board.name, "NODES": " ".join(one.nodes), "NOTES": notes}
-    text = (resources.files("gpuplanner.export") / template).read_text(encoding="utf-8")
-    for key, value in (known | {"TIMEOUT_S": f"{cost.drain_s.high:.0f}"} | dict(parts)).items():
+    shared = {"COMMON": template_text("common.sh"), "KUBERNETES": template_text("kubernetes.sh")}
+    known = {
+        "TIME": one.stamps,
+        "TIMES": " ".join(map(stamp, one.times)),
+        "NAME": one.name,
+        "BOARD": board.name,
+        "NODES": " ".join(one.nodes),
+        "NOTES": notes,
+        "TIMEOUT_S": f"{_FOREVER_S if one.limit_s is None else one.limit_s:.0f}",
+        "CUT_S": f"{_slowest_s(cost):.0f}",
+    }
+    text = template_text(template)
+    for key, value in (shared | known | dict(parts)).items():
         text = text.replace(f"@{key}@", value)
     return text
+
+
+def template_text(name: str) -> str:
+    """A script of this room as it is shipped."""
+    return (resources.files("gpuplanner.export") / name).read_text(encoding="utf-8")
+
+
+def _slowest_s(cost: ChangeCost) -> float:
+    """How long cutting an empty node takes where all is slow [s]."""
+    profiles = () if cost.board is None else cost.board.profiles
+    most = 2 * max((profile.max_instances for profile in profiles), default=0)
+    reboot_s = 0.0 if cost.reboot_s is None else cost.reboot_s.high
+    return math.ceil(max(cost.change_s.high + most * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
+
+
+_FOREVER_S = 2**31
+"""A wait without a limit [s]."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
-from gpuplanner.export.changes import layout_changes_of
+from gpuplanner.export.changes import held_by, layout_changes_of
 from gpuplanner.export.states import checked_plan, stamp
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.simulate import Drain
@@ -21,12 +21,14 @@ INDEX: dict[str, Any] = {
     "gpus": pl.Int32,
     "before": pl.String,
     "after": pl.String,
+    "untouched": pl.String,
     "reserve_from": pl.Datetime("us", "UTC"),
     "give_up_at": pl.Datetime("us", "UTC"),
     "instances_removed": pl.Int32,
     "if_not_empty": pl.String,
 }
-"""Columns of the index, before what was rehearsed."""
+"""Columns of the index, before what was rehearsed. ``untouched``: GPUs of the node that its configuration names too and
+leaves as they are; where nodes are emptied, their jobs have to end as well."""
 REHEARSED = {
     "drain_median_minutes": pl.Float64,
     "drain_p95_minutes": pl.Float64,
@@ -44,6 +46,7 @@ def change_index(
     change: ChangeCost | None = None,
     drain: Drain | None = None,
     expected: pl.DataFrame | None = None,
+    initial: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """List the changes of a plan, one row for each node, or each GPU where these are emptied one by one.
 
@@ -56,27 +59,31 @@ def change_index(
     change : ChangeCost, optional
         How changes are made; None: by the operator, as the catalogue has it.
     drain : Drain, optional
-        What is emptied, how long ahead, and what happens at the limit; None: whole nodes, an hour.
+        What is emptied, how long ahead, and what happens at the limit; None: whole nodes, as long as `change` waits.
     expected : polars.DataFrame, optional
         ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSED`.
+    initial : polars.DataFrame, optional
+        How GPUs are cut before the plan begins: ``node``, ``gpu``, ``layout``.
 
     Returns
     -------
     polars.DataFrame
         The columns of :data:`INDEX` and :data:`REHEARSED`, by time, node and GPU. ``change`` names the files.
-        ``before`` is empty where the plan says nothing of the time before; null ``give_up_at``: never.
+        ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
+        ``give_up_at``: never.
 
     Raises
     ------
     SchemaError, GeometryError
         If the table is not a layout plan, or a layout cannot be placed on the board.
     """
-    board, drain = as_board(board), Drain() if drain is None else drain
+    board = as_board(board)
     frame = checked_plan(plan, board)
     cost = ChangeCost.of(board) if change is None else change.on(board)
+    drain = Drain(limit_s=cost.drain_s.high) if drain is None else drain
     flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
     found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
-    for one in layout_changes_of(frame):
+    for one in layout_changes_of(frame, drain.limit_s, held_by(initial)):
         for node, (before, after) in one.nodes.items():
             was = dict(before.gpus) if before else {}
             for time in one.times:
@@ -85,9 +92,12 @@ def change_index(
                     for gpu, layout in after.gpus
                     if (was.get(gpu) != layout if before else (node, time, gpu) in flagged)
                 ]
-                for unit in [None] if drain.scope == "node" else [gpu for gpu, _, _ in recut]:
+                left = [pair for pair in after.gpus if pair[0] not in {gpu for gpu, *_ in recut}]
+                whole_node = drain.scope == "node"
+                for unit in [None] if whole_node else [gpu for gpu, _, _ in recut]:
                     gpus = recut if unit is None else [row for row in recut if row[0] == unit]
                     row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
+                    row |= {"untouched": _words(left) if whole_node else "", "limit_s": one.limit_s}
                     found.setdefault((node, unit), []).append(row | _content(gpus, cost))
     rows = [row for mine in found.values() for row in _timed(sorted(mine, key=_planned), drain)]
     index = pl.DataFrame(rows, schema=INDEX).sort("planned", "node", "gpu")
@@ -102,14 +112,23 @@ def change_index(
 def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost) -> str:
     """Print an index for people: a line for each change of a node or GPU, in Markdown."""
     files = index["change"].n_unique()
-    head = ["planned (UTC)", "node", "layouts", "reserve from", "give up at", "drain, median (p95)"]
-    head += ["in the way", "in time", "file"]
+    head = [
+        "planned (UTC)",
+        "node",
+        "layouts",
+        "left alone",
+        "instances that go",
+        "keep free from",
+        "give up at",
+    ]
+    head += ["drain, median (p95)", "in the way", "in time", "file"]
     lines = [
         f"# Changes of layout, {as_board(board).name}",
         "",
         f"{index.height} in {files} files; a script has all nodes of its change. It takes {change.words()}, after the",
-        "last job has ended. *Reserve from*: from then on only jobs start there that end by the planned time",
-        "(Slurm: `change-*.sh reserve`; else cordon). *In the way*: instances and GPUs in use at that time.",
+        "last job has ended. *Keep free from*: run `change-*.sh reserve` then (Slurm: from then on only jobs start",
+        "there that end by the planned time), or `change-*.sh cordon-ahead`. *In the way*: instances and GPUs in use",
+        "at the planned time, of those that go. *Left alone*: GPUs that the file names too and that stay as they are.",
         "",
         f"| {' | '.join(head)} |",
         f"|{' --- |' * len(head)}",
@@ -130,10 +149,12 @@ def _line(row: dict[str, Any]) -> str:
         stamp(row["planned"]),
         row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",
         f"{_grouped(row['before']) or 'as it is'} → {_grouped(row['after'])}",
+        _grouped(row["untouched"]),
+        "not known" if row["instances_removed"] is None else str(row["instances_removed"]),
         stamp(row["reserve_from"]),
         "never" if row["give_up_at"] is None else stamp(row["give_up_at"]),
         drain,
-        "" if unknown else f"{row['in_the_way']:.1f} of {row['instances_removed']}",
+        "" if unknown else f"{row['in_the_way']:.1f}",
         "" if unknown else f"{row['in_time']:.0%}",
         row["change"],
     ]
@@ -150,26 +171,29 @@ def _grouped(layouts: str) -> str:
 
 
 def _content(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
-    known = [(old, new) for _, old, new in gpus if old is not None]
+    known = [(gpu, old, new) for gpu, old, new in gpus if old is not None]
     return {
         "gpus": len(gpus),
-        "before": " ".join(f"{gpu}={old}" for gpu, old, _ in gpus if old is not None),
-        "after": " ".join(f"{gpu}={new}" for gpu, _, new in gpus),
-        # A GPU that is not cut is one instance, too: whoever holds it is in the way.
-        "instances_removed": sum(len(cost.change(*both).destroyed) or 1 for both in known),
+        "before": _words((gpu, old) for gpu, old, _ in known),
+        "after": _words((gpu, new) for gpu, _, new in gpus),
+        "instances_removed": sum(cost.change(old, new).emptied for _, old, new in known)
+        if len(known) == len(gpus)
+        else None,
     }
+
+
+def _words(layouts: Iterable[tuple[int, str]]) -> str:
+    return " ".join(f"{gpu}={layout}" for gpu, layout in layouts)
 
 
 def _timed(mine: list[dict[str, Any]], drain: Drain) -> Iterator[dict[str, Any]]:
     """Give the changes of one node or GPU their times; they are sorted."""
     ahead = timedelta(seconds=drain.ahead_s)
-    for last, row, following in zip([None, *mine], mine, [*mine[1:], None], strict=False):
-        planned = row["planned"]
-        ends = [planned + timedelta(seconds=drain.limit_s)] if drain.limit_s is not None else []
-        ends += [following["planned"]] if following else []
+    for last, row in zip([None, *mine], mine, strict=False):
+        planned, limit_s = row["planned"], row.pop("limit_s")
         yield row | {
             "reserve_from": max([planned - ahead, *([last["planned"]] if last else [])]),
-            "give_up_at": min(ends, default=None),
+            "give_up_at": None if limit_s is None else planned + timedelta(seconds=limit_s),
             "if_not_empty": _EVICT if drain.evict else _GIVE_UP,
         }
 
@@ -179,5 +203,8 @@ def _planned(row: dict[str, Any]) -> datetime:
     return planned
 
 
-_GIVE_UP = "it is given up: nothing is cut, the cordon comes off, and the layout stays until the next change"
+_GIVE_UP = (
+    "it is given up: nothing is cut; cordon, drain and reservation come off, "
+    "and the layout stays until the next change"
+)
 _EVICT = "its jobs are evicted, and lose what their checkpoints have not kept"

@@ -13,11 +13,12 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import GeometryError, OutputError, examples, message
-from gpuplanner.export.changes import change_script, layout_changes_of
+from gpuplanner.export.changes import change_script, held_by, layout_changes_of
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.states import NodeState, checked_plan
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate import Drain
 
 CONFIG_MAP = "gpuplanner-mig-config"
 NAMESPACE = "gpu-operator"
@@ -86,14 +87,16 @@ def to_change_scripts(
     board: GpuModel | str,
     *,
     change: ChangeCost | None = None,
+    drain: Drain | None = None,
+    initial: pl.DataFrame | None = None,
     name: str = CONFIG_MAP,
     namespace: str = NAMESPACE,
 ) -> dict[str, str]:
     """Print a script for each change of the layouts of some nodes; changes that are alike have one together.
 
     For each node a script cordons, waits for GPU work to end, drains, labels, waits for the MIG manager,
-    compares what the node then offers with the plan, and uncordons. Its verb ``rollback`` gives back the
-    label that was there before.
+    compares what the node then offers with the plan, and uncordons; what has not emptied in time is given up. Its verb
+    ``rollback`` gives back the label that was there before.
 
     Parameters
     ----------
@@ -103,6 +106,8 @@ def to_change_scripts(
         The board of all nodes.
     change : ChangeCost, optional
         How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
+    drain, initial
+        As for :func:`~gpuplanner.export.index.change_index`.
     name, namespace : str
         Of the ConfigMap.
 
@@ -126,7 +131,8 @@ def to_change_scripts(
     frame = checked_plan(plan, board)
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     scripts: dict[str, str] = {}
-    for one in layout_changes_of(frame):
+    limit_s = cost.drain_s.high if drain is None else drain.limit_s
+    for one in layout_changes_of(frame, limit_s, held_by(initial)):
         steps = "\n".join(_step(node, after) for node, (_, after) in one.nodes.items())
         parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
         scripts[f"{one.name}.sh"] = change_script("change.sh", one, cost, board, parts)
@@ -150,7 +156,7 @@ def allocatable(state: NodeState) -> dict[str, int]:
 
 def _step(node: str, state: NodeState) -> str:
     offers = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
-    return f"  change {shlex.quote(node)} {shlex.quote(state.config_name)} {shlex.quote(offers)}"
+    return f"config[{node}]={shlex.quote(state.config_name)} offers[{node}]={shlex.quote(offers)}"
 
 
 def _check_names(what: str, names: list[str]) -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import datetime
-from importlib import resources
 
 import polars as pl
 
 from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.export.changes import LayoutChange, change_script, layout_changes_of
+from gpuplanner.export.changes import LayoutChange, change_script, held_by, layout_changes_of, template_text
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
 from gpuplanner.hardware import OFF, ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate import Drain
 
 GRES_CONF = """\
 # On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some
@@ -28,6 +28,8 @@ AutoDetect=nvml
 """Contents of gres.conf on every node."""
 STATIC_GRES = "static-gres.sh"
 """Script that prints gres.conf on a node whose Slurm has no NVML."""
+INSTALL = "install-gres.sh"
+"""Script that puts the Gres of nodes into the lines that slurm.conf has for them."""
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -38,6 +40,8 @@ def to_slurm_files(
     *,
     gres_type: str | None = None,
     change: ChangeCost | None = None,
+    drain: Drain | None = None,
+    initial: pl.DataFrame | None = None,
 ) -> dict[str, str]:
     """Print gres.conf, and the lines of slurm.conf with the script for each change; alike ones have one together.
 
@@ -47,13 +51,15 @@ def to_slurm_files(
         As for :func:`to_slurm`.
     change : ChangeCost, optional
         How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
+    drain, initial
+        As for :func:`~gpuplanner.export.index.change_index`.
 
     Returns
     -------
     dict of str to str
-        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``slurm-<time>.conf``
-        from the first time of the plan on, in the order of time, and ``change-<time>.sh`` for each of them at which
-        some node is cut anew.
+        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``install-gres.sh``,
+        which puts lines into a slurm.conf, ``slurm-<time>.conf`` from the first time of the plan on, in the order of
+        time, and ``change-<time>.sh`` for each of them at which some node is cut anew.
 
     Raises
     ------
@@ -64,13 +70,14 @@ def to_slurm_files(
     whole = _checked_type(board, gres_type)
     cost = ChangeCost.of(board) if change is None else change.on(board)
     frame = checked_plan(plan, board)
-    changes = layout_changes_of(frame)
+    limit_s = cost.drain_s.high if drain is None else drain.limit_s
+    changes = layout_changes_of(frame, limit_s, held_by(initial))
     first = min(frame["slot_start"])
     times = dict.fromkeys([first, *(one.times[0] for one in changes)])
     lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
-    static = (resources.files("gpuplanner.export") / STATIC_GRES).read_text(encoding="utf-8")
+    static = template_text(STATIC_GRES).replace("@TYPE@", whole)
     return (
-        {"gres.conf": GRES_CONF, STATIC_GRES: static}
+        {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
         | lines
         | {f"{one.name}.sh": _change_script(frame, one, cost, board, whole) for one in changes}
     )
@@ -128,11 +135,12 @@ def _change_script(
     """The script of a change."""
     steps = [
         f"config[{node}]={shlex.quote(after.config_name)}\n"
-        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))) or 'null')}"
-        for node, (_, after) in one.nodes.items()
+        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))))}\n"
+        f"before[{node}]={shlex.quote(had.config_name if had else '')}"
+        for node, (had, after) in one.nodes.items()
     ]
     lines = f"slurm-{file_stamp(one.times[0])}.conf"
-    parts = {"NAME": one.name, "LINES": lines, "STEPS": "\n".join(steps)}
+    parts = {"LINES": lines, "STEPS": "\n".join(steps)}
     return change_script("change_slurm.sh", one, cost, board, parts)
 
 
@@ -149,8 +157,9 @@ def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> st
     types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
     lines = [
         f"# slurm.conf from {stamp(at)}, board {board.name}.",
-        "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into",
-        "# yours, 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;",
+        "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, put the Gres of these",
+        "# lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),",
+        "# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;",
         f"# change-{file_stamp(at)}.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.",
         *_type_notes(board, whole),
         "# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.",

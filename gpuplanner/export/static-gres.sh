@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # gres.conf of this node, for Slurm builds without NVML (AutoDetect=nvml is then of no use).
 #
-#   bash static-gres.sh TYPE >gres.conf     after every cut, on the node itself
+#   bash static-gres.sh [TYPE] >gres.conf     after every cut, on the node itself
 #
-# TYPE is the type of a whole GPU in slurm.conf; an instance has its profile behind it. GPUs with MIG mode on are
+# TYPE is the type of a whole GPU in slurm.conf (@TYPE@); an instance has its profile behind it. GPUs with MIG mode on are
 # listed by instance (MultipleFiles: the board and its two capability files), the others whole (File).
 # Instances get new numbers with every cut, so this file cannot be written before it.
 
 set -euo pipefail
 
-readonly type="${1:?usage: bash $0 TYPE}" device="${DEVICE_ROOT:-/dev}"
+readonly type="${1:-@TYPE@}" device="${DEVICE_ROOT:-/dev}"
 readonly minors="${MIG_MINORS:-/proc/driver/nvidia-caps/mig-minors}"
 [[ "$type" =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || {
   echo "$type: no type of Slurm" >&2

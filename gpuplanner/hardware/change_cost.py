@@ -366,5 +366,4 @@ def known_by(board: GpuModel | None) -> tuple[str | None, ...]:
 def _changed_one_by_one(
     cost: ChangeCost, before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]
 ) -> int:
-    change = cost.change(dict(before), dict(after))
-    return len(change.destroyed) + len(change.created)
+    return cost.change(dict(before), dict(after)).operations

@@ -46,6 +46,24 @@ class Reconfiguration:
     high_s: float
     note: str
 
+    @property
+    def emptied(self) -> int:
+        """What must be empty for it: the instances that go, or the GPU itself, where that was not cut.
+
+        Examples
+        --------
+        >>> from gpuplanner.hardware import ChangeCost
+        >>> cost = ChangeCost.of("H100-80GB-SXM5")
+        >>> [cost.change(old, "1g.20gb:4").emptied for old in ("1g.10gb:7", "gpu", "1g.20gb:4")]
+        [7, 1, 0]
+        """
+        return len(self.destroyed) or int(self.mode_change)
+
+    @property
+    def operations(self) -> int:
+        """Instances that are removed and made: what everybody counts who counts the steps of a change."""
+        return len(self.destroyed) + len(self.created)
+
 
 def instances_changed(
     board: GpuModel, before: AnyLayout, after: AnyLayout, *, one_by_one: bool

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
@@ -25,6 +26,7 @@ from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
 from gpuplanner.plain import to_plain
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
+from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
@@ -196,7 +198,9 @@ def export_files(
     if problem.nodes is None:
         text = message("export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM)
         raise ScenarioError(text)
-    layouts = assign(plan.require(), problem)
+    layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
+    drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
+    known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
     files: dict[str, str] = {}
     if "mig-parted" in wanted:
@@ -204,21 +208,19 @@ def export_files(
     if "configmap" in wanted:
         files["configmap.yaml"] = to_config_map(layouts, board, at=at)
     if "runbook" in wanted:
-        scripts = to_change_scripts(layouts, board, change=problem.change)
+        scripts = to_change_scripts(layouts, board, **known)
         files |= {f"runbook/{name}": text for name, text in scripts.items()}
     if "slurm" in wanted:
         if at is None:
-            lines = to_slurm_files(layouts, board, gres_type=gres_type, change=problem.change)
+            lines = to_slurm_files(layouts, board, gres_type=gres_type, **known)
         else:
             lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
         files |= {f"slurm/{name}": text for name, text in lines.items()}
     if at is None and {"runbook", "slurm"} & set(wanted):
-        as_made = scenario or Scenario(path=problem.change.path)
         index = change_index(
             layouts,
             board,
-            change=problem.change,
-            drain=drain_of(as_made, problem.change),
+            **known,
             expected=None if scenario is None else rehearse(scenario, layouts, problem),
         )
         files["changes.csv"] = index.write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")

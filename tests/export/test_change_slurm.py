@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import polars as pl
@@ -18,25 +19,51 @@ MORNING = "20261102T080000Z"
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
-# Each node is a folder with the files "state", "gres" (in force), "next" (after new daemons) and "jobs".
+# Each node is a folder with the files "state", "reason", "gres" (in force), "cut" (what its GPUs have) and "jobs". New
+# daemons take the Gres from slurm.conf; the node is INVALID_REG if its GPUs have something else.
 COMMANDS = {
     "scontrol": r"""
+if [[ -n "${BROKEN:-}" && "$*" == $BROKEN ]]; then exit 1; fi
 case "$1 ${2:-}" in
-  "show node") echo "NodeName=$3 CoresPerSocket=1"
-    echo "   Gres=$(cat "$CLUSTER/$3/gres")"; echo "   State=$(cat "$CLUSTER/$3/state") Weight=1" ;;
+  "--version "*) echo "slurm ${VERSION:-23.11.4}" ;;
+  "show node") [[ -d "$CLUSTER/$3" ]] || exit 1
+    echo "NodeName=$3 CoresPerSocket=1"
+    echo "   Gres=$(cat "$CLUSTER/$3/gres")"; echo "   State=$(cat "$CLUSTER/$3/state") Weight=1"
+    echo "   Reason=$(cat "$CLUSTER/$3/reason") [root@2026-11-02T08:00:00]" ;;
   "create "*) echo "$*" >"$CLUSTER/reservation" ;;
-  "show reservation") [[ -e "$CLUSTER/reservation" ]] ;;
+  "show reservation") grep -qs "reservationname=$3 " "$CLUSTER/reservation" ;;
   "delete "*) rm "$CLUSTER/reservation" ;;
-  "update "*) node=${2#nodename=}; state=${3#state=}; case $state in
-    drain) echo IDLE+DRAIN ;; resume) echo IDLE ;; esac >"$CLUSTER/$node/state" ;;
-  "reconfigure "*) for node in n1 n2; do
-    if [[ -e "$CLUSTER/$node/next" ]]; then cp "$CLUSTER/$node/next" "$CLUSTER/$node/gres"; fi; done ;;
+  "update "*) node=${3#nodename=}; node=${2#nodename=}
+    case ${3#state=} in
+      drain) echo "${4#reason=}" >"$CLUSTER/$node/reason"; echo IDLE+DRAIN ;;
+      resume) : >"$CLUSTER/$node/reason"; echo IDLE ;;
+    esac >"$CLUSTER/$node/state" ;;
+  "reconfigure "*) renew ;;
 esac
 """,
+    "renew": r"""
+for node in n1 n2; do
+  sed -n "s/^NodeName=$node .*Gres=//p" "$SLURM_CONF" >"$CLUSTER/$node/gres"
+  if ! cmp -s "$CLUSTER/$node/gres" "$CLUSTER/$node/cut"; then
+    echo "$(sed 's/+INVALID_REG//' "$CLUSTER/$node/state")+INVALID_REG" >"$CLUSTER/$node/state.new"
+    mv "$CLUSTER/$node/state.new" "$CLUSTER/$node/state"
+  fi
+done
+""",
     "squeue": 'node=${2#--nodelist=}; cat "$CLUSTER/$node/jobs"',
-    "ssh": "",
-    "install-lines": '[[ -s "$1" ]]',
+    "systemctl": "if [[ $2 == slurmctld ]]; then renew; fi",
+    "ssh": r"""
+node=$1; shift
+case "$*" in
+  "nvidia-mig-parted export"*) cat "$CLUSTER/$node/cut" ;;
+  *"-f - -c before") cat >"$CLUSTER/$node/cut" ;;
+  "nvidia-mig-parted apply"*) [[ -z "${CUT_FAILS:-}" ]] || exit 1; cp "$CLUSTER/$node/planned" "$CLUSTER/$node/cut" ;;
+  *assert*) [[ -z "${NO_CONFIG:-}" ]] ;;
+esac
+""",
 }
+QUIET = {"squeue", "renew"}
+WHOLE, PLANNED = "gpu:t:2", "gpu:t:1,gpu:t_1g.10gb:7"
 
 
 class Cluster:
@@ -47,24 +74,38 @@ class Cluster:
         for name, body in COMMANDS.items():
             path = folder / "bin" / name
             path.parent.mkdir(exist_ok=True)
-            log = "" if name == "squeue" else f'[[ "$1" == show ]] || echo "{name} $*" >>"$CLUSTER/log"\n'
+            asked = '[[ "$*" == show* || "$*" == --version || "$*" == *assert* || "$*" == *export* ]]'
+            log = "" if name in QUIET else f'{asked} || echo "{name} $*" >>"$CLUSTER/log"\n'
             path.write_text(f"#!/usr/bin/env bash\nset -eu\n{log}{body}\n")
             path.chmod(0o755)
         for name, text in files.items():
             (folder / name).write_text(text)
+        (folder / "slurm.conf").write_text(
+            f"GresTypes=gpu\nNodeName=n1 CPUs=8 Gres={WHOLE}\nNodeName=n2 CPUs=8 Gres={WHOLE}\n"
+        )
         for node in ("n1", "n2"):
             (folder / node).mkdir()
-        self.write(
-            "n2", state="IDLE", jobs="", gres="gpu:t:2(S:0)", next="gpu:t:1(S:0),gpu:t_1g.10gb:7(S:0-1)"
-        )
+            self.write(node, state="IDLE\n", reason="", jobs="", gres=f"{WHOLE}\n", cut=f"{WHOLE}\n")
+        self.write("n2", planned=f"{PLANNED}\n")
 
     def write(self, node: str, **files: str) -> None:
         for name, text in files.items():
             (self.folder / node / name).write_text(text)
 
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
     def log(self) -> list[str]:
         path = self.folder / "log"
         return path.read_text().splitlines() if path.exists() else []
+
+    def snapshot(self) -> dict[str, str]:
+        """All that the cluster is."""
+        return {
+            str(path.relative_to(self.folder)): path.read_text()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file() and path.name not in ("log", "slurm.conf.before-gpuplanner")
+        }
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -72,8 +113,9 @@ class Cluster:
             env={
                 "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
                 "CLUSTER": str(self.folder),
-                "INSTALL": "install-lines",
+                "SLURM_CONF": str(self.folder / "slurm.conf"),
                 "TIMEOUT_S": "0",
+                "CUT_S": "0",
                 "POLL_S": "0.01",
                 **environment,
             },
@@ -93,56 +135,117 @@ def test_order_of_a_change(cluster: Cluster, plan: pl.DataFrame) -> None:
     """A controller that hears of the new devices before the cut drains the node for good."""
     done = cluster.run("apply")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "n2: IDLE+DRAIN, gpu:t:1,gpu:t_1g.10gb:7\n"
+    assert "n2: IDLE+DRAIN, gpu:t:1,gpu:t_1g.10gb:7\n" in done.stdout
     config = "1xgpu_7x1g.10gb_2660f7c36d"
     assert config in to_mig_parted(plan, BOARD)
     assert cluster.log() == [
         "scontrol update nodename=n2 state=drain reason=gpuplanner change-20261102T080000Z",
         f"ssh n2 nvidia-mig-parted apply -f /etc/nvidia-mig-manager/config.yaml -c {config}",
-        f"install-lines {cluster.folder}/slurm-{MORNING}.conf",
         "scontrol reconfigure",
         "scontrol update nodename=n2 state=resume",
     ]
+    assert f"NodeName=n1 CPUs=8 Gres={WHOLE}\nNodeName=n2 CPUs=8 Gres={PLANNED}\n" in cluster.read(
+        "slurm.conf"
+    )
     assert cluster.run("verify").returncode == 0
-    assert len(cluster.log()) == 5
+    again = cluster.run("apply")
+    assert (again.returncode, again.stdout) == (0, "nothing to do: n2\n")
+    assert len(cluster.log()) == 4
 
 
-def test_a_reservation_ahead_lasts_until_the_change_is_made(cluster: Cluster) -> None:
-    assert cluster.run("reserve", "2026-11-02T08:00:00").returncode == 0
-    assert cluster.log() == [
-        "scontrol create reservation reservationname=gpuplanner-change-20261102T080000Z "
-        "starttime=2026-11-02T08:00:00 duration=infinite users=root flags=maint,ignore_jobs nodes=n2"
-    ]
+def test_before_slurm_23_11_daemons_are_started_anew(cluster: Cluster) -> None:
+    assert cluster.run("apply", VERSION="22.05.8").returncode == 0
+    assert cluster.log()[2:4] == ["systemctl restart slurmctld", "ssh n2 systemctl restart slurmd"]
+
+
+def test_a_change_is_taken_back_whole_and_half_way(cluster: Cluster) -> None:
+    before = cluster.snapshot()
     assert cluster.run("apply").returncode == 0
-    assert cluster.log()[-1] == "scontrol delete reservationname=gpuplanner-change-20261102T080000Z"
-    assert cluster.run("reserve").returncode == 2
+    assert cluster.run("rollback").returncode == 0
+    assert cluster.snapshot() == before
+    for fault in ({"BROKEN": "reconfigure*"}, {"CUT_FAILS": "1"}, {"BROKEN": "update*state=resume"}):
+        assert cluster.run("apply", **fault).returncode == 1, fault
+        assert cluster.run("rollback").returncode == 0, fault
+        assert cluster.snapshot() == before, fault
+    none = cluster.run("rollback")
+    assert (none.returncode, none.stdout) == (0, "nothing was cut, nothing to take back: n2\n")
 
 
-def test_running_jobs_are_waited_for(cluster: Cluster) -> None:
+def test_a_change_that_stopped_half_way_is_gone_on_with(cluster: Cluster) -> None:
+    assert cluster.run("apply", BROKEN="reconfigure*").returncode == 1
+    assert cluster.run("apply").returncode == 0
+    assert cluster.read("n2/gres") == f"{PLANNED}\n"
+    assert cluster.read("n2/state") == "IDLE\n"
+    assert cluster.run("rollback").returncode == 0
+    assert cluster.read("n2/cut") == cluster.read("n2/gres") == f"{WHOLE}\n"
+
+
+FAR = "20991102T080000Z"
+
+
+@pytest.fixture
+def later(make_plan: Callable[..., pl.DataFrame], tmp_path: Path) -> Cluster:
+    """A change that lies far ahead."""
+    plan = make_plan([("n2", 0, 0, 8, "gpu", True), ("n2", 0, 8, 24, "1g.10gb:7", True)])
+    years = pl.col("slot_start", "slot_end").dt.offset_by("73y")
+    files = to_slurm_files(plan.with_columns(years), BOARD, gres_type="t")
+    return Cluster(tmp_path, {name.replace(FAR, MORNING): text for name, text in files.items()})
+
+
+def test_a_reservation_ahead_lasts_as_long_as_the_change_may_take(later: Cluster) -> None:
+    """It begins when the change is planned, not when somebody asks for it, and ends by itself."""
+    for words in ((), ("2099-11-02T08:00:00Z",)):
+        assert later.run("reserve", *words, TIMEOUT_S="3600", CUT_S="300", TZ="UTC").returncode == 0
+        assert later.log()[-1] == (
+            f"scontrol create reservation reservationname=gpuplanner-change-{FAR} nodes=n2 users=root "
+            "starttime=2099-11-02T08:00:00 duration=65 flags=maint,ignore_jobs"
+        )
+    other = later.run("reserve", "2099-10-26T08:00:00Z")
+    assert (other.returncode, "is none of the planned times: 2099-11-02T08:00:00Z" in other.stderr) == (
+        1,
+        True,
+    )
+    assert later.run("cancel").returncode == 0
+    assert later.log()[-1] == f"scontrol delete reservationname=gpuplanner-change-{FAR}"
+    assert not (later.folder / "reservation").exists()
+
+
+def test_a_reservation_in_the_past_is_refused(cluster: Cluster) -> None:
+    late = cluster.run("reserve")
+    assert (late.returncode, "has passed" in late.stderr) == (1, True)
+    assert cluster.log() == []
+
+
+def test_what_is_not_due_is_left_to_its_time(later: Cluster) -> None:
+    """Timers that were missed, or came too early, start nothing."""
+    done = later.run("apply", IF_DUE="yes")
+    assert (done.returncode, "not due: planned for 2099" in done.stdout) == (0, True)
+    assert later.log() == []
+
+
+def test_running_jobs_are_waited_for_and_then_it_is_given_up(cluster: Cluster) -> None:
+    before = cluster.snapshot()
     cluster.write("n2", jobs="17\n18\n")
     done = cluster.run("apply")
-    assert done.returncode == 1
-    assert "n2: still at work: 17 18. It is drained" in done.stderr
-    assert len(cluster.log()) == 1
+    assert done.returncode == 75
+    assert "Given up after 0 s, still at work: n2: 17 18. All nodes are resumed as they were." in done.stderr
+    assert [line.split()[-1] for line in cluster.log()] == ["change-20261102T080000Z", "state=resume"]
+    cluster.write("n2", jobs="")
+    assert cluster.run("rollback").returncode == 0
+    assert cluster.snapshot() == before
 
 
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ({"next": "gpu:t:1,gpu:t_1g.10gb:6"}, "gpu:t_1g.10gb:7', Slurm has 'gpu:t:1,gpu:t_1g.10gb:6'"),
-        (
-            {"next": "gpu:t:1,gpu:t_1g.10gb:7", "state": "IDLE+DRAIN+INVALID_REG"},
-            "in state IDLE+DRAIN+INVALID_REG",
-        ),
+        ({"planned": "gpu:t:1,gpu:t_1g.10gb:6\n"}, "in state IDLE+DRAIN+INVALID_REG"),
+        ({"planned": f"{WHOLE}\n"}, "expected 'gpu:t:1,gpu:t_1g.10gb:7'"),
     ],
 )
 def test_a_node_that_is_not_as_planned_is_not_resumed(
     cluster: Cluster, fault: dict[str, str], told: str
 ) -> None:
-    state = fault.get("state", "IDLE+DRAIN")
     cluster.write("n2", **fault)
-    path = cluster.folder / "bin" / "scontrol"
-    path.write_text(path.read_text().replace("drain) echo IDLE+DRAIN", f"drain) echo {state}"))
     done = cluster.run("apply")
     assert done.returncode == 1
     assert told in done.stderr
@@ -150,16 +253,107 @@ def test_a_node_that_is_not_as_planned_is_not_resumed(
 
 
 def test_commands_of_the_site_take_the_place_of_ours(cluster: Cluster) -> None:
-    assert cluster.run("apply", CUT="ssh root@jump", RECONFIGURE="scontrol reconfigure now").returncode == 0
-    assert cluster.log()[1] == "ssh root@jump n2 1xgpu_7x1g.10gb_2660f7c36d"
-    assert cluster.log()[3] == "scontrol reconfigure now"
+    site = {"CUT": "ssh root@jump", "INSTALL": "ssh install", "RECONFIGURE": "ssh renew"}
+    assert cluster.run("apply", **site).returncode == 1  # these do nothing, so the comparison fails
+    lines = f"{cluster.folder}/slurm-{MORNING}.conf"
+    assert cluster.log()[1:] == [
+        "ssh root@jump n2 1xgpu_7x1g.10gb_2660f7c36d",
+        f"ssh install {lines} n2",
+        "ssh renew n2",
+    ]
 
 
-def test_nothing_begins_without_a_way_to_install_the_lines(cluster: Cluster) -> None:
-    done = cluster.run("apply", INSTALL="")
-    assert (done.returncode, "INSTALL must name" in done.stderr) == (1, True)
+def test_a_first_change_by_commands_of_the_site_needs_a_way_back(cluster: Cluster) -> None:
+    script = cluster.folder / f"change-{MORNING}.sh"
+    script.write_text((cluster.folder / "change-20261102T000000Z.sh").read_text())
+    done = cluster.run("apply", CUT="ssh root@jump")
+    assert (done.returncode, "n1: what it has is not in the plan, so CUT could not" in done.stderr) == (
+        1,
+        True,
+    )
+    assert cluster.log() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"state": "DOWN+DRAIN", "reason": "fan broken"}, "n2: was drained by somebody else: fan broken"),
+        ({"state": "IDLE+POWERED_DOWN"}, "first: scontrol update nodename=n2 state=power_up"),
+        (None, "n2: is not in this cluster."),
+        ({"NO_CONFIG": "1"}, "does not hold 1xgpu_7x1g.10gb_2660f7c36d"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_before_anything_is_done(
+    cluster: Cluster, fault: dict[str, str] | None, told: str
+) -> None:
+    if fault is None:
+        shutil.rmtree(cluster.folder / "n2")
+    elif "NO_CONFIG" not in fault:
+        cluster.write("n2", **fault)
+    for verb in ("check", "apply"):
+        done = cluster.run(verb, **(fault if fault and "NO_CONFIG" in fault else {}))
+        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+    assert cluster.log() == []
+
+
+def test_check_shows_the_jobs_and_the_difference(cluster: Cluster) -> None:
+    cluster.write("n2", jobs="17\n")
+    done = cluster.run("check")
+    assert done.returncode == 0
+    assert "n2: at work: 17\n" in done.stdout
+    assert f"-NodeName=n2 CPUs=8 Gres={WHOLE}\n+NodeName=n2 CPUs=8 Gres={PLANNED}\n" in done.stdout
     assert cluster.run().returncode == cluster.run("undo").returncode == 2
     assert cluster.log() == []
+
+
+CONF = """\
+GresTypes=gpu
+NodeName=DEFAULT CPUs=8
+  NodeName=n1 RealMemory=10 \\
+   Gres=gpu:t:2,shard:4 State=UNKNOWN # mine
+nodename = n2 gres=gpu:t:2
+PartitionName=p Nodes=n[1-2] Default=YES
+"""
+
+
+def install(folder: Path, conf: str, lines: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "mine.conf").write_text(conf)
+    (folder / "lines").write_text(lines)
+    script = folder / "install-gres.sh"
+    script.write_text((resources.files("gpuplanner.export") / script.name).read_text())
+    command = ["bash", str(script), *words, str(folder / "lines")]
+    environment = {"PATH": os.environ["PATH"], "FILE": str(folder / "mine.conf")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_lines_are_put_into_those_that_are_there(tmp_path: Path) -> None:
+    """Appended, they would stand there twice, which ends slurmctld; what is no GPU stays."""
+    lines = "NodeName=n1 Gres=gpu:t_1g.10gb:14\nNodeName=n2 Gres=gpu:t:1,gpu:t_3g.40gb:2\n"
+    done = install(tmp_path, CONF, lines, "--dry-run")
+    assert (
+        "+NodeName=n1 RealMemory=10     Gres=gpu:t_1g.10gb:14,shard:4 State=UNKNOWN # mine\n" in done.stdout
+    )
+    assert (tmp_path / "mine.conf").read_text() == CONF
+    assert install(tmp_path, CONF, lines).returncode == 0
+    found = (tmp_path / "mine.conf").read_text()
+    assert found.splitlines()[3:] == [
+        "NodeName=n2 Gres=gpu:t:1,gpu:t_3g.40gb:2",
+        "PartitionName=p Nodes=n[1-2] Default=YES",
+    ]
+    assert install(tmp_path, found, lines).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("GresTypes=gpu\nNodeName=n1 Gres=gpu:2\n", "n2: has no NodeName line here"),
+        ("NodeName=n1,n2;reboot Gres=gpu:2\n", "NodeName=n1,n2;reboot: not understood"),
+    ],
+)
+def test_lines_that_cannot_be_put_anywhere_change_nothing(tmp_path: Path, conf: str, told: str) -> None:
+    done = install(tmp_path, conf, "NodeName=n2 Gres=gpu:t_1g.10gb:14\n")
+    assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+    assert (tmp_path / "mine.conf").read_text() == conf
 
 
 def test_a_script_for_each_time_with_a_cut(

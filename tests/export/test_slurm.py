@@ -22,8 +22,9 @@ NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=
 
 BY_DAY = """\
 # slurm.conf from 2026-11-02T08:00:00Z, board H100-80GB-SXM5.
-# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, merge these lines into
-# yours, 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;
+# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, put the Gres of these
+# lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),
+# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;
 # change-20261102T080000Z.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.
 # Types as slurmd finds them for NVIDIA H100 80GB HBM3.
 # Other boards of this kind need --gres-type: NVIDIA H800: nvidia_h800.
@@ -49,6 +50,7 @@ def test_files_of_the_whole_calendar(plan: pl.DataFrame) -> None:
     assert list(files) == [
         "gres.conf",
         "static-gres.sh",
+        "install-gres.sh",
         "slurm-20261102T000000Z.conf",
         "slurm-20261102T080000Z.conf",
         "change-20261102T000000Z.sh",

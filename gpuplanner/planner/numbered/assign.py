@@ -79,6 +79,35 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     return _ranges(_placed(problem, plan.layouts, plan.counts, plan.parked), problem)
 
 
+def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
+    """How each GPU is cut before the first slot (node, gpu, layout), numbered as :func:`assign` does; None: unknown.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.planner import plan
+    >>> problem = PlanProblem(
+    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[4, 4, 4]]],
+    ...     initial={"gpu": 1, "3g.20gb:2": 1},
+    ... )
+    >>> layouts_before(plan(problem), problem).rows()
+    [('node0', 0, '3g.20gb:2'), ('node0', 1, 'gpu')]
+    """
+    placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
+    if placed.initial is None:
+        return None
+    held = placed.held(placed.initial)
+    number = np.arange(problem.gpus)
+    return pl.DataFrame(
+        {
+            "node": pl.Series(problem.node_names, dtype=pl.String)[number // problem.gpus_per_node],
+            "gpu": (number % problem.gpus_per_node).astype(np.int32),
+            # One that was released comes back whole.
+            "layout": [WHOLE_GPU if state == _OFF else placed.texts[state] for state in held],
+        }
+    )
+
+
 def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """Say which changes of layout a plan makes, how often, and how long each takes.
 

@@ -1,0 +1,46 @@
+label_of() { # NODE KEY
+  kubectl get node "$1" -o "jsonpath={.metadata.labels.nvidia\.com/$2}"
+}
+
+note_of() { # NODE KEY
+  kubectl get node "$1" -o "jsonpath={.metadata.annotations.$2}"
+}
+
+note() { # NODE KEY=VALUE, or KEY- to take it away
+  kubectl annotate node "$1" --overwrite "$2" >/dev/null
+}
+
+offers_of() { # NODE: GPU resources that can be allocated, in a fixed order
+  local template='{{range $key, $value := .status.allocatable}}{{$key}}={{$value}}{{"\n"}}{{end}}'
+  kubectl get node "$1" -o "go-template=$template" |
+    { grep -E '^nvidia\.com/(gpu|mig-[^=]*)=[1-9]' || true; } | LC_ALL=C sort | paste -s -d ' ' -
+}
+
+gpu_pods() { # NODE: pods there that hold a GPU or an instance, or a claim that may be for one
+  local template='{{range .items}}{{$name := printf "%s/%s" .metadata.namespace .metadata.name}}'
+  template+='{{range .spec.resourceClaims}}{{$name}} claim{{"\n"}}{{end}}'
+  local containers
+  for containers in containers initContainers; do
+    template+="{{range .spec.$containers}}"
+    template+='{{if .resources.limits}}{{range $key, $value := .resources.limits}}'
+    template+='{{$name}} {{$key}}{{"\n"}}{{end}}{{end}}{{end}}'
+  done
+  template+='{{end}}'
+  kubectl get pods --all-namespaces -o "go-template=$template" \
+    --field-selector "spec.nodeName=$1,status.phase!=Succeeded,status.phase!=Failed" |
+    { grep -E ' (nvidia\.com/(gpu|mig-)|claim$)' || true; } | cut -d ' ' -f 1 | LC_ALL=C sort -u | paste -s -d ' ' -
+}
+
+cordon() { # NODE: only what we close do we open again
+  if [[ -z "$(kubectl get node "$1" -o 'jsonpath={.spec.unschedulable}')" ]]; then
+    note "$1" "$ours=@NAME@"
+    kubectl cordon "$1"
+  fi
+}
+
+uncordon() { # NODE
+  if [[ -n "$(note_of "$1" "$ours")" ]]; then
+    kubectl uncordon "$1"
+    note "$1" "$ours-"
+  fi
+}
