@@ -147,19 +147,18 @@ def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
 
     found = sized(wish, peaks)
     if as_json:
-        show((found), as_json=True)
+        show(found.to_dict(), as_json=True)
         return
-    import polars as pl
-
-    if "note" in found:
-        say(found["note"])
-    shown = [{name: plan.get(name) for name in PLAN if plan.get(name) is not None} for plan in found["plans"]]
-    title = f"{wish.task} {found['model']['name']}"
-    show_frame(pl.DataFrame(shown, infer_schema_length=None), as_json=False, title=title)
-    for plan in found["plans"][:3]:
-        put(f"{plan['rank']}: {plan['why']}\n   next smaller: {plan['next_smaller']}\n   {plan['launch']}")
-        put(plan["request"])
-    for line in found["assumed"]:
+    if found.note:
+        say(found.note)
+    table = found.table()
+    shown = [name for name in PLAN if name in table.columns and table[name].count()]
+    show_frame(table.select(shown), as_json=False, title=f"{wish.task} {found.model.name}")
+    for plan in found.plans[:3]:
+        put(
+            f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
+        )
+    for line in found.assumed:
         put(f"assumed: {line}")
 
 

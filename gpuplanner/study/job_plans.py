@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, peak_gib
 from gpuplanner.sizing.predict.job import RECOMPUTE
-from gpuplanner.sizing.predict.serving import serve
+from gpuplanner.sizing.predict.serving import Serving, serve
 from gpuplanner.sizing.predict.throughput import Board, board_facts, tokens_per_s
 from gpuplanner.sizing.predict.tools import ANY, figures, tool_facts
 
@@ -85,6 +85,72 @@ class Wish:
                 "size, quantization", "task lora or serve", "train", "Quantised weights are not trained."
             )
             raise ScenarioError(text)
+
+
+_OF_JOB = ("tp", "pp", "dp", "sharding", "recompute", "micro_batch", "accumulation", "regime")
+_WITHIN = ("job", "engine", "replicas", "parts")
+_MAYBE_UNKNOWN = ("cost", "currency", "energy_kwh")
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One way to run a job: where, whether it fits in memory, how fast, for how much.
+
+    Memory in GiB a GPU, ``p_oom`` the probability to run out of it; ``cost`` in ``currency`` and ``energy_kwh`` are of
+    the whole job where its tokens are known, else of an hour (``per``), and None where no source states them. ``job``
+    or ``engine`` says how it is run. ``parts`` are the boards of a pool with their GPUs. From ``rank`` on it is what
+    ``gpuplanner size`` adds to the plans that it shows.
+    """
+
+    board: str
+    gpus: int
+    board_gib: float
+    predicted_gib: float
+    upper_gib: float
+    p_oom: float
+    level: str
+    tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+    per: str
+    profile: str = "gpu"
+    share_of_gpu: float = 1.0
+    hours: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+    energy_kwh: float | None = None
+    job: TrainingJob | None = None
+    engine: Serving | None = None
+    replicas: int = 1
+    parts: tuple[tuple[str, int], ...] = ()
+    rank: int | None = None
+    why: str | None = None
+    next_smaller: str | None = None
+    components: Mapping[str, float] | None = None
+    explained: Mapping[str, str] | None = None
+    request: str | None = None
+    launch: str | None = None
+
+    def meets(self, wish: Wish) -> bool:
+        """Whether it is done by the deadline."""
+        return wish.deadline_h is None or self.hours is None or self.hours <= wish.deadline_h
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for JSON and tables; what does not apply to it is left out."""
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        told |= {name: getattr(self.job, name, None) for name in _OF_JOB}
+        if self.engine is not None:
+            told |= {
+                "tp": self.engine.tp, "dp": self.replicas, "concurrency": self.engine.concurrency * self.replicas,
+                "seconds_per_token": self.engine.step_s,
+            }  # fmt: skip
+        return {
+            name: value
+            for name, value in told.items()
+            if name not in _WITHIN and (value is not None or name in _MAYBE_UNKNOWN)
+        }
 
 
 _STEP_TOKENS = 1 << 20
@@ -155,13 +221,14 @@ def _shapes(base: TrainingJob, modes: Sequence[str]) -> Iterator[TrainingJob]:
 
 def training_plans(
     wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JobPlan]:
     """Plans that fit, of each shape with ever more replicas until the deadline is met on each board."""
     modes = ("none", "full") if tool == ANY else RECOMPUTE
     knobs, radius = np.exp(peaks.logs(tool)).tolist(), peaks.radius(tool, known=True)
     normal = NormalDist(0.0, radius / _POINT)
     largest = max(board.memory_gib for board, _ in boards)
     most = max(count for _, count in boards)
+    level = "tool seen" if peaks.seen(tool) else "tool unseen"
     for shape in _shapes(_base(wish, model, tool), modes):
         dp, before = 1, math.inf
         waiting = list(boards)
@@ -177,24 +244,23 @@ def training_plans(
                 if job.gpus > count:
                     waiting.remove((board, count))
                 elif out <= wish.risk:
-                    rates = tokens_per_s(job, board)
-                    plan = _plan(board, job.gpus, rates, wish, job)
-                    plan |= {"predicted_gib": peak, "upper_gib": peak * math.exp(radius), "p_oom": out}
-                    plan["level"] = "tool seen" if peaks.seen(tool) else "tool unseen"
+                    memory = _Memory(board.memory_gib, peak, peak * math.exp(radius), out, level)
+                    plan = replace(_plan(board, job.gpus, tokens_per_s(job, board), memory, wish), job=job)
                     yield plan
-                    if meets(plan, wish):
+                    if plan.meets(wish):
                         waiting.remove((board, count))
             dp *= 2
 
 
 def serving_plans(
     wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JobPlan]:
     """Engines on each board that hold at least one sequence, as many as the deadline asks for."""
     narrow = (
         (figures("quantization", wish.quantization, "weight_bytes") or [2.0])[0] if wish.quantization else 2.0
     )
     cache = 1.0 if wish.quantization == "fp8" else 2.0
+    share = parameter("decode_bandwidth_share")
     for board, count in boards:
         for t in (1, 2, 4, 8):
             if t > count or model.kind == "diffusion" or model.heads % t:
@@ -210,49 +276,49 @@ def serving_plans(
             if replicas * t > count:
                 continue
             rate = engine.tokens_per_s * replicas
-            share = parameter("decode_bandwidth_share")
-            plan = _plan(
-                board,
-                replicas * t,
-                (rate * share.low / share.value, rate, rate * share.high / share.value),
-                wish,
-            )
+            rates = (rate * share.low / share.value, rate, rate * share.high / share.value)
             fixed = engine.weights_gib + engine.workspace_gib
             normal = NormalDist(0.0, peaks.unseen / _POINT / 4)  # weights are known, the workspace is not
             out = 1 - normal.cdf(math.log((board.memory_gib - engine.cache_gib) / fixed))
-            plan |= {
-                "predicted_gib": fixed + engine.cache_gib, "upper_gib": board.memory_gib, "p_oom": out, "tp": t,
-                "dp": replicas, "concurrency": engine.concurrency * replicas, "seconds_per_token": engine.step_s,
-                "components": {
-                    "weights": engine.weights_gib, "cache": engine.cache_gib, "workspace": engine.workspace_gib,
-                },
-                "level": "tool unseen",
-            }  # fmt: skip
-            yield plan
+            memory = _Memory(board.memory_gib, fixed + engine.cache_gib, board.memory_gib, out, "tool unseen")
+            parts = {
+                "weights": engine.weights_gib,
+                "cache": engine.cache_gib,
+                "workspace": engine.workspace_gib,
+            }
+            plan = _plan(board, replicas * t, rates, memory, wish)
+            yield replace(plan, engine=engine, replicas=replicas, components=parts)
+
+
+class _Memory(NamedTuple):
+    """Memory of a board or slice and of a job on it, in GiB, and how likely it runs out."""
+
+    board_gib: float
+    predicted_gib: float
+    upper_gib: float
+    p_oom: float
+    level: str
 
 
 def _plan(
     board: Board,
     gpus: int,
     rates: tuple[float, float, float],
+    memory: _Memory,
     wish: Wish,
-    job: TrainingJob | None = None,
     share: float = 1.0,
-) -> dict[str, Any]:
+) -> JobPlan:
     """Time, money and energy of a number of GPUs, or of a share of one, at some tokens a second."""
-    hours = [wish.tokens / rate / 3600 if wish.tokens else math.nan for rate in rates]
-    known = {} if not wish.tokens else {"hours": hours[1], "hours_low": hours[2], "hours_high": hours[0]}
-    plan: dict[str, Any] = {
-        "board": board.name, "gpus": gpus, "profile": "gpu", "tokens_per_s": rates[1], "tokens_per_s_low": rates[0],
-        "tokens_per_s_high": rates[2], "board_gib": board.memory_gib, "job": job, "share": share, **known,
-    }  # fmt: skip
-    gpu_hours = gpus * share * (hours[1] if wish.tokens else 1.0)
+    low, rate, high = rates
+    hours = [wish.tokens / each / 3600 if wish.tokens else None for each in rates]
+    gpu_hours = gpus * share * (1.0 if hours[1] is None else hours[1])
     price, energy = _hour(board.name)
-    plan["cost"] = None if price is None else gpu_hours * price
-    plan["currency"] = None if price is None else "USD"
-    plan["energy_kwh"] = None if energy is None else gpu_hours * energy
-    plan["per"] = "job" if wish.tokens else "hour"
-    return plan
+    return JobPlan(
+        board.name, gpus, *memory, rate, low, high, "job" if wish.tokens else "hour", share_of_gpu=share,
+        hours=hours[1], hours_low=hours[2], hours_high=hours[0],
+        cost=None if price is None else gpu_hours * price, currency=None if price is None else "USD",
+        energy_kwh=None if energy is None else gpu_hours * energy,
+    )  # fmt: skip
 
 
 @functools.cache
@@ -267,75 +333,80 @@ def _hour(board: str) -> tuple[float | None, float | None]:
     return price, facility_kwh(energy, host_factor=parameter("host_factor").value, pue=parameter("pue").value)
 
 
-def slice_plans(plans: Sequence[dict[str, Any]], wish: Wish) -> list[dict[str, Any]]:
+def slice_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
     """Plans of one GPU on the slices that hold their bound, at the speed of the slice with its interval."""
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[str, JobPlan] = {}
     for plan in plans:
-        if plan["gpus"] == 1 and plan["board"] in board_names():
-            kept = best.setdefault(plan["board"], plan)
-            if plan["upper_gib"] < kept["upper_gib"]:
-                best[plan["board"]] = plan
+        if plan.gpus == 1 and plan.board in board_names():
+            kept = best.setdefault(plan.board, plan)
+            if plan.upper_gib < kept.upper_gib:
+                best[plan.board] = plan
     found = []
     for name, plan in best.items():
         board, facts = load_gpu_model(name), board_facts(name)
-        roomy = [one for one in board.profiles if (one.memory_gib or 0) >= plan["upper_gib"]]
+        roomy = [one for one in board.profiles if (one.memory_gib or 0) >= plan.upper_gib]
         if all(one.compute_slices == board.compute_slices for one in roomy):
             continue
         from gpuplanner.sizing.speed import default_model
 
-        jobs = pl.DataFrame({"job_class": ["job"], "memory_gib": [plan["upper_gib"]]})
+        jobs = pl.DataFrame({"job_class": ["job"], "memory_gib": [plan.upper_gib]})
         try:
             speeds = default_model().predict(jobs, board)
         except GeometryError:  # no source states the SMs of its slices
             continue
+        rates = (plan.tokens_per_s_low, plan.tokens_per_s, plan.tokens_per_s_high)
+        sigma = math.log(plan.upper_gib / plan.predicted_gib) / _POINT
         for row in speeds.filter(pl.col("profile") != "gpu").iter_rows(named=True):
             if facts is None or row["speed"] >= 1:
                 continue
-            rates = tuple(plan[f"tokens_per_s{end}"] * row[f"speed{end}"] for end in ("_low", "", "_high"))
-            slot = _plan(
-                facts, 1, (rates[0], rates[1], rates[2]), wish, plan["job"], board.share(row["profile"])
+            low, rate, high = (
+                whole * row[f"speed{end}"] for whole, end in zip(rates, ("_low", "", "_high"), strict=True)
             )
-            memory = board.profile(row["profile"]).memory_gib
-            kept = {key: plan[key] for key in ("predicted_gib", "upper_gib", "level")}
-            sigma = math.log(plan["upper_gib"] / plan["predicted_gib"]) / _POINT
-            out = 1 - NormalDist(0.0, sigma).cdf(math.log((memory or 0.1) / plan["predicted_gib"]))
+            room = board.profile(row["profile"]).memory_gib or 0.1
+            out = 1 - NormalDist(0.0, sigma).cdf(math.log(room / plan.predicted_gib))
             if out <= wish.risk:
-                found.append({**slot, **kept, "profile": row["profile"], "board_gib": memory, "p_oom": out})
+                memory = _Memory(room, plan.predicted_gib, plan.upper_gib, out, plan.level)
+                slot = _plan(facts, 1, (low, rate, high), memory, wish, board.share(row["profile"]))
+                found.append(replace(slot, profile=row["profile"], job=plan.job))
     return found
 
 
-def meets(plan: Mapping[str, Any], wish: Wish) -> bool:
-    """Whether a plan is done by the deadline."""
-    return wish.deadline_h is None or wish.tokens is None or plan["hours"] <= wish.deadline_h
-
-
-def pool_plans(plans: Sequence[dict[str, Any]], wish: Wish) -> list[dict[str, Any]]:
+def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
     """Plans over several boards at hand: replicas of one shape, micro-batches by the speed of each board."""
     if not wish.boards or len(wish.boards) < 2:
         return []
-    shapes: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    shapes: dict[tuple[object, ...], dict[str, JobPlan]] = {}
     for plan in plans:
-        job = plan["job"]
-        key = (job.tp, job.pp, job.sharding, job.recompute, job.micro_batch)
-        kept = shapes.setdefault(key, {}).setdefault(plan["board"], plan)
-        if plan["gpus"] > kept["gpus"]:
-            shapes[key][plan["board"]] = plan
-    found = []
-    for of_board in shapes.values():
-        for both in combinations(of_board.values(), 2):
-            worst = max(both, key=lambda plan: plan["p_oom"])
-            plan = dict(worst)
-            for name in ("tokens_per_s", "tokens_per_s_low", "tokens_per_s_high"):
-                plan[name] = _TOGETHER * sum(one[name] for one in both)
-            if wish.tokens:
-                for name, rate in (("hours", ""), ("hours_low", "_high"), ("hours_high", "_low")):
-                    plan[name] = wish.tokens / plan[f"tokens_per_s{rate}"] / 3600
-            for name in ("cost", "energy_kwh"):
-                hourly = [None if one[name] is None else one[name] / one.get("hours", 1.0) for one in both]
-                known = [each for each in hourly if each is not None]
-                plan[name] = sum(known) * plan.get("hours", 1.0) if len(known) == len(both) else None
-            plan["gpus"] = sum(one["gpus"] for one in both)
-            plan["board"] = " + ".join(f"{one['gpus']} x {one['board']}" for one in both)
-            plan["parts"] = [(one["board"], one["gpus"]) for one in both]
-            found.append(plan)
-    return found
+        if (job := plan.job) is not None:
+            key = (job.tp, job.pp, job.sharding, job.recompute, job.micro_batch)
+            kept = shapes.setdefault(key, {}).setdefault(plan.board, plan)
+            if plan.gpus > kept.gpus:
+                shapes[key][plan.board] = plan
+    return [
+        _pooled(both, wish) for of_board in shapes.values() for both in combinations(of_board.values(), 2)
+    ]
+
+
+def _pooled(both: tuple[JobPlan, JobPlan], wish: Wish) -> JobPlan:
+    """Two plans of one shape as one: as likely to run out of memory as the likelier of them."""
+    low, rate, high = (
+        _TOGETHER * sum(getattr(one, name) for one in both)
+        for name in ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
+    )
+    hours = wish.tokens / rate / 3600 if wish.tokens else None
+
+    def summed(name: str) -> float | None:
+        """What an hour of both takes, for as long as they need together; None where one of them is not known."""
+        hourly = [None if (of := getattr(one, name)) is None else of / (one.hours or 1.0) for one in both]
+        known = [each for each in hourly if each is not None]
+        return sum(known) * (hours or 1.0) if len(known) == len(both) else None
+
+    return replace(
+        max(both, key=lambda plan: plan.p_oom),
+        board=" + ".join(f"{one.gpus} x {one.board}" for one in both), gpus=sum(one.gpus for one in both),
+        parts=tuple((one.board, one.gpus) for one in both),
+        tokens_per_s=rate, tokens_per_s_low=low, tokens_per_s_high=high,
+        hours=hours, hours_low=wish.tokens / high / 3600 if wish.tokens else None,
+        hours_high=wish.tokens / low / 3600 if wish.tokens else None,
+        cost=summed("cost"), energy_kwh=summed("energy_kwh"),
+    )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ import polars as pl
 from gpuplanner.catalog import board_names, slurm_type_of
 from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, message
 from gpuplanner.hardware import load_gpu_model
+from gpuplanner.plain import to_plain
 from gpuplanner.sizing import Request, request_lines
 from gpuplanner.sizing.predict import PeakModel, TrainingJob, describe, explained, shipped_model
 from gpuplanner.sizing.predict.throughput import NODE
-from gpuplanner.sizing.predict.tools import ANY, tool_called, what_it_does
+from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, what_it_does
 from gpuplanner.study.job_plans import (
+    JobPlan,
     Wish,
     boards_of,
-    meets,
     pool_plans,
     serving_plans,
     slice_plans,
@@ -28,9 +30,44 @@ from gpuplanner.study.job_plans import (
 )
 
 SHOWN = 8
+_LONGEST_S = 30 * 86400.0
 
 
-def sized(wish: Wish, peaks: PeakModel | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ModelSize:
+    """A model and its parameters: all, and those that one token passes through."""
+
+    name: str
+    parameters: float
+    active: float
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Plans for a model, the best first, and what was taken for granted of it and of the tool.
+
+    ``note`` stands where no plan meets the deadline; the fastest are shown then.
+    """
+
+    model: ModelSize
+    assumed: tuple[str, ...]
+    tool_does: tuple[ToolFact, ...]
+    plans: tuple[JobPlan, ...]
+    note: str | None = None
+
+    def table(self) -> pl.DataFrame:
+        """One row a plan."""
+        return pl.DataFrame([plan.to_dict() for plan in self.plans], infer_schema_length=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        plans = [plan.to_dict() for plan in self.plans]
+        told = {"model": self.model, "assumed": self.assumed, "tool_does": self.tool_does, "plans": plans}
+        plain: dict[str, Any] = to_plain(told if self.note is None else told | {"note": self.note})
+        return plain
+
+
+def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
     """Plans that fit, the best first, each with memory, probability, time, cost and energy, and why.
 
     Enumerates tensor, pipeline and data parallelism, sharding, recompute and micro-batch on each board, and slices of
@@ -39,8 +76,8 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> dict[str, Any]:
 
     Examples
     --------
-    >>> found = sized(Wish("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8}))
-    >>> found["plans"][0]["board"], found["plans"][0]["p_oom"] < 0.05
+    >>> best = sized(Wish("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8})).plans[0]
+    >>> best.board, best.p_oom < 0.05
     ('A100-80GB', True)
     """
     peaks = peaks or shipped_model()
@@ -63,111 +100,109 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> dict[str, Any]:
                 "Add boards, or shorten the sequence.",
             )
         )
-    in_time = [plan for plan in plans if meets(plan, wish)]
-    ranked = _best(in_time or plans, by_time=not in_time)
-    for plan in ranked[:3]:
-        plan["why"] = _why(plan, wish)
-        plan["next_smaller"] = _next_smaller(plan, plans, wish)
-        if (job := plan["job"]) is not None:
-            parts = explained(job, np.exp(peaks.logs(tool)).tolist())
-            plan["components"] = {part.name: part.gib for part in parts}
-            plan["explained"] = {part.name: part.why for part in parts}
-    found: dict[str, Any] = {
-        "model": {"name": model.name, "parameters": model.params(), "active": model.params(active=True)},
-        "assumed": assumed,
-        "tool_does": [
-            dict(zip(("fact", "value", "source"), row, strict=True))
-            for row in what_it_does(tool, tags_of(wish))
-        ],
-        "plans": [_told(plan, rank, wish) for rank, plan in enumerate(ranked[:SHOWN], start=1)],
-    }
-    if not in_time:
-        found["note"] = "no plan meets the deadline; the fastest ones are shown"
-    return found
+    in_time = [plan for plan in plans if plan.meets(wish)]
+    ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
+    knobs = np.exp(peaks.logs(tool)).tolist()
+    ranked[:3] = [_reasoned(plan, plans, wish, knobs) for plan in ranked[:3]]
+    return Sized(
+        ModelSize(model.name, model.params(), model.params(active=True)),
+        tuple(assumed),
+        tuple(what_it_does(tool, tags_of(wish))),
+        tuple(_offered(plan, rank, wish) for rank, plan in enumerate(ranked, start=1)),
+        None if in_time else "no plan meets the deadline; the fastest ones are shown",
+    )
 
 
-def stack(found: Mapping[str, Any]) -> pl.DataFrame:
+def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
     """The components of the plans that are explained, one row each, with bounds and the board's limit, for a chart.
 
     Examples
     --------
     >>> found = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards={"A100-80GB": 1}))
-    >>> stack(found).columns
+    >>> stack(found.plans).columns
     ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'board_gib']
     """
     rows = [
-        (f"{plan['rank']}: {plan['gpus']} x {plan['board']} {plan['profile'].replace('gpu', '')}".strip(), name, gib,
-         plan["predicted_gib"], plan["upper_gib"], plan["board_gib"])
-        for plan in found["plans"]
-        for name, gib in plan.get("components", {}).items()
+        (f"{plan.rank}: {plan.gpus} x {plan.board} {plan.profile.replace('gpu', '')}".strip(), name, gib,
+         plan.predicted_gib, plan.upper_gib, plan.board_gib)
+        for plan in plans
+        for name, gib in (plan.components or {}).items()
     ]  # fmt: skip
     names = ("plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib")
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def _order(plan: Mapping[str, Any]) -> tuple[Any, ...]:
-    cost = plan["cost"]
-    return (cost is None, cost or 0.0, plan["gpus"] * plan["share"], -plan["tokens_per_s"], plan["p_oom"])
+def _order(plan: JobPlan) -> tuple[float, ...]:
+    cost = plan.cost
+    return (cost is None, cost or 0.0, plan.gpus * plan.share_of_gpu, -plan.tokens_per_s, plan.p_oom)
 
 
-def _best(plans: Sequence[dict[str, Any]], *, by_time: bool) -> list[dict[str, Any]]:
+def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
     """The best plan of each board, slice and number of GPUs, ranked."""
-    ranked = sorted(
-        plans, key=lambda plan: (-plan["tokens_per_s"], *_order(plan)) if by_time else _order(plan)
-    )
-    first: dict[tuple[Any, ...], dict[str, Any]] = {}
+    ranked = sorted(plans, key=lambda plan: (-plan.tokens_per_s, *_order(plan)) if by_time else _order(plan))
+    first: dict[tuple[str, str, int], JobPlan] = {}
     for plan in ranked:
-        first.setdefault((plan["board"], plan["profile"], plan["gpus"]), plan)
+        first.setdefault((plan.board, plan.profile, plan.gpus), plan)
     return list(first.values())
 
 
-def _why(plan: Mapping[str, Any], wish: Wish) -> str:
+def _reasoned(plan: JobPlan, plans: Sequence[JobPlan], wish: Wish, knobs: Sequence[float]) -> JobPlan:
+    """The plan with why it is one, what the next smaller one lacks, and where its memory goes."""
+    plan = replace(plan, why=_why(plan, wish), next_smaller=_next_smaller(plan, plans, wish))
+    if plan.job is None:
+        return plan
+    parts = explained(plan.job, knobs)
+    return replace(
+        plan,
+        components={part.name: part.gib for part in parts},
+        explained={part.name: part.why for part in parts},
+    )
+
+
+def _why(plan: JobPlan, wish: Wish) -> str:
     words = [
-        f"{plan['predicted_gib']:.1f} GiB expected of {plan['board_gib']:.1f}",
-        f"at most {plan['upper_gib']:.1f} in 95 of 100",
-        f"{plan['tokens_per_s']:.0f} tokens/s",
+        f"{plan.predicted_gib:.1f} GiB expected of {plan.board_gib:.1f}",
+        f"at most {plan.upper_gib:.1f} in 95 of 100",
+        f"{plan.tokens_per_s:.0f} tokens/s",
     ]
-    if wish.tokens:
-        words.append(f"{plan['hours']:.1f} h" + (f" of {wish.deadline_h:g}" if wish.deadline_h else ""))
-    if plan["cost"] is not None:
-        words.append(f"{plan['cost']:.0f} {plan['currency']}")
+    if plan.hours is not None:
+        words.append(f"{plan.hours:.1f} h" + (f" of {wish.deadline_h:g}" if wish.deadline_h else ""))
+    if plan.cost is not None:
+        words.append(f"{plan.cost:.0f} {plan.currency}")
     return "; ".join(words)
 
 
-def _next_smaller(plan: Mapping[str, Any], plans: Sequence[Mapping[str, Any]], wish: Wish) -> str:
+def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], wish: Wish) -> str:
     """What the next smaller plan on the same board lacks."""
-    if plan["gpus"] == 1:
+    if plan.gpus == 1:
         return (
-            "one GPU is the smallest; see the slices"
-            if plan["profile"] == "gpu"
-            else "a slice is the smallest"
+            "one GPU is the smallest; see the slices" if plan.profile == "gpu" else "a slice is the smallest"
         )
-    fewer = [one for one in plans if one["board"] == plan["board"] and one["gpus"] < plan["gpus"]]
+    fewer = [one for one in plans if one.board == plan.board and one.gpus < plan.gpus]
     if not fewer:
-        return f"with fewer than {plan['gpus']} GPUs no plan has a p_oom of at most {wish.risk:g}"
-    near = max(fewer, key=lambda one: (one["gpus"], one["tokens_per_s"]))
-    count = f"{near['gpus']} GPUs" if near["gpus"] > 1 else "one GPU"
-    if not meets(near, wish):
-        return f"{count}: {near['hours']:.1f} h, past the deadline of {wish.deadline_h:g} h"
-    price = f", for {near['cost']:.0f} {near['currency']}" if near["cost"] is not None else ""
+        return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {wish.risk:g}"
+    near = max(fewer, key=lambda one: (one.gpus, one.tokens_per_s))
+    count = f"{near.gpus} GPUs" if near.gpus > 1 else "one GPU"
+    if not near.meets(wish):
+        return f"{count}: {near.hours:.1f} h, past the deadline of {wish.deadline_h:g} h"
+    price = f", for {near.cost:.0f} {near.currency}" if near.cost is not None else ""
     return f"{count} would do it too{price}"
 
 
-def _told(plan: dict[str, Any], rank: int, wish: Wish) -> dict[str, Any]:
-    """A plan for people and programs."""
-    job: TrainingJob | None = plan.pop("job")
-    share = plan.pop("share")
-    if job is not None:
-        names = ("tp", "pp", "dp", "sharding", "recompute", "micro_batch", "accumulation", "regime")
-        plan |= {name: getattr(job, name) for name in names}
-    nodes = math.ceil(plan["gpus"] / NODE)
-    limit = min(plan["hours_high"] * 3600, 30 * 86400.0) if wish.tokens else None
-    parts = plan.pop("parts", None) or [(plan["board"], plan["gpus"])]
-    plan["request"] = "".join(_request(board, gpus, plan["profile"], limit) for board, gpus in parts)
-    plan["launch"] = (
-        _launch(job, plan["gpus"], nodes) if job is not None else f"--tensor-parallel-size {plan['tp']}"
+def _offered(plan: JobPlan, rank: int, wish: Wish) -> JobPlan:
+    """The plan with its place and the lines that ask the scheduler for it."""
+    nodes = math.ceil(plan.gpus / NODE)
+    limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
+    parts = plan.parts or ((plan.board, plan.gpus),)
+    tensor = plan.engine.tp if plan.engine is not None else 1
+    return replace(
+        plan,
+        rank=rank,
+        request="".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts),
+        launch=f"--tensor-parallel-size {tensor}"
+        if plan.job is None
+        else _launch(plan.job, plan.gpus, nodes),
     )
-    return {"rank": rank, "share_of_gpu": share, **plan}
 
 
 def _request(board: str, gpus: int, profile: str, limit_s: float | None) -> str:

@@ -17,48 +17,46 @@ def found():
 
 
 def test_plans_fit_meet_the_deadline_and_are_ranked_by_cost(found):
-    plans = found["plans"]
+    plans = found.plans
     assert len(plans) == 8
-    assert all(plan["p_oom"] <= 0.05 and plan["hours"] <= 168 for plan in plans)
-    assert all(plan["upper_gib"] <= plan["board_gib"] * 1.001 for plan in plans)
-    costs = [plan["cost"] for plan in plans]
+    assert all(plan.p_oom <= 0.05 and plan.hours <= 168 for plan in plans)
+    assert all(plan.upper_gib <= plan.board_gib * 1.001 for plan in plans)
+    costs = [plan.cost for plan in plans]
     assert costs == sorted(costs)
-    assert all(plan["energy_kwh"] > 0 and plan["level"] == "tool unseen" for plan in plans)
+    assert all(plan.energy_kwh > 0 and plan.level == "tool unseen" for plan in plans)
 
 
 def test_the_first_three_are_explained(found):
-    for plan in found["plans"][:3]:
-        assert plan["why"]
-        assert plan["next_smaller"]
-        assert sum(plan["components"].values()) == pytest.approx(plan["predicted_gib"])
-    assert stack(found)["plan"].n_unique() == 3
+    for plan in found.plans[:3]:
+        assert plan.why
+        assert plan.next_smaller
+        assert sum(plan.components.values()) == pytest.approx(plan.predicted_gib)
+    assert stack(found.plans)["plan"].n_unique() == 3
 
 
 def test_gpus_tokens_and_hours_hang_together(found):
-    for plan in found["plans"]:
-        assert plan["gpus"] == plan["tp"] * plan["pp"] * plan["dp"]
-        assert plan["hours"] * 3600 * plan["tokens_per_s"] == pytest.approx(2e9)
-        assert plan["hours_low"] < plan["hours"] < plan["hours_high"]
+    for plan in found.plans:
+        assert plan.gpus == plan.job.tp * plan.job.pp * plan.job.dp
+        assert plan.hours * 3600 * plan.tokens_per_s == pytest.approx(2e9)
+        assert plan.hours_low < plan.hours < plan.hours_high
 
 
 def test_a_tighter_deadline_never_costs_less_and_a_tool_that_was_seen_has_a_tighter_bound():
     boards = {"A100-80GB": 64}
     costs = [
-        sized(Wish("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards))["plans"][0][
-            "cost"
-        ]
+        sized(Wish("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards)).plans[0].cost
         for hours in (200, 20, 5)
     ]
     assert costs == sorted(costs)
-    plain = sized(Wish("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1}))["plans"][0]
-    seen = sized(Wish("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1}))["plans"][0]
-    assert seen["level"] == "tool seen"
-    assert seen["upper_gib"] / seen["predicted_gib"] < plain["upper_gib"] / plain["predicted_gib"]
+    plain = sized(Wish("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1})).plans[0]
+    seen = sized(Wish("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1})).plans[0]
+    assert seen.level == "tool seen"
+    assert seen.upper_gib / seen.predicted_gib < plain.upper_gib / plain.predicted_gib
 
 
 def test_small_jobs_find_slices_and_pools_join_unlike_boards():
     small = sized(Wish("gpt2", "train", 512, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
-    assert any(plan["profile"] != "gpu" for plan in small["plans"])
+    assert any(plan.profile != "gpu" for plan in small.plans)
     pool = sized(
         Wish(
             "llama-3.1-8b",
@@ -69,9 +67,9 @@ def test_small_jobs_find_slices_and_pools_join_unlike_boards():
             boards={"A100-80GB": 8, "H100-80GB-SXM5": 4},
         )
     )
-    both = [plan for plan in pool["plans"] if "+" in plan["board"]]
+    both = [plan for plan in pool.plans if "+" in plan.board]
     assert both
-    assert both[0]["request"].count("#SBATCH --gres") == 2
+    assert both[0].request.count("#SBATCH --gres") == 2
 
 
 def test_serving_meets_its_latency_and_asks_for_replicas():
@@ -84,17 +82,17 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
         latency_s=0.05,
         boards={"H100-80GB-SXM5": None},
     )
-    plan = sized(wish)["plans"][0]
-    assert plan["seconds_per_token"] <= 0.05
-    assert plan["concurrency"] > 0
-    assert plan["tokens_per_s"] * 86400 >= 1e9
+    plan = sized(wish).plans[0]
+    assert plan.engine.step_s <= 0.05
+    assert plan.engine.concurrency > 0
+    assert plan.tokens_per_s * 86400 >= 1e9
 
 
 def test_what_cannot_be_says_why():
     with pytest.raises(InfeasiblePlanError, match="p_oom"):
         sized(Wish("llama-3.1-405b", "train", 8192, boards={"A100-80GB": 1}))
     late = sized(Wish("llama-2-7b", "train", 2048, tokens=1e12, deadline_h=1, boards={"A100-80GB": 8}))
-    assert "deadline" in late["note"]
+    assert "deadline" in late.note
     for wrong in (
         {"task": "fly"},
         {"task": "train", "tokens": -1.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gpuplanner.catalog import facts
 
@@ -64,12 +65,21 @@ def figures(kind: str, name: str, fact: str) -> list[float] | None:
     return None if text is None else [float(word) for word in text.split() if word != "x"]
 
 
-def what_it_does(tool: str, tags: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Fact, value and source of what a tool does unasked, for people to read."""
+@dataclass(frozen=True)
+class ToolFact:
+    """One thing that a tool does unasked, and who says so."""
+
+    fact: str
+    value: str
+    source: str
+
+
+def what_it_does(tool: str, tags: Iterable[str]) -> list[ToolFact]:
+    """What a tool does unasked, for people to read."""
     held = frozenset(tags)
     table = facts("training_tools").filter(tool=tool)
-    found: dict[str, tuple[str, str, str]] = {}
+    found: dict[str, ToolFact] = {}
     for when, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
         if frozenset((when or "").split()) <= held and fact != "called":
-            found[fact] = (fact, value, source)
+            found[fact] = ToolFact(fact, value, source)
     return list(found.values())
