@@ -15,7 +15,9 @@ Record = TypeVar("Record")
 
 
 def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401 - anything JSON holds
-    """A value as JSON can hold it: records as objects, instants and money as text; what is no number becomes null.
+    """A value as JSON can hold it: records as objects, frames as lists of rows, instants and money as text.
+
+    What is no number becomes null.
 
     Examples
     --------
@@ -33,6 +35,8 @@ def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401
             return format(value, "f")
         case float():
             return None if not math.isfinite(value) else value if decimals is None else round(value, decimals)
+    if callable(rows := getattr(value, "to_dicts", None)):
+        return to_plain(rows(), decimals)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: to_plain(getattr(value, one.name), decimals) for one in dataclasses.fields(value)}
     return value

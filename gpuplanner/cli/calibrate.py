@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,7 @@ def calibrate(
         return
     put(f"{found.outcome}: {OUTCOMES[found.outcome]}")
     put(f"{found.sentence}\n")
-    show(found.facts, as_json=False)
+    show(asdict(found.facts), as_json=False)
     put("")
     tables = {"what the waits are made of": found.causes}
     for name, group in found.groups.items():

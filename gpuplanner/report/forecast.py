@@ -159,9 +159,7 @@ def calibration_page(found: Calibration, *, title: str) -> str:
     5
     """
     facts = found.facts
-    fleet = (
-        f"{facts['fleet_gpus']:,} GPUs on {facts['nodes']:,} nodes ({facts['fleet']}), queue {facts['queue']}"
-    )
+    fleet = f"{facts.fleet_gpus:,} GPUs on {facts.nodes:,} nodes ({facts.fleet}), queue {facts.queue}"
     body = page.section(
         "Waits, simulated and observed",
         page.paragraph(f"{found.outcome}: {OUTCOMES[found.outcome]}."),
@@ -182,8 +180,8 @@ def calibration_page(found: Calibration, *, title: str) -> str:
         ),
         *(_group(found, by) for by in found.groups),
     )
-    subtitle = f"{facts['jobs_compared']:,} jobs served again by {fleet}"
-    origin = {"source": str(facts["source"]), "base": str(facts["base"]), "gpuplanner": __version__}
+    subtitle = f"{facts.jobs_compared:,} jobs served again by {fleet}"
+    origin = {"source": facts.source, "base": facts.base, "gpuplanner": __version__}
     return page.render_page(body, title=title, subtitle=subtitle, provenance=origin)
 
 

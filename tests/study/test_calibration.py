@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +23,7 @@ from gpuplanner.study.future.calibration import (
     LATENCY,
     SENTENCES,
     Thresholds,
+    WaitFigures,
     calibrate,
     judge,
     outcome,
@@ -100,13 +102,13 @@ def shares(found) -> dict[str, float]:
 def test_the_rule_that_made_the_waits_explains_them_all(scenario_of, queue):
     found = calibrate(scenario_of(cluster(queue), [GPUS], queue=queue))
     assert (found.outcome, found.verdict) == ("explained", "reproduces")
-    assert found.overall["waited"] > 100
-    assert found.overall["typical_factor"] == pytest.approx(1.0, abs=0.02)
-    assert found.overall["waited_within_1h"] == pytest.approx(1.0, abs=0.02)
+    assert found.overall.waited > 100
+    assert found.overall.typical_factor == pytest.approx(1.0, abs=0.02)
+    assert found.overall.waited_within_1h == pytest.approx(1.0, abs=0.02)
     assert shares(found)[ELSEWHERE] < 0.02, "fleet and queue are all that kept anybody"
     assert sum(shares(found).values()) == pytest.approx(1.0)
-    assert found.overall["simulated_low_s"] <= found.overall["simulated_mean_s"]
-    late = found.overall["observed_completion_mean_s"] - found.overall["observed_mean_s"]
+    assert found.overall.simulated_low_s <= found.overall.simulated_mean_s
+    late = found.overall.observed_completion_mean_s - found.overall.observed_mean_s
     run_s = cluster(queue)["run_s"].mean()
     assert late == pytest.approx(run_s, rel=0.01), "from the start to the end is the run time"
 
@@ -123,8 +125,8 @@ def test_another_fleet_or_queue_does_not(scenario_of):
 def test_groups_part_the_jobs(scenario_of):
     found = calibrate(scenario_of(cluster("easy"), [GPUS], tz="Asia/Tokyo"))
     for group in found.groups.values():
-        assert group["jobs"].sum() == found.overall["jobs"] == 600
-        assert group["waited"].sum() == found.overall["waited"]
+        assert group["jobs"].sum() == found.overall.jobs == 600
+        assert group["waited"].sum() == found.overall.waited
     assert found.groups["size"]["size"].cast(pl.String).to_list() == ["1 GPU", "2-4 GPUs", "5-8 GPUs"]
     assert found.jobs["hour"][0] == (START + timedelta(seconds=cluster("easy")["submit_s"][0])).hour + 9
 
@@ -141,14 +143,14 @@ def test_a_quota_is_named_as_what_no_fleet_explains(scenario_of):
     assert (found.outcome, found.verdict) == ("contradicted", "underestimates")
     row = found.causes.row(by_predicate=pl.col("cause") == ELSEWHERE, named=True)
     assert row["share"] == pytest.approx(1.0)
-    assert row["jobs"] == found.overall["jobs"]
+    assert row["jobs"] == found.overall.jobs
     assert "a quota" in row["meaning"]
-    assert row["hours"] == pytest.approx(6 * found.overall["jobs"])
+    assert row["hours"] == pytest.approx(6 * found.overall.jobs)
 
 
 def test_a_scheduler_that_looks_now_and_then_is_a_constant(scenario_of):
     found = calibrate(scenario_of(steady(150, waits=20.0), [8]))
-    assert found.facts["latency_s"] == 20.0
+    assert found.facts.latency_s == 20.0
     assert shares(found)[LATENCY] == pytest.approx(1.0)
     assert found.jobs["simulated_s"].to_list() == found.jobs["observed_s"].to_list()
     assert found.outcome == "cannot be checked", "nobody waited for long enough to tell"
@@ -173,18 +175,26 @@ def test_jobs_that_are_not_judged_are_counted_by_reason(scenario_of):
     never = pl.DataFrame({"submit_s": [100.0], "start_s": None, "end_s": None, "gpus": 1, "state": "PENDING"})
     found = calibrate(scenario_of(pl.concat([rows, never], how="diagonal_relaxed").with_columns(
         state=pl.col("state").fill_null("COMPLETED")), [8]))  # fmt: skip
-    assert found.overall["jobs"] == 30
+    assert found.overall.jobs == 30
     assert found.left_out.rows() == [("never started", 1)]
 
 
-FIGURES = {
-    "jobs": 500,
-    "waited": 100,
-    "observed_mean_s": 600.0,
-    "simulated_mean_s": 600.0,
-    "within_10min": 0.9,
-    "waited_within_1h": 0.6,
-}
+def figures(**change):
+    """Waits that are reproduced, but for what is changed; every replay is as the first unless it is said."""
+    told = (
+        dict.fromkeys((field.name for field in dataclasses.fields(WaitFigures)), 0.0)
+        | {
+            "jobs": 500,
+            "waited": 100,
+            "observed_mean_s": 600.0,
+            "simulated_mean_s": 600.0,
+            "within_10min": 0.9,
+            "waited_within_1h": 0.6,
+        }
+        | change
+    )
+    ends = dict.fromkeys(("simulated_low_s", "simulated_high_s"), told["simulated_mean_s"])
+    return WaitFigures(**(told | ends | change))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +213,7 @@ FIGURES = {
     ],
 )
 def test_verdicts_follow_the_thresholds(change, verdict):
-    assert judge(FIGURES | change, Thresholds()) == verdict
+    assert judge(figures(**change), Thresholds()) == verdict
     assert verdict in SENTENCES
 
 
@@ -221,10 +231,10 @@ def test_verdicts_follow_the_thresholds(change, verdict):
     ],
 )
 def test_outcomes_say_what_may_rest_on_the_simulator(change, means):
-    assert outcome([FIGURES | change]) == means
+    assert outcome([figures(**change)]) == means
     # One size of job that is not explained is enough.
     other = "contradicted" if means == "contradicted" else "explained"
-    assert outcome([FIGURES, FIGURES | change]) == other
+    assert outcome([figures(), figures(**change)]) == other
 
 
 def test_without_observed_waits_the_simulation_stands_alone(scenario_of):
@@ -237,14 +247,14 @@ def test_without_observed_waits_the_simulation_stands_alone(scenario_of):
 
 def test_thresholds_are_data():
     strict = Thresholds(within_10min=0.95)
-    assert judge(FIGURES, strict) == "right on average only"
+    assert judge(figures(), strict) == "right on average only"
 
 
 def test_the_comparison_is_made_of_the_same_jobs_on_the_same_nodes(study):
     """Sizes, GPUs and base of ``calibrate`` are those that ways to run the fleet are judged by."""
     found = calibrate(study.scenario)
-    assert found.facts["fleet_gpus"] == study.decision.fleet_gpus
-    assert found.facts["base"] == study.decision.base
+    assert found.facts.fleet_gpus == study.decision.fleet_gpus
+    assert found.facts.base == study.decision.base
     sizes = [row.size_class for row in study.comparison.today.by_class]
     assert found.groups["size"]["size"].cast(pl.String).to_list() == sizes
     assert found.outcome == "explained"
@@ -286,8 +296,8 @@ def test_openb_waits_are_not_of_a_full_fleet(public_data, tmp_path):
     pods, nodes = folder / "openb_pod_list_default.csv.gz", folder / "openb_node_list_gpu_node.csv"
     write_dataset(read("openb", [pods], nodes=nodes), tmp_path / "openb")
     found = calibrate(Scenario(data=str(tmp_path / "openb")))
-    assert found.facts["fleet_gpus"] == 6212
-    assert found.jobs["simulated_s"].max() == found.facts["latency_s"] <= 1.0
+    assert found.facts.fleet_gpus == 6212
+    assert found.jobs["simulated_s"].max() == found.facts.latency_s <= 1.0
     assert found.verdict == "underestimates"
     assert shares(found)[ELSEWHERE] > 0.98
 
@@ -300,5 +310,5 @@ def test_fox_is_too_small_to_judge(public_data, tmp_path):
     found = calibrate(Scenario(data=str(tmp_path / "fox")))
     assert found.verdict == "too few to judge"
     assert found.outcome == "contradicted", "nobody waits in the simulation, and people waited for days"
-    assert (found.overall["jobs"], found.overall["waited"]) == (65, 12)
-    assert found.facts["inferred"]
+    assert (found.overall.jobs, found.overall.waited) == (65, 12)
+    assert found.facts.inferred

@@ -143,7 +143,7 @@ def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inv
     hours = float(ledger(scenario)["gpu_hours"].sum())
     gpus = hours / (24 * DAYS)
     assert gpus == known.fleet.gpus == fleet_and_rules(scenario, known)[0].gpus
-    assert calibrate(scenario).facts["fleet_gpus"] == gpus
+    assert calibrate(scenario).facts.fleet_gpus == gpus
     study = evaluate(scenario, cache=False)
     assert (
         gpus

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -47,6 +46,49 @@ class Thresholds:
     waited_within_1h: float = 0.5
 
 
+@dataclass(frozen=True)
+class WaitFigures:
+    """Simulated beside observed waits of some jobs.
+
+    The measures of :func:`gpuplanner.metrics.agreement.agreement`, and the least and the largest simulated mean of any
+    replay.
+    """
+
+    jobs: int
+    waited: int
+    observed_mean_s: float
+    observed_p50_s: float
+    observed_p95_s: float
+    simulated_mean_s: float
+    simulated_p50_s: float
+    simulated_p95_s: float
+    median_error_s: float
+    mean_absolute_error_s: float
+    skill: float | None
+    typical_factor: float
+    within_10min: float
+    within_1h: float
+    waited_within_1h: float | None
+    simulated_low_s: float
+    simulated_high_s: float
+
+    @classmethod
+    def of(cls, measures: pl.DataFrame, late_s: NDArray[np.float64]) -> WaitFigures:
+        """From one row of measures and the waits in each replay of the same jobs, of shape (n_draws, n_jobs)."""
+        means = late_s.mean(axis=1)
+        ends = (float(means.min()), float(means.max()))
+        return cls(**measures.row(0, named=True), simulated_low_s=ends[0], simulated_high_s=ends[1])
+
+
+@dataclass(frozen=True)
+class SizeJudged:
+    """The jobs of one size class: how their waits agree, and the verdict on that."""
+
+    size: str
+    figures: WaitFigures
+    verdict: str
+
+
 @dataclass(frozen=True, eq=False)
 class Replayed:
     """Jobs that came at their submission, on today's fleet.
@@ -61,16 +103,15 @@ class Replayed:
         What every job waits for the scheduler.
     late_s : array of float, shape (n_draws, n_jobs)
         Waits in each replay, the latency included.
-    sizes : list of dict
-        For each size class the figures of :func:`gpuplanner.metrics.agreement.agreement`, with ``simulated_low_s``,
-        ``simulated_high_s`` over replays and the ``verdict``.
+    sizes : tuple of SizeJudged
+        One for each size class that was compared.
     """
 
     compared: NDArray[np.bool_]
     waited_s: NDArray[np.float64]
     latency_s: float
     late_s: NDArray[np.float64]
-    sizes: list[dict[str, Any]]
+    sizes: tuple[SizeJudged, ...]
 
 
 def bases(arena: Arena) -> tuple[Arena, Arena | None, str | None]:
@@ -83,12 +124,12 @@ def bases(arena: Arena) -> tuple[Arena, Arena | None, str | None]:
         return arena, None, None
     queue = replace(arena, base=QUEUE)
     found = replayed(queue)
-    if outcome(found.sizes) != EXPLAINED:
+    if outcome([one.figures for one in found.sizes]) != EXPLAINED:
         return arena, None, None
     open_ones = [
-        f"{row['size']} ({row['verdict']})"
-        for row in found.sizes
-        if row["verdict"] != REPRODUCES and (row["waited"] or row["within_10min"] < USUAL.within_10min)
+        f"{one.size} ({one.verdict})"
+        for one in found.sizes
+        if one.verdict != REPRODUCES and (one.figures.waited or one.figures.within_10min < USUAL.within_10min)
     ]
     if not open_ones:
         return queue, arena, None
@@ -114,60 +155,41 @@ def replayed(arena: Arena, thresholds: Thresholds = USUAL) -> Replayed:
         }
     ).filter(compared)
     sizes = []
-    for row in agreement(jobs, by="size").to_dicts() if compared.any() else ():
-        mine = compared & (arena.size == arena.classes.index(row["size"]))
-        figures = row | range_of(late[:, mine])
-        sizes.append(figures | {"verdict": judge(figures, thresholds)})
-    return Replayed(compared, waited, latency, late, sizes)
+    for row in agreement(jobs, by="size").iter_slices(1) if compared.any() else ():
+        size = row["size"].item()
+        mine = compared & (arena.size == arena.classes.index(size))
+        figures = WaitFigures.of(row.drop("size"), late[:, mine])
+        sizes.append(SizeJudged(size, figures, judge(figures, thresholds)))
+    return Replayed(compared, waited, latency, late, tuple(sizes))
 
 
-def range_of(late_s: NDArray[np.float64]) -> dict[str, float]:
-    """The least and the largest mean wait of any replay."""
-    means = late_s.mean(axis=1)
-    return {"simulated_low_s": float(means.min()), "simulated_high_s": float(means.max())}
-
-
-def judge(row: Mapping[str, Any], thresholds: Thresholds) -> str:
-    """Give the verdict on figures of :func:`~gpuplanner.metrics.agreement.agreement`, and their range over replays.
-
-    Examples
-    --------
-    >>> figures = {"jobs": 500, "waited": 90, "observed_mean_s": 600.0, "simulated_mean_s": 1200.0}
-    >>> judge(figures, Thresholds())
-    'overestimates'
-    """
-    if not row["observed_mean_s"]:
+def judge(figures: WaitFigures, thresholds: Thresholds) -> str:
+    """The verdict on waits of some jobs: one of the words above, ``REPRODUCES`` and so on."""
+    if not figures.observed_mean_s:
         return UNSEEN
-    if row["jobs"] < thresholds.least_jobs:
+    if figures.jobs < thresholds.least_jobs:
         return UNTOLD
-    mean, observed = row["simulated_mean_s"], row["observed_mean_s"] + 60.0
-    low, high = (60.0 + row.get(f"simulated_{end}_s", mean) for end in ("low", "high"))
-    if low > thresholds.mean_factor * observed:
+    observed = figures.observed_mean_s + 60.0
+    if figures.simulated_low_s + 60.0 > thresholds.mean_factor * observed:
         return OVER
-    if observed > thresholds.mean_factor * high:
+    if observed > thresholds.mean_factor * (figures.simulated_high_s + 60.0):
         return UNDER
-    if row["waited"] < thresholds.least_waited:
+    if figures.waited < thresholds.least_waited:
         return UNTOLD
-    near = row["within_10min"] >= thresholds.within_10min
-    return REPRODUCES if near and row["waited_within_1h"] >= thresholds.waited_within_1h else ON_AVERAGE
+    near = figures.within_10min >= thresholds.within_10min
+    soon = figures.waited_within_1h is not None and figures.waited_within_1h >= thresholds.waited_within_1h
+    return REPRODUCES if near and soon else ON_AVERAGE
 
 
-def outcome(rows: Sequence[Mapping[str, Any]], thresholds: Thresholds = USUAL) -> str:
+def outcome(sizes: Sequence[WaitFigures], thresholds: Thresholds = USUAL) -> str:
     """What the figures of each size mean for a decision: a key of :data:`OUTCOMES`.
 
     Few jobs prove no simulator right; but where it is wrong about those that there are, it does not explain them.
     Where nobody waited for 10 minutes, a simulator in which nobody waits is not contradicted.
-
-    Examples
-    --------
-    >>> days = {"jobs": 65, "waited": 12, "observed_mean_s": 43_000.0, "simulated_mean_s": 0.0}
-    >>> judge(days, Thresholds()), outcome([days])
-    ('too few to judge', 'contradicted')
     """
-    told = [judge({**row, "jobs": max(row["jobs"], thresholds.least_jobs)}, thresholds) for row in rows]
-    if any(
-        found == OVER or (found == UNDER and row["waited"]) for found, row in zip(told, rows, strict=True)
-    ):
-        return CONTRADICTED
-    verdicts = {judge(row, thresholds) for row in rows}
+    for one in sizes:
+        told = judge(replace(one, jobs=max(one.jobs, thresholds.least_jobs)), thresholds)
+        if told == OVER or (told == UNDER and one.waited):
+            return CONTRADICTED
+    verdicts = {judge(one, thresholds) for one in sizes}
     return EXPLAINED if verdicts & {REPRODUCES, ON_AVERAGE} else UNCHECKED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.metrics.agreement import NEAR_S, agreement, wait_quantiles
+from gpuplanner.plain import to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY
@@ -29,9 +30,9 @@ from gpuplanner.study.decision.explained import (
     USUAL,
     Replayed,
     Thresholds,
+    WaitFigures,
     judge,
     outcome,
-    range_of,
     replayed,
 )
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
@@ -69,13 +70,40 @@ CAUSES = {
 """What a wait is made of: only the last is not explained by fleet and queue."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What was compared: jobs of a source, served again by a fleet of so many GPUs and nodes, and whence it is known.
+
+    ``base`` is what service is counted from, ``latency_s`` what the scheduler takes.
+    """
+
+    source: str
+    jobs_compared: int
+    fleet_gpus: float
+    fleet: str
+    nodes: int
+    inferred: bool
+    board: str | None
+    queue: str
+    base: str
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Overall(WaitFigures):
+    """All jobs together, with completion times, from submission to the end."""
+
+    observed_completion_mean_s: float
+    simulated_completion_mean_s: float
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Simulated beside observed waits.
 
     Parameters
     ----------
-    facts : mapping
+    facts : Compared
         Source, jobs compared, fleet, queue, and where they come from.
     verdict : str
         A key of :data:`SENTENCES`, of all jobs.
@@ -83,9 +111,8 @@ class Calibration:
         A key of :data:`OUTCOMES`: every size of job by itself.
     sentence : str
         The verdict with its figures, and what the waits are made of.
-    overall : mapping
-        :func:`gpuplanner.metrics.agreement.agreement` of all jobs, the range of the simulated mean over replays, and
-        completion times, from submission to the end.
+    overall : Overall
+        How the waits of all jobs agree.
     groups : mapping of str to polars.DataFrame
         The same by ``size`` (with the range, and a verdict), ``tenant`` and ``hour`` of submission.
     quantiles : polars.DataFrame
@@ -99,11 +126,11 @@ class Calibration:
         ``name, tenant, size, hour, gpus, observed_s, simulated_s`` of every job.
     """
 
-    facts: Mapping[str, Any]
+    facts: Compared
     verdict: str
     outcome: str
     sentence: str
-    overall: Mapping[str, Any]
+    overall: Overall
     groups: Mapping[str, pl.DataFrame]
     quantiles: pl.DataFrame
     causes: pl.DataFrame
@@ -112,17 +139,14 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the jobs, ready for JSON."""
-        return {
-            "outcome": self.outcome,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-            "facts": dict(self.facts),
-            "overall": dict(self.overall),
-            **{f"by_{name}": group.to_dicts() for name, group in self.groups.items()},
-            "quantiles": self.quantiles.to_dicts(),
-            "causes": self.causes.to_dicts(),
-            "left_out": self.left_out.to_dicts(),
+        told = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("jobs", "groups")
         }
+        told |= {f"by_{name}": group for name, group in self.groups.items()}
+        plain: dict[str, Any] = to_plain(told)
+        return plain
 
 
 def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibration:
@@ -131,7 +155,7 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibrat
     Examples
     --------
     >>> found = calibrate(Scenario())
-    >>> found.outcome, found.verdict, found.facts["fleet"]
+    >>> found.outcome, found.verdict, found.facts.fleet
     ('explained', 'reproduces', 'from the inventory')
     >>> found.causes["share"].sum() > 0.999, found.causes["cause"][1]
     (True, 'free, but not together')
@@ -152,24 +176,25 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibrat
         observed_s=pl.Series(waited),
         simulated_s=pl.Series(replay.late_s[0]),
     ).filter(compared)
-    by_size = pl.DataFrame(replay.sizes, infer_schema_length=None)
-    overall = agreement(jobs).row(0, named=True) | range_of(replay.late_s[:, compared])
+    sizes = [{"size": one.size, **asdict(one.figures), "verdict": one.verdict} for one in replay.sizes]
+    figures = WaitFigures.of(agreement(jobs), replay.late_s[:, compared])
     run_s = float(asked.views[AS_TODAY].requests.run_s[compared].mean())
-    overall |= {
-        f"{side}_completion_mean_s": overall[f"{side}_mean_s"] + run_s for side in ("observed", "simulated")
-    }
-    verdict, source = judge(overall, thresholds), str(known.trace.provenance["source"])
+    seen, ours = figures.observed_mean_s + run_s, figures.simulated_mean_s + run_s
+    verdict, source = judge(figures, thresholds), str(known.trace.provenance["source"])
+    explained = outcome([one.figures for one in replay.sizes], thresholds)
     return Calibration(
-        facts={
-            "source": source, "jobs_compared": jobs.height, "fleet_gpus": asked.nodes.total,
-            "fleet": known.fleet.note, "nodes": len(asked.nodes.gpus), "inferred": asked.nodes.inferred,
-            "board": known.fleet.name, "queue": scenario.queue, "base": asked.base, "latency_s": replay.latency_s,
-        },
+        facts=Compared(
+            source, jobs.height, asked.nodes.total, known.fleet.note, len(asked.nodes.gpus), asked.nodes.inferred,
+            known.fleet.name, scenario.queue, asked.base, replay.latency_s,
+        ),
         verdict=verdict,
-        outcome=UNCHECKED if asked.base == ASSUMED else outcome(replay.sizes, thresholds),
-        sentence=sentence(verdict, overall, causes) + (CIRCULAR if source == "synthetic" else ""),
-        overall=overall,
-        groups={"tenant": agreement(jobs, by="tenant"), "size": by_size, "hour": agreement(jobs, by="hour")},
+        outcome=UNCHECKED if asked.base == ASSUMED else explained,
+        sentence=sentence(verdict, figures, causes) + (CIRCULAR if source == "synthetic" else ""),
+        overall=Overall(**asdict(figures), observed_completion_mean_s=seen, simulated_completion_mean_s=ours),
+        groups={
+            "tenant": agreement(jobs, by="tenant"), "size": pl.DataFrame(sizes, infer_schema_length=None),
+            "hour": agreement(jobs, by="hour"),
+        },
         quantiles=wait_quantiles(jobs),
         causes=causes,
         left_out=_left_out(arena, compared),
@@ -177,18 +202,18 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibrat
     )  # fmt: skip
 
 
-def sentence(verdict: str, overall: Mapping[str, Any], causes: pl.DataFrame) -> str:
+def sentence(verdict: str, figures: WaitFigures, causes: pl.DataFrame) -> str:
     """A verdict with its figures, and what the waits are made of."""
-    seen, ours = (overall[f"{side}_mean_s"] / 60.0 for side in ("observed", "simulated"))
     waited = (
-        f", and {overall['waited_within_1h']:.0%} of the {overall['waited']:,} that waited over "
+        f", and {figures.waited_within_1h:.0%} of the {figures.waited:,} that waited over "
         f"{NEAR_S / 60:.0f} min within 1 h"
-        if overall["waited"]
+        if figures.waited
         else ""
     )
+    ours, seen = figures.simulated_mean_s / 60.0, figures.observed_mean_s / 60.0
     text = (
         f"{SENTENCES[verdict]}: mean {ours:,.1f} min against {seen:,.1f} min observed; "
-        f"{overall['within_10min']:.0%} of {overall['jobs']:,} jobs within 10 min{waited}."
+        f"{figures.within_10min:.0%} of {figures.jobs:,} jobs within 10 min{waited}."
     )
     parts = [f"{row['share']:.0%} {row['cause']}" for row in causes.to_dicts() if row["share"] >= 0.005]
     return f"{text} Of the waiting, {', '.join(parts)}." if parts else text

@@ -47,10 +47,10 @@ def agree(scenario: Scenario, *, nodes_known: bool = True) -> None:
     """Hold what ``calibrate`` says of today's waits against what ``compare`` plays and counts."""
     found = calibrate(scenario)
     asked, arena = opened(scenario)[1:3]
-    assert found.facts["fleet_gpus"] == asked.nodes.total
-    assert (found.facts["base"], found.facts["queue"]) == (asked.base, arena.queue)
+    assert found.facts.fleet_gpus == asked.nodes.total
+    assert (found.facts.base, found.facts.queue) == (asked.base, arena.queue)
     assert tuple(found.jobs["size"].dtype.categories) == arena.classes
-    assert found.overall["jobs"] == int(arena.judged.sum())
+    assert found.overall.jobs == int(arena.judged.sum())
     # What the fleet itself kept waiting: the same hours, those of jobs that still wait beside them.
     hours = dict(found.causes.select("cause", "hours").rows())
     told = sum(row.hours for row in shortage_of(arena, None).by_class) * asked.seen_s / WEEK_S
