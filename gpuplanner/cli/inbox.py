@@ -154,9 +154,8 @@ def describe(
     if hours is not None:
         _write_hours(folder, hours)
     told = study.describe(folder, smallest_group=smallest_group, nodes=nodes)
-    if smallest_group and "jobs" not in told["facts"]:
+    if smallest_group and told.jobs is None:
         say("warning: --smallest-group means nothing without jobs: it was left out")
-    parts = {name: part for name, part in told.items() if name != "hours"}
     if chart is not None:
         from gpuplanner.report.inbox import quality_page, quality_svg
         from gpuplanner.report.page import write_drawn
@@ -165,17 +164,12 @@ def describe(
         write_drawn(chart, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found))
         say(f"written: {chart}")
     if as_json:
-        show(
-            {name: part if isinstance(part, dict) else part.to_dicts() for name, part in parts.items()},
-            as_json=True,
-        )
+        show(told.to_dict(), as_json=True)
         return
-    for name, part in parts.items():
-        if isinstance(part, dict):
-            show(part, as_json=False)
-            put("")
-        else:
-            show_frame(part, as_json=False, title=name)
+    show(told.facts, as_json=False)
+    put("")
+    for title, table in told.tables.items():
+        show_frame(table, as_json=False, title=title)
 
 
 def _write_hours(folder: str, file: Path) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuplanner.cli.app import put
 from gpuplanner.errors import printable
@@ -25,7 +25,7 @@ _OF_CURRENCY = re.compile(r"_([A-Z]{3})$")
 _EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
-def show(values: Mapping[str, Any], *, as_json: bool) -> None:
+def show(values: Mapping[str, object], *, as_json: bool) -> None:
     """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
     if as_json:
         from gpuplanner.files import to_json
@@ -36,22 +36,23 @@ def show(values: Mapping[str, Any], *, as_json: bool) -> None:
     _show_lines(values, "")
 
 
-def _show_lines(values: Mapping[str, Any], indent: str) -> None:
-    within = {key: value for key, value in values.items() if _is_nested(value)}
+def _show_lines(values: Mapping[str, object], indent: str) -> None:
+    within = {key: nested for key, value in values.items() if (nested := _mappings(value))}
     width = max((len(key) for key in values if key not in within), default=0)
     for key, value in values.items():
         if key not in within:
             put(f"{indent}{key:<{width}}  {_amount(key, value) or _text(value)}")
-    for key, value in within.items():
-        for each in value if isinstance(value, list) else [value]:
+    for key, nested in within.items():
+        for each in nested:
             put(f"{indent}{key}:")
             _show_lines(each, indent + "  ")
 
 
-def _is_nested(value: Any) -> bool:  # noqa: ANN401 - anything that a mapping can hold
-    """True for a mapping, and for a list of mappings."""
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    """A mapping, or the mappings of a list of nothing else; none of any other value."""
     each = value if isinstance(value, list) else [value]
-    return bool(each) and all(isinstance(one, Mapping) for one in each)
+    mappings = [one for one in each if isinstance(one, Mapping)]
+    return mappings if len(mappings) == len(each) else []
 
 
 def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
@@ -82,7 +83,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
     put("")
 
 
-def _amount(name: str, value: Any, currency: str | None = None) -> str | None:  # noqa: ANN401
+def _amount(name: str, value: object, currency: str | None = None) -> str | None:
     """An amount of money as text with its decimals; None if it is none.
 
     Money is a Decimal, a price, or a total whose name ends in its currency.
@@ -95,7 +96,7 @@ def _amount(name: str, value: Any, currency: str | None = None) -> str | None:  
     return None
 
 
-def _text(value: Any) -> str:  # noqa: ANN401
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, datetime):

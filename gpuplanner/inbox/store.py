@@ -30,6 +30,7 @@ from gpuplanner.inbox.core.kept_files import (
     read_table,
 )
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
+from gpuplanner.inbox.core.stated import Stated
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
@@ -289,6 +290,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         expected = "the facts of each source, with its name and its tables"
         raise TraceFormatError(message(str(path), expected, "none that can be read", REMEDY))
     return told
+
+
+def read_sources(folder: Path) -> list[Stated]:
+    """What each source of a folder says of itself, as they came."""
+    return [Stated.of(facts) for facts in read_provenance(folder)[SOURCES]]
 
 
 def _checked(scan: Scan, folder: Path) -> Scan:

@@ -24,12 +24,10 @@ _BOARD = "The data do not name a board of the catalogue that can be cut: open th
 
 def quality(found: DataQuality) -> Section:
     """What is wrong with the data, and which time was seen."""
-    facts = found.facts
-    refused = (
-        f"{facts['rows_rejected']:,} rejected with a reason" if facts["rows_rejected"] else "none rejected"
-    )
+    stated = found.read
+    refused = f"{stated.rows_rejected:,} rejected with a reason" if stated.rows_rejected else "none rejected"
     read = (
-        f"Source {facts['source']}: {facts['rows_in']:,} rows read, {facts['rows_kept']:,} kept, {refused}. "
+        f"Source {stated.source}: {stated.rows_in:,} rows read, {stated.rows_kept:,} kept, {refused}. "
         "Look here first: a figure is as good as its rows."
     )
     seen = plot.coverage_text(found.coverage)
@@ -62,11 +60,11 @@ def quality(found: DataQuality) -> Section:
 
 def quality_page(found: DataQuality, *, title: str) -> str:
     """A page of its own about the quality of the data, as :func:`gpuplanner.report.page.render_page` makes it."""
-    facts = found.facts
-    span = [facts[side] for side in ("span_start", "span_end")]
-    subtitle = "without times" if None in span else f"{_minute(span[0])} to {_minute(span[1])} UTC"
-    origin = {"source": str(facts["source"]), "gpuplanner": __version__}
-    origin |= {each["name"]: each["sha256"] for each in found.provenance.get("files", [])}
+    stated = found.read
+    span = [stated.span_start, stated.span_end]
+    subtitle = " to ".join(_minute(each) for each in span if each) + " UTC" if all(span) else "without times"
+    origin = {"source": stated.source, "gpuplanner": __version__}
+    origin |= {each.name: each.sha256 for each in stated.files}
     return page.render_page(quality(found), title=title, subtitle=subtitle, provenance=origin)
 
 
@@ -247,17 +245,16 @@ def claim(box: Inbox) -> Section:
 
 def provenance(box: Inbox) -> Section:
     """Where the numbers come from."""
-    kept = box.trace.provenance
+    kept = box.trace.stated
     facts = {
-        "source": kept["source"],
-        "span": f"{kept['span_start']} to {kept['span_end']} (UTC)",
-        "rows": f"{kept['rows_kept']:,} of {kept['rows_in']:,} kept, {kept['rows_rejected']:,} rejected",
-        "files": ", ".join(f"{each['name']} (sha256 {each['sha256']})" for each in kept.get("files", []))
-        or "none",
-        "notes": "; ".join(map(str, kept.get("notes", []))) or "none",
+        "source": kept.source,
+        "span": f"{kept.span_start} to {kept.span_end} (UTC)",
+        "rows": f"{kept.rows_kept:,} of {kept.rows_in:,} kept, {kept.rows_rejected:,} rejected",
+        "files": ", ".join(f"{each.name} (sha256 {each.sha256})" for each in kept.files) or "none",
+        "notes": "; ".join(kept.notes) or "none",
         "board": box.fleet.name or "not named",
         "zone": box.tz,
-        "read with": f"gpuplanner {kept.get('gpuplanner', 'of an unknown version')}",
+        "read with": f"gpuplanner {kept.gpuplanner}",
         "shown with": f"gpuplanner {__version__}",
     }
     return page.section("Provenance", page.answers(facts, caption="Where these numbers come from"))

@@ -8,24 +8,13 @@ from dataclasses import dataclass
 from gpuplanner._version import __version__
 from gpuplanner.catalog import Parameter, parameter
 from gpuplanner.cost import CarbonFactor, PowerModel, Price
+from gpuplanner.inbox.core.stated import Stated
 from gpuplanner.ledger import ONE_POOL, assumptions
-from gpuplanner.plain import of_plain
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.future.money import Money
 from gpuplanner.study.past.history import History
 
 ASSUMED = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
-
-
-@dataclass(frozen=True)
-class RowsRead:
-    """Where jobs come from, and what became of the rows."""
-
-    source: str
-    rows_in: int
-    rows_kept: int
-    rows_rejected: int
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +53,9 @@ class Provenance:
     policies: Mapping[str, str]
 
     @property
-    def read(self) -> RowsRead:
+    def read(self) -> Stated:
         """Where the jobs come from, and what became of the rows."""
-        return of_plain(RowsRead, {"notes": (), **self.trace})
+        return Stated.of(self.trace)
 
 
 def provenance_of(

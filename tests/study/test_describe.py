@@ -13,7 +13,7 @@ from gpuplanner.study.past.history import load_trace
 
 def as_told(found):
     """Tables as text and numbers, in the order in which they are shown."""
-    return {name: part if isinstance(part, dict) else part.rows(named=True) for name, part in found.items()}
+    return {"facts": found.facts} | {name: part.rows(named=True) for name, part in found.tables.items()}
 
 
 def cut_without_inventory(folder):

@@ -34,10 +34,10 @@ def folder(tmp_path):
 
 def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
     scenario = Scenario(data=folder, board="A100-80GB")
-    for rows in (ledger(scenario), describe(folder)["hours"], open_inbox(folder).ledger):
+    for rows in (ledger(scenario), describe(folder).hours, open_inbox(folder).ledger):
         held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
         assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
-    assert describe(folder)["facts"]["gpu_hours"] == pytest.approx(HELD)
+    assert describe(folder).facts["gpu_hours"] == pytest.approx(HELD)
 
 
 def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full_hour(folder):

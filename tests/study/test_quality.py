@@ -85,7 +85,7 @@ def test_nothing_at_all_is_an_empty_table():
 
 def test_intake_counts_every_job_of_the_sample():
     found = data_quality("sample")
-    assert found.intake["rows"].sum() == found.facts["rows_kept"]
+    assert found.intake["rows"].sum() == found.read.rows_kept
 
 
 @pytest.fixture
@@ -108,5 +108,5 @@ def test_telemetry_has_coverage_and_no_jobs(telemetry):
     assert share == pytest.approx(58 / 119)
     assert found.intake.is_empty()
     told = describe(telemetry)
-    assert told["coverage by node"]["covered"].item() == pytest.approx(58 / 119)
-    assert any(re.search("gap", check) for check in told["quality"]["check"])
+    assert told.tables["coverage by node"]["covered"].item() == pytest.approx(58 / 119)
+    assert any(re.search("gap", check) for check in told.tables["quality"]["check"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -121,7 +121,7 @@ def _asked(
     began = beginning(base.data)
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
-        telling.read_lines(parts, began, _facts(base.data), data_folder(base.data))
+        telling.read_lines(parts, began, _rows_kept(base.data), data_folder(base.data))
     if "tz" not in known or tz is not None:
         if months is None:
             months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
@@ -222,11 +222,12 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> boo
     return True
 
 
-def _facts(data: str) -> dict[str, Any]:
-    from gpuplanner.inbox.store import read_provenance
+def _rows_kept(data: str) -> dict[str, int]:
+    """Rows of each source of a dataset."""
+    from gpuplanner.inbox.store import read_sources
     from gpuplanner.study.bundled import data_folder
 
-    return {str(one["source"]): one for one in read_provenance(data_folder(data)).get("sources", ())}
+    return {one.source: one.rows_kept for one in read_sources(data_folder(data))}
 
 
 def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool) -> Comparison:

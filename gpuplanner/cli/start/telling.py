@@ -15,7 +15,6 @@ from gpuplanner.errors import file_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from gpuplanner.inbox.together import SourcePart
     from gpuplanner.study.decision.beginning import Beginning
@@ -59,23 +58,20 @@ class PlayedWays:
             typer.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
 
 
-def read_lines(
-    parts: Sequence[SourcePart], began: Beginning, facts: Mapping[str, Mapping[str, Any]], folder: Path
-) -> None:
+def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
     """Say what was read: the jobs, and each further source."""
     from gpuplanner.inbox import SOURCES
 
     label = "Read"
     folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))
     for part in parts:
-        own = facts.get(part.source, {})
         text = SOURCES[part.source].description.partition(":")[0]
         if part.source == began.source:
             text += (
                 f", {_count(began.days, 'day')}, {_count(began.jobs, 'job')}, {_count(began.teams, 'team')}"
             )
-        elif own:
-            text += f", {_count(int(own.get('rows_kept') or 0), 'row')}"
+        elif part.source in rows:
+            text += f", {_count(rows[part.source], 'row')}"
         names = ", ".join(file_name(path) for path in part.files[:NAMED])
         more = len(part.files) - NAMED
         names += f" and {more} more" if more > 0 else ""

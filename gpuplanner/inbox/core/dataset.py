@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.stated import Stated
 from gpuplanner.units import SECONDS_PER_HOUR
 
 COUNTS = ("source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end")
@@ -61,6 +62,11 @@ class Dataset:
     scan: Scan | None = field(default=None, repr=False)
     told: pl.DataFrame | None = field(default=None, repr=False)
 
+    @cached_property
+    def stated(self) -> Stated:
+        """What the source of the first table says of itself."""
+        return Stated.of(self.provenance)
+
     @property
     def kind(self) -> str:
         """Name of the table that the dataset is named after: jobs, else samples, else the first."""
@@ -83,7 +89,7 @@ class Dataset:
             If no source gave a list of jobs.
         """
         if "jobs" not in self.tables:
-            got = f"{self.kind} of {self.provenance['source']}"
+            got = f"{self.kind} of {self.stated.source}"
             todo = "Ingest a list of jobs into the same folder."
             raise TraceFormatError(message("dataset", "a list of jobs", got, todo))
         return self.tables["jobs"]
@@ -128,7 +134,7 @@ class Dataset:
         kept = {name: table for name, table in (self.tables | tables).items() if table is not None}  # type: ignore[operator]
         return replace(self, tables=kept)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The facts to show first: source, row counts, span in UTC, totals; then those of the other sources."""
         told = summary_of(self.provenance)
         if self.others:
@@ -142,7 +148,7 @@ class Dataset:
         return f"Dataset({facts})"
 
 
-def summary_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+def summary_of(facts: Mapping[str, Any]) -> dict[str, object]:
     """The facts of one source to show first.
 
     Examples

@@ -147,10 +147,7 @@ def asked_of(known: History) -> Asked:
     }
     submit, start, stop = (column.fill_null(np.nan).to_numpy().copy() for column in seconds.values())
     run = jobs["run_s"].to_numpy().astype(float)
-    sources = {
-        str(one.get("source")) for one in known.trace.provenance.get("sources", [known.trace.provenance])
-    }
-    silent = not bool((start - submit > 0).any()) and sources <= SUBMISSIONS_ALONE
+    silent = not bool((start - submit > 0).any()) and known.trace.stated.source in SUBMISSIONS_ALONE
     base = ASSUMED if silent or np.isnan(start).all() else OBSERVED
     if base == ASSUMED:
         start = submit.copy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import polars as pl
 
@@ -82,29 +81,29 @@ def beginning(data: str) -> Beginning:
     """
     wanted = ["tenant", "start_time", "gpus", "gpu_model", "quarantined"]
     trace = open_dataset(data_folder(data), columns=wanted)
-    facts = trace.provenance
+    stated = trace.stated
     if "jobs" not in trace.tables and "job_states" in trace.tables:
-        return Beginning(str(facts["source"]), 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
+        return Beginning(stated.source, 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
     jobs = believed(trace.jobs)
     inventory = trace.inventory
-    rows = max(int(facts["rows_in"]), trace.jobs.height, 1)
+    rows = max(stated.rows_in, trace.jobs.height, 1)
     harmless = trace.quality.filter(pl.col("check").str.starts_with(REJECTED), severity="info")["rows"].sum()
     out = max(trace.rejects.height - int(harmless), 0) + trace.jobs.height - jobs.height
     gpus = jobs.filter(pl.col("gpus") > 0)
     nothing = (
         NO_GPU if gpus.is_empty() else NEVER_RAN if gpus["start_time"].null_count() == gpus.height else None
     )
-    begin, end = (datetime.fromisoformat(str(facts[name])) for name in ("span_start", "span_end"))
+    begin, end = stated.span
     models = jobs if inventory is None or inventory.is_empty() else inventory
     boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
     return Beginning(
-        source=str(facts["source"]),
+        source=stated.source,
         jobs=jobs.height,
         days=max(math.ceil((end - begin).total_seconds() / SECONDS_PER_DAY), 1),
         teams=jobs["tenant"].n_unique(),
         left_out_rows=out,
         left_out_share=out / rows,
-        zone=facts.get("time_zone"),
+        zone=stated.time_zone,
         boards=tuple(boards),
         ownership=stated_ownership(inventory),
         nothing=nothing,

@@ -180,7 +180,7 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibrat
     figures = WaitFigures.of(agreement(jobs), replay.late_s[:, compared])
     run_s = float(asked.views[AS_TODAY].requests.run_s[compared].mean())
     seen, ours = figures.observed_mean_s + run_s, figures.simulated_mean_s + run_s
-    verdict, source = judge(figures, thresholds), str(known.trace.provenance["source"])
+    verdict, source = judge(figures, thresholds), known.trace.stated.source
     explained = outcome([one.figures for one in replay.sizes], thresholds)
     return Calibration(
         facts=Compared(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import polars as pl
 
@@ -140,38 +140,59 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
     return int(found.counts[0].sum()), "; ".join(layouts)
 
 
-def quarantined(provenance: Mapping[str, Any]) -> dict[str, float] | None:
-    """Jobs that are left out of every figure, and the GPU-hours that they state; None where there are none."""
-    jobs = provenance.get("rows_quarantined", 0)
-    return {"jobs": jobs, "gpu_hours": provenance["quarantined_gpu_hours"]} if jobs else None
+@dataclass(frozen=True)
+class Quarantined:
+    """Jobs that are left out of every figure, and the GPU-hours that they state [GPU h]."""
+
+    jobs: int
+    gpu_hours: float
 
 
-def describe_jobs(trace: Dataset, *, nodes: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True)
+class JobFacts:
+    """How many jobs of how many tenants; and, where they have a span, the fleet and how much of it stood dark."""
+
+    jobs: int
+    quarantined: Quarantined | None
+    tenants: int
+    installed_gpu_hours: float | None = None
+    dark_share: float | None = None
+    installed_gpus: float | None = None
+    fleet: str | None = None
+    boards: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class JobsDescribed:
+    """What jobs did: facts, tables by title, and the ledger in full, which only jobs with a span have."""
+
+    facts: JobFacts
+    tables: Mapping[str, pl.DataFrame]
+    hours: pl.DataFrame | None = None
+
+
+def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
     """Say what the jobs of a dataset did, without planning anything."""
     begin, end = begin_of(trace), end_of(trace)
-    facts = {
-        "jobs": trace.jobs.height,
-        "quarantined": quarantined(trace.provenance),
-        "tenants": trace.jobs["tenant"].n_unique(),
-    }
-    classes = _classes(trace.jobs)
+    jobs, stated = trace.jobs, trace.stated
+    left_out = Quarantined(stated.rows_quarantined, stated.quarantined_gpu_hours)
+    facts = JobFacts(jobs.height, left_out if left_out.jobs else None, jobs["tenant"].n_unique())
+    classes = _classes(jobs)
     if end <= begin:
-        return {"facts": facts, **classes}
+        return JobsDescribed(facts, classes)
     there = installed(trace, begin, end)
     booked = trace_ledger(trace, begin, end, there.inventory)
-    jobs = trace.jobs
     by_each = {"GPU-hours by node": by_node(jobs, there.inventory, start=begin, end=end)} if nodes else {}
-    return {
-        "facts": facts
-        | {
-            "installed_gpu_hours": float(booked["gpu_hours"].sum()),
-            "dark_share": dark_share(booked)["dark"],
-            "installed_gpus": there.gpus,
-            "fleet": there.origin,
-            "boards": there.listed,
-        },
+    known = replace(
+        facts,
+        installed_gpu_hours=float(booked["gpu_hours"].sum()),
+        dark_share=dark_share(booked)["dark"],
+        installed_gpus=there.gpus,
+        fleet=there.origin,
+        boards=there.listed,
+    )
+    tables = {
         "ledger": by_bucket(booked),
-        "hours": booked,
         **classes,
         "tenants": by_tenant(booked),
         **by_each,
@@ -182,6 +203,7 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> dict[str, Any]:
         .sort("gpu_hours", "state", descending=[True, False]),
         "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
     }
+    return JobsDescribed(known, tables, booked)
 
 
 def _classes(jobs: pl.DataFrame) -> dict[str, pl.DataFrame]:

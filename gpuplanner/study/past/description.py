@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, fields
 
 import polars as pl
 
 from gpuplanner.inbox import scan_samples
 from gpuplanner.inbox.bills import summarise, totals, unknown_types
 from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.plain import to_plain
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.past.accounts import DESCRIBED, describe_jobs
+from gpuplanner.study.past.accounts import DESCRIBED, JobFacts, describe_jobs
 from gpuplanner.study.past.history import grouped, load_trace
 
-Parts = dict[str, Any]
-"""Facts (a mapping) and tables by title, in the order in which they are shown."""
+JOB_FACTS = tuple(field.name for field in fields(JobFacts))
+Tables = dict[str, pl.DataFrame]
+"""Tables by title, in the order in which they are shown."""
 
 
-def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Parts:
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What a folder holds.
+
+    Attributes
+    ----------
+    read : mapping of str to object
+        What its sources say of themselves, to be shown.
+    jobs : JobFacts or None
+        Facts of its jobs, or None without any.
+    tables : mapping of str to polars.DataFrame
+        The quality report and whatever the folder holds, by title, in the order in which they are shown.
+    hours : polars.DataFrame or None
+        The ledger of its jobs in full.
+    """
+
+    read: Mapping[str, object]
+    jobs: JobFacts | None
+    tables: Mapping[str, pl.DataFrame]
+    hours: pl.DataFrame | None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """All facts, to be shown; those of jobs without a span that need one are absent."""
+        if self.jobs is None:
+            return dict(self.read)
+        shown = ("jobs", "quarantined", "tenants") if self.hours is None else JOB_FACTS
+        return {**self.read, **{name: to_plain(getattr(self.jobs, name)) for name in shown}}
+
+    def to_dict(self) -> dict[str, object]:
+        """Facts and tables for JSON."""
+        return {"facts": self.facts, **self.tables}
+
+
+def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Description:
     """Say what a folder holds, without planning anything.
 
     Parameters
@@ -32,8 +68,8 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Pa
 
     Returns
     -------
-    dict
-        ``facts``; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket and
+    Description
+        Facts; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket and
         (``hours``) in full, job classes, tenants; of telemetry what was observed by node; of every other table what
         it is about.
 
@@ -44,20 +80,22 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Pa
 
     Examples
     --------
-    >>> list(describe("sample"))[:3]
-    ['facts', 'quality', 'ledger']
+    >>> found = describe("sample")
+    >>> found.jobs.jobs, list(found.tables)[:2]
+    (11531, ['quality', 'ledger'])
     """
     people = ["user"] if smallest_group else []
     found = load_trace(folder, columns=[*DESCRIBED, *people])
-    parts: Parts = {"facts": found.summary(), "quality": found.quality}
+    tables: Tables = {"quality": found.quality}
+    facts, hours = None, None
     if "jobs" in found.tables:
         told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
-        parts["facts"] |= told.pop("facts")
-        parts |= told
+        facts, hours = told.facts, told.hours
+        tables |= told.tables
     for name, table in found.tables.items():
         if name in ABOUT and not table.is_empty():
-            parts |= ABOUT[name](table)
-    return parts
+            tables |= ABOUT[name](table)
+    return Description(found.summary(), facts, tables, hours)
 
 
 def hours_of_telemetry(folder: str) -> pl.DataFrame:
@@ -71,7 +109,7 @@ def hours_of_telemetry(folder: str) -> pl.DataFrame:
     return hourly(scan_samples(data_folder(folder)))
 
 
-def _nodes(table: pl.DataFrame) -> Parts:
+def _nodes(table: pl.DataFrame) -> Tables:
     in_mig = pl.col("mig_enabled").fill_null(value=False)
     by_board = table.group_by("gpu_model", gpus_a_node="gpus").agg(
         nodes=pl.len(),
@@ -84,7 +122,7 @@ def _nodes(table: pl.DataFrame) -> Parts:
     }
 
 
-def _coverage(table: pl.DataFrame) -> Parts:
+def _coverage(table: pl.DataFrame) -> Tables:
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     nodes = table.group_by("node").agg(
         pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
@@ -93,14 +131,14 @@ def _coverage(table: pl.DataFrame) -> Parts:
     return {"coverage by node": covered.sort("covered", "node")}
 
 
-def _processes(table: pl.DataFrame) -> Parts:
+def _processes(table: pl.DataFrame) -> Tables:
     by_program = table.group_by("command").agg(
         seen=pl.len(), nodes=pl.col("node").n_unique(), most_memory_gib=pl.col("memory_gib").max()
     )
     return {"processes by program": by_program.sort("seen", "command", descending=[True, False])}
 
 
-def _charges(table: pl.DataFrame) -> Parts:
+def _charges(table: pl.DataFrame) -> Tables:
     return {
         "bill by currency": totals(table),
         "bill by month, tenant and instance type": summarise(table),
@@ -108,7 +146,7 @@ def _charges(table: pl.DataFrame) -> Parts:
     }
 
 
-def _occupancy(table: pl.DataFrame) -> Parts:
+def _occupancy(table: pl.DataFrame) -> Tables:
     by_pool = table.group_by("pool", "resource").agg(
         readings=pl.len(),
         first=pl.col("time").min(),
@@ -127,7 +165,7 @@ def _occupancy(table: pl.DataFrame) -> Parts:
     }
 
 
-def _requests(table: pl.DataFrame) -> Parts:
+def _requests(table: pl.DataFrame) -> Tables:
     span_s = (pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6
     by_service = table.group_by("service").agg(
         requests=pl.len(),
@@ -143,7 +181,7 @@ def _requests(table: pl.DataFrame) -> Parts:
     return {"requests by service": by_service.sort("requests", "service", descending=[True, False])}
 
 
-def _quotas(table: pl.DataFrame) -> Parts:
+def _quotas(table: pl.DataFrame) -> Tables:
     by_pool = table.group_by("pool").agg(
         days=pl.len(),
         first=pl.col("day").min(),
@@ -154,11 +192,11 @@ def _quotas(table: pl.DataFrame) -> Parts:
     return {"quotas by pool": by_pool.sort("most_gpus", "pool", descending=[True, False])}
 
 
-def _queue_quotas(table: pl.DataFrame) -> Parts:
+def _queue_quotas(table: pl.DataFrame) -> Tables:
     return {"quotas of queues": table}
 
 
-def _gauges(table: pl.DataFrame) -> Parts:
+def _gauges(table: pl.DataFrame) -> Tables:
     value = pl.col("value")
     by_metric = table.group_by("metric", "kind", "unit").agg(
         readings=pl.len(), subjects=pl.col("subject").n_unique(),
@@ -167,7 +205,7 @@ def _gauges(table: pl.DataFrame) -> Parts:
     return {"readings by metric": by_metric.sort("metric", "kind", "unit", nulls_last=True)}
 
 
-def _step_times(table: pl.DataFrame) -> Parts:
+def _step_times(table: pl.DataFrame) -> Tables:
     by_job = table.group_by("job").agg(
         workers=pl.col("worker").n_unique(),
         steps=pl.len(),
@@ -178,7 +216,7 @@ def _step_times(table: pl.DataFrame) -> Parts:
     return {"steps by job": by_job.sort("steps", "job", descending=[True, False])}
 
 
-def _distributions(table: pl.DataFrame) -> Parts:
+def _distributions(table: pl.DataFrame) -> Tables:
     def at(percent: float) -> pl.Expr:
         return pl.col("value").filter(pl.col("percent") >= percent).min()
 
@@ -188,14 +226,14 @@ def _distributions(table: pl.DataFrame) -> Parts:
     return {"distributions": by_series.sort("series")}
 
 
-def _job_states(table: pl.DataFrame) -> Parts:
+def _job_states(table: pl.DataFrame) -> Tables:
     by_state = table.group_by(pl.col("state").cast(pl.String)).agg(
         jobs=pl.len(), tenants=pl.col("tenant").n_unique(), partitions=pl.col("partition").n_unique()
     )
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 
-ABOUT: Mapping[str, Callable[[pl.DataFrame], Parts]] = {
+ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _nodes,
     "coverage": _coverage,
     "processes": _processes,

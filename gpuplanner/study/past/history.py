@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -146,12 +146,12 @@ def history(scenario: Scenario) -> History:
 
 def begin_of(trace: Dataset) -> datetime:
     """First instant of the observation."""
-    return datetime.fromisoformat(trace.provenance["span_start"]).astimezone(UTC)
+    return trace.stated.span[0]
 
 
 def end_of(trace: Dataset) -> datetime:
     """First instant after the observation."""
-    return datetime.fromisoformat(trace.provenance["span_end"]).astimezone(UTC)
+    return trace.stated.span[1]
 
 
 def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.stated import Stated
 from gpuplanner.inbox.telemetry import coverage
 from gpuplanner.study.past.history import load_trace
 
@@ -36,8 +35,8 @@ class DataQuality:
 
     Attributes
     ----------
-    facts : mapping
-        Source, row counts, span.
+    read : Stated
+        Source, row counts, span, files.
     findings : polars.DataFrame
         As in the quality report: ``check, severity, rows, effect, example``, gravest first.
     coverage : polars.DataFrame or None
@@ -45,15 +44,12 @@ class DataQuality:
         telemetry.
     intake : polars.DataFrame
         Jobs and rejected rows by day, see :func:`intake`.
-    provenance : mapping
-        As kept by the reader.
     """
 
-    facts: Mapping[str, Any]
+    read: Stated
     findings: pl.DataFrame
     coverage: pl.DataFrame | None
     intake: pl.DataFrame
-    provenance: Mapping[str, Any]
 
 
 def data_quality(data: str | Dataset) -> DataQuality:
@@ -70,7 +66,7 @@ def data_quality(data: str | Dataset) -> DataQuality:
     if seen is None and read.samples is not None:  # of an earlier version
         seen = coverage(read.samples)
     jobs = read.tables.get("jobs", pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")}))
-    return DataQuality(read.summary(), read.quality, seen, intake(jobs, read.rejects), read.provenance)
+    return DataQuality(read.stated, read.quality, seen, intake(jobs, read.rejects))
 
 
 def figures_moved(effect: str) -> tuple[str, ...]:
