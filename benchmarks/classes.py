@@ -61,8 +61,8 @@ def made():
         found = classify(jobs, samples=samples)
         told, tables[name] = agreement(found), confusion(found)
         print(
-            f"{name:<26}{told['jobs']:>7}{told['coverage']:>10.3f}{told['accuracy_of_decided']:>12.3f}"
-            f"{told['accuracy']:>8.3f}{told['commonest_share']:>11.3f}"
+            f"{name:<26}{told.jobs:>7}{told.coverage:>10.3f}{told.accuracy_of_decided:>12.3f}"
+            f"{told.accuracy:>8.3f}{told.commonest_share:>11.3f}"
         )
     print(
         f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown"))
@@ -76,9 +76,7 @@ def public(folder):
     """Public traces: what their class must be, and what the rules say."""
     print("\npublic traces")
     served = DLRM([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
-    print(
-        f"DLRM 2025, all inference: rules decide {agreement(classify(served))['judged']} of {served.height}"
-    )
+    print(f"DLRM 2025, all inference: rules decide {agreement(classify(served)).judged} of {served.height}")
     fox = classify(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)
     print(
         f"Fox, by names: {dict(fox.drop_nulls('by_rule').group_by('by_rule').len().sort('by_rule').iter_rows())}"

@@ -3,11 +3,12 @@
 from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type, slurm_type_of
 from gpuplanner.catalog.loader import (
     FACT_TABLES,
+    DataSheet,
+    ListPrice,
     Parameter,
     PathFact,
     board_names,
     board_spec,
-    carbon_intensity,
     facts,
     find_any_board,
     find_board,
@@ -21,13 +22,14 @@ from gpuplanner.catalog.loader import (
 
 __all__ = [
     "FACT_TABLES",
+    "DataSheet",
+    "ListPrice",
     "Parameter",
     "PathFact",
     "all_boards",
     "board_names",
     "board_spec",
     "boards_called",
-    "carbon_intensity",
     "facts",
     "find_any_board",
     "find_board",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
 
 import polars as pl
 
@@ -18,7 +17,7 @@ SYNTHETIC = (
     *("jobs_per_day", "run_median_s", "run_sigma", "duty_low", "duty_high"),
     *("peak_hour", "day_swing", "weekend_factor", "failure_rate"),
 )
-FACT_TABLES: dict[str, dict[str, Any]] = {
+FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "mig_profiles": {
         "memory_gib_total": pl.Float64,
         "memory_slices_total": pl.Int32,
@@ -185,7 +184,47 @@ def find_any_board(text: str) -> str:
     return resolve(text, [*board_names(), *whole_board_names()], what="board", error=GeometryError)
 
 
-def board_spec(board: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DataSheet:
+    """What the data sheet of a board states; None where it does not.
+
+    Attributes
+    ----------
+    gpu_model, mig_model, architecture : str
+        Its name, that of its MIG geometry where it has one, and its generation.
+    memory_gb, memory_bandwidth_gb_s : float
+        Memory [GB] and its bandwidth [GB/s].
+    dense_bf16_tflops, dense_fp16_tflops : float
+        Peaks without sparsity [TFLOPS].
+    tdp_w : float
+        Rating [W].
+    nvlink_or_fabric_total_gb_s : float
+        Bandwidth to other GPUs, both directions [GB/s].
+    sm_or_cu_count : int
+        Multiprocessors.
+    source : str
+        Where the figures come from.
+
+    Examples
+    --------
+    >>> board_spec("T4").architecture
+    'Turing'
+    """
+
+    gpu_model: str
+    mig_model: str | None
+    architecture: str | None
+    memory_gb: float | None
+    memory_bandwidth_gb_s: float | None
+    dense_bf16_tflops: float | None
+    dense_fp16_tflops: float | None
+    tdp_w: float | None
+    nvlink_or_fabric_total_gb_s: float | None
+    sm_or_cu_count: int | None
+    source: str
+
+
+def board_spec(board: str) -> DataSheet:
     """Data-sheet facts of a board, of its first variant where there are several.
 
     Raises
@@ -195,7 +234,7 @@ def board_spec(board: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> board_spec("H100-80GB-SXM5")["tdp_w"], board_spec("T4")["tdp_w"]
+    >>> board_spec("H100-80GB-SXM5").tdp_w, board_spec("T4").tdp_w
     (700.0, 70.0)
     """
     name = find_any_board(board)
@@ -206,7 +245,7 @@ def board_spec(board: str) -> dict[str, Any]:
             f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
         )
         raise GeometryError(text)
-    return rows.row(0, named=True)
+    return DataSheet(*rows.select(field.name for field in fields(DataSheet)).row(0))
 
 
 def parameter(name: str) -> Parameter:
@@ -276,8 +315,38 @@ def paths_by_source() -> Mapping[str, str]:
     return MappingProxyType({source: path for listed, path in rows for source in listed.split(";")})
 
 
-def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> dict[str, Any]:
-    """Median list price of one GPU-hour, with range, number of rows, sources and newest date.
+@dataclass(frozen=True)
+class ListPrice:
+    """Median of list prices of one GPU-hour.
+
+    Attributes
+    ----------
+    value, low, high : float
+        Median and range [currency per GPU-hour].
+    currency : str
+        ISO 4217 code.
+    rows : int
+        Prices that it is the median of.
+    source, date : str
+        Where they stand, and the newest date.
+
+    Examples
+    --------
+    >>> gpu_price("H100-80GB-SXM5").rows > 5
+    True
+    """
+
+    value: float
+    low: float
+    high: float
+    currency: str
+    rows: int
+    source: str
+    date: str
+
+
+def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> ListPrice:
+    """Median list price of one GPU-hour.
 
     The price of an instance is divided by its GPUs, so host CPU and disk are included.
 
@@ -292,8 +361,7 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
 
     Returns
     -------
-    dict
-        ``value``, ``low``, ``high`` [currency per GPU-hour], ``currency``, ``rows``, ``source``, ``date``.
+    ListPrice
 
     Raises
     ------
@@ -302,7 +370,7 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
 
     Examples
     --------
-    >>> gpu_price("H100-80GB-SXM5")["currency"]
+    >>> gpu_price("H100-80GB-SXM5").currency
     'USD'
     """
     name = find_any_board(board)
@@ -318,15 +386,9 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
         )
         raise ScenarioError(text)
     prices = rows["price_per_gpu_hour"]
-    return {
-        "value": float(prices.median()),  # type: ignore[arg-type]
-        "low": float(prices.min()),  # type: ignore[arg-type]
-        "high": float(prices.max()),  # type: ignore[arg-type]
-        "currency": rows["currency"][0],
-        "rows": rows.height,
-        "source": "; ".join(rows["source"].unique().sort()),
-        "date": rows["date"].max(),
-    }
+    middle, low, high = (float(each) for each in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
+    source = "; ".join(rows["source"].unique().sort())
+    return ListPrice(middle, low, high, rows["currency"][0], rows.height, source, str(rows["date"].max()))
 
 
 def has_price(board: str, *, term: str = "on_demand") -> bool:
@@ -343,35 +405,3 @@ def has_price(board: str, *, term: str = "on_demand") -> bool:
 def _listed(board: str) -> pl.Expr:
     """Rows of a board; lists of prices name some without their form: V100-16GB for V100-16GB-SXM2."""
     return (pl.col("gpu_model") == board) | pl.lit(board).str.starts_with(pl.format("{}-", "gpu_model"))
-
-
-def carbon_intensity(region: str) -> dict[str, Any]:
-    """Grid carbon intensity of one region.
-
-    Parameters
-    ----------
-    region : str
-        A ``region`` of the table, optionally with its scope in front: ``"gcp:europe-west4"``. The three
-        scopes use different methods and must not be mixed in one comparison.
-
-    Returns
-    -------
-    dict
-        The row: ``gco2e_per_kwh`` [g CO2e/kWh], ``location``, ``method``, ``source``, ``year``.
-
-    Raises
-    ------
-    ScenarioError
-        If no region, or regions of several scopes, match.
-
-    Examples
-    --------
-    >>> carbon_intensity("gcp:europe-west4")["location"]
-    'Eemshaven'
-    """
-    table = facts("carbon_intensity").with_columns(key=pl.concat_str("scope", "region", separator=":"))
-    keys = table["key"].to_list()
-    matches = [key for key in keys if key.partition(":")[2] == region]
-    wanted = matches[0] if len(matches) == 1 else region
-    known = resolve(wanted, matches or keys, what="carbon region", error=ScenarioError)
-    return table.row(by_predicate=pl.col("key") == known, named=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,7 @@ def classify(
         frames = {name: table.to_dicts() for name, table in tables.items()}
         show({"agreement": agreement(found), **frames, "jobs": found.to_dicts()}, as_json=True)
         return
-    show(agreement(found), as_json=False)
+    show(asdict(agreement(found)), as_json=False)
     put("")
     told = found.filter((found["origin"] == "rule").fill_null(False) | found["disagrees"])
     tables["named by a rule, or given otherwise"] = told.drop(

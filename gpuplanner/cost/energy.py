@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuplanner.catalog import board_spec, carbon_intensity, find_any_board, parameter
+import polars as pl
+
+from gpuplanner.catalog import board_spec, facts, find_any_board, parameter
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.names import resolve
 from gpuplanner.units import GRAMS_PER_KILOGRAM, kwh_from_watt_hours
 
 HOURS_PER_YEAR = 8766.0
@@ -73,7 +76,7 @@ def power_model(board: str) -> PowerModel:
     """
     name = find_any_board(board)
     spec = board_spec(name)
-    tdp_w = spec["tdp_w"]
+    tdp_w = spec.tdp_w
     if tdp_w is None:
         text = message(
             f"power of {name}",
@@ -91,7 +94,7 @@ def power_model(board: str) -> PowerModel:
         base_w=base.value * tdp_w,
         slope_w=slope.value * tdp_w,
         tdp_w=tdp_w,
-        source=f"rating: {spec['source']}; law: {base.source} ({base.date})",
+        source=f"rating: {spec.source}; law: {base.source} ({base.date})",
     )
 
 
@@ -178,15 +181,36 @@ class CarbonFactor:
 
 
 def carbon_factor(region: str) -> CarbonFactor:
-    """Look up a region, ``scope:region``.
+    """Grid carbon intensity of one region.
+
+    Parameters
+    ----------
+    region : str
+        A ``region`` of the table, optionally with its scope in front: ``"gcp:europe-west4"``. The three
+        scopes use different methods and must not be mixed in one comparison.
+
+    Returns
+    -------
+    CarbonFactor
+
+    Raises
+    ------
+    ScenarioError
+        If no region, or regions of several scopes, match.
 
     Examples
     --------
     >>> carbon_factor("gcp:europe-west4").gco2e_per_kwh
     208.81
     """
-    row = carbon_intensity(region)
-    return CarbonFactor(row["key"], row["gco2e_per_kwh"], row["method"], row["source"], row["year"])
+    table = facts("carbon_intensity").with_columns(key=pl.concat_str("scope", "region", separator=":"))
+    keys = table["key"].to_list()
+    matches = [key for key in keys if key.partition(":")[2] == region]
+    wanted = matches[0] if len(matches) == 1 else region
+    known = resolve(wanted, matches or keys, what="carbon region", error=ScenarioError)
+    return CarbonFactor(
+        *table.filter(key=known).select("key", "gco2e_per_kwh", "method", "source", "year").row(0)
+    )
 
 
 def carbon_kg(energy_kwh: float, factor: CarbonFactor, *, gpu_hours: float = 0.0) -> dict[str, float]:

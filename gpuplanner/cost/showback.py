@@ -58,21 +58,21 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD") -> Pr
     if own > 0:
         return Price(own, own, own, currency, "own price", "as given")
     listed = gpu_price(board)
-    if listed["currency"] != currency:
+    if listed.currency != currency:
         text = message(
             "currency",
-            f"{listed['currency']}, the currency of the list prices",
+            f"{listed.currency}, the currency of the list prices",
             currency,
             "Set price_usd_per_gpu_hour to your own price in that currency.",
         )
         raise ScenarioError(text)
     return Price(
-        listed["value"],
-        listed["low"],
-        listed["high"],
+        listed.value,
+        listed.low,
+        listed.high,
         currency,
-        f"median of {listed['rows']} on-demand list prices: {listed['source']}",
-        listed["date"],
+        f"median of {listed.rows} on-demand list prices: {listed.source}",
+        listed.date,
     )
 
 

@@ -35,7 +35,7 @@ def whole_board(name: str) -> GpuModel:
             sheet = None
     if sheet is None:
         return GpuModel(name, 0.0, 1, 1, ())
-    return GpuModel(name, sheet["memory_gb"] or 0.0, 1, 1, (), sheet["sm_or_cu_count"], sheet["architecture"])
+    return GpuModel(name, sheet.memory_gb or 0.0, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
 
 
 def any_board(name: str) -> GpuModel:

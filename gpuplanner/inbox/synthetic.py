@@ -264,8 +264,7 @@ def _draw_job(row: dict[str, Any], rng: np.random.Generator) -> pl.DataFrame:
 
 def _power(activity: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Two-state law: idle power without work, a base and a slope with it."""
-    spec = board_spec(BOARD)
-    tdp_w = float(spec["tdp_w"])
+    tdp_w = board_spec(BOARD).tdp_w or 0.0
     base, slope = parameter("active_base_fraction").value, parameter("active_slope_fraction").value
     busy_w = tdp_w * (base + slope * activity)
     idle_w = tdp_w * parameter("idle_fraction").value

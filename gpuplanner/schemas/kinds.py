@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dataframely as dy
 import polars as pl
 
@@ -12,7 +10,7 @@ DECIMAL = pl.Decimal(DECIMAL_DIGITS, DECIMAL_PLACES)
 """Money and priced amounts, exact: bills give up to 18 decimals, and sums must not drift."""
 
 
-def meaning(text: str, unit: str = "") -> dict[str, Any]:
+def meaning(text: str, unit: str = "") -> dict[str, str]:
     """Metadata of a column: what it means, and in which unit."""
     return {"meaning": text, "unit": unit}
 

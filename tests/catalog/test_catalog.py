@@ -9,12 +9,12 @@ from gpuplanner.catalog import (
     FACT_TABLES,
     board_names,
     board_spec,
-    carbon_intensity,
     facts,
     find_board,
     gpu_price,
     parameter,
 )
+from gpuplanner.cost import carbon_factor
 from gpuplanner.errors import GeometryError, ScenarioError
 
 
@@ -58,14 +58,14 @@ def test_region_of_several_scopes_must_name_one():
     doubled = table.group_by("region").agg(pl.col("scope").n_unique()).filter(pl.col("scope") > 1)
     for region in doubled["region"]:
         with pytest.raises(ScenarioError):
-            carbon_intensity(region)
-    assert carbon_intensity("europe-west4") == carbon_intensity("gcp:europe-west4")
+            carbon_factor(region)
+    assert carbon_factor("europe-west4") == carbon_factor("gcp:europe-west4")
     with pytest.raises(ScenarioError, match="carbon region"):
-        carbon_intensity("atlantis")
+        carbon_factor("atlantis")
 
 
 def test_one_cloud_only():
-    assert gpu_price("H100-80GB-SXM5", cloud="aws")["value"] == 6.88
+    assert gpu_price("H100-80GB-SXM5", cloud="aws").value == 6.88
     assert parameter("pue").low < 1.56
     with pytest.raises(ScenarioError, match="fact table"):
         facts("weather")

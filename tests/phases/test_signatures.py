@@ -12,6 +12,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import read
 from gpuplanner.phases.signatures import (
     BOUNDS,
+    Counters,
     advice,
     load_thresholds,
     signature,
@@ -38,7 +39,7 @@ BUSY = {
 
 def bound(base=QUIET, *, gpus=1, **changes):
     means = base | {"activity_source": "profiling", "idle_share": 0.0} | changes
-    return signature(means, gpus=gpus, nvlink_peak_gb_s=900.0).bound
+    return signature(Counters(**means), gpus=gpus, nvlink_peak_gb_s=900.0).bound
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_links_that_were_read_and_are_far_from_their_limit_are_not_the_bound(nvl
     for sm in (0.06, 0.2, 0.31, 0.49):
         assert bound(sm_activity=sm, nvlink_gb_s=nvlink, gpus=8) in ("launch", "mixed")
     means = QUIET | {"activity_source": "profiling", "sm_activity": 0.46, "nvlink_gb_s": nvlink}
-    found = signature(means, gpus=8, nvlink_peak_gb_s=900.0)
+    found = signature(Counters(**means), gpus=8, nvlink_peak_gb_s=900.0)
     assert f"NVLink {nvlink:.3g} GB/s = {100 * nvlink / 900:.0f} % of 900" in found.evidence
 
 
@@ -95,15 +96,18 @@ def test_every_bound_has_advice_and_every_figure_a_source():
 def test_thresholds_can_be_moved_by_name():
     moved = load_thresholds({"bound_dram": 0.2})
     means = QUIET | {"dram_activity": 0.3, "activity_source": "profiling"}
-    assert signature(means).bound == "launch"
-    assert signature(means, thresholds=moved).bound == "memory-bandwidth"
+    assert signature(Counters(**means)).bound == "launch"
+    assert signature(Counters(**means), thresholds=moved).bound == "memory-bandwidth"
     with pytest.raises(ScenarioError, match="bound_dram"):
         load_thresholds({"bound_dramm": 0.2})
 
 
 def test_low_power_and_occupancy_are_told():
     means = BUSY | {"activity_source": "profiling", "power_share": 0.2, "sm_occupancy": 0.4}
-    assert "occupancy 0.4, power 20 % of the limit (too little for a busy GPU)" in signature(means).evidence
+    assert (
+        "occupancy 0.4, power 20 % of the limit (too little for a busy GPU)"
+        in signature(Counters(**means)).evidence
+    )
 
 
 def make_samples():

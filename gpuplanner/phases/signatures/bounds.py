@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 from gpuplanner.phases.signatures.facts import Threshold, load_thresholds
 
@@ -39,8 +38,47 @@ class Signature:
     evidence: str
 
 
+@dataclass(frozen=True)
+class Counters:
+    """Means of the profiling counters over the readings in which they were read; None is not read, never zero.
+
+    Parameters
+    ----------
+    sm_activity, tensor_activity, dram_activity : float, optional
+        Shares of time [0-1].
+    pcie_gb_s, nvlink_gb_s : float, optional
+        Traffic of both directions [GB/s].
+    sm_occupancy : float, optional
+        Warps over what multiprocessors hold [0-1].
+    idle_share : float, optional
+        Share of the readings with less SM activity than ``idle_sm``.
+    power_share : float, optional
+        Of the power limit.
+    activity_source : str, optional
+        Rung of the metric ladder.
+
+    Examples
+    --------
+    >>> Counters(sm_activity=0.9, activity_source="profiling").tensor_activity is None
+    True
+    """
+
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    pcie_gb_s: float | None = None
+    nvlink_gb_s: float | None = None
+    sm_occupancy: float | None = None
+    idle_share: float | None = None
+    power_share: float | None = None
+    activity_source: str | None = None
+
+
+COUNTERS = tuple(field.name for field in fields(Counters))
+
+
 def signature(
-    means: Mapping[str, Any],
+    means: Counters,
     *,
     gpus: int = 1,
     nvlink_peak_gb_s: float | None = None,
@@ -58,10 +96,8 @@ def signature(
 
     Parameters
     ----------
-    means : mapping
-        Means of :data:`FIELDS` [0-1, GB/s of both directions] over the readings, ``idle_share`` (share of the
-        readings with less SM activity than ``idle_sm``), ``activity_source`` (rung of the metric ladder) and
-        optionally ``sm_occupancy`` [0-1] and ``power_share`` (of the power limit). None is not read.
+    means : Counters
+        Over the readings of a job.
     gpus : int
         GPUs of the job: one has nobody to exchange with.
     nvlink_peak_gb_s : float, optional
@@ -81,16 +117,20 @@ def signature(
 
     Examples
     --------
-    >>> means = {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.3, "activity_source": "profiling"}
-    >>> signature(means).bound
+    >>> signature(Counters(0.9, tensor_activity=0.6, dram_activity=0.3, activity_source="profiling")).bound
     'compute'
-    >>> signature({"sm_activity": 0.99, "activity_source": "legacy"})
+    >>> signature(Counters(0.99, activity_source="legacy"))
     Signature(bound='cannot tell', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
     on however few multiprocessors')
     """
     limit = {name: row.value for name, row in (thresholds or load_thresholds()).items()}
-    rung = means.get("activity_source")
-    sm, tensor, dram, pcie, nvlink = (means.get(name) for name in FIELDS)
+    rung, sm, tensor, dram = (
+        means.activity_source,
+        means.sm_activity,
+        means.tensor_activity,
+        means.dram_activity,
+    )
+    pcie = means.pcie_gb_s
     if rung != "profiling" or sm is None:
         return Signature("cannot tell", _no_profiling(rung, sm))
     told = f"SM activity {sm:.2g}"
@@ -109,20 +149,19 @@ def signature(
         return Signature(
             "compute", f"{told}; {_percent(near_tensor)} of the tensor activity that can be reached"
         )
-    return _waiting(told, sm, pcie, nvlink, means.get("idle_share"), gpus, nvlink_peak_gb_s, limit)
+    return _waiting(told, sm, means, gpus, nvlink_peak_gb_s, limit)
 
 
 def _waiting(
     told: str,
     sm: float,
-    pcie: float | None,
-    nvlink: float | None,
-    idle_share: float | None,
+    means: Counters,
     gpus: int,
     nvlink_peak_gb_s: float | None,
     limit: Mapping[str, float],
 ) -> Signature:
     """The rules for GPUs that are not busy themselves."""
+    pcie, nvlink, idle_share = means.pcie_gb_s, means.nvlink_gb_s, means.idle_share
     quiet = sm < limit["waiting_sm"]
     if quiet and idle_share is not None and idle_share >= limit["waiting_share"]:
         host = "not read" if pcie is None else f"{pcie:.2g} GB/s"
@@ -159,9 +198,9 @@ def _no_profiling(rung: object, activity: float | None) -> str:
     return "SM activity not read"
 
 
-def _extras(means: Mapping[str, Any], limit: Mapping[str, float]) -> str:
+def _extras(means: Counters, limit: Mapping[str, float]) -> str:
     """What no rule needs but a reader wants to know."""
-    occupancy, power = means.get("sm_occupancy"), means.get("power_share")
+    occupancy, power = means.sm_occupancy, means.power_share
     text = "" if occupancy is None else f", occupancy {occupancy:.2g}"
     if power is None:
         return text

@@ -8,7 +8,7 @@ import polars as pl
 
 from gpuplanner.catalog import board_spec
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.phases.signatures.bounds import FIELDS, signature
+from gpuplanner.phases.signatures.bounds import COUNTERS, FIELDS, Counters, signature
 from gpuplanner.phases.signatures.facts import Threshold, advice, load_thresholds
 from gpuplanner.schemas import Samples, conform
 
@@ -62,7 +62,7 @@ def signatures_of(
     """
     known = thresholds or load_thresholds()
     spec = board_spec(as_board(board).name)
-    means = _means(samples, by, known["idle_sm"].value, spec.get("tdp_w"))
+    means = _means(samples, by, known["idle_sm"].value, spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
         # A job on instances holds its share of GPUs, however many devices were sampled.
@@ -74,12 +74,12 @@ def signatures_of(
         share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
     named = [
         signature(
-            row,
+            Counters(*row),
             gpus=count,
-            nvlink_peak_gb_s=spec.get("nvlink_or_fabric_total_gb_s"),
+            nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s,
             thresholds=known,
         )
-        for row, count in zip(means.iter_rows(named=True), gpus, strict=True)
+        for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
     ]
     return means.select(
         *by,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -75,22 +75,46 @@ def confusion(classified: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def agreement(classified: pl.DataFrame) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RuleAgreement:
+    """How far rules and source agree on the classes of jobs; shares are None where nothing was labelled or judged.
+
+    Attributes
+    ----------
+    jobs, decided, labelled, judged, right : int
+        All; by a rule; with a class from the source that rules know; decided and labelled; of these the same.
+    coverage, accuracy, accuracy_of_decided, commonest_share : float or None
+        judged / labelled, right / labelled (an undecided job is not right), right / judged, and the accuracy of
+        always naming the commonest class.
+
+    Examples
+    --------
+    >>> agreement(pl.DataFrame({"given": ["inference"], "by_rule": ["inference"]})).right
+    1
+    """
+
+    jobs: int
+    decided: int
+    labelled: int
+    judged: int
+    right: int
+    coverage: float | None
+    accuracy: float | None
+    accuracy_of_decided: float | None
+    commonest_share: float | None
+
+
+def agreement(classified: pl.DataFrame) -> RuleAgreement:
     """Say how far rules and source agree: of all jobs, and of those that rules decided.
 
     Returns
     -------
-    dict
-        ``jobs``, ``decided`` (by a rule), ``labelled`` (with a class from the source that rules know),
-        ``judged`` (decided and labelled), ``right``; ``coverage`` = judged / labelled, ``accuracy`` = right /
-        labelled (an undecided job is not right), ``accuracy_of_decided`` = right / judged and
-        ``commonest_share`` (accuracy of always naming the commonest class); null where nothing was labelled or
-        judged.
+    RuleAgreement
 
     Examples
     --------
     >>> table = pl.DataFrame({"given": ["inference", "inference", None], "by_rule": ["inference", None, None]})
-    >>> agreement(table)["accuracy"], agreement(table)["accuracy_of_decided"]
+    >>> agreement(table).accuracy, agreement(table).accuracy_of_decided
     (0.5, 1.0)
     """
     labelled = _labelled(classified)
@@ -101,17 +125,17 @@ def agreement(classified: pl.DataFrame) -> dict[str, Any]:
     def share(part: int, whole: int) -> float | None:
         return part / whole if whole else None
 
-    return {
-        "jobs": classified.height,
-        "decided": classified["by_rule"].count(),
-        "labelled": labelled.height,
-        "judged": judged.height,
-        "right": right,
-        "coverage": share(judged.height, labelled.height),
-        "accuracy": share(right, labelled.height),
-        "accuracy_of_decided": share(right, judged.height),
-        "commonest_share": share(commonest, labelled.height),
-    }
+    return RuleAgreement(
+        classified.height,
+        int(classified["by_rule"].count()),
+        labelled.height,
+        judged.height,
+        right,
+        coverage=share(judged.height, labelled.height),
+        accuracy=share(right, labelled.height),
+        accuracy_of_decided=share(right, judged.height),
+        commonest_share=share(commonest, labelled.height),
+    )
 
 
 def _labelled(classified: pl.DataFrame) -> pl.DataFrame:

@@ -40,14 +40,14 @@ def board_facts(name: str) -> Board | None:
     """
     known = find_any_board(name)
     sheet = board_spec(known)
-    peak = sheet["dense_bf16_tflops"] or sheet["dense_fp16_tflops"]
-    if not peak or not sheet["memory_bandwidth_gb_s"]:
+    peak = sheet.dense_bf16_tflops or sheet.dense_fp16_tflops
+    if not peak or not sheet.memory_bandwidth_gb_s:
         return None
-    memory = 0.98 * sheet["memory_gb"]
-    if sheet["mig_model"]:
+    memory = 0.98 * (sheet.memory_gb or 0.0)
+    if sheet.mig_model:
         memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(known).profiles) or memory
-    fabric = (sheet["nvlink_or_fabric_total_gb_s"] or 0.0) / 2 or parameter("link_pcie5_gb_s").value
-    return Board(known, memory, peak * 1e12, sheet["memory_bandwidth_gb_s"] * 1e9, fabric * 1e9)
+    fabric = (sheet.nvlink_or_fabric_total_gb_s or 0.0) / 2 or parameter("link_pcie5_gb_s").value
+    return Board(known, memory, peak * 1e12, sheet.memory_bandwidth_gb_s * 1e9, fabric * 1e9)
 
 
 @functools.cache

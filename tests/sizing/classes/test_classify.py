@@ -35,11 +35,11 @@ def halves(trace):
 def test_accuracy_on_the_sample_holds_on_days_apart(halves):
     for part in halves:
         told = agreement(part)
-        assert told["labelled"] == told["jobs"] > 5000
-        assert told["accuracy_of_decided"] > 0.95
-        assert told["coverage"] > 0.80
+        assert told.labelled == told.jobs > 5000
+        assert told.accuracy_of_decided > 0.95
+        assert told.coverage > 0.80
         # The commonest class alone would be right in seven of ten.
-        assert told["accuracy"] > told["commonest_share"] + 0.05 > 0.70
+        assert told.accuracy > told.commonest_share + 0.05 > 0.70
         table = confusion(part)
         assert table["given"].to_list() == list(CLASSES)
         recall = [
@@ -72,7 +72,7 @@ def test_confusion_is_what_counting_by_hand_gives(halves):
     }
     assert {key: count for key, count in seen.items() if count} == counted
     right = sum(count for (given, by_rule), count in counted.items() if given == by_rule)
-    assert agreement(halves[1])["right"] == right
+    assert agreement(halves[1]).right == right
 
 
 def test_a_given_class_stands_and_disagreement_is_reported(trace):
@@ -91,7 +91,7 @@ def test_a_given_class_stands_and_disagreement_is_reported(trace):
 def test_without_labels_there_is_no_confidence(trace):
     blind = classify(trace.jobs.with_columns(job_class=pl.lit(None, pl.String)), samples=trace.samples)
     assert blind["confidence"].is_null().all()
-    assert agreement(blind)["accuracy"] is None
+    assert agreement(blind).accuracy is None
     assert confusion(blind).is_empty()
     # The rules never look at the class: they say the same without it.
     assert blind["rule"].equals(classify(trace.jobs, samples=trace.samples)["rule"], null_equal=True)
@@ -212,8 +212,8 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
         gpu_model=pl.lit(synthetic.BOARD),
     )
     told = agreement(classify(ran))
-    assert told["accuracy_of_decided"] >= 0.88
-    assert told["coverage"] >= 0.75
+    assert told.accuracy_of_decided >= 0.88
+    assert told.coverage >= 0.75
 
 
 def test_the_ending_of_a_script_is_no_session():
