@@ -24,7 +24,7 @@ from gpuplanner.sizing.predict import (
     scored,
 )
 from gpuplanner.sizing.predict.calibrate import Runs, fit_knobs, predicted_gib, source_names
-from gpuplanner.sizing.predict.evaluate import accuracy_of
+from gpuplanner.sizing.predict.evaluate import Evaluation, accuracy_of
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.tools import ANY
 
@@ -112,25 +112,27 @@ def _with_regime(job: TrainingJob) -> TrainingJob:
     )
 
 
-def _page(found: dict, without: list[dict]) -> str:
-    groups = [found["overall"], found["decided"], *found["sources"], *found["methods"], *found["sizes"]]
+def _page(found: Evaluation, without: list[dict]) -> str:
+    told = found.to_dict()
+    groups = [{"group": "all", **told["overall"]}, {"group": "decided", **told["decided"]}]
+    groups += [row for name in ("sources", "methods", "sizes") for row in told[name]]
     columns = ("rows", "accuracy", "within_15_percent", "cover", "width", "accuracy_after_five", "cover_after_five",
                "width_after_five", "marp", "bytes_per_parameter")  # fmt: skip
     named = [{"group": next(iter(group.values())), **group} for group in groups]
-    oom = found["out_of_memory"]
+    oom = found.out_of_memory
     return "\n".join([
         "\n## Each source left out\n",
         "`cover` and `width` are of the bound for a tool that was not seen; `after five` after learning from five",
         "random rows of the source (20 draws), where the bound is that of a tool seen. Decided rows state, or their",
         "tool fixes, what decides them.\n",
         _table(named, ("group", *columns)),
-        f"\nWith generic facts only, and no knob: accuracy {found['generic']['accuracy']:.3f}.",
-        f"Out of memory: {oom['said']} of {oom['rows']} runs were said so; {oom['above_board_said_to_fit']} runs above",
-        f"their board were said to fit. Not predicted: {found['not_predicted']['rows']} rows.",
+        f"\nWith generic facts only, and no knob: accuracy {found.generic.accuracy:.3f}.",
+        f"Out of memory: {oom.said} of {oom.rows} runs were said so; {oom.above_board_said_to_fit} runs above",
+        f"their board were said to fit. Not predicted: {found.not_predicted.rows} rows.",
         "\n## Without one thing at a time\n",
         _table(without, tuple(without[0])),
         "\n## Rows that cannot be told from their columns\n",
-        _table(found["undecided"], UNDECIDED),
+        _table(found.undecided.to_dicts(), UNDECIDED),
         "",
     ])  # fmt: skip
 

@@ -3,8 +3,6 @@
 from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type, slurm_type_of
 from gpuplanner.catalog.loader import (
     FACT_TABLES,
-    DataSheet,
-    ListPrice,
     Parameter,
     PathFact,
     board_names,
@@ -22,8 +20,6 @@ from gpuplanner.catalog.loader import (
 
 __all__ = [
     "FACT_TABLES",
-    "DataSheet",
-    "ListPrice",
     "Parameter",
     "PathFact",
     "all_boards",

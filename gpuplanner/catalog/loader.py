@@ -188,27 +188,8 @@ def find_any_board(text: str) -> str:
 class DataSheet:
     """What the data sheet of a board states; None where it does not.
 
-    Attributes
-    ----------
-    gpu_model, mig_model, architecture : str
-        Its name, that of its MIG geometry where it has one, and its generation.
-    memory_gb, memory_bandwidth_gb_s : float
-        Memory [GB] and its bandwidth [GB/s].
-    dense_bf16_tflops, dense_fp16_tflops : float
-        Peaks without sparsity [TFLOPS].
-    tdp_w : float
-        Rating [W].
-    nvlink_or_fabric_total_gb_s : float
-        Bandwidth to other GPUs, both directions [GB/s].
-    sm_or_cu_count : int
-        Multiprocessors.
-    source : str
-        Where the figures come from.
-
-    Examples
-    --------
-    >>> board_spec("T4").architecture
-    'Turing'
+    Memory [GB] and its bandwidth [GB/s], peaks without sparsity [TFLOPS], the rating [W], bandwidth to other GPUs of
+    both directions [GB/s], and multiprocessors.
     """
 
     gpu_model: str
@@ -317,24 +298,7 @@ def paths_by_source() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ListPrice:
-    """Median of list prices of one GPU-hour.
-
-    Attributes
-    ----------
-    value, low, high : float
-        Median and range [currency per GPU-hour].
-    currency : str
-        ISO 4217 code.
-    rows : int
-        Prices that it is the median of.
-    source, date : str
-        Where they stand, and the newest date.
-
-    Examples
-    --------
-    >>> gpu_price("H100-80GB-SXM5").rows > 5
-    True
-    """
+    """Median of list prices of one GPU-hour, with their range [currency per GPU-hour], number and newest date."""
 
     value: float
     low: float

@@ -58,7 +58,7 @@ def plan_file(
         )
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
     parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
-    totals: dict[str, Any] = {
+    totals: dict[str, object] = {
         "status": fleet.status,
         "objective": fleet.objective,
         "bound": fleet.bound,
@@ -79,11 +79,11 @@ def plan_file(
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
 
 
-def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, Any]:
+def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
     """What ``plan`` prints of a plan: its figures, and what changes of layout cost; in JSON, each of them."""
     from gpuplanner.planner import layout_changes
 
-    figures = {key: getattr(found, key) for key in _PLAN_KEYS}
+    figures: dict[str, object] = {key: getattr(found, key) for key in _PLAN_KEYS}
     if problem.board.profiles:
         # A parked GPU has no work to lose when it is cut; what emptying it costs stands in gpus_not_needed.
         cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress

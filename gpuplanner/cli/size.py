@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -217,20 +217,19 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
 
 
 def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
-    import polars as pl
-
+    from gpuplanner.plain import to_plain
     from gpuplanner.sizing.predict import evaluate
 
-    found: dict[str, Any] = evaluate(_read(path), None if leave == EACH_SOURCE else leave)
+    found = evaluate(_read(path), None if leave == EACH_SOURCE else leave)
     if as_json:
-        show((found), as_json=True)
+        show(found.to_dict(), as_json=True)
         return
     for name in ("sources", "methods", "sizes", "levels", "undecided"):
-        if found[name]:
-            show_frame(pl.DataFrame(found[name], infer_schema_length=None), as_json=False, title=name)
+        if not (table := getattr(found, name)).is_empty():
+            show_frame(table, as_json=False, title=name)
     for name in ("overall", "decided", "generic", "out_of_memory", "not_predicted"):
-        put(f"{name}")
-        show(found[name] or {}, as_json=False)
+        put(name)
+        show(to_plain(getattr(found, name)) or {}, as_json=False)
 
 
 def _model(path: Path | None) -> PeakModel:

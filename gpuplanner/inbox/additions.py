@@ -81,7 +81,7 @@ def add(
     *,
     replace_source: bool = False,
     change: Change = lambda read: read,
-    terms: Mapping[str, Any] | None = None,
+    terms: Mapping[str, object] | None = None,
     **options: Any,  # noqa: ANN401 - of any reader
 ) -> Added:
     r"""Read files of one source into a dataset, beside what is there.

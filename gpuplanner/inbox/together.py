@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,12 +175,12 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
     return True
 
 
-def require_jobs(found: Mapping[str, Any], files: Sequence[str | Path]) -> None:
+def require_jobs(found: Iterable[str], files: Sequence[str | Path]) -> None:
     """Refuse files among which there is no list of jobs.
 
     Examples
     --------
-    >>> require_jobs({"inventory": 1}, ["nodes.txt"])
+    >>> require_jobs(["inventory"], ["nodes.txt"])
     Traceback (most recent call last):
         ...
     gpuplanner.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add what sacct ...

@@ -244,7 +244,7 @@ def training_plans(
                 if job.gpus > count:
                     waiting.remove((board, count))
                 elif out <= wish.risk:
-                    memory = _Memory(board.memory_gib, peak, peak * math.exp(radius), out, level)
+                    memory = _JobMemory(board.memory_gib, peak, peak * math.exp(radius), out, level)
                     plan = replace(_plan(board, job.gpus, tokens_per_s(job, board), memory, wish), job=job)
                     yield plan
                     if plan.meets(wish):
@@ -280,7 +280,9 @@ def serving_plans(
             fixed = engine.weights_gib + engine.workspace_gib
             normal = NormalDist(0.0, peaks.unseen / _POINT / 4)  # weights are known, the workspace is not
             out = 1 - normal.cdf(math.log((board.memory_gib - engine.cache_gib) / fixed))
-            memory = _Memory(board.memory_gib, fixed + engine.cache_gib, board.memory_gib, out, "tool unseen")
+            memory = _JobMemory(
+                board.memory_gib, fixed + engine.cache_gib, board.memory_gib, out, "tool unseen"
+            )
             parts = {
                 "weights": engine.weights_gib,
                 "cache": engine.cache_gib,
@@ -290,7 +292,7 @@ def serving_plans(
             yield replace(plan, engine=engine, replicas=replicas, components=parts)
 
 
-class _Memory(NamedTuple):
+class _JobMemory(NamedTuple):
     """Memory of a board or slice and of a job on it, in GiB, and how likely it runs out."""
 
     board_gib: float
@@ -304,7 +306,7 @@ def _plan(
     board: Board,
     gpus: int,
     rates: tuple[float, float, float],
-    memory: _Memory,
+    memory: _JobMemory,
     wish: Wish,
     share: float = 1.0,
 ) -> JobPlan:
@@ -365,7 +367,7 @@ def slice_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
             room = board.profile(row["profile"]).memory_gib or 0.1
             out = 1 - NormalDist(0.0, sigma).cdf(math.log(room / plan.predicted_gib))
             if out <= wish.risk:
-                memory = _Memory(room, plan.predicted_gib, plan.upper_gib, out, plan.level)
+                memory = _JobMemory(room, plan.predicted_gib, plan.upper_gib, out, plan.level)
                 slot = _plan(facts, 1, (low, rate, high), memory, wish, board.share(row["profile"]))
                 found.append(replace(slot, profile=row["profile"], job=plan.job))
     return found

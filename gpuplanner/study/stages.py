@@ -80,7 +80,7 @@ class Shelf(Generic[Result]):
 class Remembered(Generic[Result]):
     """A result with the fields that were read for it, and their values."""
 
-    read: Mapping[str, Any]
+    read: Mapping[str, object]
     stamp: tuple[int, int] | None
     result: Result
 

@@ -2,7 +2,7 @@
 
 from gpuplanner.sizing.classes.classify import classify
 from gpuplanner.sizing.classes.facts import NUMBERS, TEXTS
-from gpuplanner.sizing.classes.measure import RuleAgreement, agreement, confusion, rule_precision
+from gpuplanner.sizing.classes.measure import agreement, confusion, rule_precision
 from gpuplanner.sizing.classes.rules import CLASSES, Range, Rule, Words, read_rules, shipped_rules
 from gpuplanner.sizing.classes.shape import class_by_shape
 
@@ -12,7 +12,6 @@ __all__ = [
     "TEXTS",
     "Range",
     "Rule",
-    "RuleAgreement",
     "Words",
     "agreement",
     "class_by_shape",

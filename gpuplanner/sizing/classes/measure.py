@@ -79,18 +79,9 @@ def confusion(classified: pl.DataFrame) -> pl.DataFrame:
 class RuleAgreement:
     """How far rules and source agree on the classes of jobs; shares are None where nothing was labelled or judged.
 
-    Attributes
-    ----------
-    jobs, decided, labelled, judged, right : int
-        All; by a rule; with a class from the source that rules know; decided and labelled; of these the same.
-    coverage, accuracy, accuracy_of_decided, commonest_share : float or None
-        judged / labelled, right / labelled (an undecided job is not right), right / judged, and the accuracy of
-        always naming the commonest class.
-
-    Examples
-    --------
-    >>> agreement(pl.DataFrame({"given": ["inference"], "by_rule": ["inference"]})).right
-    1
+    Jobs; those decided by a rule, labelled with a class from the source that rules know, judged (both), and right of
+    these. ``coverage`` is judged / labelled, ``accuracy`` right / labelled (an undecided job is not right),
+    ``accuracy_of_decided`` right / judged, and ``commonest_share`` the accuracy of always naming the commonest class.
     """
 
     jobs: int

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.plain import to_plain
 from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, predicted_gib, source_names
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
@@ -25,6 +27,86 @@ CLOSE = 0.15
 _DRAWS = 20
 _UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
 _SIZES = ((1.5e9, "up to 1.5B"), (10e9, "1.5B to 10B"), (50e9, "10B to 50B"), (float("inf"), "above 50B"))
+
+
+@dataclass(frozen=True)
+class PeakScore:
+    """How good predictions are on some runs: accuracy and share within 15 %, and cover and width of the bounds.
+
+    ``marp`` and ``bytes_per_parameter`` are the accuracy of the published rules on the same runs.
+    """
+
+    rows: int
+    accuracy: float
+    within_15_percent: float
+    cover: float
+    width: float
+    marp: float
+    bytes_per_parameter: float
+
+
+@dataclass(frozen=True)
+class AfterFive:
+    """What five random rows of a source teach: accuracy, cover and width on its other rows, over draws."""
+
+    accuracy_after_five: float
+    cover_after_five: float
+    width_after_five: float
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """Some rows, and which share of all they are."""
+
+    rows: int
+    share: float
+
+
+@dataclass(frozen=True)
+class GenericScore:
+    """Accuracy where no tool is known."""
+
+    accuracy: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Runs that ended so, how many were said so, and how many measured above their board though said to fit."""
+
+    rows: int
+    said: int
+    above_board_said_to_fit: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How good predictions are on measured runs: of all, and of those whose columns tell what decides their peak.
+
+    Tables have the columns of :class:`PeakScore`, one row a group; that of sources also those of :class:`AfterFive`.
+    ``generic`` is with generic facts alone, ``not_predicted`` counts rows from which no job can be read, and
+    ``undecided`` holds those that cannot be told from their columns.
+    """
+
+    overall: PeakScore
+    decided: PeakScore | None
+    sources: pl.DataFrame
+    methods: pl.DataFrame
+    sizes: pl.DataFrame
+    levels: pl.DataFrame
+    generic: GenericScore
+    not_predicted: RowShare
+    out_of_memory: OutOfMemory
+    undecided: pl.DataFrame
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON; what does not apply to a row is left out."""
+        plain = {field.name: to_plain(getattr(self, field.name)) for field in fields(self)}
+        for name in ("sources", "levels"):
+            plain[name] = [
+                {key: value for key, value in row.items() if value is not None} for row in plain[name]
+            ]
+        return plain
 
 
 def marp_gib(job: TrainingJob) -> float:
@@ -68,7 +150,7 @@ def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
     return np.maximum(0.0, 1 - np.abs(predicted - measured) / measured)
 
 
-def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
+def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame, dict[str, AfterFive]]:
     """Predict each source by knobs learned from the others.
 
     Parameters
@@ -98,7 +180,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
             text = message("--leave", f"a source among {', '.join(names)}", repr(leave), "Name one of them.")
             raise ScenarioError(text)
     predicted, upper = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
-    after: dict[str, Any] = {}
+    after: dict[str, AfterFive] = {}
     for name in names:
         mine = runs.of(name)
         if chosen not in (None, name):
@@ -107,7 +189,8 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         knobs = np.log(np.array([model.knobs[each] for each in COMPONENTS]))
         predicted[mine] = predicted_gib(runs.parts[mine], knobs)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
-        after[name] = _after_five(runs.take(mine), knobs, model)
+        if (learned := _after_five(runs.take(mine), knobs, model)) is not None:
+            after[name] = learned
     jobs = [question(row) for row in held.iter_rows(named=True)]
     frame = held.with_columns(
         tool=pl.Series(runs.sources),
@@ -125,7 +208,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
     return frame.filter(pl.col("predicted_gib").is_not_nan()), after
 
 
-def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
+def evaluate(table: pl.DataFrame, leave: str | None = None) -> Evaluation:
     """Accuracy, share within 15 %, cover and width of bounds by source, method, size and level; rules beside them.
 
     Parameters
@@ -133,56 +216,60 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> dict[str, Any]:
     table : polars.DataFrame
         Runs, measured or out of memory, with the columns of ``memory_measurements.csv``.
     leave : str, optional
-        Score this source alone.
+        PeakScore this source alone.
 
     Returns
     -------
-    dict
-        ``overall``, ``sources``, ``methods``, ``sizes``, ``levels``: one row a group; ``undecided``: the rows that
-        cannot be told from their columns; ``out_of_memory``; ``not_predicted``; ``generic``: accuracy where no tool is
-        known.
+    Evaluation
     """
     frame, after = scored(table, leave)
-    sources = _grouped(frame, "tool")
-    named = (
-        dict(frame.select("tool", "source").unique("tool").iter_rows()) if "source" in frame.columns else {}
+    named = "source" if "source" in frame.columns else "tool"
+    learned = pl.DataFrame(
+        [{"tool": name, **asdict(one)} for name, one in after.items()],
+        schema={"tool": pl.String} | {each.name: pl.Float64 for each in fields(AfterFive)},
     )
-    for row in sources:
-        row |= {"source": named.get(row["tool"], row["tool"]), **after[row["tool"]]}
+    sources = (
+        _grouped(frame, "tool")
+        .join(
+            frame.select("tool", source=pl.col(named)).unique("tool"),
+            on="tool",
+            how="left",
+            maintain_order="left",
+        )
+        .join(learned, on="tool", how="left", maintain_order="left")
+    )
     generic, _ = measured_runs(table, tool=ANY)
     plain = accuracy_of(generic.parts.sum(axis=1), generic.measured)
     asked = [question(row) for row in table.iter_rows(named=True)]
     decided = frame.filter(~pl.col("undecided"))
     lost = sum(each.job is None for each in asked)
-    return {
-        "overall": _grouped(frame.with_columns(all=pl.lit("all")), "all")[0],
-        "decided": _grouped(decided.with_columns(all=pl.lit("decided")), "all")[0] if len(decided) else None,
-        "sources": sources,
-        "methods": _grouped(frame, "family"),
-        "sizes": _grouped(frame, "size"),
-        "levels": _levels(frame, after),
-        "generic": {"accuracy": float(plain.mean()), "rows": len(plain)},
-        "not_predicted": {"rows": lost, "share": lost / max(1, len(asked))},
-        "out_of_memory": _out_of_memory(table, leave),
-        "undecided": frame.filter("undecided").select(name for name in _UNDECIDED if name in frame.columns).to_dicts(),
-    }  # fmt: skip
+    return Evaluation(
+        _score(frame), _score(decided) if len(decided) else None,
+        sources, _grouped(frame, "family"), _grouped(frame, "size"), _levels(frame, after),
+        GenericScore(float(plain.mean()), len(plain)), RowShare(lost, lost / max(1, len(asked))),
+        _out_of_memory(table, leave),
+        frame.filter("undecided").select(name for name in _UNDECIDED if name in frame.columns),
+    )  # fmt: skip
 
 
-def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> dict[str, float]:
-    """What five random rows of the source teach, over draws: accuracy, cover and width on the rest."""
+def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> AfterFive | None:
+    """What five random rows of the source teach; None if it has too few others."""
     if len(runs) < 10:
-        return {}
+        return None
     found = []
     for learned, rest, residuals in few_rows(runs, knobs, draws=_DRAWS, seed=1):
         predicted = predicted_gib(rest.parts, learned)
         upper = np.maximum(predicted * np.exp(own_radius(residuals, model.few)), rest.worst)
         score = accuracy_of(predicted, rest.measured).mean()
         found.append((score, (rest.measured <= upper).mean(), (upper / predicted).mean()))
-    names = ("accuracy_after_five", "cover_after_five", "width_after_five")
-    return dict(zip(names, np.mean(found, axis=0).tolist(), strict=True))
+    return AfterFive(*np.mean(found, axis=0).tolist())
 
 
-def _grouped(frame: pl.DataFrame, by: str) -> list[dict[str, Any]]:
+def _score(frame: pl.DataFrame) -> PeakScore:
+    return PeakScore(*_grouped(frame.with_columns(all=pl.lit("all")), "all").drop("all").row(0))
+
+
+def _grouped(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     within = (pl.col("predicted_gib") / pl.col("measured") - 1).abs() <= CLOSE
     return (
         frame.group_by(by)
@@ -193,25 +280,22 @@ def _grouped(frame: pl.DataFrame, by: str) -> list[dict[str, Any]]:
             marp=pl.col("marp").mean(), bytes_per_parameter=pl.col("bytes_rule").mean(),
         )
         .sort(by)
-        .to_dicts()
     )  # fmt: skip
 
 
-def _levels(frame: pl.DataFrame, after: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def _levels(frame: pl.DataFrame, after: Mapping[str, AfterFive]) -> pl.DataFrame:
     """What each level reaches: sources that were not seen, and the same after five of their rows."""
     unseen = _grouped(frame.with_columns(level=pl.lit(UNSEEN)), "level")
-    learned = [each for each in after.values() if each]
-    if not learned:
+    if not after:
         return unseen
-    mean = {
-        name: float(np.mean([each[f"{name}_after_five"] for each in learned]))
-        for name in ("accuracy", "cover", "width")
-    }
-    return [*unseen, {"level": SEEN, "rows": len(frame), **mean}]
+    means = np.mean([astuple(each) for each in after.values()], axis=0)
+    seen = pl.DataFrame(
+        {"level": SEEN, "rows": len(frame), **dict(zip(("accuracy", "cover", "width"), means, strict=True))}
+    )
+    return pl.concat([unseen, seen.cast({"rows": unseen.schema["rows"]})], how="diagonal")
 
 
-def _out_of_memory(table: pl.DataFrame, leave: str | None) -> dict[str, int]:
-    """Runs that ended so, how many were said so, and how many measured above their board though said to fit."""
+def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
     runs = measured_runs(table)[0]
     said = ended = wrong = 0
     chosen = None if leave is None else tool_called(leave)
@@ -235,7 +319,7 @@ def _out_of_memory(table: pl.DataFrame, leave: str | None) -> dict[str, int]:
         ended += out
         said += out and (answer.p_oom >= 0.5 or answer.upper_gib > asked.board_gib)
         wrong += above and answer.p_oom < 0.05
-    return {"rows": ended, "said": said, "above_board_said_to_fit": wrong}
+    return OutOfMemory(ended, said, wrong)
 
 
 def _size(job: TrainingJob) -> str:

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -70,7 +69,7 @@ class SpeedModel:
     slices: tuple[int, ...]
     measured: tuple[tuple[str, int, int], ...]
     widening: float
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, object]
 
     def predict(
         self,

@@ -82,7 +82,7 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> De
     --------
     >>> found = describe("sample")
     >>> found.jobs.jobs, list(found.tables)[:2]
-    (11531, ['quality', 'ledger'])
+    (11521, ['quality', 'ledger'])
     """
     people = ["user"] if smallest_group else []
     found = load_trace(folder, columns=[*DESCRIBED, *people])

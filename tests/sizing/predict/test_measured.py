@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.sizing.predict import learned, measured_runs, predict_table, scored, shipped_model
-from gpuplanner.sizing.predict.evaluate import evaluate
+from gpuplanner.sizing.predict.evaluate import OutOfMemory, evaluate
 from gpuplanner.sizing.predict.model import peak_model_text, read_peak_model
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
@@ -37,36 +37,36 @@ def test_measured_columns_are_not_read(rows):
 
 
 def test_all_measured_rows_are_predicted(rows, found):
-    assert found["overall"]["rows"] == 199
-    assert found["not_predicted"]["rows"] == 0
+    assert found.overall.rows == 199
+    assert found.not_predicted.rows == 0
     assert predict_table(rows)["level"].unique().to_list() == ["tool seen"]
 
 
 def test_accuracy_with_each_source_left_out(found):
-    by_tool = {row["tool"]: row["accuracy"] for row in found["sources"]}
-    assert found["overall"]["accuracy"] >= 0.91
+    by_tool = {row["tool"]: row["accuracy"] for row in found.sources.to_dicts()}
+    assert found.overall.accuracy >= 0.91
     assert min(by_tool[name] for name in ("litgpt", "qwen-finetune", "megatron-deepspeed")) >= 0.92
-    assert found["decided"]["accuracy"] >= 0.93
-    assert found["generic"]["accuracy"] >= 0.73
-    assert found["overall"]["marp"] < 0.1  # the published formula, for the job that it was made for
+    assert found.decided.accuracy >= 0.93
+    assert found.generic.accuracy >= 0.73
+    assert found.overall.marp < 0.1  # the published formula, for the job that it was made for
 
 
 def test_bounds_cover_as_they_say(found):
-    for row in found["sources"]:
+    for row in found.sources.to_dicts():
         assert row["cover"] >= 0.95, row
         assert row["width"] <= 2.0, row
-    three = [row for row in found["sources"] if row["tool"] != "torchtune"]
+    three = [row for row in found.sources.to_dicts() if row["tool"] != "torchtune"]
     assert np.mean([row["accuracy_after_five"] for row in three]) >= 0.93
     assert np.mean([row["cover_after_five"] for row in three]) >= 0.93
     assert np.mean([row["width_after_five"] for row in three]) <= 1.2
 
 
 def test_what_ran_out_of_memory_was_said_to(found):
-    assert found["out_of_memory"] == {"rows": 8, "said": 8, "above_board_said_to_fit": 0}
+    assert found.out_of_memory == OutOfMemory(rows=8, said=8, above_board_said_to_fit=0)
 
 
 def test_rows_that_leave_it_open_are_marked_beforehand(found):
-    marked = found["undecided"]
+    marked = found.undecided.to_dicts()
     assert all(row["missing"] for row in marked)
     tune = [row for row in marked if row["source"] == "pytorch/torchtune"]
     assert len(tune) == 14  # optimiser or recompute not stated, off-load, a padded batch
@@ -79,7 +79,7 @@ def test_rows_that_leave_it_open_are_marked_beforehand(found):
 
 def test_leaving_one_source_out_scores_it_alone(rows, found):
     frame, _ = scored(rows, "Lightning-AI/litgpt")
-    alone = {row["tool"]: row["accuracy"] for row in found["sources"]}["litgpt"]
+    alone = {row["tool"]: row["accuracy"] for row in found.sources.to_dicts()}["litgpt"]
     assert frame["tool"].unique().to_list() == ["litgpt"]
     assert frame["accuracy"].mean() == pytest.approx(alone)
     with pytest.raises(GpuPlannerError, match="--leave"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
@@ -17,7 +15,7 @@ TOLERANCE = 1e-9
 """By how much, relative, work done may differ from work drawn: rounding of sums of some dozen floats."""
 
 
-def account(served: ServedBatch, design: Design, *, speed: str = "slices") -> dict[str, Any]:
+def account(served: ServedBatch, design: Design, *, speed: str = "slices") -> dict[str, float]:
     """Sum up one batch, and check that no work appeared or vanished.
 
     Parameters
