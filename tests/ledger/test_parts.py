@@ -52,6 +52,13 @@ def test_what_is_down_is_not_free(make_jobs, make_nodes, window):
     }
 
 
+def test_an_outage_of_no_gpu_takes_none(make_jobs, make_nodes, window):
+    """A log of changes names intervals in which nothing was out; they are no mistake."""
+    nodes = make_nodes((4, "A100", None, None))
+    table = out(make_jobs, ("down", 0.0, None, 0, 60), ("down", 1.0, None, 0, 60))
+    assert sums(gpu_time_ledger(make_jobs(), nodes, out_of_service=table, **window))["-", "down"] == 1.0
+
+
 def test_of_a_reservation_what_its_tenant_does_not_hold_is_reserved(make_jobs, make_nodes, window):
     jobs = make_jobs(
         ("a", 1.0, 0, 0, 60),  # of its reservation of two

@@ -157,3 +157,11 @@ def test_a_claim_of_infeasibility_is_checked(problem_of: Any) -> None:
     assert verify(claim, impossible) == []
     assert verify(claim, replace(impossible, whole_gpus_kept=1)) != []
     assert verify(replace(claim, bound=3.0), impossible) != []
+
+
+def test_less_than_one_instance_may_go_short_too(problem_of: Any) -> None:
+    """Nobody serves either tenant, and what each lacks is all that it wants, however little that is."""
+    question = problem_of(np.array([[[0.3, 0.2]], [[0.1, 0.4]]]), ["gpu"], gpus=1, available=[0, 0])
+    found = plan(question)
+    assert found.unmet.tolist() == question.demand.tolist()
+    assert not verify(found, question)
