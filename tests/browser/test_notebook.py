@@ -104,6 +104,7 @@ def test_slider_moves_and_the_answer_changes(opened):
     assert "what if" in changed(page, start)
 
 
+@pytest.mark.long
 def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
     page = opened(EXPLORE)
     page.wait_for_selector(".widget-toggle-button", timeout=600_000)

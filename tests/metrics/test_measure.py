@@ -149,7 +149,7 @@ def cases(draw):
     return jobs, calendar, rules
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cases())
 def test_identities(case):
     jobs, calendar, rules = case

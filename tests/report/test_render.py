@@ -276,6 +276,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     assert week["mean_gpus_whole"][0] == pytest.approx(wanted.to_series().sum() / 604_800)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):

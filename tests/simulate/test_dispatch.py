@@ -113,7 +113,7 @@ class Oracle:
         return [found[job] for job in range(len(self.rows))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(workloads())
 def test_has_is_what_its_sentences_say(most_held, workload):
     fleet, rows = workload

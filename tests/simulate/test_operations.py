@@ -180,7 +180,7 @@ def cases(draw):
     return jobs, numbered, drain, per_node, draw(st.sampled_from(["strict", "easy"]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cases())
 def test_operations_are_those_of_the_plan_and_touch_no_running_job(case):
     jobs, numbered, drain, per_node, queue = case

@@ -30,6 +30,7 @@ def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(path, sets):
     assert sets_of_layouts(Scenario(path=path, calendars=4), board) == 4
 
 
+@pytest.mark.long
 def test_changes_of_the_default_are_made_in_time(planned):
     """Also those of a plan that pays nothing for changes, and makes many; without a reservation they are not."""
     found = rehearse(Scenario(), planned.layout_plan, planned.problem)

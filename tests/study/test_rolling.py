@@ -46,6 +46,7 @@ def said(jobs, at, models=FAST):
     return choice.write_json() + table.write_json()
 
 
+@pytest.mark.long
 def test_noise_after_the_origin_changes_nothing():
     jobs = load_trace("sample").jobs
     for day in range(18, 28):

@@ -153,7 +153,7 @@ def _lawful(read: Read, content: bytes) -> None:
         assert lines[number - 1] == raw
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(changes=mutations)
 def test_a_damaged_file_gives_an_error_or_a_full_account(good: Good, changes: list[tuple[float, int, bytes]]):
     content = good[0].encode()

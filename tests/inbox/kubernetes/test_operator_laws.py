@@ -157,7 +157,7 @@ JSON_READERS = {"slurm": (SLURM, read_slurm), "kubernetes": (KUBERNETES, read_ku
 
 
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
     source: str, data: st.DataObject
@@ -183,7 +183,7 @@ def test_a_list_wherever_something_else_should_stand_is_never_a_foreign_error(so
 
 
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cut=st.floats(0, 1), length=st.integers(0, 9), new=st.binary(max_size=6), lines=st.booleans())
 def test_damaged_bytes_give_an_error_or_a_full_account(
     source: str, cut: float, length: int, new: bytes, lines: bool
@@ -196,7 +196,7 @@ def test_damaged_bytes_give_an_error_or_a_full_account(
     lawful(content[:start] + new + content[start + length :], reader)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     cut=st.floats(0, 1),
     length=st.integers(0, 9),
@@ -211,7 +211,7 @@ def test_damaged_yaml_gives_an_error_or_a_full_account(cut: float, length: int, 
     lawful(content[:start] + new + content[start + length :], read_kubernetes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     text=st.sampled_from([SCONTROL, SINFO]),
     cut=st.floats(0, 1),

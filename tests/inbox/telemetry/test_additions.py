@@ -110,7 +110,7 @@ READING = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     logs=st.lists(st.lists(READING, min_size=1, max_size=6), min_size=1, max_size=4),
     cuts=st.sets(st.integers(1, 3)),
@@ -146,7 +146,7 @@ POINT = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     answers=st.lists(st.lists(POINT, min_size=1, max_size=8), min_size=1, max_size=4),
     cuts=st.sets(st.integers(1, 3)),

@@ -29,7 +29,7 @@ READERS: dict[str, Callable[..., Dataset]] = {
     "node-csv": read_node_csv,
     "dcgm-csv": read_dcgm_csv,
 }
-EXAMPLES = settings(max_examples=12, deadline=None)
+EXAMPLES = settings(max_examples=5, deadline=None)
 START = datetime(2026, 1, 31, 23, 56, tzinfo=UTC)
 SMALL = Way(block_bytes=200, window_rows=7, group_rows=9)
 """A few lines at a time, a minute at a time, a GPU or two at a time."""

@@ -19,7 +19,7 @@ from gpuplanner.inbox.sources import TELEMETRY
 from gpuplanner.schemas import Samples, check
 
 EXAMPLES = settings(
-    max_examples=20, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Good = tuple[str, str, dict[str, Any], int]
 

@@ -45,6 +45,7 @@ def rows():
     return replicate([CASE_1, CASE_2], range(SEEDS))
 
 
+@pytest.mark.long
 def test_means_over_100_seeds_lie_in_the_bands(rows):
     table = comparison(rows)
     assert rows["seed"].n_unique() == SEEDS

@@ -156,6 +156,7 @@ def test_a_model_fitted_to_own_measurements_predicts_them(made):
     assert found["speed_low"] <= row["speed"] <= found["speed_high"]
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_the_shipped_model_is_the_fit_to_the_public_data(published):
     shipped = default_model()

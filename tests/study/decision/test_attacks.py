@@ -42,6 +42,7 @@ def test_more_jobs_wait_more(tight):
     assert shares[0] < 0.01 < 0.2 < shares[-1]
 
 
+@pytest.mark.long
 def test_a_starved_profile_is_not_hidden_by_others_of_its_size(handed_over):
     cluster = planted.planted("wrongly_cut-1").cluster
     found = decide(Scenario(data=handed_over(cluster), path="slurm")).decision

@@ -28,6 +28,7 @@ def test_bursts_of_the_whole_take_as_many_times_as_long(bursts, times):
     assert slow_end(np.array([busy]), np.array([float(times)]))[0] == pytest.approx(worked / len(bursts))
 
 
+@pytest.mark.long
 def test_who_keeps_the_size_keeps_the_pace(found):
     views = found.asked.views
     assert (views[AS_TODAY].slowdown == 1).all()
@@ -39,6 +40,7 @@ def test_who_keeps_the_size_keeps_the_pace(found):
     assert moved.max() <= 8
 
 
+@pytest.mark.long
 def test_what_is_promised_holds_at_the_slow_end(found):
     arena, trial = found.arena, found.winner.trial
     assert trial.setting.view == RIGHTSIZED
