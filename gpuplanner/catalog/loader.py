@@ -57,6 +57,8 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
     "model_presets": {"params_published": pl.Int64},
     "training_tools": {},
+    "training_methods": {},
+    "training_words": {},
     "path_abilities": {"low": pl.Float64, "high": pl.Float64},
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
@@ -104,7 +106,8 @@ def facts(name: str) -> pl.DataFrame:
     ----------
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
-        ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"path_abilities"``, ``"telemetry_metrics"``,
+        ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
+        ``"training_words"``, ``"path_abilities"``, ``"telemetry_metrics"``,
         ``"slurm_states"`` or ``"synthetic_jobs"``.
 
     Returns

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gpuplanner.sizing.predict.adapters import dense_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.methods import matrices, methods
 
 
 def layer_bytes(job: TrainingJob) -> tuple[float, float]:
@@ -33,7 +35,7 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     upcast = 7.0 * model.norms / 2 * (model.norm == "rms" and not job.compiled)
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
     split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
-    if job.frozen and not job.inputs_kept:
+    if methods()[job.method].base == "frozen" and not job.inputs_kept:
         outputs, split = 0.0, split - products
     if job.compiled:
         outputs = 0.0
@@ -48,23 +50,26 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
 def _adapter_elements(job: TrainingJob) -> float:
     """What adapters of one layer keep, in bytes by the hidden size.
 
-    LoRA: a dropped copy (2) and its mask (1) of each input, without dropout the input; and the delta (2) of each
-    output.
-    Adapter v2 scales and shifts every linear layer, which keeps what it scales: about 3 of each output.
+    LoRA and its kin: a dropped copy (2) and its mask (1) of each input; without dropout the input, once where matrices
+    share it, and not where attention keeps it. And the delta (2) of each output, unless kernels are fused. What scales
+    or shifts outputs keeps them.
     """
-    model, h = job.model, job.model.hidden
-    q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
-    ins = {"q": 1.0, "k": 1.0, "v": 1.0, "o": q, "gate": 1.0, "up": 1.0, "down": f}
-    outs = {"q": q, "k": kv, "v": kv, "o": 1.0, "gate": f, "up": f, "down": 1.0}
-    if job.method == "adapter_v2":
-        return 3.0 * sum(value for name, value in outs.items() if name != "gate" or model.gated)
-    if job.method != "lora":
+    method, h = methods()[job.method], job.model.hidden
+    if not job.frozen or not method.adapts:
         return 0.0
-    targets = [name for name in job.lora_targets if name != "gate" or model.gated]
-    heads = [name for name in targets if name in ("q", "k", "v")]
-    copies = [ins[name] for name in targets if name not in heads]
-    copies += [1.0] * (min(len(heads), 1) if job.lora_fused_qkv else len(heads))
-    return (3.0 if job.lora_dropout else 2.0) * sum(copies) + 2.0 * sum(outs[name] for name in targets)
+    adapted = {name: (into / h, out / h) for name, into, out in matrices(job.model, job.lora_targets)}
+    if kept := method.counts["kept_out"]:
+        return kept * sum(out for _, out in adapted.values())
+    outs = 0.0 if job.compiled else 2.0 * sum(out for _, out in adapted.values())
+    if job.lora_dropout:
+        fused = [name for name in adapted if name in ("q", "k", "v")][1:] if job.lora_fused_qkv else []
+        return 3.0 * sum(into for name, (into, _) in adapted.items() if name not in fused) + outs
+    inputs = {_INPUT[name]: into for name, (into, _) in adapted.items() if name != "o"}
+    return 2.0 * sum(inputs.values()) + outs
+
+
+_INPUT = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp", "down": "product"}
+"""What each matrix reads, where several read the same."""
 
 
 def _selected_bytes(job: TrainingJob, layer: float, border: float) -> float:
@@ -94,7 +99,7 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
         kept = job.micro_batch * model.given_activation_bytes * (0.25 if job.recompute == "full" else 1.0)
         return kept, kept, 0.0
     whole, split = layer_bytes(job)
-    layer = (whole / job.tp if job.sequence_parallel else whole) + split / job.tp
+    layer = (whole / job.tp if job.sequence_parallel else whole) + split / job.tp + dense_bytes(job)
     border = 2.0 * job.tokens * model.hidden * (2.0 if job.regime == "fp32" else 1.0)
     border /= job.tp if job.sequence_parallel else 1
     kept = min(layer, _selected_bytes(job, layer, border))
@@ -103,5 +108,9 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
         "selective": (kept, layer - kept),
         "full": (border, layer),
     }[job.recompute]
+    if job.recompute == "full" and job.inputs_offloaded:
+        keeps = 0.0
     layers = model.layers / job.pp
-    return min(job.accumulation, job.pp) * layers * keeps, layers * keeps, working
+    if methods()[job.method].base == "layers":  # nothing below the first trained layer has a gradient
+        layers = min(layers, job.trained_layers)
+    return min(job.accumulation, job.in_flight or job.pp) * layers * keeps, layers * keeps, working

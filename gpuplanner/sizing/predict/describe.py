@@ -95,7 +95,7 @@ def _called() -> dict[str, str]:
     """Preset by every spelling."""
     names: dict[str, str] = {}
     for row in facts("model_presets").select("preset", "aliases").iter_rows():
-        for name in (row[0], *(row[1] or "").split(";")):
+        for name in (row[0], *(row[1].split(";") if row[1] else ())):
             names[_bare(name)] = row[0]
     return names
 

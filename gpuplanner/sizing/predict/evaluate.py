@@ -16,7 +16,7 @@ from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import COMPONENTS
-from gpuplanner.sizing.predict.rows import question
+from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.table import SEEN, UNSEEN, measured_runs, predict, undecided
 from gpuplanner.sizing.predict.tools import ANY, tool_called
 

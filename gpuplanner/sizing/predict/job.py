@@ -7,12 +7,11 @@ from typing import NoReturn
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.methods import methods
 from gpuplanner.sizing.predict.tools import figures
 
-METHODS = ("full", "lora", "adapter", "adapter_v2")
 RECOMPUTE = ("none", "selective", "full")
 METERS = ("allocated", "reserved", "device")
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,22 @@ class TrainingJob:
         What is trained.
     seq, micro_batch, accumulation : int
         Tokens of a sequence, sequences of a micro-batch on one GPU, micro-batches of a step.
-    method : {"full", "lora", "adapter", "adapter_v2"}
-        What is trained of it.
+    method : str
+        What is trained of it or beside it: a row of the table of methods.
+    trained_layers : int
+        Layers that are not frozen, for a method that trains some of them.
     regime, adapter_regime, embedding_copy_regime : str
         Precision of what is trained: a row ``regime …`` of the tools' table.
     weight_bytes, embedding_bytes : float
         Bytes of a frozen weight, and of a frozen weight of embedding and head under quantisation.
+    offload : {"", "states", "all"}
+        What lies in the host's memory: optimiser states, or parameters and gradients also.
     lora_rank, lora_targets, lora_fused_qkv, lora_dropout
         Adapters; fused: q, k and v share one input.
-    tp, pp, dp, cp : int
-        Tensor, pipeline, data and context parallel ranks.
+    tp, pp, dp, cp, ep : int
+        Tensor, pipeline, data, context and expert parallel ranks; the last share the experts among data parallel ones.
+    in_flight : int
+        Micro-batches that a pipeline has under way; 0: as many as it has stages.
     sharding : {"", "ddp", "zero1", "zero2", "zero3", "fsdp"}
         What is sharded over the data and context parallel ranks.
     recompute : {"none", "selective", "full"}
@@ -55,6 +60,7 @@ class TrainingJob:
     embedding_copy_regime: str = "pure"
     optimizer: str = "adamw"
     quantization: str = ""
+    weight_bytes: float = 2.0
     embedding_bytes: float = 2.0
     quantised_head: bool = False
     inputs_kept: bool = False
@@ -67,13 +73,17 @@ class TrainingJob:
     pp: int = 1
     dp: int = 1
     cp: int = 1
+    ep: int = 1
+    in_flight: int = 0
+    trained_layers: int = 0
     sequence_parallel: bool = False
     sharding: str = ""
     recompute: str = "none"
     selective: str = "operators"
     flash: bool = True
     dropout: bool = False
-    offload: bool = False
+    offload: str = ""
+    inputs_offloaded: bool = False
     compiled: bool = False
     logits_bytes: float = 10.0
     loss_chunks: int = 1
@@ -97,12 +107,13 @@ class TrainingJob:
             "pp",
             "dp",
             "cp",
+            "ep",
             "lora_rank",
             "loss_chunks",
         ):
             if getattr(self, name) < 1:
                 _refuse(name, "a whole number above 0", getattr(self, name))
-        for name, allowed in (("method", METHODS), ("recompute", RECOMPUTE), ("meter", METERS)):
+        for name, allowed in (("method", tuple(methods())), ("recompute", RECOMPUTE), ("meter", METERS)):
             if getattr(self, name) not in allowed:
                 _refuse(name, f"one of {', '.join(allowed)}", getattr(self, name))
         if self.model.kind != "diffusion":
@@ -111,13 +122,17 @@ class TrainingJob:
                 _refuse("tp", f"a divisor of {self.model.heads} heads, such as {near}", self.tp)
             if self.model.layers < self.pp:
                 _refuse("pp", f"at most {self.model.layers}, the layers", self.pp)
+            if self.ep > 1 and (self.model.experts % self.ep or not self.model.experts):
+                _refuse("ep", f"a divisor of {self.model.experts} experts", self.ep)
+            if not 0 <= self.trained_layers <= self.model.layers:
+                _refuse("trained_layers", f"at most {self.model.layers}, the layers", self.trained_layers)
         if figures("regime", self.regime, "bytes") is None:
             _refuse("regime", "a regime of the tools' table", self.regime)
 
     @property
     def frozen(self) -> bool:
         """Whether the base model is not trained."""
-        return self.method != "full"
+        return methods()[self.method].base != "trained"
 
     @property
     def shards(self) -> int:

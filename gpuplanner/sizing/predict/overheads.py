@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from gpuplanner.catalog import parameter
-from gpuplanner.sizing.predict.adapters import lora_params
+from gpuplanner.sizing.predict.adapters import beside_params
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.static import FULLY, regime_bytes
 
@@ -19,7 +19,7 @@ def _known(name: str) -> float:
 
 def bucket_bytes(job: TrainingJob, params: float) -> float:
     """Buckets in which DeepSpeed reduces gradients and gathers parameters, of 16 bit elements."""
-    trained = lora_params(job) if job.method == "lora" else params
+    trained = beside_params(job) if job.frozen else params
     return 2.0 * (min(job.reduce_bucket, 2 * trained) + min(job.allgather_bucket, trained))
 
 
@@ -32,7 +32,7 @@ def step_bytes(job: TrainingJob, params: float) -> float:
     """
     if job.fused_step or job.step_in_backward or job.offload:
         return 0.0
-    trained = params if not job.frozen else lora_params(job) if job.method == "lora" else 0.0
+    trained = beside_params(job) if job.frozen else params
     regime = job.adapter_regime if job.frozen else job.regime
     each = 2.0 if regime == "pure" else 4.0
     half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1

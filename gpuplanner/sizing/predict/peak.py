@@ -80,7 +80,7 @@ def explained(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS
         "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}"
         if not job.frozen
         else f"frozen weights, {job.quantization or '16 bit'}",
-        "adapters": f"{job.method} {job.lora_rank if job.method == 'lora' else ''}: weights, gradients, states",
+        "adapters": f"{job.method}: weights, gradients, states",
         "gathered": f"units that {job.sharding} holds whole",
         "activations": f"{job.tokens:.0f} tokens, recompute {job.recompute}",
         "logits": f"{job.logits_bytes:g} bytes a logit, {job.loss_chunks} chunks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.job import TrainingJob
@@ -46,6 +47,15 @@ def stage_params(model: Architecture, tp: int, pp: int, stage: str = "first") ->
     return (model.layers / pp * model.layer_params() + count * ends + positions + model.extra / pp) / tp
 
 
+def _absent_params(job: TrainingJob) -> float:
+    """Parameters of experts that lie on other ranks of expert parallelism."""
+    if job.ep == 1:
+        return 0.0
+    model = job.model
+    here = replace(model, experts=model.experts // job.ep, experts_active=1)
+    return model.layers * (model.layer_params() - here.layer_params()) / job.tp / job.pp
+
+
 def trained_bytes(job: TrainingJob, params: float) -> float:
     """Weights, gradients and states of trained parameters on one rank.
 
@@ -66,24 +76,29 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
     """
     weights, gradients, states = regime_bytes(job.regime, job.optimizer)
     n, kind = job.shards, job.sharding
+    held = params - _absent_params(job)
+    if job.offload == "all":
+        return 0.0 if kind in FULLY else weights * held
     if job.offload:
-        return 0.0 if kind in FULLY else weights * params
+        states = 0.0
     if job.step_in_backward:
         gradients = 0.0
     if kind == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
+    shared = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
     whole = job.gradients_whole and kind in FULLY
-    weights /= n if kind in FULLY else 1
-    gradients /= n if kind in (*FULLY, "zero2") and not whole else 1
-    states /= n if kind in (*FULLY, "zero1", "zero2") else 1
-    return (weights + gradients + states) * params
+    kept = weights * (shared if kind in FULLY else held)
+    kept += gradients * (shared if kind in (*FULLY, "zero2") and not whole else held)
+    return kept + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
 
 
 def frozen_bytes(job: TrainingJob, params: float) -> float:
     """Weights of a model that is not trained, and gradients where the tool keeps them all the same."""
     model, n = job.model, job.shards if job.sharding in FULLY else 1
-    each = {"fp32": 4.0}.get(job.regime, 2.0)
-    if job.offload:
+    each = job.weight_bytes
+    if n == 1:
+        params -= _absent_params(job)
+    if job.offload == "all":
         return 0.0 if job.sharding in FULLY else each * params
     if not job.quantization:
         kept = each * params / n
@@ -115,7 +130,7 @@ def gathered_bytes(job: TrainingJob) -> float:
     if job.quantization:
         narrow = (figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
     ends = model.embedding_params() * (1 if model.tied else 2) / t
-    layer = model.layer_params() / t
+    layer = model.layer_params() / t - _absent_params(job) * job.pp / max(1, model.layers)
     if job.sharding == "zero3":
         return 4.0 * max(layer, model.embedding_params() / t) + 2.0 * min(job.live_params, model.params() / t)
     return 2 * narrow * layer + 2.0 * ends

@@ -17,7 +17,7 @@ from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.model import LEVEL, PeakModel, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB, hidden_bytes
 from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
-from gpuplanner.sizing.predict.rows import READ, Question, question
+from gpuplanner.sizing.predict.reading.rows import READ, Question, question
 from gpuplanner.sizing.predict.tools import ANY
 
 NEW = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
@@ -70,7 +70,7 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
         room = asked.unit * max(board - hidden_bytes(asked.job) / GIB, 0.01)
         out = sum(1 - normal.cdf(math.log(room / peak)) for peak in peaks) / len(peaks)
     told = list(asked.note)
-    if known := model.accuracy.get(asked.family):
+    if model.seen(asked.tool) and (known := model.accuracy.get(asked.family)):
         told.append(f"accuracy of {asked.family}: {known[0]:.0%} over {known[1]} runs of left-out sources")
     level = SEEN if model.seen(asked.tool) else UNSEEN
     missing = "; ".join(asked.missing)

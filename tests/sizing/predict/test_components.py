@@ -7,7 +7,7 @@ import pytest
 from gpuplanner.catalog import facts
 from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict.activations import activation_bytes, layer_bytes
-from gpuplanner.sizing.predict.adapters import lora_params
+from gpuplanner.sizing.predict.adapters import beside_params
 from gpuplanner.sizing.predict.architecture import Architecture, agree
 from gpuplanner.sizing.predict.describe import describe, from_config, presets
 from gpuplanner.sizing.predict.job import TrainingJob
@@ -113,7 +113,7 @@ def test_logits_scale_with_vocabulary_and_chunks():
 
 def test_trainable_parameters_of_lora_are_those_that_its_tool_prints():
     for name, printed in (("phi-1.5", 1572864), ("stablelm-alpha-3b", 2097152), ("llama-2-13b", 6553600)):
-        assert lora_params(TrainingJob(presets()[name], 1, method="lora")) == printed
+        assert beside_params(TrainingJob(presets()[name], 1, method="lora")) == printed
 
 
 def test_components_are_not_negative_and_add_up():

@@ -1,0 +1,84 @@
+"""Cells of a row of runs: numbers with their limits, and the board that is meant."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from gpuplanner.catalog import all_boards, boards_called
+from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.names import nearest
+from gpuplanner.sizing.predict.describe import size_in
+from gpuplanner.sizing.predict.throughput import Board, board_facts
+
+_LARGEST = 1e7
+_UNIT = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
+_OTHER_SIZE = 0.12
+"""Share by which a stated memory may differ from the board's before one of them is wrong: GB and GiB are 7 % apart."""
+
+
+def number(row: Mapping[str, str], name: str) -> float | None:
+    """A number, with its unit if it has one that goes with the column; None where there is none."""
+    text = row.get(name)
+    if text is None:
+        return None
+    bare = _UNIT.sub("", text) if name == "gpu_mem_gib" else text
+    try:
+        value = float(bare)
+    except ValueError:
+        value = (size_in(text) if name == "params" else None) or math.nan
+    if not 0 <= value <= (1e15 if name == "params" else _LARGEST):  # which is false of NaN
+        said = message(
+            f"row, {name}", f"a number from 0 (above 0 for a size) up to {_LARGEST:g}", repr(text), "Mend it."
+        )
+        raise ScenarioError(said)
+    return value
+
+
+def count(row: Mapping[str, str], name: str) -> int:
+    """A count, 1 where it is not stated; what is no whole number above 0 is refused."""
+    value = number(row, name)
+    if value is None:
+        return 1
+    if value < 1 or value != int(value):
+        raise ScenarioError(message(f"row, {name}", "a whole number above 0", f"{value:g}", "Mend it."))
+    return int(value)
+
+
+def replicas(row: Mapping[str, str]) -> int:
+    """Ranks of data and context parallelism, from what is stated of them or of all GPUs."""
+    told = int((number(row, "dp") or 0) * (number(row, "cp") or 1))
+    inner = count(row, "tp") * count(row, "pp")
+    return told or max(1, int((number(row, "n_gpus") or 1) // inner))
+
+
+def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple[str, ...], tuple[str, ...]]:
+    """Memory of the board as stated or named; the most that the name allows; what contradicts; what is not known."""
+    stated = number(row, "gpu_mem_gib")
+    if stated == 0:
+        raise ScenarioError(message("row, gpu_mem_gib", "a number above 0", "0", "Mend it."))
+    if "gpu" not in row:
+        return stated, stated, (), ()
+    sizes = [facts.memory_gib for name in boards_called(row["gpu"]) if (facts := _sheet(name))]
+    if not sizes:
+        if stated is not None:
+            return stated, stated, (), ()
+        near = nearest(row["gpu"], all_boards())
+        hint = f", such as {near[0]}" if near else ""
+        return None, None, (), (f"gpu: {row['gpu']} is not known; add gpu_mem_gib, or name a board{hint}",)
+    if stated is None:
+        return (sizes[0] if len(set(sizes)) == 1 else None), max(sizes), (), ()
+    if min(abs(stated / size - 1) for size in sizes) > _OTHER_SIZE:
+        clash = (
+            f"gpu_mem_gib {stated:g} and gpu {row['gpu']}, which has {max(sizes):.0f} GiB: read as {stated:g}"
+        )
+        return stated, stated, (clash,), ()
+    return stated, stated, (), ()
+
+
+def _sheet(name: str) -> Board | None:
+    try:
+        return board_facts(name)
+    except GeometryError:  # no data sheet
+        return None
