@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus mutants lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm test-mig-parted mutants lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -33,6 +33,12 @@ test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telem
 build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
 	mkdir -p build/prometheus
 	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
+
+test-slurm: $(VENV)/.dev  ## written files and scripts on real daemons of Slurm (Debian: slurm-wlm, munge)
+	$(BIN)/python -m pytest -q -m slurm tests/export/real
+
+test-mig-parted: $(VENV)/.dev  ## written configurations through the nvidia-mig-parted that GPUPLANNER_MIG_PARTED names
+	$(BIN)/python -m pytest -q -m mig_parted tests/export/real
 
 mutants: $(VENV)/.dev  ## plant small faults in the core, one at a time, and see which of them no test notices
 	$(BIN)/python -m tests.mutants $(ROOMS)

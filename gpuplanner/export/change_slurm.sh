@@ -178,7 +178,7 @@ wait_until_empty() {
 differs() { # NODE: whether it is not as it should be
   found=$(gpus "$1")
   said=$(field "$1" State)
-  [[ "$found" != "${gres[$1]}" || "$said" =~ INVAL|(^|\+)DOWN|NOT_RESPONDING|\* ]]
+  [[ "$found" != "${gres[$1]}" || "$said" =~ INVAL|UNKNOWN|(^|\+)DOWN|NOT_RESPONDING|\* ]]
 }
 
 compare() { # [SECONDS]: after a change the daemons take a moment to register again
