@@ -163,7 +163,8 @@ def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
 
 
 def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
-    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.export.csv import write_csv_safe
+    from gpuplanner.files import require_file
     from gpuplanner.sizing.predict import predict_table
 
     rows = _read(path)
@@ -171,7 +172,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
         require_file(out, inputs=[path])
     found = predict_table(rows, model)
     if out is not None:
-        write_atomically(out, lambda place: found.write_csv(place), inputs=[path])
+        write_csv_safe(out, found)
         left = int((found["level"] == "not predicted").sum())
         say(f"written: {out}; {len(found)} rows, {left} of them not predicted")
     elif as_json:

@@ -4,22 +4,28 @@ from gpuplanner.cost.energy import (
     CarbonFactor,
     PowerModel,
     carbon_factor,
-    carbon_kg,
     facility_kwh,
     gpu_kwh,
     power_model,
 )
-from gpuplanner.cost.showback import Price, gpu_hour_price, showback
+from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
+from gpuplanner.cost.showback import Price, Rate, allocated, gpu_hour_price, showback
 
 __all__ = [
     "CarbonFactor",
+    "Facility",
     "PowerModel",
     "Price",
+    "RangedAmount",
+    "Rate",
+    "allocated",
+    "by_state",
     "carbon_factor",
-    "carbon_kg",
     "facility_kwh",
+    "footprint",
     "gpu_hour_price",
     "gpu_kwh",
     "power_model",
     "showback",
+    "total_of",
 ]

@@ -1,4 +1,4 @@
-"""Energy of GPUs by a two-state law, of the facility around them, and the carbon of both and of making the boards.
+"""Energy of GPUs by a two-state law, of the facility around them, and how much carbon the grid has.
 
 A GPU without resident work draws its idle power. A GPU with work draws ``base + slope * u``, where ``u`` is
 the share of its SMs that are active, capped at the board's rating. The usual straight line from idle to
@@ -15,7 +15,7 @@ import polars as pl
 from gpuplanner.catalog import board_spec, facts, find_any_board, parameter
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
-from gpuplanner.units import GRAMS_PER_KILOGRAM, kwh_from_watt_hours
+from gpuplanner.units import kwh_from_watt_hours
 
 HOURS_PER_YEAR = 8766.0
 
@@ -46,7 +46,7 @@ class PowerModel:
         return min(self.base_w + self.slope_w * activity, self.tdp_w)
 
 
-def power_model(board: str) -> PowerModel:
+def power_model(board: str, *, side: str = "value") -> PowerModel:
     """Power law of a board from its rating and the catalogue's coefficients.
 
     The idle power is a fraction of the rating: single idle readings in data sheets differ by a factor of two
@@ -56,6 +56,8 @@ def power_model(board: str) -> PowerModel:
     ----------
     board : str
         Board of the catalogue.
+    side : {"value", "low", "high"}
+        Which end of the ranges of the coefficients.
 
     Returns
     -------
@@ -90,9 +92,9 @@ def power_model(board: str) -> PowerModel:
     )
     return PowerModel(
         board=name,
-        idle_w=idle.value * tdp_w,
-        base_w=base.value * tdp_w,
-        slope_w=slope.value * tdp_w,
+        idle_w=getattr(idle, side) * tdp_w,
+        base_w=getattr(base, side) * tdp_w,
+        slope_w=getattr(slope, side) * tdp_w,
         tdp_w=tdp_w,
         source=f"rating: {spec.source}; law: {base.source} ({base.date})",
     )
@@ -211,32 +213,3 @@ def carbon_factor(region: str) -> CarbonFactor:
     return CarbonFactor(
         *table.filter(key=known).select("key", "gco2e_per_kwh", "method", "source", "year").row(0)
     )
-
-
-def carbon_kg(energy_kwh: float, factor: CarbonFactor, *, gpu_hours: float = 0.0) -> dict[str, float]:
-    """Operational and embodied carbon, kept apart.
-
-    Parameters
-    ----------
-    energy_kwh : float
-        Facility energy [kWh].
-    factor : CarbonFactor
-        Grid intensity.
-    gpu_hours : float
-        GPU-hours [GPU h] in service, to which the making of the boards is spread evenly over their life.
-
-    Returns
-    -------
-    dict
-        ``operational_kg`` and ``embodied_kg`` [kg CO2e].
-
-    Examples
-    --------
-    >>> carbon_kg(1000.0, carbon_factor("gcp:europe-west4"))["operational_kg"]
-    208.81
-    """
-    lifetime_h = parameter("lifetime_years").value * HOURS_PER_YEAR
-    return {
-        "operational_kg": energy_kwh * factor.gco2e_per_kwh / GRAMS_PER_KILOGRAM,
-        "embodied_kg": gpu_hours * parameter("embodied_kg_per_gpu").value / lifetime_h,
-    }

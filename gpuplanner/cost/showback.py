@@ -1,20 +1,33 @@
-"""Who pays for the installed GPU-time: the price of a GPU-hour, and one charge line per tenant, all of it covered."""
+"""Who pays for the installed GPU-time: what a GPU-hour costs, and charge lines that cover all of it, to the cent."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 import polars as pl
 
 from gpuplanner.catalog import gpu_price
+from gpuplanner.cost.footprint import FINE
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.schemas import Costs, check
+from gpuplanner.schemas.kinds import DECIMAL
 from gpuplanner.units import money, split_exactly
 
 NOBODY = "-"
-UNALLOCATED = "Unallocated"
+UNALLOCATED = "nobody"
 FLEET = "own fleet"
+NOT_STATED = "not stated"
+"""Ownership where neither scenario nor inventory says one."""
+CATEGORIES = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
+"""FOCUS pricing category by ownership, by the first word of it; all else is Standard."""
+FOOTPRINT = {
+    "energy_kwh": "x_EnergyKwh", "location_kg": "x_CarbonKg", "market_kg": "x_CarbonMarketKg",
+    "embodied_kg": "x_CarbonEmbodiedKg",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,21 @@ class Price:
     date: str
 
 
-def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD") -> Price:
+@dataclass(frozen=True)
+class Rate:
+    """What a GPU-hour that is installed costs: its price, electricity on top of it, and what the list asks.
+
+    ``per_kwh`` [currency per kWh] is paid beside the price, as an owner does; ``listed`` is None
+    where no list has the board; ``parts`` say what the price of an owned board is made of.
+    """
+
+    price: Price
+    per_kwh: float = 0.0
+    listed: float | None = None
+    parts: Mapping[str, float] | None = None
+
+
+def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term: str = "on_demand") -> Price:
     """Price of one GPU-hour of a board.
 
     Parameters
@@ -37,9 +64,11 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD") -> Pr
     board : str
         Board of the catalogue.
     own : float
-        The user's own price; 0 takes the catalogue's on-demand list prices.
+        The user's own price; 0 takes the catalogue's list prices.
     currency : str
         ISO 4217 code of ``own``.
+    term : {"on_demand", "spot"}
+        Kind of purchase of the list prices.
 
     Returns
     -------
@@ -57,7 +86,7 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD") -> Pr
     """
     if own > 0:
         return Price(own, own, own, currency, "own price", "as given")
-    listed = gpu_price(board)
+    listed = gpu_price(board, term=term)
     if listed.currency != currency:
         text = message(
             "currency",
@@ -71,82 +100,135 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD") -> Pr
         listed.low,
         listed.high,
         currency,
-        f"median of {listed.rows} on-demand list prices: {listed.source}",
+        f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}",
         listed.date,
     )
 
 
 def showback(
-    ledger: pl.DataFrame,
-    price: Price,
+    hours: pl.DataFrame,
+    rates: Mapping[tuple[str | None, str], Rate],
     *,
     start: datetime,
     end: datetime,
-    energy_kwh: float | None,
-    carbon_kg: float | None,
 ) -> pl.DataFrame:
     """Charge lines whose sum is the price of the installed GPU-time, to the cent.
 
-    The total is made first and rounded once; lines share it by GPU-hours with the largest-remainder rule, so
-    that no cent is lost. Time that nobody held is a line of its own, never spread silently.
+    The total is made first and rounded once; lines share it by what they cost, with the largest-remainder rule, so
+    that no cent is lost. Time that nobody held is in lines of its own, never spread silently.
 
     Parameters
     ----------
-    ledger : polars.DataFrame
-        Table ``schemas.Ledger``.
-    price : Price
-        Of one GPU-hour.
+    hours : polars.DataFrame
+        ``tenant`` (``-``: nobody), ``gpu_model``, ``bucket``, ``ownership``, ``gpu_hours``, and, where known, the
+        columns of :data:`FOOTPRINT`.
+    rates : mapping
+        What a GPU-hour costs, by ``gpu_model`` and ``ownership``; all in one currency. Hours without a rate are no
+        line.
     start, end : datetime
         Billing period.
-    energy_kwh, carbon_kg : float or None
-        Facility energy [kWh] and operational carbon [kg CO2e] of the period, split like the hours; None where
-        the power of the board is not known.
 
     Returns
     -------
     polars.DataFrame
-        Table ``schemas.Costs``, largest line first, ``Unallocated`` last.
+        Table ``schemas.Costs``, the largest tenant first, ``nobody`` last.
 
     Examples
     --------
     >>> from datetime import UTC
     >>> day = datetime(2026, 2, 1, tzinfo=UTC)
-    >>> rows = {"tenant": ["a", "-"], "gpu_hours": [2.0, 1.0], "hour": [day, day]}
-    >>> price = Price(1.0, 1.0, 1.0, "USD", "own price", "as given")
-    >>> lines = showback(pl.DataFrame(rows), price, start=day, end=day, energy_kwh=3.0, carbon_kg=0.0)
-    >>> [str(cost) for cost in lines["EffectiveCost"]]
-    ['2.00', '1.00']
+    >>> rows = {"tenant": ["a", "-"], "gpu_model": "X", "bucket": ["used", "free"], "gpu_hours": [2.0, 1.0]}
+    >>> rate = Rate(Price(1.0, 1.0, 1.0, "USD", "own price", "as given"))
+    >>> rows = pl.DataFrame(rows).with_columns(ownership=pl.lit("owned"))
+    >>> lines = showback(rows, {("X", "owned"): rate}, start=day, end=day)
+    >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
+    [('a', '2.00'), ('nobody', '1.00')]
     """
-    name = pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED)).otherwise("tenant")
-    lines = (
-        ledger.group_by(SubAccountName=name)
-        .agg(PricingQuantity=pl.col("gpu_hours").sum())
-        .with_columns(last=pl.col("SubAccountName") == UNALLOCATED)
-        .sort("last", "PricingQuantity", "SubAccountName", descending=[False, True, False])
+    for name in FOOTPRINT:
+        if name not in hours.columns:
+            hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name))
+    keys = pl.struct("gpu_model", "ownership").map_elements(
+        lambda one: (one["gpu_model"], one["ownership"]) in rates, return_dtype=pl.Boolean
     )
-    hours = lines["PricingQuantity"]
-    total_hours = float(hours.sum())
-    costs = split_exactly(money(total_hours * price.value), hours.to_list())
+    lines = _ordered(hours.filter(keys) if hours.height else hours)
+    mine = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
+    quantity = _fine(lines["gpu_hours"])
+    costs = _costs(quantity, lines["energy_kwh"], mine)
+    listed = [None if rate.listed is None else Decimal(repr(rate.listed)) for rate in mine]
+    at_list = [
+        cost if price is None else price * Decimal(repr(amount))
+        for cost, price, amount in zip(costs, listed, quantity, strict=True)
+    ]
     cost = pl.Series(costs, dtype=pl.Decimal(18, 2))
-    share = pl.col("PricingQuantity") / (total_hours if total_hours > 0 else 1.0)
-    table = lines.with_columns(
+    table = lines.select(
         BillingPeriodStart=pl.lit(start),
         BillingPeriodEnd=pl.lit(end),
         ChargePeriodStart=pl.lit(start),
         ChargePeriodEnd=pl.lit(end),
         BillingAccountId=pl.lit(FLEET),
+        BillingAccountName=pl.lit(FLEET),
+        SubAccountId="name",
+        SubAccountName="name",
         ChargeCategory=pl.lit("Usage"),
-        ChargeDescription=pl.lit("GPU-hours of installed GPUs"),
+        ChargeClass=pl.lit(None, pl.String),
+        ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", pl.col("bucket").cast(pl.String)),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
         ProviderName=pl.lit(FLEET),
+        PublisherName=pl.lit(FLEET),
+        InvoiceIssuerName=pl.lit(FLEET),
+        PricingCategory=pl.col("ownership").str.extract("^([a-z]*)").replace_strict(CATEGORIES, default="Standard"),
+        PricingQuantity=quantity,
         PricingUnit=pl.lit("GPU-Hours"),
-        ListUnitPrice=pl.lit(price.value),
-        ListCost=cost,
+        ListUnitPrice=pl.Series([rate.listed for rate in mine], dtype=pl.Float64),
+        ListCost=pl.Series(at_list, dtype=DECIMAL),
+        ContractedCost=cost,
         EffectiveCost=cost,
         BilledCost=cost,
-        BillingCurrency=pl.lit(price.currency),
-        x_EnergyKwh=share * pl.lit(energy_kwh, pl.Float64),
-        x_CarbonKg=share * pl.lit(carbon_kg, pl.Float64),
-    )
+        BillingCurrency=pl.Series([rate.price.currency for rate in mine], dtype=pl.String),
+        x_GpuModel="gpu_model",
+        x_Bucket=pl.col("bucket").cast(pl.String),
+        x_Ownership="ownership",
+        **{ours: _fine(lines[name]) for name, ours in FOOTPRINT.items()},
+    )  # fmt: skip
     return check(table, Costs, where="showback")
+
+
+def allocated(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:
+    """An amount that was rounded once, split by `weight` so that the parts sum to it: ``by, weight, cost``."""
+    parts = weights.group_by(by).agg(pl.col(weight).sum()).sort(weight, by, descending=[True, False])
+    return parts.with_columns(
+        cost=pl.Series(split_exactly(total, parts[weight].to_list()), dtype=pl.Decimal(18, 2))
+    )
+
+
+def _ordered(hours: pl.DataFrame) -> pl.DataFrame:
+    """Lines with the names that they are shown under; a tenant that is called nobody is told from nobody."""
+    shown = (
+        pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED))
+        .when(pl.col("tenant") == UNALLOCATED).then(pl.lit(f"{UNALLOCATED} (tenant)"))
+        .otherwise("tenant")
+    )  # fmt: skip
+    return (
+        hours.with_columns(name=shown, last=pl.col("tenant") == NOBODY)
+        .with_columns(most=pl.col("gpu_hours").sum().over("name"))
+        .sort(
+            "last", "most", "name", "gpu_model", "ownership", pl.col("bucket").cast(pl.String),
+            descending=[False, True, *[False] * 4],
+        )
+    )  # fmt: skip
+
+
+def _costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[Decimal]:
+    amounts = [
+        hours * rate.price.value + (energy or 0.0) * rate.per_kwh
+        for hours, energy, rate in zip(quantity, kwh, rates, strict=True)
+    ]
+    return split_exactly(money(math.fsum(amounts)), amounts)
+
+
+def _fine(values: pl.Series) -> pl.Series:
+    """Values to six decimals whose sum is the rounded sum; what is not known stays so."""
+    known = [float(value) for value in values.drop_nulls()]
+    parts = iter(split_exactly(money(math.fsum(known), FINE), known))
+    return pl.Series([None if value is None else float(next(parts)) for value in values], dtype=pl.Float64)

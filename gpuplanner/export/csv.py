@@ -46,13 +46,19 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     ...     path.read_bytes()
     b"tenant,x\r\n'=1+1,-2\r\n"
     """
+    safe = guarded(frame)
+    return write_atomically(path, lambda temporary: safe.write_csv(temporary, line_terminator="\r\n"))
+
+
+def guarded(frame: pl.DataFrame, time: str = _TIME) -> pl.DataFrame:
+    """A frame in which no text is run as a formula, and instants are text in UTC; see :func:`write_csv_safe`."""
     text = pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
     zoned = pl.selectors.datetime(time_zone="*")
     safe = frame.with_columns(
-        _guarded(text.cast(pl.String)), zoned.dt.convert_time_zone("UTC").dt.to_string(_TIME)
+        _guarded(text.cast(pl.String)), zoned.dt.convert_time_zone("UTC").dt.to_string(time)
     )
     safe.columns = _names(safe, _guarded(pl.col("name")))
-    return write_atomically(path, lambda temporary: safe.write_csv(temporary, line_terminator="\r\n"))
+    return safe
 
 
 def _names(frame: pl.DataFrame, change: pl.Expr) -> list[str]:

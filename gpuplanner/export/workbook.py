@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -23,6 +24,8 @@ MAX_ROWS = 1_048_576
 MAX_TEXT = 32_767
 MAX_NAME = 31
 README = "Read me"
+MOST_BARS = 30
+"""Most bars of a chart: the largest, as the rows are ordered."""
 
 Library: TypeAlias = Any
 """Objects of xlsxwriter, which has no types."""
@@ -32,8 +35,31 @@ _EXACT = 2**53  # greatest whole number that a cell holds exactly
 _RISKY = tuple("=+-@＝＋－＠\t\r\n'")
 _RULES = (
     "Times are UTC. An empty cell is unknown, not zero. There are no macros and no links; the only formulas "
-    "are the sums in rows named Total."
+    "are sums: in rows named Total and on the sheet Totals."
 )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A sheet that sums another one by formulas: named totals, and a column parted by a second, drawn as bars.
+
+    Attributes
+    ----------
+    sheet : str
+        Name of the table that is summed.
+    totals : mapping of str to str
+        Column by the name that its sum gets in the whole workbook.
+    parted, by : str
+        Column that is summed for each value of a column of text.
+    """
+
+    sheet: str
+    totals: Mapping[str, str]
+    parted: str
+    by: str
+
+
+SUMMARY = "Totals"
 
 
 def write_workbook(
@@ -43,6 +69,7 @@ def write_workbook(
     title: str,
     notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]] | None = None,
+    summary: Summary | None = None,
 ) -> Path:
     """Write tables as an XLSX workbook: one sheet per table, and a first sheet that says what they are.
 
@@ -72,6 +99,8 @@ def write_workbook(
     names = _legal_names(sheets)
     formats = _Formats(book)
     _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
+    if summary is not None:
+        _write_summary(book, formats, summary, sheets[summary.sheet])
     for name, frame in sheets.items():
         _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
     book.close()
@@ -187,6 +216,46 @@ def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, styl
     sheet.write_formula(height + 1, column, formula, style, value)
 
 
+def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl.DataFrame) -> None:
+    """Named totals and bars, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
+    letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
+    sheet, bold = book.add_worksheet(SUMMARY), formats(bold=True)
+    sheet.set_column(0, 1, 28)
+
+    def column(name: str) -> str:
+        place = letter(frame.get_column_index(name), col_abs=True)
+        return f"'{summary.sheet}'!{place}$2:{place}${frame.height + 1}"
+
+    for row, (name, source) in enumerate(summary.totals.items()):
+        style = formats(num_format=_number_format(frame[source]))
+        sheet.write_string(row, 0, name, bold)
+        sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
+        book.define_name(name, f"={SUMMARY}!$B${row + 1}")
+    first = len(summary.totals) + 2
+    style = formats(num_format=_number_format(frame[summary.parted]))
+    sheet.write_string(first - 1, 0, summary.by, bold)
+    sheet.write_string(first - 1, 1, summary.parted, bold)
+    parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
+    for row, (name, amount) in enumerate(parts.iter_rows(), first):
+        _write_text(sheet, row, 0, name, formats)
+        # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
+        formula = f"=SUMPRODUCT(({column(summary.by)}=A{row + 1})*{column(summary.parted)})"
+        sheet.write_formula(row, 1, formula, style, float(amount))
+    if parts.height:
+        chart = book.add_chart({"type": "bar"})
+        last = first + min(parts.height, MOST_BARS) - 1
+        chart.add_series(
+            {
+                "name": summary.parted,
+                "categories": [SUMMARY, first, 0, last, 0],
+                "values": [SUMMARY, first, 1, last, 1],
+            }
+        )
+        chart.set_legend({"none": True})
+        chart.set_y_axis({"reverse": True})
+        sheet.insert_chart(0, 3, chart, {"description": f"{summary.parted} by {summary.by}"})
+
+
 def _plain(series: pl.Series) -> list[Any]:
     """Values that a cell can hold: instants without zone, lengths of time in seconds, the rest as text."""
     dtype = series.dtype
@@ -237,7 +306,7 @@ def _legal_names(names: Collection[str]) -> dict[str, str]:
     >>> _legal_names(["a/b", "a:b"])
     {'a/b': 'a-b', 'a:b': 'a-b (2)'}
     """
-    taken = {README.casefold(), "history"}
+    taken = {README.casefold(), SUMMARY.casefold(), "history"}
     legal = {}
     for name in names:
         stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_NAME] or "Sheet"

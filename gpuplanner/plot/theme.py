@@ -96,7 +96,7 @@ AnyChart = TypeVar("AnyChart", bound=ChartType)
 
 
 def tenant_colours(names: Iterable[str]) -> dict[str, str]:
-    """One colour per tenant, by alphabet; grey for nobody (``-``, ``Unallocated``) and beyond the palette.
+    """One colour per tenant, by alphabet; grey for nobody (``-``, ``nobody``) and beyond the palette.
 
     Make it once from all tenants and hand it to every chart, so that a tenant keeps its colour.
 
@@ -105,7 +105,7 @@ def tenant_colours(names: Iterable[str]) -> dict[str, str]:
     >>> tenant_colours(["b", "a", "-"])
     {'-': '#c4cbd2', 'a': '#0072b2', 'b': '#e69f00'}
     """
-    return numbered(sorted(set(names)), fixed={"-": GREY, "Unallocated": GREY})
+    return numbered(sorted(set(names)), fixed={"-": GREY, "nobody": GREY})
 
 
 def layout_colours(layouts: Iterable[str]) -> dict[str, str]:

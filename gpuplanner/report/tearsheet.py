@@ -270,26 +270,33 @@ def costs(study: Study) -> Section:
     title, about = "Cost, energy and carbon", "of the whole period, by team"
     table, figures = study.tables["costs"], study.headline
     missing = [page.paragraph(sentence) for sentence in study.provenance.not_stated]
-    energy = _energy(study) if figures.energy_kwh is not None else ""
+    energy = [] if figures.energy_kwh is None else [page.paragraph(_energy(study)), _states(study)]
     if figures.cost is None or figures.currency is None:
-        return page.fold(title, *missing, *([page.paragraph(energy)] if energy else []), about=about)
+        return page.fold(title, *missing, *energy, about=about)
     bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
-    pool = "" if figures.fleet_gpus == figures.installed_gpus else f" of {figures.board}"
-    text = (
-        f"The lines sum to {Decimal(figures.cost):,.2f} {figures.currency}, the price of every installed "
-        f"GPU-hour{pool}. {energy}"
-    )
+    text = f"The lines sum to {Decimal(figures.cost):,.2f} {figures.currency}, the price of every installed GPU-hour."
     return page.fold(
         title,
-        page.paragraph(text.rstrip()),
+        page.paragraph(text),
         *missing,
         page.figure(
             plot.plot_costs(bars, unit=figures.currency),
             title="Cost by tenant",
             alt="What nobody held is a line of its own, not spread over tenants.",
-            numbers=table.select(name for name in _COSTS if table[name].null_count() < table.height),
+            numbers=_by_tenant(table),
         ),
+        *energy,
         about=about,
+    )
+
+
+def _by_tenant(table: pl.DataFrame) -> pl.DataFrame:
+    """The charge lines of each tenant added up: they sum to the same."""
+    sums = table.group_by(_COSTS[0], maintain_order=True).agg(
+        pl.col(name).first() if name == "BillingCurrency" else pl.col(name).sum() for name in _COSTS[1:]
+    )
+    return sums.select(
+        name for name in _COSTS if name in _COSTS[:4] or table[name].null_count() < table.height
     )
 
 
@@ -299,6 +306,15 @@ def _energy(study: Study) -> str:
         f"Energy {figures.energy_kwh:,.0f} kWh at the building's meter (PUE {study.provenance.pue:g}), "
         f"{figures.carbon_kg:,.0f} kg CO2e operational at {carbon.gco2e_per_kwh:g} g/kWh ({carbon.region}, "
         f"{carbon.method}, {carbon.year})."
+    )
+
+
+def _states(study: Study) -> str:
+    return page.table(
+        study.tables["energy"].select(
+            "state", "gpu_hours", "^(energy_kwh|location_kg|market_kg|embodied_kg).*$"
+        ),
+        caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart",
     )
 
 

@@ -8,6 +8,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.schemas.kinds import count as _count
+from gpuplanner.schemas.kinds import decimal as _decimal
 from gpuplanner.schemas.kinds import meaning as _meaning
 from gpuplanner.schemas.kinds import number as _number
 from gpuplanner.schemas.kinds import text as _text
@@ -215,28 +216,42 @@ class Ledger(dy.Schema):
 
 
 class Costs(dy.Schema):
-    """One charge line, with the column names of FOCUS 1.2; own fields begin with ``x_``."""
+    """One charge line, with the columns that FOCUS 1.2 asks for; own fields begin with ``x_``."""
 
     BillingPeriodStart = _time("first instant of the billing period")
     BillingPeriodEnd = _time("first instant after the billing period")
     ChargePeriodStart = _time("first instant of what is charged")
     ChargePeriodEnd = _time("first instant after what is charged")
     BillingAccountId = _text("account that is billed: the fleet")
-    SubAccountName = _text("tenant; 'Unallocated' for GPU-time that nobody held")
+    BillingAccountName = _text("its name", nullable=True)
+    SubAccountId = _text("tenant; 'nobody' for GPU-time that nobody held")
+    SubAccountName = _text("tenant; 'nobody' for GPU-time that nobody held")
     ChargeCategory = _text("Usage, Tax, Credit, Adjustment, Purchase")
+    ChargeClass = _text("Correction, where the line mends an earlier bill", nullable=True)
     ChargeDescription = _text("what the line is for")
     ServiceCategory = _text("FOCUS service category")
     ServiceName = _text("name of the service")
     ProviderName = _text("who provides it")
+    PublisherName = _text("who made it")
+    InvoiceIssuerName = _text("who bills it")
+    PricingCategory = _text("Standard, Committed, Dynamic, Other")
     PricingQuantity = _number("amount priced", "GPU h")
     PricingUnit = _text("unit of PricingQuantity")
-    ListUnitPrice = _number("list price of one unit", "BillingCurrency")
-    ListCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("at list price", "BillingCurrency"))
+    ListUnitPrice = _number("list price of one unit; null if none is known", "BillingCurrency", nullable=True)
+    ListCost = _decimal("at list price, exact; as EffectiveCost if none is known", "BillingCurrency")
+    ContractedCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("as agreed", "BillingCurrency"))
     EffectiveCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what it costs", "BillingCurrency"))
     BilledCost = dy.Decimal(18, 2, nullable=False, metadata=_meaning("what is billed", "BillingCurrency"))
     BillingCurrency = _text("ISO 4217 code")
+    x_GpuModel = _text("board", nullable=True)
+    x_Bucket = _text("what was done with the time: a bucket of the ledger, the reason where nobody held it")
+    x_Ownership = _text("who pays for the board: owned, reserved, on_demand, spot; 'not stated'")
     x_EnergyKwh = _number("energy, facility included; null if not known", "kWh", nullable=True)
-    x_CarbonKg = _number("operational carbon; null if not known", "kg CO2e", nullable=True)
+    x_CarbonKg = _number("carbon of the grid at the place; null if not known", "kg CO2e", nullable=True)
+    x_CarbonMarketKg = _number("carbon by contract; null if not known", "kg CO2e", nullable=True)
+    x_CarbonEmbodiedKg = _number(
+        "share of the making of the board; null if not known", "kg CO2e", nullable=True
+    )
 
 
 TABLES: dict[str, type[dy.Schema]] = {

@@ -106,6 +106,7 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
         "ledger_tenants": by_tenant(booked),
         "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
         "costs": priced.costs,
+        "energy": priced.states,
         "weeks": weeks(scenario),
     }
 

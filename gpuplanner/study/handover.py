@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     FileReport,
@@ -20,7 +22,9 @@ from gpuplanner.export import (
     to_slurm_files,
     verify_file,
 )
-from gpuplanner.export.workbook import write_workbook
+from gpuplanner.export.csv import guarded
+from gpuplanner.export.focus import FOCUS_TIME
+from gpuplanner.export.workbook import Summary, write_workbook
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
@@ -44,7 +48,8 @@ MARK = Mark(MANIFEST, "gpuplanner export 1")
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
     "ledger_tenants": ("Tenants", ["held_gpu_hours"]),
-    "costs": ("Costs", ["PricingQuantity", "EffectiveCost", "x_EnergyKwh", "x_CarbonKg"]),
+    "costs": ("Costs", []),
+    "energy": ("Energy", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
     "policies": ("Policies", []),
     "waits": ("Waits", []),
     "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
@@ -56,7 +61,12 @@ SHEETS = {
     "scores": ("Forecast scores", []),
     "quality": ("Data quality", []),
 }
-"""Tables of the workbook: name of the sheet, and the columns added up at its foot."""
+"""Tables of the workbook: name of the sheet, and the columns added up at its foot. What ``ingest`` reads as a bill has
+none: its sums stand on a sheet of their own."""
+NAMED = {
+    "total_cost": "EffectiveCost", "total_gpu_hours": "PricingQuantity", "total_energy_kwh": "x_EnergyKwh",
+    "total_carbon_kg": "x_CarbonKg",
+}  # fmt: skip
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
@@ -223,7 +233,7 @@ def export_files(
             **known,
             expected=None if scenario is None else rehearse(scenario, layouts, problem),
         )
-        files["changes.csv"] = index.write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
+        files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
         files["changes.md"] = to_index_text(index, board, problem.change)
     return files
 
@@ -233,7 +243,13 @@ def write_study_workbook(path: str | Path, study: Study) -> Path:
     there = {name: study.tables[name] for name in SHEETS if name in study.tables}
     sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width}
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
-    return write_workbook(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
+    costs, summary = SHEETS["costs"][0], None
+    if costs in sheets and sheets[costs].height:
+        sheets[costs] = sheets[costs].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
+        summary = Summary(costs, NAMED, "EffectiveCost", "SubAccountName")
+    return write_workbook(
+        path, sheets, title=study.scenario.name, notes=notes(study), totals=totals, summary=summary
+    )
 
 
 def notes(study: Study) -> Mapping[str, str]:

@@ -21,8 +21,8 @@ from gpuplanner.study.headline import Headline
 from gpuplanner.study.provenance import Provenance
 
 JSON_TABLES = (
-    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "weeks",
-    "quality",
+    "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "energy",
+    "weeks", "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
 OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))

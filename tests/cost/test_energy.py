@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import carbon_factor, carbon_kg, facility_kwh, gpu_kwh, power_model
+from gpuplanner.cost import facility_kwh, gpu_kwh, power_model
 from gpuplanner.errors import GeometryError, ScenarioError
 
 H100 = "H100-80GB-SXM5"
@@ -67,10 +67,3 @@ def test_unknown_board_is_refused():
 
 def test_facility_energy_multiplies_host_and_building():
     assert facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)
-
-
-def test_carbon_keeps_operation_and_making_apart():
-    found = carbon_kg(1000, carbon_factor("gcp:europe-west4"), gpu_hours=43_830)
-    assert found["operational_kg"] == pytest.approx(208.81)
-    # One H100 over five years of 8,766 hours: all of its 164 kg.
-    assert found["embodied_kg"] == pytest.approx(164)

@@ -10,38 +10,77 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import Price, gpu_hour_price, showback
+from gpuplanner.cost import Price, Rate, gpu_hour_price, showback
 from gpuplanner.errors import ScenarioError
 
-DAY = datetime(2026, 2, 1, tzinfo=UTC)
+DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
 PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
 
 
-def ledger(hours: dict[str, float]) -> pl.DataFrame:
-    return pl.DataFrame({"tenant": list(hours), "gpu_hours": list(hours.values()), "hour": DAY})
-
-
-def charge(hours: dict[str, float], price: Price = PRICE) -> pl.DataFrame:
-    return showback(ledger(hours), price, start=DAY, end=DAY, energy_kwh=10.0, carbon_kg=2.0)
+def charge(
+    hours: dict[str, float], rate: Rate | None = None, kwh: list[float | None] | None = None
+) -> pl.DataFrame:
+    rows = pl.DataFrame(
+        {
+            "tenant": list(hours),
+            "gpu_model": "X",
+            "bucket": ["free" if name == "-" else "used" for name in hours],
+            "ownership": "owned",
+            "gpu_hours": list(hours.values()),
+            "energy_kwh": kwh or [1.0] * len(hours),
+        },
+        schema_overrides={"energy_kwh": pl.Float64},
+    )
+    return showback(rows, {("X", "owned"): rate or Rate(PRICE)}, start=DAY, end=AFTER)
 
 
 HOURS = st.just(0.0) | st.floats(1e-6, 1e5)
 
 
-@given(st.dictionaries(st.sampled_from("abcdefg-"), HOURS, min_size=1), st.floats(0.01, 99))
-def test_lines_sum_to_the_bill(hours, price):
-    lines = charge(hours, Price(price, price, price, "USD", "own price", "as given"))
-    bill = sum(hours.values()) * price
-    assert abs(float(lines["EffectiveCost"].sum()) - bill) <= 0.0051
-    assert lines["PricingQuantity"].sum() == pytest.approx(sum(hours.values()))
-    if sum(hours.values()) > 0:
-        assert lines["x_EnergyKwh"].sum() == pytest.approx(10)
+@given(
+    st.dictionaries(st.sampled_from("abcdefg-"), HOURS, min_size=1),
+    st.floats(0.01, 99),
+    st.floats(0, 2),
+    st.data(),
+)
+def test_lines_sum_to_the_bill(hours, price, per_kwh, data):
+    kwh = data.draw(st.lists(st.floats(0, 1e5), min_size=len(hours), max_size=len(hours)))
+    rate = Rate(Price(price, price, price, "USD", "own price", "as given"), per_kwh=per_kwh)
+    lines = charge(hours, rate, kwh)
+    bill = sum(hours.values()) * price + sum(kwh) * per_kwh
+    # A cent of the sum, and what the sixth decimal of hours may be worth.
+    assert abs(float(lines["EffectiveCost"].sum()) - bill) <= 0.0051 + 1e-6 * price
+    assert lines["PricingQuantity"].sum() == pytest.approx(sum(hours.values()), abs=1e-6)
+    assert lines["x_EnergyKwh"].sum() == pytest.approx(round(sum(kwh), 6), abs=1e-9)
+    for row in lines.iter_rows(named=True):
+        dearest = Decimal(repr(row["PricingQuantity"])) * Decimal(repr(price))
+        dearest += Decimal(repr(row["x_EnergyKwh"])) * Decimal(repr(per_kwh))
+        assert abs(row["EffectiveCost"] - dearest) <= Decimal("0.02")
 
 
 def test_nobody_is_a_line_of_its_own_and_last():
     lines = charge({"-": 6.0, "b": 1.0, "a": 3.0})
-    assert lines["SubAccountName"].to_list() == ["a", "b", "Unallocated"]
+    assert lines["SubAccountName"].to_list() == ["a", "b", "nobody"]
     assert lines["EffectiveCost"].to_list() == [Decimal("7.50"), Decimal("2.50"), Decimal("15.00")]
+
+
+def test_a_tenant_called_nobody_is_not_nobody():
+    """The account of that name is on every Unix machine."""
+    lines = charge({"-": 6.0, "nobody": 1.0})
+    assert lines["SubAccountName"].to_list() == ["nobody (tenant)", "nobody"]
+
+
+def test_list_cost_is_list_price_times_quantity_to_the_last_digit():
+    lines = charge({"a": 1 / 3, "-": 2 / 3}, Rate(PRICE, listed=12.29))
+    for row in lines.iter_rows(named=True):
+        assert row["ListCost"] == Decimal("12.29") * Decimal(repr(row["PricingQuantity"]))
+    assert charge({"a": 1.0})["ListCost"].item() == Decimal("2.5")  # no list has it
+
+
+def test_hours_without_a_rate_are_no_line():
+    rows = pl.DataFrame({"tenant": "a", "gpu_model": ["X", "Y"], "bucket": "used", "ownership": "owned"})
+    lines = showback(rows.with_columns(gpu_hours=1.0), {("X", "owned"): Rate(PRICE)}, start=DAY, end=AFTER)
+    assert lines["x_GpuModel"].to_list() == ["X"]
 
 
 def test_catalogue_price_is_the_median_of_dated_rows_without_unconfirmed_licences():
@@ -49,6 +88,7 @@ def test_catalogue_price_is_the_median_of_dated_rows_without_unconfirmed_licence
     assert price.low <= price.value <= price.high
     assert price.date == "2026-08-03"
     assert "skypilot" not in price.source
+    assert gpu_hour_price("H100-80GB-SXM5", term="spot").value < price.value
 
 
 def test_no_currency_is_converted_without_a_rate():

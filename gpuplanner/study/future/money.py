@@ -1,41 +1,52 @@
-"""Energy, carbon and cost of the past month, as far as price and power of its board are known."""
+"""Cost, energy and carbon of the past month, board by board, as far as price and power of each are known."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.catalog import has_price, parameter
+from gpuplanner.catalog import board_names, find_any_board, has_price, parameter, whole_board_names
 from gpuplanner.cost import (
     CarbonFactor,
+    Facility,
     PowerModel,
     Price,
+    Rate,
+    by_state,
     carbon_factor,
-    carbon_kg,
-    facility_kwh,
+    footprint,
     gpu_hour_price,
-    gpu_kwh,
     power_model,
     showback,
+    total_of,
 )
-from gpuplanner.errors import GeometryError, ScenarioError
+from gpuplanner.cost.footprint import AMOUNTS
+from gpuplanner.cost.showback import NOT_STATED
+from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError
+from gpuplanner.paths import RENTED
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Costs, empty
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import History, history
 from gpuplanner.study.stages import stage
+from gpuplanner.units import SECONDS_PER_HOUR
 
-WORKED = ("used", "unobserved", "held_idle")
-"""Buckets in which a job was on the GPU."""
+LINES = ("tenant", "gpu_model", "bucket", "ownership")
+ON_DEMAND = "on_demand"
+Boards = Mapping[str | None, str | None]
+"""Board of the catalogue by the word of the ledger; None where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Money:
     """Costs of the past, with what they rest on; None where nothing is known.
 
-    ``missing`` says in sentences what is not stated, and why.
+    ``states`` is energy and carbon by the state of the GPU, each with its range; ``missing`` says in sentences what is
+    not stated, and why.
     """
 
     price: Price | None
@@ -43,6 +54,7 @@ class Money:
     carbon: CarbonFactor
     pue: float
     costs: pl.DataFrame
+    states: pl.DataFrame
     energy_kwh: float | None
     carbon_kg: float | None
     missing: tuple[str, ...] = ()
@@ -50,38 +62,97 @@ class Money:
 
 @stage
 def money(scenario: Scenario) -> Money:
-    """Price the month behind, as far as price and power of the board are known."""
+    """Price the month behind, as far as price and power of each board are known."""
     known = history(scenario)
-    price = price_of(scenario, known.fleet)
-    power = power_of(known.fleet)
-    factor = carbon_factor(scenario.carbon_region)
-    pue = pue_of(scenario)
-    booked = known.fleet.hours_of(ledger(scenario))
-    month_kwh = None if power is None else _month_kwh(booked, known.jobs, power, pue)
-    month_kg = None if month_kwh is None else carbon_kg(month_kwh, factor)["operational_kg"]
-    period = {"start": known.begin, "end": known.end}
+    booked = ledger(scenario)
+    boards = boards_of(known.fleet, booked)
+    owners = ownerships(scenario, known, booked)
+    rates = {
+        (word, kind): rate
+        for word, kind in owners.select("gpu_model", "ownership").iter_rows()
+        if (rate := rate_of(scenario, known.fleet, boards[word], kind)) is not None
+    }
+    rows = _footprint(scenario, known, booked, boards)
+    costs = empty(Costs)
+    if rates:
+        shares = rows.join(owners, on="gpu_model", nulls_equal=True, maintain_order="left")
+        parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
+        costs = showback(parts.select(*LINES, "gpu_hours", *AMOUNTS), rates, start=known.begin, end=known.end)
+    states = by_state(rows)
+    energy, carbon = total_of(states, "energy_kwh"), total_of(states, "location_kg")
     return Money(
-        price=price,
-        power=power,
-        carbon=factor,
-        pue=pue,
-        costs=empty(Costs)
-        if price is None
-        else showback(booked, price, **period, energy_kwh=month_kwh, carbon_kg=month_kg),
-        energy_kwh=month_kwh,
-        carbon_kg=month_kg,
-        missing=_missing(known.fleet, price, power),
+        price=price_of(scenario, known.fleet),
+        power=power_of(known.fleet),
+        carbon=carbon_factor(scenario.carbon_region),
+        pue=pue_of(scenario),
+        costs=costs,
+        states=states,
+        energy_kwh=None if energy is None else energy.value,
+        carbon_kg=None if carbon is None else carbon.value,
+        missing=_missing(booked, boards, {word for word, _ in rates}, _at_list(rates)),
     )
 
 
-def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
-    """The scenario's own price, else the list price of the board, if it has one."""
+def boards_of(fleet: PlannedFleet, booked: pl.DataFrame) -> Boards:
+    """Which board of the catalogue each word of a ledger is; in a what-if all are the one that is asked for."""
+    words = booked["gpu_model"].unique().sort().to_list()
+    if fleet.chosen or fleet.pool is None:
+        return dict.fromkeys(words, fleet.name if fleet.in_catalogue else None)
+    return {word: None if word is None else _known(word) for word in words}
+
+
+def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.DataFrame:
+    """``gpu_model, ownership, share``: of the installed hours of each board of a ledger, who pays for which share."""
+    words = booked.select(pl.col("gpu_model").unique().sort())
+    if scenario.ownership is not None:
+        kind = ON_DEMAND if scenario.ownership == RENTED else scenario.ownership
+        return words.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
+    nodes = known.fleet.installed.inventory
+    hours = nodes.select(
+        gpu_model=pl.col("gpu_model").cast(pl.String) if "gpu_model" in nodes.columns else pl.lit(None, pl.String),
+        ownership=(
+            pl.col("ownership").cast(pl.String) if "ownership" in nodes.columns else pl.lit(None, pl.String)
+        ).fill_null(NOT_STATED),
+        hours=pl.col("gpus") * _hours_there(nodes, known.begin, known.end),
+    )  # fmt: skip
+    parts = []
+    for word in words["gpu_model"]:
+        mine = hours.filter(pl.col("gpu_model").str.to_lowercase() == word.lower()) if word else hours
+        mine = mine if mine["hours"].sum() > 0 else hours
+        mine = mine.group_by("ownership").agg(pl.col("hours").sum()).filter(pl.col("hours") > 0)
+        share = pl.col("hours") / pl.col("hours").sum()
+        parts.append(
+            mine.sort("ownership").select(
+                gpu_model=pl.lit(word, pl.String), ownership="ownership", share=share
+            )
+        )
+    return pl.concat(parts)
+
+
+def rate_of(scenario: Scenario, fleet: PlannedFleet, board: str | None, kind: str) -> Rate | None:
+    """What an installed GPU-hour of a board costs under an ownership; None where nothing says so.
+
+    The scenario's own price counts for every GPU; else what the catalogue lists, of spot GPUs the spot price. What an
+    owner paid is in no list: the list price then is what renting would cost, and its source says so.
+    """
+    listed = (
+        None if board is None or scenario.currency != "USD" or not has_price(board) else gpu_hour_price(board)
+    )
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
-        return gpu_hour_price(fleet.board.name, own=own, currency=scenario.currency)
-    if fleet.name is None or not fleet.in_catalogue or not has_price(fleet.name):
+        price = gpu_hour_price(board or fleet.board.name, own=own, currency=scenario.currency)
+        return Rate(price, listed=None if listed is None else listed.value)
+    if board is None or not has_price(board):
         return None
-    return gpu_hour_price(fleet.name, currency=scenario.currency)
+    term = "spot" if kind == "spot" and has_price(board, term="spot") else ON_DEMAND
+    price = gpu_hour_price(board, currency=scenario.currency, term=term)
+    return Rate(price, listed=None if listed is None else listed.value)
+
+
+def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
+    """Price of a GPU-hour of the board to plan for: the scenario's own, else the list's, if it has one."""
+    rate = rate_of(scenario, fleet, fleet.name if fleet.in_catalogue else None, ON_DEMAND)
+    return None if rate is None else rate.price
 
 
 def pue_of(scenario: Scenario) -> float:
@@ -91,37 +162,92 @@ def pue_of(scenario: Scenario) -> float:
 
 def power_of(fleet: PlannedFleet) -> PowerModel | None:
     """The law of power of the board to plan for; None where the catalogue has none."""
-    if fleet.name is None or not fleet.in_catalogue:
-        return None
+    return _law(fleet.name) if fleet.name is not None and fleet.in_catalogue else None
+
+
+def _at_list(rates: Mapping[tuple[str | None, str], Rate]) -> list[str]:
+    """Ownerships that are paid for otherwise than the list says, and stand at it all the same."""
+    kinds = {kind for (_, kind), rate in rates.items() if rate.listed == rate.price.value}
+    return sorted(kinds & {"owned", "reserved"})
+
+
+def _footprint(scenario: Scenario, known: History, booked: pl.DataFrame, boards: Boards) -> pl.DataFrame:
+    factor = carbon_factor(scenario.carbon_region)
+    grid = booked.select(pl.col("hour").unique().sort()).with_columns(
+        location_g=pl.lit(factor.gco2e_per_kwh), market_g=pl.lit(factor.gco2e_per_kwh), pue=pl.lit(None, pl.Float64)
+    )  # fmt: skip
+    powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
+    facility = Facility.of(scenario.pue)
+    return footprint(booked, powered, activity=_activity(known.jobs), facility=facility, grid=grid)
+
+
+def _activity(jobs: pl.DataFrame) -> dict[str, float]:
+    """Mean SM activity of each tenant's jobs, weighed by GPU time; under no name that of all."""
+    seen = jobs.filter(pl.col("sm_activity").is_not_null()).with_columns(
+        weight=pl.col("gpus") * pl.col("run_s")
+    )
+    mean = (pl.col("sm_activity") * pl.col("weight")).sum() / pl.col("weight").sum()
+    means = {str(name): value for name, value in seen.group_by("tenant").agg(mean).iter_rows()}
+    means |= {"": seen.select(mean).item()}
+    return {
+        name: min(float(value), 1.0) for name, value in means.items() if value is not None and value == value
+    }
+
+
+def _hours_there(nodes: pl.DataFrame, begin: datetime, end: datetime) -> pl.Expr:
+    first = (
+        pl.col("installed").fill_null(begin).clip(begin, end)
+        if "installed" in nodes.columns
+        else pl.lit(begin)
+    )
+    last = pl.col("retired").fill_null(end).clip(begin, end) if "retired" in nodes.columns else pl.lit(end)
+    return (last - first).dt.total_seconds().clip(0) / SECONDS_PER_HOUR
+
+
+def _known(word: str) -> str | None:
     try:
-        return power_model(fleet.name)
+        name = find_any_board(word)
+    except GpuPlannerError:
+        return None
+    return name if name in board_names() or name in whole_board_names() else None
+
+
+def _law(board: str) -> PowerModel | None:
+    try:
+        return power_model(board)
     except (GeometryError, ScenarioError):
         return None
 
 
-def _missing(fleet: PlannedFleet, price: Price | None, power: PowerModel | None) -> tuple[str, ...]:
-    board = fleet.name if fleet.in_catalogue else "a board that is not known"
-    found = []
-    if price is None:
-        found.append(
-            f"No money is stated: the catalogue has no list price of {board}. Give your own with "
-            "--set price_usd_per_gpu_hour=…"
+def _missing(
+    booked: pl.DataFrame, boards: Boards, priced: set[str | None], owned: Sequence[str]
+) -> tuple[str, ...]:
+    """What is not stated, board by board: no money of those that have no price, no energy without a rating."""
+    hours = dict(booked.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
+    without = {"price": [], "power": []}  # type: dict[str, list[str]]
+    for word, board in boards.items():
+        name = board or (
+            word if word and boards.get(word) is None and len(boards) > 1 else "a board that is not known"
         )
-    if power is None:
-        found.append(f"No energy and no carbon is stated: the catalogue has no power rating of {board}.")
+        text = f"{name} ({hours[word]:,.0f} GPU-hours)" if len(boards) > 1 else name
+        if word not in priced:
+            without["price"].append(text)
+        if board is None or _law(board) is None:
+            without["power"].append(text)
+    some = "" if priced else "No money is stated: "
+    found = []
+    if without["price"]:
+        found.append(
+            f"{some}{'T' if not some else 't'}he catalogue has no list price of {', '.join(without['price'])}. "
+            "Give your own with --set price_usd_per_gpu_hour=…"
+        )
+    if without["power"]:
+        found.append(
+            f"No energy and no carbon is stated: the catalogue has no power rating of {', '.join(without['power'])}."
+        )
+    if owned:
+        found.append(
+            f"What the {' and '.join(owned)} GPUs cost is not stated: they stand at the list price of renting them. "
+            "Say it in a price book or with --set price_usd_per_gpu_hour=…"
+        )
     return tuple(found)
-
-
-def _month_kwh(booked: pl.DataFrame, jobs: pl.DataFrame, power: PowerModel, pue: float) -> float:
-    """Facility energy of the ledger's GPU-hours; activity is the mean over jobs, weighed by GPU time."""
-    hours = dict(booked.group_by("bucket").agg(pl.col("gpu_hours").sum()).iter_rows())
-    powered = sum(float(value) for name, value in hours.items() if name != "down")
-    resident = sum(float(hours.get(name, 0.0)) for name in WORKED)
-    seen = jobs.filter(pl.col("sm_activity").is_not_null())
-    weight = seen["gpus"] * seen["run_s"]
-    total = float(weight.sum())
-    activity = float((seen["sm_activity"] * weight).sum()) / total if total > 0 else 1.0
-    gpu_energy = gpu_kwh(
-        power, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=activity * resident
-    )
-    return facility_kwh(gpu_energy, host_factor=parameter("host_factor").value, pue=pue)

@@ -1,0 +1,152 @@
+"""What the month cost, for whom and why: the answer of ``gpuplanner cost``, and its workbook and page alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.cost import Price, RangedAmount, allocated, total_of
+from gpuplanner.ledger import held_by_state
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.money import Money, money
+from gpuplanner.study.past.history import history
+from gpuplanner.units import money as to_cents
+
+LOST = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "CANCELLED")
+"""Ends of an attempt whose work may have to be done again."""
+
+
+@dataclass(frozen=True, eq=False)
+class CostReview:
+    """A month of money, energy and carbon; ``total`` is None where no GPU has a price.
+
+    Every table sums to the total: ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` to the cent;
+    ``by_end`` and ``by_job`` are what tenants were charged, split by how their attempts ended, and by job.
+    """
+
+    name: str
+    period: tuple[str, str]
+    total: Decimal | None
+    currency: str
+    price: Price | None
+    by_tenant: pl.DataFrame
+    by_ownership: pl.DataFrame
+    by_bucket: pl.DataFrame
+    by_board: pl.DataFrame
+    by_end: pl.DataFrame
+    by_job: pl.DataFrame
+    unit_costs: dict[str, str | None]
+    energy: RangedAmount | None
+    states: pl.DataFrame
+    carbon_kg: dict[str, RangedAmount | None]
+    costs: pl.DataFrame
+    missing: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``cost --json``: amounts of money as text, to the cent."""
+        tables = ("by_tenant", "by_ownership", "by_bucket", "by_board", "by_end")
+        return {
+            "name": self.name,
+            "period": {"from": self.period[0], "to": self.period[1]},
+            "total": self.total,
+            "currency": self.currency,
+            **{name: getattr(self, name).to_dicts() for name in tables},
+            "unit_costs": self.unit_costs,
+            "energy_kwh": None if self.energy is None else self.energy.value,
+            "energy_range_kwh": self.energy,
+            "energy_by_state": self.states.select("state", "gpu_hours", "^energy_kwh.*$").to_dicts(),
+            "carbon_kg": self.carbon_kg,
+            "price": self.price,
+            "missing": list(self.missing),
+        }
+
+
+def cost_review(scenario: Scenario) -> CostReview:
+    """Review the month behind.
+
+    Examples
+    --------
+    >>> found = cost_review(Scenario(month="2026-02", price_usd_per_gpu_hour=2.0))
+    >>> str(found.total), found.by_tenant["tenant"][-1], found.by_tenant["cost"].sum() == found.total
+    ('86016.00', 'nobody', True)
+    """
+    known, priced = history(scenario), money(scenario)
+    costs = priced.costs
+    total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
+    by_tenant = _summed(costs, tenant="SubAccountName")
+    held = by_tenant.filter(pl.col("tenant") != "nobody")
+    to_tenants = Decimal(str(held["cost"].sum() or 0))
+    attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
+    by_end = allocated(
+        to_tenants,
+        attempts.filter(pl.col("gpu_hours") > 0, total is not None),
+        by="state",
+        weight="gpu_hours",
+    )
+    return CostReview(
+        name=scenario.name,
+        period=(known.begin.isoformat(), known.end.isoformat()),
+        total=total,
+        currency=scenario.currency,
+        price=priced.price,
+        by_tenant=by_tenant,
+        by_ownership=_summed(costs, ownership="x_Ownership"),
+        by_bucket=_summed(costs, bucket="x_Bucket"),
+        by_board=_summed(costs, board="x_GpuModel"),
+        by_end=by_end.cast({"state": pl.String}),
+        by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
+        unit_costs={} if total is None else _unit_costs(priced, total, known.trace.jobs, by_end, known),
+        energy=total_of(priced.states, "energy_kwh"),
+        states=priced.states,
+        carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
+        costs=costs,
+        missing=priced.missing,
+    )  # fmt: skip
+
+
+def _summed(costs: pl.DataFrame, **named: str) -> pl.DataFrame:
+    """``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
+    (name, column), *_ = named.items()
+    return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
+        cost=pl.col("EffectiveCost").sum(),
+        gpu_hours=pl.col("PricingQuantity").sum().round(6),
+        energy_kwh=pl.col("x_EnergyKwh").sum().round(6),
+    )
+
+
+def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: Any, end: Any) -> pl.DataFrame:  # noqa: ANN401
+    """What each tenant was charged, split over its jobs by the GPU-hours that they held in the window."""
+    first = pl.col("start_time").clip(begin, end)
+    last = pl.col("end_time").fill_null(end).clip(begin, end)
+    hours = jobs.filter(pl.col("start_time").is_not_null()).select(
+        "job_id", pl.col("tenant").cast(pl.String),
+        gpu_hours=pl.col("gpus") * (last - first).dt.total_microseconds() / 3.6e9,
+    )  # fmt: skip
+    parts = [
+        allocated(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
+                  weight="gpu_hours").select(pl.lit(tenant).alias("tenant"), pl.all())
+        for tenant, cost in tenants.select("tenant", "cost").iter_rows()
+    ]  # fmt: skip
+    return pl.concat(parts) if parts else pl.DataFrame()
+
+
+def _unit_costs(
+    priced: Money,
+    total: Decimal,
+    jobs: pl.DataFrame,
+    ends: pl.DataFrame,
+    known: Any,  # noqa: ANN401
+) -> dict[str, str | None]:
+    """What a unit of work cost, idle included: the whole bill over what was delivered."""
+    ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
+    done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
+    delivered = float(
+        priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))["PricingQuantity"].sum()
+    )
+    lost = ends.filter(pl.col("state").cast(pl.String).is_in(LOST))["cost"].sum()
+    units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
+    found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
+    return found | {"work_that_failed": str(lost or Decimal("0.00"))}

@@ -1,0 +1,101 @@
+"""Energy and carbon by state: against hand-counted boards, and bounds that hold the value."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.cost import Facility, RangedAmount, by_state, footprint, power_model, total_of
+from gpuplanner.schemas import BUCKETS
+
+H100 = "H100-80GB-SXM5"
+NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
+PLAIN = Facility(RangedAmount(1, 1, 1), RangedAmount(1, 1, 1))
+
+
+def ledger(rows: list[tuple[str, str, float]], hours: int = 1) -> pl.DataFrame:
+    table = pl.DataFrame(rows, schema=["tenant", "bucket", "gpu_hours"], orient="row")
+    times = pl.DataFrame({"hour": [NOON + timedelta(hours=hour) for hour in range(hours)]})
+    return table.with_columns(gpu_model=pl.lit("X")).join(times, how="cross")
+
+
+def grid(grams: list[float], market: float = 0.0, pue: float | None = None) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "hour": [NOON + timedelta(hours=hour) for hour in range(len(grams))],
+            "location_g": grams,
+            "market_g": market,
+            "pue": pue,
+        },
+        schema_overrides={"pue": pl.Float64},
+    )
+
+
+def told(booked: pl.DataFrame, **given: object) -> pl.DataFrame:
+    how = {"activity": {"a": 0.5}, "facility": PLAIN, "grid": grid([100.0])} | given
+    return footprint(booked, {"X": H100}, **how)
+
+
+def test_idle_is_not_charged_like_busy():
+    law = power_model(H100)
+    rows = told(
+        ledger([("a", "used", 10.0), ("a", "held_idle", 10.0), ("-", "free", 10.0), ("-", "down", 10.0)])
+    )
+    kwh = dict(rows.select("bucket", "energy_kwh").iter_rows())
+    assert kwh["used"] == pytest.approx(law.busy_w(0.5) / 100)
+    assert kwh["held_idle"] == kwh["free"] == pytest.approx(law.idle_w / 100)
+    assert kwh["down"] == 0.0
+    states = dict(by_state(rows).select("state", "gpu_hours").iter_rows())
+    assert states == {"off": 10.0, "idle": 20.0, "busy": 10.0}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab-"), st.sampled_from(BUCKETS), st.floats(0, 1e4)), min_size=1, max_size=9
+    )
+)
+def test_ranges_hold_the_value_and_states_sum_to_the_rows(rows):
+    found = told(ledger(rows), facility=Facility.of())
+    for name in ("energy_kwh", "location_kg", "market_kg", "embodied_kg"):
+        whole = total_of(by_state(found), name)
+        assert whole.low <= whole.value <= whole.high
+        assert whole.value == pytest.approx(float(found[name].sum()), abs=1e-6)
+
+
+def test_carbon_by_hour_is_not_that_of_the_mean():
+    """All work in the dirty hour: the mean of the two hours would say half of it."""
+    busy = ledger([("a", "used", 1.0)])
+    booked = pl.concat([busy, ledger([("-", "down", 1.0)]).with_columns(pl.col("hour") + timedelta(hours=1))])
+    rows = told(booked, grid=grid([400.0, 0.0], market=10.0))
+    kwh, kg = float(rows["energy_kwh"].sum()), float(rows["location_kg"].sum())
+    assert kg == pytest.approx(0.4 * kwh)
+    assert float(rows["market_kg"].sum()) == pytest.approx(0.01 * kwh)
+
+
+def test_pue_of_the_hour_goes_before_that_of_the_year():
+    usual, night = (told(ledger([("a", "used", 1.0)]), grid=grid([1.0], pue=pue)) for pue in (None, 1.3))
+    assert float(night["energy_kwh"].sum()) == pytest.approx(1.3 * float(usual["energy_kwh"].sum()), abs=1e-6)
+
+
+def test_measured_power_goes_before_the_law():
+    measured = pl.DataFrame({"tenant": ["a"], "gpu_model": ["X"], "state": ["busy"], "watts": [321.0]})
+    rows = told(ledger([("a", "used", 10.0), ("-", "free", 10.0)]), measured=measured)
+    kwh = dict(rows.select("bucket", "energy_kwh").iter_rows())
+    assert kwh == {"used": 3.21, "free": pytest.approx(0.7)}
+
+
+def test_making_a_board_is_spread_over_its_life():
+    """One H100 over five years of 8,766 hours: all of its 164 kg, used or not."""
+    assert total_of(by_state(told(ledger([("-", "free", 43_830.0)]))), "embodied_kg").value == pytest.approx(
+        164
+    )
+
+
+def test_of_an_unknown_board_nothing_is_said():
+    rows = footprint(ledger([("a", "used", 1.0)]), {"X": None}, activity={}, facility=PLAIN, grid=grid([1.0]))
+    assert rows["energy_kwh"].to_list() == [None]
+    assert total_of(by_state(rows), "energy_kwh") is None

@@ -1,0 +1,98 @@
+"""One bill through every door: page, workbook, JSON, FOCUS file and the command say the same, to the cent."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastexcel
+import polars as pl
+import pytest
+
+from gpuplanner.inbox import read
+from gpuplanner.report import tearsheet
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import Study
+from gpuplanner.study.future.cost_review import cost_review
+from gpuplanner.study.handover import write_study_workbook
+
+AMOUNT = re.compile(r"lines sum to ([\d,.]+\d) USD")
+
+
+def _sum(rows: list[dict[str, Any]]) -> Decimal:
+    return sum((Decimal(row["cost"]) for row in rows), Decimal())
+
+
+def _read_back(path: Path) -> dict[str, Any]:
+    reading: Any = read("auto", path)
+    assert reading.summary()["source"] == "focus"
+    assert reading.rejects.is_empty()
+    found: dict[str, Any] = reading.summary()
+    return found
+
+
+def test_every_door_shows_the_same_bill(study: Study, quick: Scenario, tmp_path: Path, command):
+    (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
+    code, out, err = command(
+        "cost", str(tmp_path / "scenario.yaml"), "--json", "--focus", str(tmp_path / "bill.csv")
+    )
+    assert code == 0, err
+    told = json.loads(out)
+    total = Decimal(told["total"])
+    for table in ("by_tenant", "by_ownership", "by_bucket", "by_board"):
+        assert _sum(told[table]) == total
+    assert told["by_tenant"][-1]["tenant"] == "nobody"
+    assert study.headline.cost == told["total"]
+    assert study.headline.energy_kwh == told["energy_kwh"]
+    assert study.headline.carbon_kg == told["carbon_kg"]["location"]["value"]
+    assert (
+        sum(Decimal(row["EffectiveCost"]) for row in json.loads(study.to_json())["tables"]["costs"]) == total
+    )
+    shown = AMOUNT.search(tearsheet.costs(study))
+    assert shown is not None
+    assert Decimal(shown[1].replace(",", "")) == total
+    assert Decimal(_read_back(tmp_path / "bill.csv")["EffectiveCost_USD"]) == total
+    lines = pl.read_csv(tmp_path / "bill.csv")
+    assert lines["x_EnergyKwh"].sum() == pytest.approx(told["energy_kwh"], abs=1e-9)
+    assert sum(row["energy_kwh"] for row in told["energy_by_state"]) == pytest.approx(
+        told["energy_kwh"], abs=1e-9
+    )
+
+
+def test_the_sheet_of_costs_is_read_back_as_a_bill_and_totals_are_named(study: Study, tmp_path: Path):
+    book = fastexcel.read_excel(write_study_workbook(tmp_path / "book.xlsx", study))
+    book.load_sheet("Costs", dtypes="string").to_polars().write_csv(tmp_path / "sheet.csv")
+    assert Decimal(_read_back(tmp_path / "sheet.csv")["EffectiveCost_USD"]) == Decimal(
+        study.headline.cost or 0
+    )
+    assert {one.name for one in book.defined_names()} >= {"total_cost", "total_energy_kwh"}
+    totals = book.load_sheet("Totals", header_row=None).to_polars().rows()
+    assert round(float(totals[0][1]), 2) == float(study.headline.cost or 0)
+    parts = totals[[row[0] for row in totals].index("SubAccountName") + 1 :]
+    assert sum(round(float(row[1]), 2) for row in parts) == pytest.approx(
+        float(study.headline.cost or 0), abs=1e-6
+    )
+
+
+def test_jobs_and_ends_share_what_tenants_were_charged(quick: Scenario):
+    found = cost_review(quick)
+    held = found.by_tenant.filter(pl.col("tenant") != "nobody")
+    assert found.by_end["cost"].sum() == held["cost"].sum()
+    by_tenant = dict(found.by_job.group_by("tenant").agg(pl.col("cost").sum()).iter_rows())
+    assert by_tenant == dict(held.select("tenant", "cost").iter_rows())
+
+
+@pytest.mark.filterwarnings("ignore:.* jobs name a profile")
+def test_without_a_price_there_is_no_total_and_no_file(tmp_path: Path, command):
+    words = ("cost", "sample", "--board", "H20-96GB")
+    code, out, _ = command(*words, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["total"] is None
+    assert told["by_tenant"] == []
+    code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
+    assert code == 3
+    assert "price" in err
