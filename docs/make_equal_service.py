@@ -45,6 +45,9 @@ which the target was held. Clusters named after a scheduler are generated, with 
 listed unless it says otherwise.
 """
 NOTES = """
+The table is made anew with the program; the figures in the text below were measured apart from it, by hand, and stay as
+they were measured.
+
 Where hindsight needs much less, what bounds it is how many GPUs there must be at all: the fewest that held on earlier
 days held later in about half of the cases, so the cap stays near the most that was ever needed, and a quieter month
 afterwards shows as a ratio above one. Philly's largest virtual cluster by jobs, under Slurm's power saving, is the case

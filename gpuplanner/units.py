@@ -28,6 +28,17 @@ def day_text(when: date | str) -> str:
     return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
 
 
+def counted(number: int, word: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> counted(1, "job"), counted(1200, "job"), counted(0, "GPU")
+    ('1 job', '1,200 jobs', '0 GPUs')
+    """
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def hours_from_seconds(seconds: float) -> float:
     """Convert seconds to hours.
 

@@ -45,6 +45,7 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
+    "cost: what of each board a tenant held, slice by slice": ("ledger/slices: slice_hours",),
     "plan: one that rolls on, and the order of its drains": (
         "lab/rolling/transition: transition",
         "lab/rolling/online: roll",

@@ -18,6 +18,7 @@ from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.layout import Layout, Placement, engine_faults, free_slices, maximum_faults, slices
 from gpuplanner.hardware.profile import MigProfile
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def _memory_fault(board: GpuModel, wanted: Mapping[str, int]) -> Iterator[str]:
     needed = sum(wanted[name] * size for name, size in sizes.items())
     if needed > board.memory_slices:
         first, *others = [f"{name} x{wanted[name]} ({size}" for name, size in sizes.items()]
-        parts = [f"{first} memory slice{'s' if sizes[next(iter(sizes))] > 1 else ''} each)"]
+        parts = [f"{first} {'memory slice' if sizes[next(iter(sizes))] == 1 else 'memory slices'} each)"]
         parts += [f"{other} each)" for other in others]
         yield f"{_and(parts)} need {needed} memory slices; {board.name} has {board.memory_slices}"
 
@@ -148,8 +149,8 @@ def _dead_end(board: GpuModel, wanted: Mapping[str, int]) -> str:
     profile = board.profile(names[length - 1])
     size = profile.memory_slices
     return (
-        f"with {placed} nothing is left for one more {profile.name}: it needs {size} memory "
-        f"slice{'s' if size > 1 else ''} from {slices(profile.starts)}, free: "
+        f"with {placed} nothing is left for one more {profile.name}: it needs "
+        f"{counted(size, 'memory slice')} from {slices(profile.starts)}, free: "
         f"{slices(free_slices(board, placed))}; no other arrangement leaves room either"
     )
 

@@ -15,7 +15,7 @@ from gpuplanner.metrics.intervals import (
     student_t,
 )
 from gpuplanner.metrics.jobs import job_measures
-from gpuplanner.metrics.measure import by_tenant, measure
+from gpuplanner.metrics.measure import measure
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,
@@ -35,7 +35,6 @@ __all__ = [
     "agreement",
     "always_on",
     "borrowing",
-    "by_tenant",
     "claims",
     "entitlements",
     "finish_time_fairness",

@@ -122,53 +122,6 @@ def measure(
     }
 
 
-def by_tenant(run: Simulated, board: GpuModel | str, *, window: Window | None = None) -> pl.DataFrame:
-    """Waits and use of each tenant.
-
-    Parameters
-    ----------
-    run, board, window
-        As for :func:`measure`.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row per tenant, sorted: ``tenant``, the job counts and waits of :func:`measure`, and
-        ``busy_gpu_hours``. A tenant that used GPUs within the window but submitted nothing has 0 jobs.
-
-    Raises
-    ------
-    SchemaError
-        If the window is empty or reaches beyond the run, or jobs were stopped and there are no spells.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> outcomes = pl.DataFrame({"tenant": ["a", "b"], "submit": 0.0, "first_start": [0.0, 3600.0],
-    ...     "end": [3600.0, 7200.0], "gpus": 1, "served_on": "gpu", "lost_gpu_s": 0.0})
-    >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [7200.0],
-    ...     "layout": ["gpu"], "state": ["on"]})
-    >>> waits = by_tenant(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
-    >>> waits.select("tenant", "jobs", "mean_queueing_delay_s", "busy_gpu_hours").rows()
-    [('a', 1, 0.0, 1.0), ('b', 1, 3600.0, 1.0)]
-    """
-    board = as_board(board)
-    span = covered(run, window)
-    slice_hours = hours_from_seconds(1.0) * pl.col("held_s") * pl.col("slices")
-    use = (
-        held(spells_of(run), board, span)
-        .group_by("tenant")
-        .agg(busy_gpu_hours=slice_hours.sum() / board.compute_slices)
-    )
-    waits = job_measures(within(run.outcomes, "submit", window)).group_by("tenant").agg(QUEUEING)
-    return (
-        waits.join(use, on="tenant", how="full", coalesce=True)
-        .with_columns(pl.col("jobs", "unfinished", "busy_gpu_hours").fill_null(0))
-        .filter((pl.col("jobs") > 0) | (pl.col("busy_gpu_hours") > 0))
-        .sort("tenant")
-    )
-
-
 def _integral(frame: pl.DataFrame, seconds: str, weight: str) -> float:
     return float(frame.select(pl.col(seconds).dot(pl.col(weight).cast(pl.Float64))).item() or 0.0)
 

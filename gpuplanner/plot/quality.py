@@ -22,6 +22,7 @@ from gpuplanner.plot.prepare import (
     utc_axis,
     wrapped,
 )
+from gpuplanner.units import counted
 
 SEVERITIES = {
     "error": ("square", theme.VERMILION),
@@ -357,5 +358,4 @@ def _counted(rows: pl.Expr) -> pl.Expr:
 
 
 def _many(count: int, severity: str) -> str:
-    word = {"info": "note"}.get(severity, severity)
-    return f"{count} {word}{'s' if count > 1 else ''}"
+    return counted(count, {"info": "note"}.get(severity, severity))

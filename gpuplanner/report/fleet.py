@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import takewhile
 
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.hardware import GpuModel, load_gpu_model
@@ -13,6 +14,8 @@ from gpuplanner.study.decision.types import Decision, LayoutOnNodes
 
 MOST_ROWS = 12
 """Nodes that are drawn one by one; larger fleets are drawn by group."""
+LONGEST_NAME = 8
+"""Characters of a name that fit beside a row of boxes."""
 MOST_BOXES = 64
 BOXES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """GPUs that one box may stand for."""
@@ -51,6 +54,7 @@ def _title(one: Decision) -> str:
 
 def _by_node(one: Decision, board: GpuModel | None) -> Iterator[str]:
     """Groups of nodes with the same layouts: what they hold in words, then one row a node."""
+    short = _told_apart([name for part in one.layouts for name in part.nodes])
     for names, parts in _alike(one.layouts):
         gpus = sum(part.gpus for _, part in parts)
         whole = [part.layout for _, part in parts] == [WHOLE]
@@ -63,7 +67,29 @@ def _by_node(one: Decision, board: GpuModel | None) -> Iterator[str]:
             boxes = "".join(
                 _gpu(part.layout, board) * _share(part.gpus, len(names), place) for _, part in parts
             )
-            yield f'<div class="row"><span>{escape(name)}</span><div>{boxes}</div></div>'
+            full = f' title="{escape(name)}"' if short[name] != name else ""
+            yield f'<div class="row"><span{full}>{escape(short[name])}</span><div>{boxes}</div></div>'
+
+
+def _told_apart(names: Sequence[str]) -> dict[str, str]:
+    """What fits beside a row: of long names the part that they do not share, with its number whole.
+
+    Examples
+    --------
+    >>> _told_apart(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _told_apart(["n01", "n02"])
+    ({'gpu-worker-09.cluster': '…09', 'gpu-worker-10.cluster': '…10'}, {'n01': 'n01', 'n02': 'n02'})
+    """
+    if max(map(len, names)) <= LONGEST_NAME or len(set(names)) == 1:
+        return {name: name for name in names}
+    begin = _shared(names).rstrip("0123456789")
+    end = _shared([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    return {name: "…" * bool(begin) + (name[len(begin) : len(name) - len(end)] or name) for name in names}
+
+
+def _shared(texts: Sequence[str]) -> str:
+    """The characters that all texts begin with."""
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _by_layout(one: Decision, board: GpuModel | None) -> Iterator[str]:

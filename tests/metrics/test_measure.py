@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.metrics import by_tenant, measure
+from gpuplanner.metrics import measure
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
@@ -111,22 +111,6 @@ def test_nothing_is_said_where_nothing_can_be(run):
     assert measure(off, BOARD, window=(90 * 3600.0, 91 * 3600.0))["utilisation_provisioned"] is None
 
 
-def test_tenants(run):
-    found = by_tenant(run, BOARD)
-    assert found["tenant"].to_list() == ["x", "y", "z"]
-    assert found["jobs"].to_list() == [2, 2, 1]
-    assert found["unfinished"].to_list() == [0, 1, 0]
-    assert found["mean_queueing_delay_s"].to_list() == [5 * 3600.0, 0.0, 10 * 3600.0]
-    assert found["busy_gpu_hours"].sum() == pytest.approx(measure(run, BOARD)["busy_gpu_hours"])
-    late = by_tenant(run, BOARD, window=(46 * 3600.0, 61 * 3600.0))
-    assert late.select("tenant", "jobs", "mean_jct_s").rows() == [
-        ("x", 0, None),
-        ("y", 1, None),
-        ("z", 1, 36_000.0),
-    ]
-    assert late["busy_gpu_hours"].to_list() == pytest.approx([4, 15 / 7, 0])
-
-
 @st.composite
 def cases(draw):
     """Static or changing fleets under jobs of a few kinds, in whole seconds."""
@@ -186,9 +170,6 @@ def test_identities(case):
     for name in ("busy", "installed", "provisioned", "reconfiguring"):
         assert sum(part[f"{name}_gpu_hours"] for part in parts) == pytest.approx(found[f"{name}_gpu_hours"])
     assert sum(part["jobs"] for part in parts) == found["jobs"]
-    tenants = by_tenant(run, BOARD)
-    assert tenants["jobs"].sum() == found["jobs"]
-    assert tenants["busy_gpu_hours"].sum() == pytest.approx(found["busy_gpu_hours"])
 
 
 def test_a_run_without_jobs_and_time_has_no_measures():
@@ -206,4 +187,3 @@ def test_a_run_without_jobs_and_time_has_no_measures():
     found = measure(run, BOARD)
     assert found["jobs"] == found["installed_gpu_hours"] == found["reconfigurations"] == 0
     assert found["utilisation_server"] is None
-    assert by_tenant(run, BOARD).height == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import typer
 
 from gpuplanner.cli.app import put, say
 from gpuplanner.errors import file_name, printable
+from gpuplanner.units import counted, day_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,25 +67,23 @@ def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str,
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
         if part.source == began.source:
-            text += (
-                f", {_count(began.days, 'day')}, {_count(began.jobs, 'job')}, {_count(began.teams, 'team')}"
-            )
+            text += f", {counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
         elif part.source in rows:
-            text += f", {_count(rows[part.source], 'row')}"
+            text += f", {counted(rows[part.source], 'row')}"
         names = ", ".join(file_name(path) for path in part.files[:NAMED])
         more = len(part.files) - NAMED
         names += f" and {more} more" if more > 0 else ""
         line(label, f"{names:<14} {text}{_left_out(began, folder) if part.source == began.source else ''}")
         label = ""
     if not parts:
-        counts = f"{_count(began.days, 'day')}, {_count(began.jobs, 'job')}, {_count(began.teams, 'team')}"
+        counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
         line(label, f"{folder!s:<14} {counts}{_left_out(began, folder)}")
 
 
 def _left_out(began: Beginning, folder: Path) -> str:
     if not began.left_out_rows:
         return ""
-    rows = _count(began.left_out_rows, "row")
+    rows = counted(began.left_out_rows, "row")
     return f"      {began.left_out_share:.1%} left out ({rows}: {folder / 'rejects.parquet'})"
 
 
@@ -110,7 +108,7 @@ def ways_line(found: Comparison) -> None:
     text = f"{there} of {len(found.policies)} can be had"
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split, last = (
-            day(text[:10]) for text in (found.tuned_from, found.judged_from, found.judged_to)
+            day_text(text) for text in (found.tuned_from, found.judged_from, found.judged_to)
         )
         apart = f"tuned from {first}, judged from {split} to {last}"
         text += f", {apart if first != split else f'each day from {first} to {last} judged by the others'}"
@@ -168,7 +166,10 @@ def figures(one: Decision) -> list[tuple[str, str]]:
     if one.run_out.today.date is not None:
         later = one.run_out.recommended.date
         rows.append(
-            ("Too small", f"by {day(one.run_out.today.date)}; as recommended {day(later) if later else '–'}")
+            (
+                "Too small",
+                f"by {day_text(one.run_out.today.date)}; as recommended {day_text(later) if later else '–'}",
+            )
         )
     if one.shortage.jobs:
         short = sorted(one.shortage.by_class, key=lambda row: -row.jobs)[:SHORT_CLASSES]
@@ -191,19 +192,3 @@ def project_lines(answers: Sequence[ProjectAnswer]) -> None:
         put("\nProjects")
     for one in answers:
         put(f"  {one.sentence}")
-
-
-def day(text: str) -> str:
-    """A date as people say it.
-
-    Examples
-    --------
-    >>> day("2027-03-02")
-    '2 Mar 2027'
-    """
-    when = date.fromisoformat(text)
-    return f"{when.day} {when:%b %Y}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -31,7 +31,7 @@ from gpuplanner.study.decision.types import (
     Shortage,
     Worth,
 )
-from gpuplanner.units import day_text
+from gpuplanner.units import counted, day_text
 
 WHOLE_LIST = 0.02
 """A fleet that is held below this share is asked about before anything is given back."""
@@ -75,11 +75,12 @@ def sentence(one: Decision) -> str:
         date = one.run_out.recommended.date
         when = "as soon as they can be had" if date is None or one.shortage.jobs else f"by {day_text(date)}"
         why = (
-            f"{one.shortage.jobs:,} jobs a week wait too long for want of them"
+            f"{counted(one.shortage.jobs, 'job')} a week {'waits' if one.shortage.jobs == 1 else 'wait'} too long "
+            f"for want of {'it' if more == 1 else 'them'}"
             if one.shortage.jobs
             else "then the fleet no longer starts jobs as it does today"
         )
-        return f"Buy {more:,} GPUs more for your {fleet}, {when}: {why}."
+        return f"Buy {counted(more, 'GPU')} more for your {fleet}, {when}: {why}."
     if one.action == "give_back":
         if one.gpus == one.fleet_gpus:
             text = f"Let nodes of your {fleet} rest when they are idle: {one.gpus_mean:,.0f} GPUs are on on average"
@@ -99,7 +100,7 @@ def sentence(one: Decision) -> str:
 def _fleet(one: Decision) -> str:
     if one.board:
         return f"{one.fleet_gpus:,} {one.board}"
-    return f"{one.fleet_gpus:,} GPU{'' if one.fleet_gpus == 1 else 's'}"
+    return counted(one.fleet_gpus, "GPU")
 
 
 def _cut_how(one: Decision) -> str:
@@ -133,12 +134,14 @@ def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterato
     steps = []
     if quota:
         steps.append(
-            f"look at quotas, limits and dependencies: {jobs:,} jobs waited over "
+            f"look at quotas, limits and dependencies: {counted(jobs, 'job')} waited over "
             f"{found.arena.minutes:g} minutes although their GPUs were free"
         )
     data = found.scenario.data
     if one.action == "buy":
-        steps.append(f"order {one.gpus - one.fleet_gpus:,} GPUs, or move work elsewhere until they are there")
+        more = one.gpus - one.fleet_gpus
+        there = "it is" if more == 1 else "they are"
+        steps.append(f"order {counted(more, 'GPU')}, or move work elsewhere until {there} there")
     elif one.action == "give_back":
         kept = {name for part in one.layouts for name in part.nodes}
         gone = (
@@ -153,13 +156,12 @@ def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterato
                 f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
             )
     if one.action in ("cut", "give_back") and one.policy != STATIC_WHOLE:
-        steps += [
-            f"let {found.able.who} cut {part.gpus:,} GPUs as jobs ask, on {nodes_text(part) or 'nodes of one pool'}"
-            if part.layout == CUT_BY_JOBS
-            else f"cut {part.gpus:,} GPUs as {part.layout} on {nodes_text(part) or 'nodes of one pool'}"
-            for part in one.layouts
-            if part.layout != "whole"
-        ]
+        for part in one.layouts:
+            what, where = counted(part.gpus, "GPU"), nodes_text(part) or "nodes of one pool"
+            if part.layout == CUT_BY_JOBS:
+                steps.append(f"let {found.able.who} cut {what} as jobs ask, on {where}")
+            elif part.layout != "whole":
+                steps.append(f"cut {what} as {part.layout} on {where}")
     if _knobs(found, one.policy).get("requests") == "rightsized":
         steps.append(f"tell teams what their jobs could ask for: gpuplanner hints {data}")
     steps.append(f"look again in a week: gpuplanner start {data}")
@@ -204,18 +206,20 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     days = int(found.asked.seen_s // 86400)
     if one.confidence == HELD_BACK:
         yield (
-            f"Tuned on the first {int(found.earlier_days.sum())} days, judged on the {int(found.later_days.sum())} "
-            "days after them."
+            f"Tuned on the first {counted(int(found.earlier_days.sum()), 'day')}, judged on the "
+            f"{counted(int(found.later_days.sum()), 'day')} after them."
         )
     elif one.confidence == LEFT_OUT:
-        yield f"{days} days are too few to keep weeks back: each day was judged by the others."
+        few = "day is" if days == 1 else "days are"
+        yield f"{days} {few} too few to keep weeks back: each day was judged by the others."
     else:
-        yield f"Only the peaks of {len(peaks)} complete days speak."
+        yield f"Only the peaks of {counted(len(peaks), 'complete day')} speak."
         passed = (
             exceed_chance(peaks, one.gpus, one.horizon_days, fleet=one.fleet_gpus) if len(peaks) else None
         )
         if passed is not None:
-            yield f"The chance that the next {one.horizon_days} days pass {one.gpus:,} GPUs is {passed:.0%}."
+            gpus = counted(one.gpus, "GPU")
+            yield f"The chance that the next {counted(one.horizon_days, 'day')} pass {gpus} is {passed:.0%}."
     if one.gpus_hold_rate is not None and one.confidence != PEAKS:
         yield f"The target was held on {one.gpus_hold_rate:.0%} of the days not used to set it."
     if one.saving.value is not None and one.saving.low is not None and one.saving.high is not None:
@@ -228,7 +232,8 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     if found.times > 1.0:
         yield f"It also holds with {found.times - 1:.0%} more jobs."
     if found.arena.back.oversubscribed:
-        yield f"{found.arena.back.oversubscribed:,} jobs started where by this record there was no room for them."
+        jobs = counted(found.arena.back.oversubscribed, "job")
+        yield f"{jobs} started where by this record there was no room."
     yield from found.asked.nodes.remarks
     yield from found.known.fleet.remarks()
 
@@ -266,6 +271,7 @@ def unknown_decision(scenario: Scenario, reason: str) -> Decision:
         layouts=(), policy=TODAY, path=scenario.path, base=ASSUMED, confidence=PEAKS,
         shortage=Shortage(0.0, 0, 0, None), saving=Saving(None, reason=reason),
         worth=Worth("unknown", None, "nothing is saved"), service=Service(scenario.wait_quantile, 0.0),
-        run_out=RunOut(none, none), monday=(),
+        run_out=RunOut(none, none), horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
+        monday=(),
         missing=(Missing(reason, f"gpuplanner ingest auto JOBS -o {scenario.data}"),),
     )  # fmt: skip

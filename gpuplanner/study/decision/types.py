@@ -196,6 +196,8 @@ class Decision:
     worth: Worth
     service: Service
     run_out: RunOut
+    horizon_days: int
+    purchase_lead_days: int
     monday: tuple[str, ...]
     missing: tuple[Missing, ...]
     bases: tuple[BaseRow, ...] = ()
@@ -204,8 +206,6 @@ class Decision:
     assumptions: tuple[str, ...] = ()
     gpus_hold_rate: float | None = None
     left_out_share: float = 0.0
-    horizon_days: int = 28
-    purchase_lead_days: int = 90
     fleet_inferred: bool = False
     board: str | None = None
 
