@@ -1,4 +1,4 @@
-"""Pools that park what they do not need, against dynamic programming over numbered GPUs."""
+"""Pools that park what they do not need: prices of states, racks and files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from gpuplanner.planner import Limits, PlanProblem, assign, certified, plan, ver
 from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.program.fluid import Fluid
-from tests.planner.conftest import best_service
+from tests.planner.exact import exact_cost
 
 PROFILES = {
     "A100-40GB": ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gpu"),
     "H100-80GB-SXM5": ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb", "gpu"),
     "A30-24GB": ("1g.6gb", "2g.12gb", "4g.24gb", "gpu"),
 }
-MOST_STATES = 1400
 
 
 def random_problem(problem_of: Any, seed: int) -> PlanProblem:
@@ -107,77 +106,6 @@ def ways_between(problem: PlanProblem, layouts: list[str]) -> np.ndarray:
     return cost[: 2 * n, : 2 * n]
 
 
-def states_of_one(problem: PlanProblem) -> list[str]:
-    layouts = [format_layout(one) for one in pareto_counts(problem.board, _slices(list(problem.profiles)))]
-    layouts += [*(problem.initial or {}), *(problem.parked or {}), "gpu"]
-    return list(dict.fromkeys(layouts if _slices(list(problem.profiles)) else layouts[-1:]))
-
-
-def least_cost(problem: PlanProblem) -> float | None:
-    """Dynamic programming over the states of every single GPU; None if there are too many."""
-    layouts = states_of_one(problem)
-    layouts += [text for text in [*(problem.initial or {}), *(problem.parked or {})] if text not in layouts]
-    n = len(layouts)
-    if (2 * n) ** problem.gpus > MOST_STATES:
-        return None
-    states = np.array(list(itertools.product(range(2 * n), repeat=problem.gpus)))
-    one = ways_between(problem, layouts)
-    cut = np.array([layout != "gpu" for layout in layouts] * 2)
-    assert problem.gpus <= problem.gpus_per_node or not problem.prices.reboot  # one node, which reboots once
-    mode = (cut[states][:, None, :] != cut[states][None, :, :]).any(axis=2)
-    change = one[states[:, None, :], states[None, :, :]].sum(axis=2) + problem.prices.reboot * mode
-    on = states < n
-    rack = np.arange(problem.gpus) // problem.gpus_per_rack
-    held_by_rack = (on | cut[states]).astype(int) @ (rack[:, None] == np.unique(rack))
-    powered = (held_by_rack <= (problem.limits.gpus_on_per_rack or problem.gpus)).all(axis=1)
-    held = [parse_layout(layout) for layout in layouts]
-    supply = [Counter() for _ in states]
-    for total, row in zip(supply, states.tolist(), strict=True):
-        for state in row:
-            total.update(held[state] if state < n else {})
-    value = np.zeros(len(states))
-    if problem.initial is not None:
-        names = [(layout, 0) for layout, k in problem.initial.items() for _ in range(k)]
-        names += [(layout, n) for layout, k in (problem.parked or {}).items() for _ in range(k)]
-        names += [("gpu", n)] * (problem.gpus - len(names))
-        first = [layouts.index(layout) + more for layout, more in names]
-        value = change[states.tolist().index(first)].copy()
-    for slot in range(problem.n_slots):
-        if slot:
-            value = (value[:, None] + change).min(axis=0)
-        service: dict[tuple[int, ...], float] = {}
-        for index, total in enumerate(supply):
-            key = tuple(total[name] for name in problem.profiles)
-            # Also instances that nobody asks for by name may serve, so all of them count.
-            key += tuple(sorted(total.items()))
-            if key not in service:
-                service[key] = best_service(problem, slot, {**dict.fromkeys(problem.profiles, 0), **total})
-            value[index] += service[key]
-        used = on.sum(axis=1)
-        price = problem.on_price * used + problem.prices.parked * (problem.gpus - used)
-        there = powered & (used <= problem.gpus_in_service[slot])
-        value = np.where(there, value + price * problem.slot_hours, np.inf)
-    return float(value.min())
-
-
-@pytest.mark.parametrize("tens", range(10))
-def test_plans_cost_what_numbered_gpus_cost(problem_of: Any, tens: int) -> None:
-    """Two hundred small cases, exactly and every fourth in rounds, each plan numbered and checked again."""
-    seeds = itertools.count(1000 * tens)
-    compared = 0
-    while compared < 20:
-        problem = random_problem(problem_of, next(seeds))
-        best = least_cost(problem)
-        if best is None:
-            continue
-        compared += 1
-        for method in ("dp", "milp") if compared % 4 == 0 else ("dp",):
-            found = plan(problem, gap_target=0, method=method)
-            assert found.objective == pytest.approx(best, abs=1e-6), (method, problem.to_dict())
-            assert found.status == "optimal"
-            assert verify(found, problem, assign(found, problem)) == []
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_racks_have_power_for_all_that_keep_a_layout(problem_of: Any, seed: int) -> None:
     """Racks with power for one GPU: what dynamic programming over numbered GPUs does within each rack."""
@@ -188,7 +116,7 @@ def test_racks_have_power_for_all_that_keep_a_layout(problem_of: Any, seed: int)
         problem = replace(
             problem, gpus_per_node=1, prices=prices, limits=limits, initial=None, parked=None, change=None
         )
-        if (best := least_cost(problem)) is not None:
+        if (best := exact_cost(problem)) is not None:
             break
         seed += 100
     for method in ("dp", "milp"):

@@ -147,10 +147,7 @@ def cheapest_way(fluid: Fluid, plans: list[Counts], states: list[Counts], effort
 
 def released_twin(fluid: Fluid) -> Fluid:
     """The same with GPUs released where they are not needed, and the same layouts."""
-    problem = fluid.problem
-    named = dict.fromkeys(fluid.layouts, 0) | dict(problem.initial or {})
-    initial = None if problem.initial is None else named
-    return Fluid.of(replace(problem, prices=None, parked=None, initial=initial))
+    return Fluid.of(replace(fluid.problem, prices=None, parked=None), fluid.layouts)
 
 
 def parked_since(fluid: Fluid, twin: Fluid, counts: Counts | None, effort: Effort) -> Counts | None:

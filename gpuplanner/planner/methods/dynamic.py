@@ -356,7 +356,7 @@ def all_states(fluid: Fluid, max_states: int, needed: Counts | None = None) -> C
         most = np.where(fluid.used, np.maximum(needed.max(axis=0), first), most)
     level = fluid.pinned[None].astype(np.int64)
     found = [level]
-    while len(level):
+    while level.size:
         more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
         level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
         level = level[(level <= most).all(axis=1)]

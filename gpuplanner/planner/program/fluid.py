@@ -7,13 +7,13 @@ them, in further columns; the rest is parked and not cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import format_layout, pareto_counts, parse_layout
+from gpuplanner.hardware import format_layout, multisets, pareto_counts, parse_layout
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.contract.substitution import membership, serves, up_sets
 from gpuplanner.planner.program.change_costs import Ways, ways_of
@@ -30,8 +30,8 @@ class Fluid:
     problem : PlanProblem
         Where they come from.
     layouts : tuple of str
-        Layouts that a plan may need: those on which no other improves, and those that are there at first or
-        must stay.
+        Layouts that a plan may need: those that no other covers at no higher price, and those that are there at
+        first or must stay.
     owner : ndarray of int, shape (n_columns,)
         Layout of each column of counts: of GPUs on, one for each layout in their order, then of parked GPUs, one
         for each layout that is cut.
@@ -73,8 +73,8 @@ class Fluid:
     initial: Counts | None
 
     @classmethod
-    def of(cls, problem: PlanProblem) -> Fluid:
-        """Build the arrays.
+    def of(cls, problem: PlanProblem, layouts: Sequence[str] | None = None) -> Fluid:
+        """Build the arrays; with given layouts, or with those that a plan may need.
 
         Examples
         --------
@@ -88,16 +88,21 @@ class Fluid:
         """
         initial, pinned = dict(problem.initial or {}), problem.limits.pinned
         parked = dict(problem.parked or {})
-        named = {*initial, *pinned, *parked}
-        layouts = list(dict.fromkeys([*_useful_layouts(problem), *initial, *pinned, *parked]))
+        named = {*initial, *pinned, *parked, *(layouts or ())}
+        layouts = list(dict.fromkeys([*(layouts or _useful_layouts(problem)), *initial, *pinned, *parked]))
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
-        sets = up_sets(problem.board, problem.profiles, supply)
+        wanted = np.flatnonzero(problem.required.any(axis=1))
+        sets = up_sets(problem.board, tuple(problem.profiles[p] for p in wanted), supply)
         provides = np.zeros((len(supply), len(held)), dtype=np.int64)
         for layout, counts in enumerate(held):
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
-        keep = [i for i, layout in enumerate(layouts) if layout in named or not _beaten(cover, i)]
+        merits = _merits(problem, layouts, cover)
+        serves = cover.any(axis=0)
+        keep = [
+            i for i, text in enumerate(layouts) if text in named or (serves[i] and not _beaten(merits, i))
+        ]
         texts = tuple(layouts[i] for i in keep)
         cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
         idle = np.flatnonzero(cut) if problem.prices is not None else np.zeros(0, dtype=np.int64)
@@ -113,7 +118,7 @@ class Fluid:
             layouts=texts,
             owner=owner,
             cut=cut[owner],
-            demanded=membership([asked for asked, _ in sets], len(problem.profiles)),
+            demanded=membership([wanted[list(asked)] for asked, _ in sets], len(problem.profiles)),
             cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
             steps=shortage_steps(problem),
             on_cost=(problem.on_price - parked_price) * problem.slot_hours,
@@ -233,17 +238,42 @@ class Fluid:
 
 
 def _useful_layouts(problem: PlanProblem) -> list[str]:
-    """Texts of the fullest layouts of the profiles that anybody wants, and of the whole GPU if wanted."""
+    """Texts of layouts: the fullest ones of the profiles that anybody wants, and the whole GPU if wanted; then all.
+
+    Where taking up, giving up or emptying has a price that depends on the layout, one with fewer instances, or with
+    other ones than anybody asks for by name, may be the cheaper way to do the same.
+    """
     wanted = [p for p, needed in zip(problem.profiles, problem.required.max(axis=1), strict=True) if needed]
     slices = [profile for profile in wanted if profile != WHOLE_GPU]
     counts = pareto_counts(problem.board, slices) if slices else []
+    every = multisets(problem.board) if slices and problem.prices is not None else []
     whole = [WHOLE_GPU] if WHOLE_GPU in wanted else []
-    return [*map(format_layout, counts), *whole]
+    return [*map(format_layout, counts), *whole, *map(format_layout, every)]
 
 
-def _beaten(cover: Counts, layout: int) -> bool:
-    """Whether some other layout can do all that this one can, and more (or the same, and comes first)."""
-    own = cover[:, layout]
-    at_least = (cover >= own[:, None]).all(axis=0)
-    equal = (cover == own[:, None]).all(axis=0)
+def _merits(problem: PlanProblem, layouts: Sequence[str], cover: Counts) -> Floats:
+    """What each layout can do, and what it saves on its ways, a column each: more is better, row by row.
+
+    A layout that another one covers in all rows is not needed. Let GPUs have the other one wherever a plan has the
+    first, on or parked. They serve as much, at the same price of hours, within the same limits (both are cut, or no
+    layout serves what a whole GPU does). The edges of the tree of states that part the two from the rest join: with
+    x and y GPUs on their way, (x + y)+ is at most x+ + y+, and each costs no more than it did, as waking costs the
+    same for all layouts, and emptying, taking up and giving up cost no more for the other one. Hence the plan costs
+    no more. Layouts that GPUs have at first, or must keep, stay: there nothing can be exchanged.
+
+    One that serves nothing is not needed either: what a GPU had before, or has after, is as good a state to wait in.
+    """
+    if problem.prices is None:
+        return cover.astype(np.float64)
+    prices, board = problem.prices, problem.board
+    emptied = [-prices.drain_of(board, text) for text in layouts]
+    given_up = [-prices.strip_of(text) for text in layouts]
+    return np.vstack([cover, emptied, given_up])
+
+
+def _beaten(merits: Floats, layout: int) -> bool:
+    """Whether some other layout has all that this one has, and more (or the same, and comes first)."""
+    own = merits[:, layout]
+    at_least = (merits >= own[:, None]).all(axis=0)
+    equal = (merits == own[:, None]).all(axis=0)
     return bool((at_least & ~equal).any() or equal[:layout].any())
