@@ -159,7 +159,8 @@ class StatePrices:
             used += share * float(times[name].mean())
             evicted += share * float((np.array(self.remaining_h[name]) > most).mean())
         longest = float(((1 - done[:-1]) * np.diff(ends)).sum())
-        return max(0.0, longest - used) + evicted * self.evicted_h
+        # Rounded, so that layouts which lose the same are told apart by nothing.
+        return round(max(0.0, longest - used) + evicted * self.evicted_h, 12)
 
     def dress_of(self, layout: str) -> float:
         """Price of taking a layout up."""

@@ -120,6 +120,12 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         if profile is not None and group.height >= _FEWEST_JOBS
     }
     change = scenario.change(known.fleet.board)
+    board, asked = known.fleet.board, set(jobs["profile"])
+    # What nobody asks for by name would run work of the largest profile that it can stand in for.
+    for one in board.profiles if remaining else ():
+        served = [p for p in board.profiles if p.name in remaining and one.serves(p)]
+        if one.name not in asked and served:
+            remaining[one.name] = remaining[max(served, key=lambda p: p.size_order).name]
     return StatePrices.of(
         change,
         known.fleet.node_size,
