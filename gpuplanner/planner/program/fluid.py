@@ -92,16 +92,16 @@ class Fluid:
         layouts = list(dict.fromkeys([*(layouts or _useful_layouts(problem)), *initial, *pinned, *parked]))
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
-        wanted = np.flatnonzero(problem.required.any(axis=1))
+        wanted = np.flatnonzero(problem.required.any(axis=1)).tolist()
         sets = up_sets(problem.board, tuple(problem.profiles[p] for p in wanted), supply)
         provides = np.zeros((len(supply), len(held)), dtype=np.int64)
         for layout, counts in enumerate(held):
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
         merits = _merits(problem, layouts, cover)
-        serves = cover.any(axis=0)
+        useful = cover.any(axis=0).tolist()
         keep = [
-            i for i, text in enumerate(layouts) if text in named or (serves[i] and not _beaten(merits, i))
+            i for i, text in enumerate(layouts) if text in named or (useful[i] and not _beaten(merits, i))
         ]
         texts = tuple(layouts[i] for i in keep)
         cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
@@ -118,7 +118,7 @@ class Fluid:
             layouts=texts,
             owner=owner,
             cut=cut[owner],
-            demanded=membership([wanted[list(asked)] for asked, _ in sets], len(problem.profiles)),
+            demanded=membership([[wanted[p] for p in asked] for asked, _ in sets], len(problem.profiles)),
             cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
             steps=shortage_steps(problem),
             on_cost=(problem.on_price - parked_price) * problem.slot_hours,
