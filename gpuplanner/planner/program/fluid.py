@@ -99,9 +99,10 @@ class Fluid:
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
         merits = _merits(problem, layouts, cover)
-        useful = cover.any(axis=0).tolist()
         keep = [
-            i for i, text in enumerate(layouts) if text in named or (useful[i] and not _beaten(merits, i))
+            i
+            for i, text in enumerate(layouts)
+            if text in named or (cover[:, i].any() and not _beaten(merits, i))
         ]
         texts = tuple(layouts[i] for i in keep)
         cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
