@@ -158,7 +158,7 @@ def exact_cost(problem: PlanProblem, most: int = MOST_STATES) -> float | None:
         there = used <= problem.gpus_in_service[slot]
         there &= cut_on <= problem.gpus_in_service[slot] - problem.whole_gpus_kept
         there &= (held_cut <= gpus - problem.whole_gpus_kept) & powered
-        idle = 0.0 if prices is None else prices.parked
+        idle = 0.0 if prices is None else prices.parked_price
         on = (problem.on_price * used + idle * (gpus - used)) * problem.slot_hours
         short = service(problem, layouts, slot)[tuple(np.minimum(places, n))]
         value = np.where(there, value + on + short, np.inf)

@@ -23,7 +23,9 @@ def some_problem(problem_of: Any, rng: np.random.Generator) -> PlanProblem:
     level = gpus * rng.dirichlet(np.ones(len(profiles))) * rng.uniform(0.5, 3)
     demand = level[:, None] * rng.uniform(0.3, 1.3, (len(profiles), slots))
     price = float(rng.choice([0.02, 0.25, 1.0]))
-    parked = StatePrices(parked=0.1, dress=price / 2, instance=0.01, mode=0.1, reboot=price, drain=price)
+    parked = StatePrices(
+        parked_price=0.1, dress=price / 2, instance=0.01, mode=0.1, reboot=price, drain=price
+    )
     prices = parked if rng.random() < 0.5 else None
     return problem_of(
         demand[None], profiles, gpus=gpus, gpus_per_node=8, change_gpu_hours=price, prices=prices

@@ -47,7 +47,7 @@ def some_problem(problem_of: Any, rng: np.random.Generator, **more: Any) -> Plan
     return problem_of(demand, PROFILES, **(values | more))
 
 
-PRICES = StatePrices(parked=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2)
+PRICES = StatePrices(parked_price=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2)
 
 
 @pytest.mark.parametrize("prices", [None, PRICES])

@@ -21,7 +21,7 @@ def test_many_demands_cost_what_each_costs_alone(problem_of: Any, seed: int, par
     believed, *paths = rng.choice([0, 0.5, 1, 2.2, 0.3], size=(7, 4, 3))
     problem = problem_of(believed[None], PROFILES, gpus=4, initial={"7g.40gb:1": 1})
     if parks:
-        prices = StatePrices.of(problem.change, problem.gpus_per_node, parked=0.2)
+        prices = StatePrices.of(problem.change, problem.gpus_per_node, parked_price=0.2)
         problem = replace(problem, prices=prices)
     plans = [plan(problem, method=method) for method in ("greedy", "static")]
     lost = realised_costs(problem, plans, np.array(paths))

@@ -36,7 +36,7 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     profiles = rng.choice(PROFILES[board], size=rng.integers(1, 4), replace=False).tolist()
     known = {name: rng.choice([0, 0.2, 1, 5], size=2).tolist() for name in profiles if rng.random() < 0.7}
     prices = StatePrices(
-        parked=float(rng.choice([0, 0.1, 1])),
+        parked_price=float(rng.choice([0, 0.1, 1])),
         wake=float(rng.choice([0, 0.02, 0.1])),
         dress=float(rng.choice([0, 0.02, 0.3])),
         instance=float(rng.choice([0, 0.01, 0.1])),
@@ -136,7 +136,9 @@ def test_numbered_gpus_stay_within_the_power_of_racks(problem_of: Any, seed: int
     )
     gpus = size * of_rack * racks - int(rng.integers(size))
     demand = rng.uniform(0, power * racks, size=(1, 3, 6)) * rng.choice([0, 0.3, 1], size=(1, 3, 6))
-    prices = StatePrices(parked=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3])))
+    prices = StatePrices(
+        parked_price=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3]))
+    )
     first = (
         {"initial": {"gpu": 1}, "parked": {"2g.10gb:3": 1}}
         if power * racks > 2 and rng.random() < 0.5
@@ -186,7 +188,7 @@ def test_a_transition_costs_what_the_best_assignment_of_gpus_costs(problem_of: A
 
 def test_a_parked_gpu_that_returns_is_not_cut_again(problem_of: Any) -> None:
     """One instance, a pause of an hour, the same again: emptied once, cut never, and on for two hours of three."""
-    prices = StatePrices(dress=0.3, drain=0.1, parked=0.2)
+    prices = StatePrices(dress=0.3, drain=0.1, parked_price=0.2)
     problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], gpus=1, gpus_per_node=1, prices=prices)
     found = plan(problem, gap_target=0)
     assert (found.counts.ravel().tolist(), found.parked.ravel().tolist()) == ([1, 0, 1], [0, 1, 0])
@@ -217,6 +219,9 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     assert same.parked == {"7g.40gb:1": 1}
     assert (again.parked == found.parked).all()
     assert verify(again, same) == []
+    older = problem.to_dict()
+    older["prices"]["parked"] = older["prices"].pop("parked_price")
+    assert PlanProblem.from_dict(older).prices == prices
     before = problem_of([[[1, 0]]], ["7g.40gb"]).to_dict()
     for name in ("prices", "parked"):
         before.pop(name)
@@ -228,7 +233,7 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"prices": StatePrices(parked=2.0)}, "a parked GPU must cost no more than one that is on"),
+        ({"prices": StatePrices(parked_price=2.0)}, "a parked GPU must cost no more than one that is on"),
         ({"parked": {"7g.40gb:1": 1}}, "parked needs prices of states"),
         ({"prices": StatePrices(remaining_h={"9g": [1.0]})}, "remaining_h must be of profiles of A100-40GB"),
         (

@@ -57,7 +57,7 @@ def test_two_scenarios_by_hand(problem_of: Any) -> None:
     assert least == ["calm", "rush", "rush"]
 
 
-@pytest.mark.parametrize("prices", [None, StatePrices(parked=0.1, dress=0.2, drain=0.3)])
+@pytest.mark.parametrize("prices", [None, StatePrices(parked_price=0.1, dress=0.2, drain=0.3)])
 def test_what_always_holds(problem_of: Any, prices: StatePrices | None) -> None:
     rng = np.random.default_rng(2)
     scenarios = {f"s{i}": rng.uniform(0, 2.5, size=(2, 2, 6)) for i in range(3)}

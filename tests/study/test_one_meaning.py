@@ -115,7 +115,7 @@ def random_plan(seed: int, *, released: bool) -> tuple[Plan, PlanProblem]:
     board = list(BOARDS)[seed % 2]
     profiles = rng.choice(BOARDS[board], size=3, replace=False).tolist()
     prices = StatePrices(
-        parked=float(rng.choice([0, 0.1])),
+        parked_price=float(rng.choice([0, 0.1])),
         dress=float(rng.choice([0.02, 0.2])),
         drain=float(rng.choice([0, 0.2])),
         reboot=float(rng.choice([0, 0.4, 1.3])) if board.startswith("A") else 0.0,

@@ -287,7 +287,7 @@ class PlanProblem:
         known = ", ".join(self.prices.remaining_h) or "none"
         why = f" ({self.prices.basis})" if self.prices.basis else ""
         return (
-            f"parked at {self.prices.parked:.3g} of an hour{why}; emptied by run times of {known}, else for "
+            f"parked at {self.prices.parked_price:.3g} of an hour{why}; emptied by run times of {known}, else for "
             f"{self.prices.drain:.3g} GPU-hours; a layout is taken up for {self.prices.dress:.3g}"
         )
 
@@ -313,13 +313,20 @@ class PlanProblem:
             change=lambda change: change_from_plain(board_from_plain(values["board"]), change),
             slot_start=datetime.fromisoformat,
             limits=limits_from_plain,
-            prices=lambda prices: from_plain(StatePrices, prices, "prices of states"),
+            prices=_state_prices,
         )
 
 
 def limits_from_plain(values: Mapping[str, Any]) -> Limits:
     """Limits as :func:`to_plain` wrote them; what is left out limits nothing."""
     return from_plain(Limits, values, "limits", quotas=_quotas)
+
+
+def _state_prices(values: Mapping[str, Any]) -> StatePrices:
+    """Prices as :func:`to_plain` wrote them, or wrote them before ``parked_price`` was called as in a scenario."""
+    if isinstance(values, Mapping) and "parked" in values and "parked_price" not in values:
+        values = {"parked_price" if name == "parked" else name: value for name, value in values.items()}
+    return from_plain(StatePrices, values, "prices of states")
 
 
 def _quotas(values: Mapping[str, Any]) -> dict[str, Quota]:

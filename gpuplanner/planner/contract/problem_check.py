@@ -121,8 +121,8 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
         elif "off" in p.parked or any(not is_count(n) for n in p.parked.values()) or held > p.gpus:
             yield f"parked and initial must name at most {p.gpus} GPUs together, not {dict(p.parked)}"
     if p.prices is not None:
-        if p.prices.parked > p.on_price:
-            yield f"a parked GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked}"
+        if p.prices.parked_price > p.on_price:
+            yield f"a parked GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked_price}"
         strangers = sorted(set(p.prices.remaining_h) - {"gpu", *(one.name for one in p.board.profiles)})
         if strangers:
             yield f"remaining_h must be of profiles of {p.board.name}; unknown: {examples(strangers)}"

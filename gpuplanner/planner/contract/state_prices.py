@@ -33,7 +33,7 @@ class StatePrices:
 
     Parameters
     ----------
-    parked : float
+    parked_price : float
         Price of an hour of a parked GPU, measured as ``on_price``: that of its power where it is owned, the full
         price where it is rented.
     wake : float
@@ -75,7 +75,7 @@ class StatePrices:
     [0.0, 0.857, 0.984, 0.2]
     """
 
-    parked: float = 0.0
+    parked_price: float = 0.0
     wake: float = 0.0
     dress: float = 0.0
     instance: float = 0.0
@@ -122,8 +122,8 @@ class StatePrices:
 
         Examples
         --------
-        >>> prices = StatePrices.of(ChangeCost.of("A100-80GB"), 8, parked=0.1)
-        >>> [round(price, 3) for price in (prices.dress, prices.reboot, prices.drain, prices.parked)]
+        >>> prices = StatePrices.of(ChangeCost.of("A100-80GB"), 8, parked_price=0.1)
+        >>> [round(price, 3) for price in (prices.dress, prices.reboot, prices.drain, prices.parked_price)]
         [0.017, 1.333, 0.233, 0.1]
         """
         known = {

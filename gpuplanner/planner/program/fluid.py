@@ -113,7 +113,7 @@ class Fluid:
             held = [on.get(text, 0) for text in texts] + [kept.get(texts[i], 0) for i in idle]
             return np.array(held, dtype=np.int64)
 
-        parked_price = 0.0 if problem.prices is None else problem.prices.parked
+        parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
         return cls(
             problem=problem,
             layouts=texts,

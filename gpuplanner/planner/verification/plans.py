@@ -223,7 +223,7 @@ def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + found.cost
     if problem.prices is not None:
         idle_hours = problem.gpus * problem.n_slots * problem.slot_hours - on_hours
-        objective += problem.prices.parked * idle_hours
+        objective += problem.prices.parked_price * idle_hours
     for name, said, counted in (
         ("gpu_hours_on", plan.gpu_hours_on, on_hours),
         ("unmet_gpu_hours", plan.unmet_gpu_hours, float(unmet_hours.sum())),

@@ -165,7 +165,7 @@ class Rebuilt:
     def _add_on(self, made: PricedProgram, at: str, slot: int, slots: int) -> list[int]:
         """GPUs on by layout, then GPUs parked, in so many slots."""
         problem, n_on = self.problem, len(self.layouts)
-        idle = 0.0 if problem.prices is None else problem.prices.parked
+        idle = 0.0 if problem.prices is None else problem.prices.parked_price
         price = (problem.on_price - idle) * problem.slot_hours * slots
         fleet, cuttable = int(self.fleet[slot]), int(self.cuttable[slot])
         columns = []
@@ -194,7 +194,7 @@ class Rebuilt:
         problem = self.problem
         if problem.prices is None:
             return []
-        cost = problem.prices.parked * problem.slot_hours * problem.gpus
+        cost = problem.prices.parked_price * problem.slot_hours * problem.gpus
         return [made.column(f"idle_{at}", cost, 1.0, 1.0)]
 
     def _add_missing(self, made: PricedProgram, at: int, slot: int, on: Sequence[int]) -> list[int]:

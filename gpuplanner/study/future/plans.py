@@ -129,7 +129,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     return StatePrices.of(
         change,
         known.fleet.node_size,
-        parked=idle.parked_price,
+        parked_price=idle.parked_price,
         basis=idle.basis,
         remaining_h=remaining,
         evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,

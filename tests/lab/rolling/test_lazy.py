@@ -84,7 +84,7 @@ def test_one_layout_is_provisioned_so_where_gpus_are_parked(problem_of: Any, see
     rng = np.random.default_rng(seed)
     demand = rng.choice([0, 0.4, 1, 2, 3.5], size=15)
     wake, drain = rng.choice([0.1, 0.5, 1.3, 3.0], size=2)
-    prices = StatePrices(parked=float(rng.choice([0, 0.25])), wake=wake, drain=drain)
+    prices = StatePrices(parked_price=float(rng.choice([0, 0.25])), wake=wake, drain=drain)
     problem = one_layout(problem_of, demand, prices=prices, parked={"7g.40gb:1": 4})
     done = lazy(problem, **EXACT)
     assert done.counts.sum(axis=1).tolist() == provisioned(problem)
@@ -97,7 +97,7 @@ def test_the_future_changes_nothing_done_before(problem_of: Any, parks: bool) ->
     demand = rng.choice([0.2, 1, 2.4], size=(1, 2, 10))
     other = demand.copy()
     other[:, :, 6:] = 3.0
-    prices = StatePrices(dress=0.5, drain=0.5, parked=0.1) if parks else None
+    prices = StatePrices(dress=0.5, drain=0.5, parked_price=0.1) if parks else None
     for limit in (500, 1):
         made = [
             lazy(
@@ -120,7 +120,7 @@ def test_dear_changes_are_not_made_for_a_short_time(problem_of: Any) -> None:
     assert done.replans == 0
 
 
-@pytest.mark.parametrize("prices", [None, StatePrices(dress=0.5, drain=0.5, parked=0.1)])
+@pytest.mark.parametrize("prices", [None, StatePrices(dress=0.5, drain=0.5, parked_price=0.1)])
 @pytest.mark.parametrize("seed", range(4))
 def test_several_layouts_keep_the_limits(problem_of: Any, seed: int, prices: StatePrices | None) -> None:
     rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 
 EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
-PARKED = StatePrices(parked=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)
+PARKED = StatePrices(parked_price=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)
 
 
 def wavy(problem_of: Any, seed: int, slots: int = 12, **changes: Any) -> PlanProblem:
