@@ -6,6 +6,7 @@ nor waits for jobs; the change script does, and it is people who run it.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from datetime import datetime
@@ -133,9 +134,13 @@ def to_change_scripts(
     scripts: dict[str, str] = {}
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
     for one in layout_changes_of(frame, limit_s, held_by(initial)):
-        steps = "\n".join(_step(node, after) for node, (_, after) in one.nodes.items())
+        by_gpu = drain is not None and drain.scope == "gpu"
+        step = functools.partial(_gpu_steps, cost=cost) if by_gpu else _node_step
+        steps = "\n".join(step(node, *states) for node, states in one.nodes.items())
         parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
-        scripts[f"{one.name}.sh"] = change_script("change.sh", one, cost, board, parts)
+        scripts[f"{one.name}.sh"] = change_script(
+            "change_gpu.sh" if by_gpu else "change.sh", one, cost, board, parts
+        )
     return scripts
 
 
@@ -154,9 +159,25 @@ def allocatable(state: NodeState) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _step(node: str, state: NodeState) -> str:
-    offers = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
-    return f"config[{node}]={shlex.quote(state.config_name)} offers[{node}]={shlex.quote(offers)}"
+def _node_step(node: str, before: NodeState | None, after: NodeState) -> str:
+    return f"config[{node}]={shlex.quote(after.config_name)} {_offers(node, after)}"
+
+
+def _gpu_steps(node: str, before: NodeState | None, after: NodeState, *, cost: ChangeCost) -> str:
+    """Where the instances of each GPU shall be that changes, so that most of those that are there stay."""
+    was = dict(before.gpus) if before else {}
+    lines = []
+    for gpu, layout in after.gpus:
+        if was.get(gpu) != layout:
+            change = cost.change(was.get(gpu, WHOLE_GPU), layout)
+            places = sorted(change.kept + change.created)
+            lines.append(f"target[{node}/{gpu}]={shlex.quote(' '.join(map(str, places)) or 'whole')}")
+    return "\n".join([*lines, _offers(node, after)])
+
+
+def _offers(node: str, state: NodeState) -> str:
+    listed = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
+    return f"offers[{node}]={shlex.quote(listed)}"
 
 
 def _check_names(what: str, names: list[str]) -> None:
