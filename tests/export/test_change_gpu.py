@@ -49,6 +49,12 @@ def devices():
 if program == "ssh":
     assert words.pop(0) == "n1"
     program, words = words[0], words[1:]
+if program == "cat" and (folder / "looks").exists():  # all pods end when they have been looked at so often
+    left = int((folder / "looks").read_text()) - 1
+    (folder / "looks").write_text(str(left))
+    if left <= 0:
+        pods = {}
+        (folder / "pods.json").write_text("{}")
 if program == "cat":
     entries = [
         {"PodUID": f"uid-{pod}", "ResourceName": "r", "DeviceIDs": {"-1": held}, "AllocResp": "Q=="}
@@ -217,11 +223,8 @@ def test_only_what_goes_is_touched(make_node: Make) -> None:
 def test_what_is_at_work_is_waited_for_while_what_is_free_is_kept_from_others(make_node: Make) -> None:
     node = make_node(NEW, "gpu")
     node.write("pods.json", {"busy": ["MIG-0-2"]})
-    script = node.folder / "frees.sh"  # the pod ends while the script waits
-    script.write_text(f"sleep 1.5; echo '{{}}' >{node.folder}/pods.json\n")
-    ends = subprocess.Popen(["bash", str(script)])
-    done = node.run("apply", TIMEOUT_S="60", POLL_S="0.2")
-    ends.wait()
+    node.write("looks", 4)
+    done = node.run("apply", TIMEOUT_S="600")
     assert done.returncode == 0, done.stderr
     removed = [line for line in node.log() if line.startswith("remove")]
     assert removed[-1] == "remove 0 2"
