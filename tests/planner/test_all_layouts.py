@@ -29,7 +29,7 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     names = sorted({name for one in every_layout(board) for name in one} | {"gpu"})
     known = {name: rng.choice([0, 0.2, 1, 5], size=3).tolist() for name in names if rng.random() < 0.7}
     prices = StatePrices(
-        parked=float(rng.choice([0, 0.1, 1])),
+        parked_price=float(rng.choice([0, 0.1, 1])),
         wake=float(rng.choice([0, 0.02, 0.1])),
         dress=float(rng.choice([0, 0.02, 0.3])),
         instance=float(rng.choice([0, 0.01, 0.1, 0.3])),
