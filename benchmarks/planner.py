@@ -143,7 +143,7 @@ def report(name: str, problem: PlanProblem, *, time_limit_s: float, gap_target: 
 
 def idle(change: float, parked: float | None) -> dict[str, StatePrices]:
     """What becomes of GPUs that are not needed: parked, where an hour of that has a price."""
-    prices = {} if parked is None else {"parked": parked, "dress": change}
+    prices = {} if parked is None else {"parked_price": parked, "dress": change}
     return {"prices": StatePrices.of(ChangeCost.of(BOARD), 8, **prices)} if prices else {}
 
 
