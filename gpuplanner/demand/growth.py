@@ -42,25 +42,16 @@ Day: TypeAlias = date
 class GrowthLaw:
     """What a record of weekly needs says of the weeks to come: laws with their weights, each with its last level.
 
-    Attributes
-    ----------
-    weeks : int
-        Weeks with a need in the record.
-    unit : float
-        What a need of 1 in the arrays stands for [GPUs].
-    whole : bool
-        Whether all needs were whole GPUs: those to come are then rounded.
-    weight : numpy.ndarray, shape (n_laws,)
-        Posterior probabilities; they add up to 1.
-    logs, peaked : numpy.ndarray of bool, shape (n_laws,)
-        Whether the law holds for the logarithm of the need, else for the need itself; whether a week's own noise is
-        that of a largest value (Gumbel), else normal.
-    noise, walk, jumps : numpy.ndarray, shape (n_laws,)
-        Standard deviations of a week's own noise and of its lasting step, and sudden changes of level a week.
-    level, trend : numpy.ndarray, shape (n_laws,)
-        Means of the level in the last week and of its growth a week.
-    cov : numpy.ndarray, shape (3, n_laws)
-        Variance of the level, covariance, variance of the trend.
+    - ``weeks``: Weeks with a need in the record.
+    - ``unit``: What a need of 1 in the arrays stands for [GPUs].
+    - ``whole``: Whether all needs were whole GPUs: those to come are then rounded.
+    - ``weight``, shape (n_laws,): Posterior probabilities; they add up to 1.
+    - ``logs``, ``peaked``, shape (n_laws,): Whether the law holds for the logarithm of the need, else for the need
+      itself; whether a week's own noise is that of a largest value (Gumbel), else normal.
+    - ``noise``, ``walk``, ``jumps``, shape (n_laws,): Standard deviations of a week's own noise and of its lasting
+      step, and sudden changes of level a week.
+    - ``level``, ``trend``, shape (n_laws,): Means of the level in the last week and of its growth a week.
+    - ``cov``, shape (3, n_laws): Variance of the level, covariance, variance of the trend.
     """
 
     weeks: int
@@ -257,14 +248,10 @@ def chance_by_week(
 class RunOutDate:
     """When the need passes what there is, or why no date is given.
 
-    Attributes
-    ----------
-    date : datetime.date or None
-        First day of the first week by which it has happened as likely as not.
-    by_week : tuple of (datetime.date, float)
-        First day of each week ahead, and the probability that it has happened by its end; empty where none is known.
-    reason : str or None
-        Why there is no date.
+    - ``date``: First day of the first week by which it has happened as likely as not.
+    - ``by_week``: First day of each week ahead, and the probability that it has happened by its end; empty where none
+      is known.
+    - ``reason``: Why there is no date.
     """
 
     date: Day | None

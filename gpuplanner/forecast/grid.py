@@ -21,18 +21,12 @@ FINEST_SEASON = 24
 class SeriesGrid:
     """All series on one time axis.
 
-    Parameters
-    ----------
-    ids : tuple of str
-        Names of the series, sorted as text.
-    start : datetime
-        First slot.
-    slot : timedelta
-        Length of a slot.
-    values : numpy.ndarray, shape (n_series, n_slots)
-        Instances. NaN before a series begins; gaps after that carry the last value on.
-    filled : tuple of int
-        Number of slots filled in each series.
+    - ``ids``: Names of the series, sorted as text.
+    - ``start``: First slot.
+    - ``slot``: Length of a slot.
+    - ``values``, shape (n_series, n_slots): Instances. NaN before a series begins; gaps after that carry the last
+      value on.
+    - ``filled``: Number of slots filled in each series.
     """
 
     ids: tuple[str, ...]

@@ -30,41 +30,25 @@ DEFAULT_PATH = "operator"
 class PathAbilities:
     """What one path can do on one board.
 
-    Attributes
-    ----------
-    path : str
-        One of the paths of a scenario.
-    unit : {"gpu", "node"}
-        The smallest that can be emptied and cut by itself.
-    cuts_on_demand : {"never", "empty nodes", "gpus"}
-        What is cut when a job asks for it; "never" for boards that cannot be cut.
-    who : str
-        Who cuts, in words.
-    substitutes : bool
-        A larger free instance may serve a smaller request. Where names are matched exactly it may not.
-    switches_nodes : bool
-        Something takes nodes away when they are idle and brings them back when jobs wait. Else they only rest, with
-        their power on.
-    returns : {"returned", "idled"}
-        What becomes of nodes that are not needed.
-    boot : Seconds
-        A node that was away until it is there again.
-    cut : Seconds
-        What is cut on it before it takes jobs; nothing where it is cut later.
-    lead : Seconds
-        Both together: what a job waits for a node that was away. Who counts layout changes separately takes ``boot``.
-    scan_s : float
-        How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
-    cool_s : float
-        How long after any node was added none is taken away [s].
-    shortest_idle_s : float
-        The shortest idle time after which a node can be taken away [s]: what may be set.
-    usual_idle_s : float or None
-        What it is unless somebody sets it [s]; None: never.
-    drains_ahead : bool
-        Jobs that would run past a planned change are kept away from the node before it.
-    facts : mapping of str to PathFact
-        Where each of these comes from, by its name here.
+    - ``path``: One of the paths of a scenario.
+    - ``unit`` {"gpu", "node"}: The smallest that can be emptied and cut by itself.
+    - ``cuts_on_demand`` {"never", "empty nodes", "gpus"}: What is cut when a job asks for it; "never" for boards that
+      cannot be cut.
+    - ``who``: Who cuts, in words.
+    - ``substitutes``: A larger free instance may serve a smaller request. Where names are matched exactly it may not.
+    - ``switches_nodes``: Something takes nodes away when they are idle and brings them back when jobs wait. Else they
+      only rest, with their power on.
+    - ``returns`` {"returned", "idled"}: What becomes of nodes that are not needed.
+    - ``boot``: A node that was away until it is there again.
+    - ``cut``: What is cut on it before it takes jobs; nothing where it is cut later.
+    - ``lead``: Both together: what a job waits for a node that was away. Who counts layout changes separately takes
+      ``boot``.
+    - ``scan_s``: How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
+    - ``cool_s``: How long after any node was added none is taken away [s].
+    - ``shortest_idle_s``: The shortest idle time after which a node can be taken away [s]: what may be set.
+    - ``usual_idle_s``: What it is unless somebody sets it [s]; None: never.
+    - ``drains_ahead``: Jobs that would run past a planned change are kept away from the node before it.
+    - ``facts``: Where each of these comes from, by its name here.
 
     Examples
     --------

@@ -48,16 +48,10 @@ TERMS = "read_with"
 class Draft:
     """What a folder shall hold.
 
-    Attributes
-    ----------
-    layers : mapping of str to Layer
-        Source → what it said of itself, in the order in which they came.
-    tables : mapping of str to polars.DataFrame
-        Tables on top, but for :data:`OF_EACH`, which follow from the layers.
-    months : mapping of (str, str) to polars.DataFrame or Path
-        Month's folder and source → its samples, or the file that holds them as they are.
-    parts : mapping of (str, str) to Dataset or Path
-        Source and key → a part of its list of jobs, or the folder that holds it as it is.
+    - ``layers``: Source → what it said of itself, in the order in which they came.
+    - ``tables``: Tables on top, but for :data:`OF_EACH`, which follow from the layers.
+    - ``months``: Month's folder and source → its samples, or the file that holds them as they are.
+    - ``parts``: Source and key → a part of its list of jobs, or the folder that holds it as it is.
     """
 
     layers: Mapping[str, Layer]

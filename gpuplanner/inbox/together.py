@@ -23,16 +23,10 @@ INSTANT = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\
 class SourcePart:
     """Files of one source, and which of its kinds they are.
 
-    Attributes
-    ----------
-    source : str
-        Name of the source.
-    files : tuple of Path
-        In the order in which they were given.
-    kind : str or None
-        Kind of files, where the source has several.
-    nodes : Path or None
-        Node list that the source reads with its jobs.
+    - ``source``: Name of the source.
+    - ``files``: In the order in which they were given.
+    - ``kind``: Kind of files, where the source has several.
+    - ``nodes``: Node list that the source reads with its jobs.
     """
 
     source: str

@@ -18,22 +18,14 @@ from gpuplanner.ledger.window import Window
 class NodePool:
     """Who holds GPUs of which nodes of a pool, and what the waiting jobs need of a node.
 
-    Attributes
-    ----------
-    there : Spans
-        GPUs installed, one interval for each node.
-    held : Spans
-        GPUs held or out of service, on all nodes of the interval together.
-    of_held : numpy.ndarray of int, shape (intervals of held,)
-        Number of the node list of each.
-    lists : NodeLists
-        The node lists.
-    waiting : Spans
-        Waiting jobs.
-    asked : numpy.ndarray of int, shape (waiting jobs,)
-        Which of the needs each has.
-    needs : numpy.ndarray, shape (needs, 2)
-        GPUs needed on one node, and on how many nodes; largest first, then the fewest nodes.
+    - ``there``: GPUs installed, one interval for each node.
+    - ``held``: GPUs held or out of service, on all nodes of the interval together.
+    - ``of_held``, shape (intervals of held,): Number of the node list of each.
+    - ``lists``: The node lists.
+    - ``waiting``: Waiting jobs.
+    - ``asked``, shape (waiting jobs,): Which of the needs each has.
+    - ``needs``, shape (needs, 2): GPUs needed on one node, and on how many nodes; largest first, then the fewest
+      nodes.
     """
 
     there: Spans
@@ -194,12 +186,8 @@ def _texts(table: pl.DataFrame) -> pl.Series:
 class NodeLists:
     """Lists of nodes, numbered, as numbers of nodes in an inventory; -1 for a node that is not in it.
 
-    Attributes
-    ----------
-    first : numpy.ndarray, shape (lists + 1,)
-        Where each list begins in ``node``.
-    node : numpy.ndarray
-        The nodes of all lists, one list after the other.
+    - ``first``, shape (lists + 1,): Where each list begins in ``node``.
+    - ``node``: The nodes of all lists, one list after the other.
     """
 
     first: np.ndarray

@@ -15,12 +15,8 @@ EVENTS = 1 << 17
 class Slabs:
     """Whole clock hours, put together to slabs of about :data:`EVENTS` events.
 
-    Parameters
-    ----------
-    hours : int
-        Length of the time in hours.
-    instants : iterable of numpy.ndarray of int64
-        Events in ticks, from 0 to the end of the last hour. Those at the very end fall into no slab.
+    - ``hours``: Length of the time in hours.
+    - ``instants``: Events in ticks, from 0 to the end of the last hour. Those at the very end fall into no slab.
 
     Examples
     --------
@@ -84,14 +80,9 @@ class Changes:
 class Steps(Changes):
     """Level of a sum of intervals, slab by slab.
 
-    Parameters
-    ----------
-    begin, end : numpy.ndarray of int64
-        Intervals ``[begin, end)`` in ticks.
-    weight : numpy.ndarray
-        Height of each.
-    slabs : Slabs
-        Slabs of the time.
+    - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
+    - ``weight``: Height of each.
+    - ``slabs``: Slabs of the time.
     """
 
     def __init__(self, begin: np.ndarray, end: np.ndarray, weight: np.ndarray, slabs: Slabs) -> None:
@@ -112,16 +103,10 @@ class Steps(Changes):
 class Kinds(Changes):
     """How many intervals of each of several kinds there are at a time, slab by slab.
 
-    Parameters
-    ----------
-    begin, end : numpy.ndarray of int64
-        Intervals ``[begin, end)`` in ticks.
-    kind : numpy.ndarray of int
-        Kind of each, from 0 to `kinds` - 1.
-    kinds : int
-        Number of kinds.
-    slabs : Slabs
-        Slabs of the time.
+    - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
+    - ``kind``: Kind of each, from 0 to `kinds` - 1.
+    - ``kinds``: Number of kinds.
+    - ``slabs``: Slabs of the time.
     """
 
     def __init__(

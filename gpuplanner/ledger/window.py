@@ -18,10 +18,7 @@ HOUR = timedelta(hours=1)
 class Window:
     """The time that a ledger covers, on a grid of clock hours of which the first and last may be cut.
 
-    Parameters
-    ----------
-    start, end : datetime
-        First instant, and first instant behind it, with a time zone.
+    - ``start``, ``end``: First instant, and first instant behind it, with a time zone.
     """
 
     start: datetime

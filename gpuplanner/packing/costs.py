@@ -174,16 +174,10 @@ class CostTerms(NamedTuple):
 class Recreation:
     """A packing that gets cheaper for as long as there is patience.
 
-    Parameters
-    ----------
-    grid : Grid
-        The items over all instants at which one starts or ends.
-    bin_of, way_of : ndarray of int, shape (n_items,)
-        A packing to begin with.
-    terms : CostTerms
-        Costs.
-    seed : int
-        Seed of the search.
+    - ``grid``: The items over all instants at which one starts or ends.
+    - ``bin_of``, ``way_of``, shape (n_items,): A packing to begin with.
+    - ``terms``: Costs.
+    - ``seed``: Seed of the search.
 
     Examples
     --------

@@ -44,14 +44,9 @@ class _Memory(NamedTuple):
 class Elimination:
     """An attempt to do with one bin less; it can be continued for as long as there is patience.
 
-    Parameters
-    ----------
-    grid : Grid
-        The items.
-    bin_of, way_of : ndarray of int, shape (n_items,)
-        A packing; bins are numbered from 0.
-    seed : int
-        Seed of the search.
+    - ``grid``: The items.
+    - ``bin_of``, ``way_of``, shape (n_items,): A packing; bins are numbered from 0.
+    - ``seed``: Seed of the search.
 
     Examples
     --------

@@ -32,14 +32,9 @@ _LEAST_VALUE = SCALE // 10**6  # an item worth nothing would be in no pattern
 class Settled:
     """Answer of :func:`settle`.
 
-    Parameters
-    ----------
-    bin_of : ndarray of int or None, shape (n_items,)
-        A packing, if one was found.
-    impossible : bool
-        Whether it is proven that there is none.
-    work : int
-        Labels made.
+    - ``bin_of``, shape (n_items,): A packing, if one was found.
+    - ``impossible``: Whether it is proven that there is none.
+    - ``work``: Labels made.
     """
 
     bin_of: Integers | None

@@ -30,20 +30,13 @@ from gpuplanner.schemas import WHOLE_GPU
 class Grid:
     """Items over numbered moments, each with one or more ways to sit in a bin.
 
-    Parameters
-    ----------
-    low, high : ndarray of int, shape (n_items,)
-        Item j is active at moments ``low[j]`` to ``high[j] - 1``.
-    n_moments : int
-        Number of moments.
-    first : ndarray of int, shape (n_items + 1,)
-        The ways of item j are ``first[j]`` to ``first[j + 1] - 1``.
-    words : ndarray of int, shape (n_ways,)
-        What a way takes.
-    places : ndarray of int, shape (n_ways,)
-        Start slice of a way; 0 for plain sizes.
-    bias, guard, fill : int
-        Word of an empty bin, guard bits, and mask of the field by which bins count as full.
+    - ``low``, ``high``, shape (n_items,): Item j is active at moments ``low[j]`` to ``high[j] - 1``.
+    - ``n_moments``: Number of moments.
+    - ``first``, shape (n_items + 1,): The ways of item j are ``first[j]`` to ``first[j + 1] - 1``.
+    - ``words``, shape (n_ways,): What a way takes.
+    - ``places``, shape (n_ways,): Start slice of a way; 0 for plain sizes.
+    - ``bias``, ``guard``, ``fill``: Word of an empty bin, guard bits, and mask of the field by which bins count as
+      full.
     """
 
     low: Integers

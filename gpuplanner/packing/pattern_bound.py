@@ -51,10 +51,7 @@ _PEAKS = 3
 class Goal:
     """What is proven so far, and how many bins the best packing has.
 
-    Parameters
-    ----------
-    lower, upper : int
-        The optimum is between them.
+    - ``lower``, ``upper``: The optimum is between them.
     """
 
     lower: int

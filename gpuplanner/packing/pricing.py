@@ -45,18 +45,11 @@ class Knapsack(NamedTuple):
 class Priced:
     """Answer of :func:`price`.
 
-    Parameters
-    ----------
-    best : int
-        Value of the best set found, or the floor if none exceeds it.
-    ceiling : int
-        No set is worth more; equals `best` unless labels were dropped for their number.
-    patterns : ndarray of bool, shape (n_patterns, n_items)
-        Sets worth more than the floor, the best first.
-    work : int
-        Labels made.
-    truncated : bool
-        Whether labels were dropped for their number.
+    - ``best``: Value of the best set found, or the floor if none exceeds it.
+    - ``ceiling``: No set is worth more; equals `best` unless labels were dropped for their number.
+    - ``patterns``, shape (n_patterns, n_items): Sets worth more than the floor, the best first.
+    - ``work``: Labels made.
+    - ``truncated``: Whether labels were dropped for their number.
     """
 
     best: int

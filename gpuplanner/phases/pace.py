@@ -35,16 +35,10 @@ REACH = 6
 class Pace:
     """Events that come at one distance.
 
-    Parameters
-    ----------
-    period_s : float
-        Distance, in seconds.
-    members : tuple of int
-        Positions of the events that keep the pace.
-    spread : float
-        Coefficient of variation of the distances, missed events allowed for.
-    log_chance : float
-        Log of the chance that as many events at random have so regular a chain.
+    - ``period_s``: Distance, in seconds.
+    - ``members``: Positions of the events that keep the pace.
+    - ``spread``: Coefficient of variation of the distances, missed events allowed for.
+    - ``log_chance``: Log of the chance that as many events at random have so regular a chain.
     """
 
     period_s: float

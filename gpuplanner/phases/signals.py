@@ -36,15 +36,10 @@ ROWS_OF_A_SHORT_PHASE = 4
 class Signals:
     """Signals of one job on an even grid.
 
-    Parameters
-    ----------
-    table : polars.DataFrame, shape (n, 5)
-        ``time``, one column for each signal, means over the job's devices, and ``seen``; gaps are bridged by
-        straight lines and not seen, a signal that was never seen is null.
-    names : tuple of str
-        Signals that were seen.
-    step : timedelta
-        Distance of the rows.
+    - ``table``, shape (n, 5): ``time``, one column for each signal, means over the job's devices, and ``seen``; gaps
+      are bridged by straight lines and not seen, a signal that was never seen is null.
+    - ``names``: Signals that were seen.
+    - ``step``: Distance of the rows.
     """
 
     table: pl.DataFrame

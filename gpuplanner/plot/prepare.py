@@ -185,14 +185,9 @@ def each(names: Mapping[str, str]) -> list[str]:
 class Labels:
     """Names of an axis, broken into lines between words.
 
-    Attributes
-    ----------
-    axis : altair.Axis
-        The axis, with every label shown.
-    pixels : int
-        Width of the longest line.
-    lines : int
-        Lines of the highest label.
+    - ``axis``: The axis, with every label shown.
+    - ``pixels``: Width of the longest line.
+    - ``lines``: Lines of the highest label.
     """
 
     axis: alt.Axis

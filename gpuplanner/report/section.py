@@ -62,10 +62,7 @@ class Section(str):
 class Text:
     """A section, or a piece of one between charts, with the looks it has in a notebook.
 
-    Attributes
-    ----------
-    html : str
-        Markup; what it leaves open the browser closes.
+    - ``html``: Markup; what it leaves open the browser closes.
     """
 
     html: str

@@ -17,12 +17,8 @@ NOT_SERVED = "N/A"
 class ServiceDemand:
     """Load of one service and the promise to its users.
 
-    Parameters
-    ----------
-    rate_per_s : float
-        Requests [1/s].
-    latency_ms : float
-        Longest time from a request to its answer [ms].
+    - ``rate_per_s``: Requests [1/s].
+    - ``latency_ms``: Longest time from a request to its answer [ms].
     """
 
     rate_per_s: float

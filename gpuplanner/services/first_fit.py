@@ -17,12 +17,8 @@ Content = tuple[int, ...]
 class Sizing:
     """How many instances of each option, and how many GPUs of each layout to hold them.
 
-    Parameters
-    ----------
-    instances : ndarray of int, shape (n_options,)
-        Instances.
-    on : ndarray of int, shape (n_layouts,)
-        GPUs.
+    - ``instances``, shape (n_options,): Instances.
+    - ``on``, shape (n_layouts,): GPUs.
     """
 
     instances: Counts

@@ -31,18 +31,11 @@ _ASKED = {"service": pl.String, "allowed_s": pl.Float64}
 class InstanceOption:
     """The best setting of a service on instances of one size.
 
-    Parameters
-    ----------
-    service : str
-        The service.
-    profile : MigProfile
-        The instance.
-    batch, processes : int
-        Requests in a batch, and processes that share the instance.
-    throughput_per_s : float
-        Requests that all processes of one instance serve [1/s].
-    latency_s : float
-        Time from the start of a batch to its end [s].
+    - ``service``: The service.
+    - ``profile``: The instance.
+    - ``batch``, ``processes``: Requests in a batch, and processes that share the instance.
+    - ``throughput_per_s``: Requests that all processes of one instance serve [1/s].
+    - ``latency_s``: Time from the start of a batch to its end [s].
     """
 
     service: str
@@ -57,16 +50,10 @@ class InstanceOption:
 class Choices:
     """All that can be chosen from, as arrays.
 
-    Parameters
-    ----------
-    board : GpuModel
-        Board of every GPU.
-    options : tuple of InstanceOption
-        By service, smallest instance first.
-    layouts : tuple of dict
-        Instances of one GPU; every way to cut it is part of one of them.
-    rate_per_s : dict of str to float
-        Requests of each service [1/s].
+    - ``board``: Board of every GPU.
+    - ``options``: By service, smallest instance first.
+    - ``layouts``: Instances of one GPU; every way to cut it is part of one of them.
+    - ``rate_per_s``: Requests of each service [1/s].
     """
 
     board: GpuModel
@@ -100,14 +87,9 @@ class Choices:
 class LeastSlices:
     """No plan takes less: of each service by itself, of all together, and GPUs.
 
-    Parameters
-    ----------
-    compute, memory : dict of str to int
-        Least slices of each service, one kind at a time.
-    slices : int
-        Compute slices of all.
-    gpus : int
-        GPUs with so many compute and memory slices.
+    - ``compute``, ``memory``: Least slices of each service, one kind at a time.
+    - ``slices``: Compute slices of all.
+    - ``gpus``: GPUs with so many compute and memory slices.
     """
 
     compute: dict[str, int]

@@ -15,22 +15,13 @@ from gpuplanner.services.options import Choices
 class Segment:
     """Instances of one service that are alike.
 
-    Parameters
-    ----------
-    service : str
-        The service.
-    profile : str
-        Instance.
-    compute_slices : int
-        Its size.
-    batch, processes : int
-        Requests in a batch, and processes that share an instance.
-    throughput_per_s : float
-        Requests that one instance serves [1/s].
-    latency_ms : float
-        Time that a batch takes [ms].
-    gpus : tuple of int
-        Number of the GPU of each instance, ascending from 0.
+    - ``service``: The service.
+    - ``profile``: Instance.
+    - ``compute_slices``: Its size.
+    - ``batch``, ``processes``: Requests in a batch, and processes that share an instance.
+    - ``throughput_per_s``: Requests that one instance serves [1/s].
+    - ``latency_ms``: Time that a batch takes [ms].
+    - ``gpus``: Number of the GPU of each instance, ascending from 0.
     """
 
     service: str

@@ -28,14 +28,9 @@ _ROUNDING = 1e-6
 class BoundedSizing:
     """The best sizing found, with its bounds.
 
-    Parameters
-    ----------
-    sizing : Sizing
-        The answer.
-    gpus : int
-        No plan needs fewer GPUs.
-    slices : int
-        No plan with at most as many GPUs as the answer takes fewer compute slices.
+    - ``sizing``: The answer.
+    - ``gpus``: No plan needs fewer GPUs.
+    - ``slices``: No plan with at most as many GPUs as the answer takes fewer compute slices.
     """
 
     sizing: Sizing

@@ -37,18 +37,12 @@ from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
 class Terms:
     """Profiles and layouts as numbers, the whole GPU first.
 
-    Parameters
-    ----------
-    profiles, layouts : tuple of str
-        Name of each number.
-    numbers : dict of str to int
-        Profile number of each name that the jobs use.
-    targets : array of int, shape (n_slots, n_layouts)
-        GPUs that should have the layout.
-    instances : array of int, shape (n_layouts, n_profiles)
-        Instances on one GPU.
-    substitutes : array of int, shape (n_profiles, n_profiles)
-        Profiles that may stand in, smallest first, filled up with ``NONE``.
+    - ``profiles``, ``layouts``: Name of each number.
+    - ``numbers``: Profile number of each name that the jobs use.
+    - ``targets``, shape (n_slots, n_layouts): GPUs that should have the layout.
+    - ``instances``, shape (n_layouts, n_profiles): Instances on one GPU.
+    - ``substitutes``, shape (n_profiles, n_profiles): Profiles that may stand in, smallest first, filled up with
+      ``NONE``.
     """
 
     profiles: tuple[str, ...]

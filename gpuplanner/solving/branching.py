@@ -41,14 +41,9 @@ _BOUND_SLACK = 1e-7
 class Branched:
     """What branch and bound found.
 
-    Parameters
-    ----------
-    values : ndarray of float or None, shape (n_columns,)
-        The best answer seen whose columns to branch on are whole.
-    bound : float
-        No answer costs less.
-    tree : list or dict
-        Why, see :data:`ProofTree`.
+    - ``values``, shape (n_columns,): The best answer seen whose columns to branch on are whole.
+    - ``bound``: No answer costs less.
+    - ``tree``: Why, see :data:`ProofTree`.
     """
 
     values: Floats | None

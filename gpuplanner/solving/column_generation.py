@@ -27,14 +27,9 @@ _MOST_NODES = 20_000  # a limit that means the same on every machine
 class LinearAnswer:
     """Answer of a linear program, to the solver's tolerances: prove nothing by it without a check of your own.
 
-    Parameters
-    ----------
-    value : float
-        Objective.
-    duals : ndarray of float, shape (n_rows,)
-        Prices of the rows, at least 0.
-    work : int
-        Iterations times rows, a measure of effort that does not depend on the machine.
+    - ``value``: Objective.
+    - ``duals``, shape (n_rows,): Prices of the rows, at least 0.
+    - ``work``: Iterations times rows, a measure of effort that does not depend on the machine.
     """
 
     value: float

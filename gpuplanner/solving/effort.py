@@ -22,10 +22,7 @@ UNIT = 1_000_000
 class Work:
     """How many models may still be solved: a limit that means the same on every machine.
 
-    Parameters
-    ----------
-    left : int or None
-        Models left; None for any number.
+    - ``left``: Models left; None for any number.
     """
 
     left: int | None = None
@@ -47,22 +44,13 @@ class Effort:
     Stop rules are the gap and fixed numbers of passes and nodes, so that the same problem and seed give the
     same plan on every machine; the deadline is a safety net.
 
-    Parameters
-    ----------
-    gap_target : float
-        Relative gap between plan and bound at which the search may stop.
-    deadline : float
-        Instant of :func:`time.monotonic` after which no further step is begun [s].
-    time_limit_s : float
-        Time from the beginning to the deadline [s].
-    seed : int
-        Seed of the solver.
-    solver : {"highs", "cbc"}
-        Name of the solver.
-    work : Work
-        Models that may still be handed to the solver.
-    kept : int
-        Models of these that are kept for what comes later.
+    - ``gap_target``: Relative gap between plan and bound at which the search may stop.
+    - ``deadline``: Instant of :func:`time.monotonic` after which no further step is begun [s].
+    - ``time_limit_s``: Time from the beginning to the deadline [s].
+    - ``seed``: Seed of the solver.
+    - ``solver`` {"highs", "cbc"}: Name of the solver.
+    - ``work``: Models that may still be handed to the solver.
+    - ``kept``: Models of these that are kept for what comes later.
     """
 
     gap_target: float
@@ -156,15 +144,10 @@ def relative_gap(objective: float, bound: float) -> float:
 class Budget:
     """Limits of one search, and what was spent of them.
 
-    Parameters
-    ----------
-    time_limit_s : float
-        Most seconds.
-    work_limit : int, optional
-        Most units of a million elementary steps. Where it ends the search before the time does, the same problem
-        and seed give the same answer on every machine.
-    seed : int
-        Seed of everything random.
+    - ``time_limit_s``: Most seconds.
+    - ``work_limit``: Most units of a million elementary steps. Where it ends the search before the time does, the
+      same problem and seed give the same answer on every machine.
+    - ``seed``: Seed of everything random.
 
     Raises
     ------

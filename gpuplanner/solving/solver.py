@@ -39,18 +39,12 @@ _BOUND_SLACK = 1e-7
 class Solution:
     """Answer of a solver.
 
-    Parameters
-    ----------
-    status : {"optimal", "feasible", "infeasible", "unknown"}
-        ``optimal``: proven within the gap asked for. ``feasible``: an answer without that proof.
-    values : ndarray of float or None, shape (n_columns,)
-        Column values; None unless optimal or feasible.
-    objective : float or None
-        Their cost.
-    bound : float or None
-        No answer can cost less. None if the solver proved nothing.
-    prices : ndarray of float or None, shape (n_rows,)
-        Dual values of the rows of a relaxed model that HiGHS solved.
+    - ``status`` {"optimal", "feasible", "infeasible", "unknown"}: ``optimal``: proven within the gap asked for.
+      ``feasible``: an answer without that proof.
+    - ``values``, shape (n_columns,): Column values; None unless optimal or feasible.
+    - ``objective``: Their cost.
+    - ``bound``: No answer can cost less. None if the solver proved nothing.
+    - ``prices``, shape (n_rows,): Dual values of the rows of a relaxed model that HiGHS solved.
     """
 
     status: Status

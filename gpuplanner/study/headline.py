@@ -23,38 +23,27 @@ HOURS = "_gpu_hours"
 class Headline:
     """Figures of a study; what is not known is None.
 
-    Attributes
-    ----------
-    observed_from, observed_to, plan_from : str
-        Instants: of what was observed in the window, and of the plan.
-    jobs, tenants : int
-        In the window.
-    board, boards, board_has_mig : str or None, str, bool
-        The one to plan for, all in words, and whether it can be cut.
-    cut_gpus, installed_gpus, fleet_gpus, fleet_note : int, int, int, str
-        GPUs that are cut today, that are installed, and that are planned for, with a note.
-    installed_gpu_hours, allocated_gpu_hours, bucket_gpu_hours : float, float, mapping
-        Of the window, in all, held by jobs, and by bucket of the ledger; in JSON each bucket has a key of its own.
-    small_jobs, small_jobs_asking_too_much, small_jobs_with_evidence : int
-        Jobs that ask for one GPU or less.
-    small_gpus_whole, small_gpus_requested, small_gpus_rightsized : float
-        GPUs on average if each of them had a whole one, what it asks for, or what it needs.
-    cost, currency, price_per_gpu_hour : str, str, float or None
-        Of the window.
-    energy_kwh, carbon_kg : float or None
-        Of the window, at the building's meter.
-    plan_status, plan_objective_gpu_hours, plan_bound_gpu_hours, plan_gap_fraction : str, float or None
-        The plan, its bound and the gap between them.
-    plan_changes, plan_unmet_gpu_hours, plan_gpu_hours_on : int, float or None
-        Layout changes, demand not covered, and GPU-hours on.
-    forecast_coverage_90 : float or None
-        Share of past slots that the 90 % band of the forecast held.
-    action, winner, recommended_gpus : str, str, int
-        The decision; all of it is :attr:`Study.decision`.
-    saved_gpu_hours_per_week, saved_fraction, saved_cost_per_week : float or None
-        What it saves.
-    tomorrow_gpus, tomorrow_running_gpus : float or None
-        GPUs expected at the next noon, and how many of them run already.
+    - ``observed_from``, ``observed_to``, ``plan_from``: Instants: of what was observed in the window, and of the
+      plan.
+    - ``jobs``, ``tenants``: In the window.
+    - ``board``, ``boards``, ``board_has_mig``: The one to plan for, all in words, and whether it can be cut.
+    - ``cut_gpus``, ``installed_gpus``, ``fleet_gpus``, ``fleet_note``: GPUs that are cut today, that are installed,
+      and that are planned for, with a note.
+    - ``installed_gpu_hours``, ``allocated_gpu_hours``, ``bucket_gpu_hours``: Of the window, in all, held by jobs, and
+      by bucket of the ledger; in JSON each bucket has a key of its own.
+    - ``small_jobs``, ``small_jobs_asking_too_much``, ``small_jobs_with_evidence``: Jobs that ask for one GPU or less.
+    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: GPUs on average if each of them had a
+      whole one, what it asks for, or what it needs.
+    - ``cost``, ``currency``, ``price_per_gpu_hour``: Of the window.
+    - ``energy_kwh``, ``carbon_kg``: Of the window, at the building's meter.
+    - ``plan_status``, ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: The plan, its
+      bound and the gap between them.
+    - ``plan_changes``, ``plan_unmet_gpu_hours``, ``plan_gpu_hours_on``: Layout changes, demand not covered, and
+      GPU-hours on.
+    - ``forecast_coverage_90``: Share of past slots that the 90 % band of the forecast held.
+    - ``action``, ``winner``, ``recommended_gpus``: The decision; all of it is :attr:`Study.decision`.
+    - ``saved_gpu_hours_per_week``, ``saved_fraction``, ``saved_cost_per_week``: What it saves.
+    - ``tomorrow_gpus``, ``tomorrow_running_gpus``: GPUs expected at the next noon, and how many of them run already.
     """
 
     observed_from: str

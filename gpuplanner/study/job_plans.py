@@ -32,28 +32,16 @@ RISK = 0.05
 class Wish:
     """What is wanted.
 
-    Parameters
-    ----------
-    model : str
-        Preset, config.json, Megatron arguments or spec.
-    task : {"train", "lora", "serve"}
-        What to do with it.
-    seq : int
-        Tokens of a sequence; serving: of prompt and answer.
-    tool : str, optional
-        Training tool; otherwise mixed precision with what each plan says.
-    tokens : float, optional
-        To train on, or to generate.
-    deadline_h : float, optional
-        Hours until it is done.
-    boards : mapping
-        Board → GPUs at hand of it (None: as many as are needed); empty: all with a data sheet and a price.
-    latency_s : float, optional
-        Serving: seconds a token of one sequence may take.
-    quantization : str
-        Of frozen or served weights: ``nf4``, ``nf4-dq``, ``int8``, ``fp8``, ``gptq``.
-    risk : float
-        Largest probability to run out of memory.
+    - ``model``: Preset, config.json, Megatron arguments or spec.
+    - ``task`` {"train", "lora", "serve"}: What to do with it.
+    - ``seq``: Tokens of a sequence; serving: of prompt and answer.
+    - ``tool``: Training tool; otherwise mixed precision with what each plan says.
+    - ``tokens``: To train on, or to generate.
+    - ``deadline_h``: Hours until it is done.
+    - ``boards``: Board → GPUs at hand of it (None: as many as are needed); empty: all with a data sheet and a price.
+    - ``latency_s``: Serving: seconds a token of one sequence may take.
+    - ``quantization``: Of frozen or served weights: ``nf4``, ``nf4-dq``, ``int8``, ``fp8``, ``gptq``.
+    - ``risk``: Largest probability to run out of memory.
     """
 
     model: str

@@ -21,22 +21,14 @@ ASSUMED = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "activ
 class Provenance:
     """What a study rests on.
 
-    Attributes
-    ----------
-    cautions, not_stated, doubts : tuple of str
-        Sentences: what to know before trusting a figure, what is left out and why, what speaks against the figures.
-    gpuplanner : str
-        Version that made the study.
-    inputs : mapping of str to str
-        Hash of each input file.
-    trace : mapping of str to object
-        What the inbox kept of where the jobs come from; :attr:`read` is what of it is told.
-    price, power, carbon, pue : Price, PowerModel, CarbonFactor, float
-        What money, energy and carbon rest on; None where it is not known.
-    assumptions : mapping of str to Parameter
-        Assumed figures with range and source.
-    policies : mapping of str to str
-        What each way to run a fleet means.
+    - ``cautions``, ``not_stated``, ``doubts``: Sentences: what to know before trusting a figure, what is left out and
+      why, what speaks against the figures.
+    - ``gpuplanner``: Version that made the study.
+    - ``inputs``: Hash of each input file.
+    - ``trace``: What the inbox kept of where the jobs come from; :attr:`read` is what of it is told.
+    - ``price``, ``power``, ``carbon``, ``pue``: What money, energy and carbon rest on; None where it is not known.
+    - ``assumptions``: Assumed figures with range and source.
+    - ``policies``: What each way to run a fleet means.
     """
 
     cautions: tuple[str, ...]

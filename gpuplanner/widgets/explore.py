@@ -41,14 +41,10 @@ View = Callable[[Inbox, str, str], Shown]
 class Look:
     """What the controls ask for.
 
-    Attributes
-    ----------
-    data : str
-        Folder, ``"sample"`` or public trace.
-    view : str
-        Name of the view.
-    tenant, job : str
-        Tenant or :data:`gpuplanner.study.past.explore.EVERYBODY`; job or ``""`` for the one with most telemetry.
+    - ``data``: Folder, ``"sample"`` or public trace.
+    - ``view``: Name of the view.
+    - ``tenant``, ``job``: Tenant or :data:`gpuplanner.study.past.explore.EVERYBODY`; job or ``""`` for the one with
+      most telemetry.
     """
 
     data: str

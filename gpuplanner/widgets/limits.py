@@ -20,16 +20,10 @@ from gpuplanner.widgets.background import BackgroundPanel, table_html
 class LimitControl:
     """One limit and the range of its slider.
 
-    Attributes
-    ----------
-    argument : str
-        Of :func:`gpuplanner.planner.variants.with_limit`.
-    label : str
-        With its unit.
-    help : str
-        What it means; shown when the pointer rests on it and read by screen readers.
-    span : callable
-        From a problem to the lowest value, the highest one, and the one as the problem stands.
+    - ``argument``: Of :func:`gpuplanner.planner.variants.with_limit`.
+    - ``label``: With its unit.
+    - ``help``: What it means; shown when the pointer rests on it and read by screen readers.
+    - ``span``: From a problem to the lowest value, the highest one, and the one as the problem stands.
     """
 
     argument: str

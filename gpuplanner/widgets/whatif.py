@@ -40,12 +40,8 @@ RECOMMENDED = "the recommended one"
 class Starts:
     """Where the controls begin.
 
-    Attributes
-    ----------
-    values : dict
-        By field of the scenario; what it leaves to the catalogue is filled in.
-    fleet : str
-        The fleet in words, empty where the data cannot be read: the first answer says why.
+    - ``values``: By field of the scenario; what it leaves to the catalogue is filled in.
+    - ``fleet``: The fleet in words, empty where the data cannot be read: the first answer says why.
     """
 
     values: dict[str, Any]
@@ -97,16 +93,10 @@ def control_of(row: Knob, starts: Starts) -> Any:  # noqa: ANN401 - an ipywidget
 class PanelAnswer:
     """What was found for a scenario, and how it is looked at.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        As it was asked.
-    found : Comparison
-        All ways, and the decision.
-    policy : str or None
-        Whose figures are shown; None: the recommended way's.
-    picture : str
-        From :func:`frontier_html`.
+    - ``scenario``: As it was asked.
+    - ``found``: All ways, and the decision.
+    - ``policy``: Whose figures are shown; None: the recommended way's.
+    - ``picture``: From :func:`frontier_html`.
     """
 
     scenario: Scenario

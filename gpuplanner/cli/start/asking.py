@@ -23,12 +23,8 @@ OFFSET_HOURS = 14
 class Asker:
     """Asks on a terminal, and takes defaults elsewhere.
 
-    Attributes
-    ----------
-    asks : bool
-        Whether somebody is there who may be asked.
-    talks : bool
-        Whether anything is said.
+    - ``asks``: Whether somebody is there who may be asked.
+    - ``talks``: Whether anything is said.
     """
 
     asks: bool

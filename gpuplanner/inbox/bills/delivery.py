@@ -46,12 +46,8 @@ REMEDY = "Give the folder as it was delivered, or the files themselves."
 class Delivery:
     """What is to be read.
 
-    Attributes
-    ----------
-    files : tuple of Path
-        In the order of the folders, and by name within one.
-    left_out : tuple of Path
-        Parts in the folders that no counting manifest lists: older refreshes.
+    - ``files``: In the order of the folders, and by name within one.
+    - ``left_out``: Parts in the folders that no counting manifest lists: older refreshes.
     """
 
     files: tuple[Path, ...]

@@ -28,16 +28,10 @@ NONE: Mapping[str, str] = MappingProxyType({})
 class Device:
     """What one word for a device comes to.
 
-    Attributes
-    ----------
-    board : str or None
-        Board of the catalogue; None if the words do not decide it.
-    profile : str or None
-        MIG profile, as the board lists it where that is known; None for a whole GPU.
-    share : Share or None
-        Part of a board that one such device is; None if it is not known.
-    maybe : tuple of str
-        Boards that may be meant.
+    - ``board``: Board of the catalogue; None if the words do not decide it.
+    - ``profile``: MIG profile, as the board lists it where that is known; None for a whole GPU.
+    - ``share``: Part of a board that one such device is; None if it is not known.
+    - ``maybe``: Boards that may be meant.
     """
 
     board: str | None
@@ -50,14 +44,9 @@ class Device:
 class Boards:
     """How the words of one source are read.
 
-    Attributes
-    ----------
-    stated : mapping of str to str
-        What the user said: word (small letters) → board.
-    told : mapping of str to tuple of str
-        Word for a board → boards that have all the MIG profiles named with it.
-    installed : tuple of str
-        Boards of the inventory.
+    - ``stated``: What the user said: word (small letters) → board.
+    - ``told``: Word for a board → boards that have all the MIG profiles named with it.
+    - ``installed``: Boards of the inventory.
     """
 
     stated: Mapping[str, str] = field(default_factory=dict)

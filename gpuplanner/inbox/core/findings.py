@@ -44,16 +44,10 @@ class Finding:
 class Check:
     """A condition on rows that is worth a line of the report.
 
-    Attributes
-    ----------
-    check : str
-        What the rows have in common, in words.
-    severity : str
-        ``"info"``, ``"warning"`` or ``"error"``.
-    effect : str
-        Which figures it moves, and which way.
-    condition : polars.Expr
-        True where it holds; null counts as false.
+    - ``check``: What the rows have in common, in words.
+    - ``severity``: ``"info"``, ``"warning"`` or ``"error"``.
+    - ``effect``: Which figures it moves, and which way.
+    - ``condition``: True where it holds; null counts as false.
     """
 
     check: str

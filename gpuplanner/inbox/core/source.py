@@ -67,19 +67,12 @@ class Source:
 class Form:
     """One kind of files that a source publishes.
 
-    Attributes
-    ----------
-    what : str
-        What it holds, for messages.
-    entry : str
-        Where its reader is, ``module:name`` below ``gpuplanner.inbox``: it is loaded when it is used. It says itself
-        how its files look (:func:`looks`) and takes the keyword arguments in `options`.
-    options : frozenset of str
-        As in :class:`Source`.
-    whole_files : bool
-        It is a list of jobs, and each file is whole in itself.
-    header : tuple of str
-        Columns by which it is known, where its reader takes other files too.
+    - ``what``: What it holds, for messages.
+    - ``entry``: Where its reader is, ``module:name`` below ``gpuplanner.inbox``: it is loaded when it is used. It
+      says itself how its files look (:func:`looks`) and takes the keyword arguments in `options`.
+    - ``options``: As in :class:`Source`.
+    - ``whole_files``: It is a list of jobs, and each file is whole in itself.
+    - ``header``: Columns by which it is known, where its reader takes other files too.
     """
 
     what: str

@@ -31,30 +31,17 @@ Thing = TypeVar("Thing", Holding, KueueWorkload)
 class Dump:
     """Objects of all files of a dump.
 
-    Attributes
-    ----------
-    files : list of TextFile
-        What was read.
-    pods, jobs : dict
-        Uid → pod, Job.
-    workloads : dict
-        Uid → Workload of Kueue.
-    nodes : dict
-        Name → node.
-    devices : dict
-        Key → DRA device.
-    claims, templates : dict
-        Namespace and name → claim, and the claim that a template makes.
-    queues : dict
-        Namespace and name of a LocalQueue → its ClusterQueue.
-    boards : dict
-        ResourceFlavor → board of its nodes, and profile of their instances under the strategy single.
-    quotas : dict
-        ClusterQueue → its rows for the table of quotas.
-    parents : dict
-        Uid → owner of that object.
-    rejects : list of tuple
-        Place and reason.
+    - ``files``: What was read.
+    - ``pods``, ``jobs``: Uid → pod, Job.
+    - ``workloads``: Uid → Workload of Kueue.
+    - ``nodes``: Name → node.
+    - ``devices``: Key → DRA device.
+    - ``claims``, ``templates``: Namespace and name → claim, and the claim that a template makes.
+    - ``queues``: Namespace and name of a LocalQueue → its ClusterQueue.
+    - ``boards``: ResourceFlavor → board of its nodes, and profile of their instances under the strategy single.
+    - ``quotas``: ClusterQueue → its rows for the table of quotas.
+    - ``parents``: Uid → owner of that object.
+    - ``rejects``: Place and reason.
     """
 
     files: list[TextFile] = field(default_factory=list)

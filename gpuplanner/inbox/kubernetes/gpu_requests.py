@@ -41,12 +41,9 @@ ENTIRE = 100
 class ShareWords:
     """Resource names of one way to share boards.
 
-    Attributes
-    ----------
-    number : str
-        Boards that a container gets a part of.
-    cores, memory, memory_percentage : str
-        Part of each of these boards: percent of its compute, MiB and percent of its memory.
+    - ``number``: Boards that a container gets a part of.
+    - ``cores``, ``memory``, ``memory_percentage``: Part of each of these boards: percent of its compute, MiB and
+      percent of its memory.
     """
 
     number: str

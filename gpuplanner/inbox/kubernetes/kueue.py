@@ -38,18 +38,11 @@ EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"
 class KueueWorkload(Thing):
     """What a Workload tells.
 
-    Attributes
-    ----------
-    owners : tuple of str
-        Uids of the objects that it stands for: one job, or the pods of a group.
-    queue, local_queue : str, optional
-        ClusterQueue that admitted it; LocalQueue that it was submitted to.
-    state : str, optional
-        Ours; None if it finished and its job must tell how.
-    flavors : frozenset of str
-        ResourceFlavors of its GPUs.
-    evictions : int
-        How often it was sent back to the queue.
+    - ``owners``: Uids of the objects that it stands for: one job, or the pods of a group.
+    - ``queue``, ``local_queue``: ClusterQueue that admitted it; LocalQueue that it was submitted to.
+    - ``state``: Ours; None if it finished and its job must tell how.
+    - ``flavors``: ResourceFlavors of its GPUs.
+    - ``evictions``: How often it was sent back to the queue.
     """
 
     owners: tuple[str, ...]

@@ -168,33 +168,19 @@ OWNERSHIP = {
 class Node:
     """What one node tells.
 
-    Attributes
-    ----------
-    name : str
-        Name of the node.
-    model : str, optional
-        Board, in the words of the source.
-    gpus : int, optional
-        GPUs installed; None if it does not follow from what the node tells.
-    profile : str, optional
-        Profile of the instances that ``nvidia.com/gpu`` stands for (MIG strategy single).
-    memory_mib : int, optional
-        Memory of one board [MiB], as shares of it are counted; None if the node does not tell.
-    replicas : mapping of str to int
-        Resource → pods that share one unit of it, where more than one does; 0 if it is shared by a number that
-        is not told.
-    mig : bool
-        MIG mode is on.
-    layouts : str, optional
-        How its GPUs are cut, where that follows.
-    config_state : str, optional
-        State of the MIG configuration, where it is not done.
-    closed : str, optional
-        Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does.
-    domain, ownership : str, optional
-        Fabric clique; how the node is paid for.
-    installed, seen : datetime, optional
-        When the node joined, and when it was last heard of.
+    - ``name``: Name of the node.
+    - ``model``: Board, in the words of the source.
+    - ``gpus``: GPUs installed; None if it does not follow from what the node tells.
+    - ``profile``: Profile of the instances that ``nvidia.com/gpu`` stands for (MIG strategy single).
+    - ``memory_mib``: Memory of one board [MiB], as shares of it are counted; None if the node does not tell.
+    - ``replicas``: Resource → pods that share one unit of it, where more than one does; 0 if it is shared by a number
+      that is not told.
+    - ``mig``: MIG mode is on.
+    - ``layouts``: How its GPUs are cut, where that follows.
+    - ``config_state``: State of the MIG configuration, where it is not done.
+    - ``closed``: Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does.
+    - ``domain``, ``ownership``: Fabric clique; how the node is paid for.
+    - ``installed``, ``seen``: When the node joined, and when it was last heard of.
     """
 
     name: str

@@ -60,14 +60,9 @@ def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
 class GpuResource:
     """An extended resource that stands for GPUs.
 
-    Attributes
-    ----------
-    plain : str
-        Its name without the suffix of shared replicas.
-    profile : str, optional
-        MIG profile, with the plus sign that resource names cannot have; None for whole GPUs.
-    shared : bool
-        Its units are replicas of a GPU or instance that others use too.
+    - ``plain``: Its name without the suffix of shared replicas.
+    - ``profile``: MIG profile, with the plus sign that resource names cannot have; None for whole GPUs.
+    - ``shared``: Its units are replicas of a GPU or instance that others use too.
     """
 
     plain: str

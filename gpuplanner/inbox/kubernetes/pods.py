@@ -89,16 +89,11 @@ class Identity:
 class Thing(Identity):
     """What pods, Jobs and Workloads tell alike.
 
-    Attributes
-    ----------
-    start, end : datetime, optional
-        When it was bound to its node or admitted, from when it holds its GPUs; when its last container ended.
-    asks : mapping of str to Fraction
-        GPU resource → number, for one pod or all of a Workload, and its shares of boards.
-    tier : str, optional
-        Its priority class.
-    limit_s : object
-        Its deadline [s].
+    - ``start``, ``end``: When it was bound to its node or admitted, from when it holds its GPUs; when its last
+      container ended.
+    - ``asks``: GPU resource → number, for one pod or all of a Workload, and its shares of boards.
+    - ``tier``: Its priority class.
+    - ``limit_s``: Its deadline [s].
     """
 
     start: datetime | None
@@ -112,17 +107,11 @@ class Thing(Identity):
 class Holding(Thing):
     """What a pod or Job tells of itself.
 
-    Attributes
-    ----------
-    state : str
-        Ours.
-    node : str, optional
-        Node that it is on.
-    copies : int
-        Pods that a Job runs at once; 1 for a pod.
-    claims : tuple
-        Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been made yet;
-        each with true for a claim.
+    - ``state``: Ours.
+    - ``node``: Node that it is on.
+    - ``copies``: Pods that a Job runs at once; 1 for a pod.
+    - ``claims``: Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been
+      made yet; each with true for a claim.
     """
 
     state: str

@@ -21,16 +21,10 @@ PROFILE_SELECTOR = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
 class ClaimedDevice:
     """One device that a driver offers.
 
-    Attributes
-    ----------
-    key : tuple of str
-        Driver, pool and name.
-    node : str, optional
-        Node that it is on.
-    board : str, optional
-        Identity of the GPU that it is, or is part of; None for a part that does not say.
-    model, profile : str, optional
-        Board; MIG profile, None for a whole GPU.
+    - ``key``: Driver, pool and name.
+    - ``node``: Node that it is on.
+    - ``board``: Identity of the GPU that it is, or is part of; None for a part that does not say.
+    - ``model``, ``profile``: Board; MIG profile, None for a whole GPU.
     """
 
     key: tuple[str, str, str]
@@ -44,12 +38,8 @@ class ClaimedDevice:
 class Held:
     """What a claim holds or asks for.
 
-    Attributes
-    ----------
-    gpus : int, optional
-        Number of devices; None if it is not known before allocation.
-    profile, model : str, optional
-        MIG profile and board, if all devices have the same.
+    - ``gpus``: Number of devices; None if it is not known before allocation.
+    - ``profile``, ``model``: MIG profile and board, if all devices have the same.
     """
 
     gpus: int | None
@@ -61,12 +51,8 @@ class Held:
 class DeviceClaim:
     """A ResourceClaim, or the claim that a ResourceClaimTemplate makes for each pod.
 
-    Attributes
-    ----------
-    allocated : tuple of tuple of str
-        Keys of the devices allocated to it; empty while it waits.
-    asked : Held
-        What it asks for.
+    - ``allocated``: Keys of the devices allocated to it; empty while it waits.
+    - ``asked``: What it asks for.
     """
 
     allocated: tuple[tuple[str, str, str], ...]

@@ -47,34 +47,19 @@ class JobTrace:
     instants are made by the clock. Where there is no start, it is that of the submission, and the end follows from
     ``run_s``. Where nothing names a tenant it is the name of the file, and where nothing names a state, it is UNKNOWN.
 
-    Attributes
-    ----------
-    source : str
-        Name of the source.
-    columns : mapping of str to Field
-        Column of the file → how to read it.
-    zone : str, optional
-        Zone of naive times, unless the user states another.
-    origin : datetime, optional
-        Instant of second 0 as the source tells it, unless the user states another.
-    states : mapping of str to str
-        State of the source → ours; other ones reject their row.
-    faults : mapping of str to polars.Expr
-        Reason → rows that are none.
-    steps : sequence of mapping of str to polars.Expr
-        Columns made of the fields, each step of those before it.
-    ids_shared : bool
-        Several jobs may have one id, :func:`told_apart`.
-    checks : sequence of Check
-        What the quality report says of its rows.
-    notes : sequence of str
-        What the provenance says.
-    zone_note : str
-        What it says where the zone was not stated, with a place for the zone.
-    seen : str, optional
-        Column of seconds up to which the trace was observed, beside the times of its jobs.
-    reduced : tuple, optional
-        Columns, and the declaration that holds where a file has none of them.
+    - ``source``: Name of the source.
+    - ``columns``: Column of the file → how to read it.
+    - ``zone``: Zone of naive times, unless the user states another.
+    - ``origin``: Instant of second 0 as the source tells it, unless the user states another.
+    - ``states``: State of the source → ours; other ones reject their row.
+    - ``faults``: Reason → rows that are none.
+    - ``steps``: Columns made of the fields, each step of those before it.
+    - ``ids_shared``: Several jobs may have one id, :func:`told_apart`.
+    - ``checks``: What the quality report says of its rows.
+    - ``notes``: What the provenance says.
+    - ``zone_note``: What it says where the zone was not stated, with a place for the zone.
+    - ``seen``: Column of seconds up to which the trace was observed, beside the times of its jobs.
+    - ``reduced``: Columns, and the declaration that holds where a file has none of them.
     """
 
     source: str

@@ -47,19 +47,12 @@ TYPED_GPU = re.compile(r"gres/gpu:(.+)")
 class Tres:
     """GPUs and nodes of one TRES text.
 
-    Attributes
-    ----------
-    gpus : float
-        Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of the
-        typed ones: never both.
-    types : int
-        Number of different GPU types.
-    typed : float
-        Sum of the typed counts.
-    devices : str, optional
-        Types and their counts, as :data:`gpuplanner.inbox.core.shares.DEVICES` has them.
-    nodes : int, optional
-        Number of nodes.
+    - ``gpus``: Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of
+      the typed ones: never both.
+    - ``types``: Number of different GPU types.
+    - ``typed``: Sum of the typed counts.
+    - ``devices``: Types and their counts, as :data:`gpuplanner.inbox.core.shares.DEVICES` has them.
+    - ``nodes``: Number of nodes.
     """
 
     gpus: float

@@ -52,14 +52,9 @@ class Gaps:
 class Seen:
     """Samples seen span by span, :meth:`see`; then :meth:`settle` looks at the GPUs.
 
-    Attributes
-    ----------
-    devices : sequence of tuple
-        Node, GPU and instance, in their order: what ``rank`` counts.
-    has_counter : bool
-        Energy counters were read, so that they are held against the power.
-    stream : file
-        Where samples are put until all were seen.
+    - ``devices``: Node, GPU and instance, in their order: what ``rank`` counts.
+    - ``has_counter``: Energy counters were read, so that they are held against the power.
+    - ``stream``: Where samples are put until all were seen.
     """
 
     devices: Sequence[Device]

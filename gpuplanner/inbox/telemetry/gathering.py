@@ -28,14 +28,11 @@ MINUTE_US = 60_000_000
 class Gathering:
     """All that is known of the rows of some files, once each block of them was added.
 
-    Attributes
-    ----------
-    metrics : dict of str to Metric, optional
-        Of a source with one row per device, time and metric: name → what it is. Others have a row per sample.
-    stream : file
-        Where the numbers are put.
-    keeps_text : bool
-        The lines of good rows are kept in memory, so that rows can be shown that turn out to be repetitions.
+    - ``metrics``: Of a source with one row per device, time and metric: name → what it is. Others have a row per
+      sample.
+    - ``stream``: Where the numbers are put.
+    - ``keeps_text``: The lines of good rows are kept in memory, so that rows can be shown that turn out to be
+      repetitions.
     """
 
     metrics: dict[str, Metric] | None = None

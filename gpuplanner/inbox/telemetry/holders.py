@@ -63,14 +63,9 @@ ENOUGH = 1e-9
 class Holders:
     """What is known of who held the devices of telemetry.
 
-    Attributes
-    ----------
-    devices : polars.DataFrame
-        Columns :data:`DEVICES`.
-    spans : polars.DataFrame
-        Columns :data:`SPANS`, in the node names of the telemetry.
-    names : polars.DataFrame
-        ``name``, ``job_id``: other names of jobs.
+    - ``devices``: Columns :data:`DEVICES`.
+    - ``spans``: Columns :data:`SPANS`, in the node names of the telemetry.
+    - ``names``: ``name``, ``job_id``: other names of jobs.
     """
 
     devices: pl.DataFrame

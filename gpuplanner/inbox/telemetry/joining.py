@@ -29,20 +29,14 @@ CONTRADICTION = "another value for the same device and time as an earlier row"
 class Joiner:
     """Brings the rows of devices and times together, one span after the other.
 
-    Attributes
-    ----------
-    gathered : Gathering
-        All rows.
-    within_s : float
-        A collector may read the metrics of one round one after the other. Readings of a device follow each
-        other into one sample while they are not further apart than this and no metric comes twice; where one
-        does, the source samples faster than that, and only readings of one instant belong together.
-    many : bool
-        A device and time may have several rows, of which the first counts, and the others are no repetitions.
-    window_rows : int
-        Rows to sort at a time.
-    again, contradicting : list of numpy.ndarray
-        Numbers and lines of the rows that came twice, with the same value and with another one.
+    - ``gathered``: All rows.
+    - ``within_s``: A collector may read the metrics of one round one after the other. Readings of a device follow
+      each other into one sample while they are not further apart than this and no metric comes twice; where one does,
+      the source samples faster than that, and only readings of one instant belong together.
+    - ``many``: A device and time may have several rows, of which the first counts, and the others are no repetitions.
+    - ``window_rows``: Rows to sort at a time.
+    - ``again``, ``contradicting``: Numbers and lines of the rows that came twice, with the same value and with
+      another one.
     """
 
     gathered: Gathering

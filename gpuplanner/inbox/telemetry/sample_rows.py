@@ -28,21 +28,13 @@ SHOWN_NAMES = 30
 class Story:
     """What a reader says of its files beside their rows.
 
-    Attributes
-    ----------
-    source : str
-        Name of the source.
-    time_zone : str, optional
-        Zone in which naive times were read.
-    notes : sequence of str
-        What a reader of the provenance must know.
-    more : sequence of Finding
-        Findings of this source.
-    processes : polars.DataFrame, optional
-        Table ``schemas.Processes``; then rows are processes, of which a device
-        and time may have several.
-    empty_is_fine : bool
-        No rows are an answer.
+    - ``source``: Name of the source.
+    - ``time_zone``: Zone in which naive times were read.
+    - ``notes``: What a reader of the provenance must know.
+    - ``more``: Findings of this source.
+    - ``processes``: Table ``schemas.Processes``; then rows are processes, of which a device and time may have
+      several.
+    - ``empty_is_fine``: No rows are an answer.
     """
 
     source: str

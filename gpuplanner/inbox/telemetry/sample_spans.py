@@ -32,16 +32,10 @@ assert set(COUNTERS) == set(LATER_COUNTERS)
 class Way:
     """How much is in memory while telemetry is read, and where its samples go.
 
-    Attributes
-    ----------
-    into : Path, optional
-        Folder that gets a file for each month in UTC; without one, all samples are in memory.
-    name : str
-        Name of these files, each in a folder ``month=2026-01``.
-    block_bytes : int
-        Text that is read at a time.
-    window_rows, group_rows : int
-        Rows that are sorted at a time, by time and by GPU.
+    - ``into``: Folder that gets a file for each month in UTC; without one, all samples are in memory.
+    - ``name``: Name of these files, each in a folder ``month=2026-01``.
+    - ``block_bytes``: Text that is read at a time.
+    - ``window_rows``, ``group_rows``: Rows that are sorted at a time, by time and by GPU.
     """
 
     into: Path | None = None
@@ -61,12 +55,8 @@ class Way:
 class SampleSpans:
     """Samples of all rows that were gathered.
 
-    Attributes
-    ----------
-    joiner : Joiner
-        Gives the joined rows.
-    way : Way
-        Where samples go.
+    - ``joiner``: Gives the joined rows.
+    - ``way``: Where samples go.
     """
 
     joiner: Joiner

@@ -15,12 +15,8 @@ import polars as pl
 class Codes:
     """Numbers tuples of values in the order in which they are first seen.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Columns of which the values come.
-    rows : list of tuple
-        The tuples, by number.
+    - ``names``: Columns of which the values come.
+    - ``rows``: The tuples, by number.
     """
 
     names: tuple[str, ...]
@@ -97,12 +93,8 @@ class _Part:
 class Spill:
     """A file of batches, each in the order of one of its columns.
 
-    Attributes
-    ----------
-    stream : file
-        Open for reading and writing: a temporary file, or ``io.BytesIO``.
-    order : str
-        Name of the column by which each batch is ordered.
+    - ``stream``: Open for reading and writing: a temporary file, or ``io.BytesIO``.
+    - ``order``: Name of the column by which each batch is ordered.
     """
 
     stream: BinaryIO

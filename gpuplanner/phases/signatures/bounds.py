@@ -26,12 +26,8 @@ FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlin
 class Signature:
     """What a job waits for.
 
-    Parameters
-    ----------
-    bound : str
-        One of :data:`BOUNDS`.
-    evidence : str
-        The figures that decided, against their thresholds.
+    - ``bound``: One of :data:`BOUNDS`.
+    - ``evidence``: The figures that decided, against their thresholds.
     """
 
     bound: str

@@ -110,19 +110,12 @@ class PlanOption(NamedTuple):
 class MixedJob:
     """One job, with all that it could run on.
 
-    Parameters
-    ----------
-    number : int
-        In order of arrival.
-    job_id : str
-        Its identity.
-    submit_s : float
-        Not below 0 [s].
-    options : tuple of PlanOption
-        Plans by fewest GPUs, then least tensor parallelism; for each the types with enough memory, the smallest
-        first, then the fastest.
-    asked : PlanOption or None
-        What its user would pick.
+    - ``number``: In order of arrival.
+    - ``job_id``: Its identity.
+    - ``submit_s``: Not below 0 [s].
+    - ``options``: Plans by fewest GPUs, then least tensor parallelism; for each the types with enough memory, the
+      smallest first, then the fastest.
+    - ``asked``: What its user would pick.
     """
 
     number: int

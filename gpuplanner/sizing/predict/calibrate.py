@@ -31,18 +31,11 @@ _STEPS = 12
 class Runs:
     """Measured runs as arrays: GiB of each component, GiB measured, source and what else a fit needs.
 
-    Parameters
-    ----------
-    parts : ndarray, shape (n, 9)
-        GiB of `COMPONENTS`, in the unit of the tool's meter.
-    measured : ndarray, shape (n,)
-        GiB measured.
-    sources : tuple of str
-        Source of each run.
-    flagged : ndarray of bool, shape (n,)
-        Rows that do not say what decides them, by a rule that reads no measurement.
-    worst : ndarray, shape (n,)
-        GiB of the largest of the other answers to what was not said; 0 where there is none.
+    - ``parts``, shape (n, 9): GiB of `COMPONENTS`, in the unit of the tool's meter.
+    - ``measured``, shape (n,): GiB measured.
+    - ``sources``: Source of each run.
+    - ``flagged``, shape (n,): Rows that do not say what decides them, by a rule that reads no measurement.
+    - ``worst``, shape (n,): GiB of the largest of the other answers to what was not said; 0 where there is none.
     """
 
     parts: Floats

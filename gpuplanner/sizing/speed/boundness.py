@@ -42,12 +42,8 @@ class Link:
 class Fitted:
     """The law and the links: all that was fitted.
 
-    Parameters
-    ----------
-    law : SpeedLaw
-        Speed from boundness.
-    links : mapping of str to Link
-        Boundness from a fact: one of ``tables.FACTS``, ``"batch"`` or ``"nothing"``.
+    - ``law``: Speed from boundness.
+    - ``links``: Boundness from a fact: one of ``tables.FACTS``, ``"batch"`` or ``"nothing"``.
     """
 
     law: SpeedLaw

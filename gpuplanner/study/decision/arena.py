@@ -35,22 +35,13 @@ Knobs = Mapping[str, float | int | str]
 class WaySetting:
     """A way to run the fleet, with every knob set.
 
-    Attributes
-    ----------
-    policy, view : str
-        Its name, and what jobs ask for under it.
-    fleet : NodeFleet
-        The nodes that there are, by pool.
-    layouts : tuple of tuple of tuple of str
-        For each node and pool the layouts of its GPUs; none where it cannot be in the pool.
-    numbers : tuple of int
-        Which of today's nodes they are.
-    switching : Switching or None
-        How they come and go.
-    placement : str
-        Which nodes are taken first.
-    knobs : mapping
-        What was set, for people.
+    - ``policy``, ``view``: Its name, and what jobs ask for under it.
+    - ``fleet``: The nodes that there are, by pool.
+    - ``layouts``: For each node and pool the layouts of its GPUs; none where it cannot be in the pool.
+    - ``numbers``: Which of today's nodes they are.
+    - ``switching``: How they come and go.
+    - ``placement``: Which nodes are taken first.
+    - ``knobs``: What was set, for people.
     """
 
     policy: str
@@ -72,18 +63,12 @@ class WaySetting:
 class Trial:
     """A setting that was played.
 
-    Attributes
-    ----------
-    setting : WaySetting
-        The setting.
-    late_s : array of float, shape (n_draws, n_jobs)
-        How much later than it was seen each job started; infinite: never; NaN: not judged.
-    wait_s : array of float, shape (n_jobs,)
-        How long after it was ready each started in the first replay.
-    day_hours : array of float, shape (n_days,)
-        GPU-hours on, each day, in the first replay.
-    outcome : Outcome
-        The first replay.
+    - ``setting``: The setting.
+    - ``late_s``, shape (n_draws, n_jobs): How much later than it was seen each job started; infinite: never; NaN: not
+      judged.
+    - ``wait_s``, shape (n_jobs,): How long after it was ready each started in the first replay.
+    - ``day_hours``, shape (n_days,): GPU-hours on, each day, in the first replay.
+    - ``outcome``: The first replay.
     """
 
     setting: WaySetting
@@ -97,22 +82,13 @@ class Trial:
 class Arena:
     """Jobs, their readiness, and the fleet of today that everything is held against.
 
-    Attributes
-    ----------
-    asked : Asked
-        Jobs and nodes.
-    back : Readiness
-        Since when each job had nowhere to go.
-    queue : str
-        Who may pass.
-    quantile, minutes : float
-        Such a share of each class may start so many minutes later than today.
-    larger : sequence or None
-        Larger profiles that may serve, where the path has it.
-    base : str
-        What service is measured from.
-    seed : int
-        Of the draws.
+    - ``asked``: Jobs and nodes.
+    - ``back``: Since when each job had nowhere to go.
+    - ``queue``: Who may pass.
+    - ``quantile``, ``minutes``: Such a share of each class may start so many minutes later than today.
+    - ``larger``: Larger profiles that may serve, where the path has it.
+    - ``base``: What service is measured from.
+    - ``seed``: Of the draws.
     """
 
     asked: Asked

@@ -43,30 +43,19 @@ class View:
 class Asked:
     """Jobs on today's nodes.
 
-    Attributes
-    ----------
-    jobs : polars.DataFrame
-        The jobs, in the order of all arrays.
-    nodes : TodaysNodes
-        Today's nodes.
-    fleet : NodeFleet
-        The same as the engine takes them.
-    board : GpuModel
-        Board of the nodes.
-    views : dict of str to View
-        Requests as granted today, as asked for, and as needed; of boards that cannot be cut the first alone.
-    start_s, end_s : array of float, shape (n_jobs,)
-        When each was seen to start and to end, from ``zero`` on [s]; NaN where it was not.
-    pins : list
-        Numbers of the nodes where each was; None where nobody knows.
-    base : str
-        What service is measured from.
-    zero, end : datetime
-        Begin and end of what is played.
-    standing : array of bool, shape (n_jobs,)
-        Jobs without an end: they get their GPUs as today, and no size of job is judged by them. Those that the source
-        calls a service, and those that were there at the begin, run at the end and have no limit. One that began later
-        and has no limit merely still runs.
+    - ``jobs``: The jobs, in the order of all arrays.
+    - ``nodes``: Today's nodes.
+    - ``fleet``: The same as the engine takes them.
+    - ``board``: Board of the nodes.
+    - ``views``: Requests as granted today, as asked for, and as needed; of boards that cannot be cut the first alone.
+    - ``start_s``, ``end_s``, shape (n_jobs,): When each was seen to start and to end, from ``zero`` on [s]; NaN where
+      it was not.
+    - ``pins``: Numbers of the nodes where each was; None where nobody knows.
+    - ``base``: What service is measured from.
+    - ``zero``, ``end``: Begin and end of what is played.
+    - ``standing``, shape (n_jobs,): Jobs without an end: they get their GPUs as today, and no size of job is judged
+      by them. Those that the source calls a service, and those that were there at the begin, run at the end and have
+      no limit. One that began later and has no limit merely still runs.
     """
 
     jobs: pl.DataFrame

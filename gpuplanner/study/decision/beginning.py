@@ -38,24 +38,14 @@ COMMANDS = {
 class Beginning:
     """What data say of themselves.
 
-    Attributes
-    ----------
-    source : str
-        Source of the list of jobs.
-    jobs, days, teams : int
-        Jobs that can be believed, whole days begun, and who they belong to.
-    left_out_rows : int
-        Rows that cannot be read or believed.
-    left_out_share : float
-        Their share of all rows.
-    zone : str or None
-        Zone in which the times were read; None: they state their offsets, or their source has one.
-    boards : tuple of str
-        Boards that the data name.
-    ownership : str or None
-        What the inventory says, if it says one thing.
-    nothing : str or None
-        Why nothing can be played.
+    - ``source``: Source of the list of jobs.
+    - ``jobs``, ``days``, ``teams``: Jobs that can be believed, whole days begun, and who they belong to.
+    - ``left_out_rows``: Rows that cannot be read or believed.
+    - ``left_out_share``: Their share of all rows.
+    - ``zone``: Zone in which the times were read; None: they state their offsets, or their source has one.
+    - ``boards``: Boards that the data name.
+    - ``ownership``: What the inventory says, if it says one thing.
+    - ``nothing``: Why nothing can be played.
     """
 
     source: str

@@ -44,20 +44,12 @@ NOT_LEFT_OUT = "chosen by the other days, it holds the target on fewer than nine
 class JudgedWay:
     """A tuned way on the days that it was not tuned on.
 
-    Attributes
-    ----------
-    policy : str
-        Its name.
-    trial : Trial or None
-        Its setting, played; None where it is out.
-    reason : str or None
-        Why it is out.
-    holds : bool
-        Whether it holds the target on the days kept back.
-    hours_per_week, promised_per_week : float
-        GPU-hours on, a week, on the days kept back and on those tuned on.
-    hold_rate : float or None
-        Share of the days kept back that it held.
+    - ``policy``: Its name.
+    - ``trial``: Its setting, played; None where it is out.
+    - ``reason``: Why it is out.
+    - ``holds``: Whether it holds the target on the days kept back.
+    - ``hours_per_week``, ``promised_per_week``: GPU-hours on, a week, on the days kept back and on those tuned on.
+    - ``hold_rate``: Share of the days kept back that it held.
     """
 
     policy: str
@@ -73,28 +65,16 @@ class JudgedWay:
 class Contest:
     """What came of all ways.
 
-    Attributes
-    ----------
-    scenario, known, asked, arena, able
-        What was compared.
-    other : Arena or None
-        The same jobs counted from the other base, where there are two.
-    not_queue : str or None
-        Why service is not counted from the queue, where that is a base.
-    heavier : Arena or None
-        The earlier days with more jobs; ``times`` as many.
-    earlier, later : array of bool
-        Jobs to tune on, and to judge on.
-    earlier_days, later_days : array of bool
-        The same as days.
-    confidence : str
-        What it rests on.
-    today : JudgedWay
-        Today's fleet.
-    judged : tuple of JudgedWay
-        The others, in a stated order.
-    winner : JudgedWay
-        The cheapest that holds, today's where none is cheaper.
+    - ``scenario``, ``known``, ``asked``, ``arena``, ``able``: What was compared.
+    - ``other``: The same jobs counted from the other base, where there are two.
+    - ``not_queue``: Why service is not counted from the queue, where that is a base.
+    - ``heavier``: The earlier days with more jobs; ``times`` as many.
+    - ``earlier``, ``later``: Jobs to tune on, and to judge on.
+    - ``earlier_days``, ``later_days``: The same as days.
+    - ``confidence``: What it rests on.
+    - ``today``: Today's fleet.
+    - ``judged``: The others, in a stated order.
+    - ``winner``: The cheapest that holds, today's where none is cheaper.
     """
 
     scenario: Scenario

@@ -25,18 +25,11 @@ AT_ONCE_S = 60.0
 class Thresholds:
     """When waits count as reproduced.
 
-    Parameters
-    ----------
-    least_jobs : int
-        Fewer jobs say nothing.
-    least_waited : int
-        Fewer jobs that waited over 10 minutes say nothing about waiting.
-    mean_factor : float
-        Between the two mean waits, both with a minute added, at most.
-    within_10min : float
-        Share of all jobs explained within 10 minutes, at least.
-    waited_within_1h : float
-        Share of the jobs that waited explained within an hour, at least.
+    - ``least_jobs``: Fewer jobs say nothing.
+    - ``least_waited``: Fewer jobs that waited over 10 minutes say nothing about waiting.
+    - ``mean_factor``: Between the two mean waits, both with a minute added, at most.
+    - ``within_10min``: Share of all jobs explained within 10 minutes, at least.
+    - ``waited_within_1h``: Share of the jobs that waited explained within an hour, at least.
     """
 
     least_jobs: int = 100
@@ -93,18 +86,11 @@ class SizeJudged:
 class Replayed:
     """Jobs that came at their submission, on today's fleet.
 
-    Attributes
-    ----------
-    compared : array of bool
-        Jobs that were seen to start and start in every replay.
-    waited_s : array of float, shape (n_jobs,)
-        Seen from submission to start.
-    latency_s : float
-        What every job waits for the scheduler.
-    late_s : array of float, shape (n_draws, n_jobs)
-        Waits in each replay, the latency included.
-    sizes : tuple of SizeJudged
-        One for each size class that was compared.
+    - ``compared``: Jobs that were seen to start and start in every replay.
+    - ``waited_s``, shape (n_jobs,): Seen from submission to start.
+    - ``latency_s``: What every job waits for the scheduler.
+    - ``late_s``, shape (n_draws, n_jobs): Waits in each replay, the latency included.
+    - ``sizes``: One for each size class that was compared.
     """
 
     compared: NDArray[np.bool_]

@@ -23,14 +23,9 @@ LEVERS = FEWER, CUT, REST, AS_JOBS_COME = (
 class FleetWay:
     """A way to run the fleet.
 
-    Attributes
-    ----------
-    meaning, short : str
-        What it does, and what it is called beside its mark.
-    levers : tuple of str
-        What it pulls, of :data:`LEVERS`: who cannot pull one of them cannot perform it.
-    settings : callable or None
-        Tries its settings; None: there is nothing to be set.
+    - ``meaning``, ``short``: What it does, and what it is called beside its mark.
+    - ``levers``: What it pulls, of :data:`LEVERS`: who cannot pull one of them cannot perform it.
+    - ``settings``: Tries its settings; None: there is nothing to be set.
     """
 
     meaning: str

@@ -46,30 +46,18 @@ class Waiter:
 class ProjectAnswer:
     """What a project asks of the fleet.
 
-    Attributes
-    ----------
-    name, begin, end : str or None
-        Which, and its first and last day.
-    gpus, chance : int, float
-        GPUs at once, and how likely it comes.
-    fits : bool
-        Whether today's fleet is enough with it, in nine of ten futures.
-    fits_chance, fits_chance_without, fits_chance_recommended : float
-        In how many futures today's fleet is enough with it and without it, and the recommended GPUs with it.
-    gpus_more, gpus_more_without : int
-        GPUs to be bought, in whole nodes, with it and without it.
-    order_by : str or None
-        Latest day of an order that comes in time; None where nothing is to be bought.
-    late_days : int
-        By how many days even an order on the last day seen comes too late.
-    waits : tuple of Waiter
-        Who waits longer on today's fleet, the longest first, from a replay of the weeks seen.
-    served : bool or None
-        Whether nobody of them would wait longer than the target allows; None where it was not replayed.
-    run_out_without, run_out_with : str or None
-        First week in which today's fleet is as likely as not too small.
-    sentence : str
-        The answer in words.
+    - ``name``, ``begin``, ``end``: Which, and its first and last day.
+    - ``gpus``, ``chance``: GPUs at once, and how likely it comes.
+    - ``fits``: Whether today's fleet is enough with it, in nine of ten futures.
+    - ``fits_chance``, ``fits_chance_without``, ``fits_chance_recommended``: In how many futures today's fleet is
+      enough with it and without it, and the recommended GPUs with it.
+    - ``gpus_more``, ``gpus_more_without``: GPUs to be bought, in whole nodes, with it and without it.
+    - ``order_by``: Latest day of an order that comes in time; None where nothing is to be bought.
+    - ``late_days``: By how many days even an order on the last day seen comes too late.
+    - ``waits``: Who waits longer on today's fleet, the longest first, from a replay of the weeks seen.
+    - ``served``: Whether nobody of them would wait longer than the target allows; None where it was not replayed.
+    - ``run_out_without``, ``run_out_with``: First week in which today's fleet is as likely as not too small.
+    - ``sentence``: The answer in words.
     """
 
     name: str

@@ -46,37 +46,23 @@ class ClassRow:
 class PolicyRow:
     """One way to run the fleet, on the days kept back.
 
-    Attributes
-    ----------
-    policy, meaning : str
-        Its name, and what it does.
-    gpu_hours, gpu_hours_promised : float or None
-        GPU-hours on, a week, on the days kept back and on those tuned on; None where it is out.
-    gpu_kwh : float or None
-        Energy of the GPUs alone, a week.
-    busy_gpu_hours : float or None
-        Of these, held by jobs.
-    most_gpus : int or None
-        GPUs on at once, at most.
-    late_mean_min, added_minutes, later_share, longest_min : float or None
-        How late jobs start on average; the largest difference to today over classes and the mean; the share of jobs
-        that start later than under today's own fleet; the longest delay.
-    completion_mean_min : float or None
-        From readiness to the end, on average.
-    switches : float or None
-        Nodes that came, a week.
-    never_started : int
-        Jobs that never started.
-    meets_target : bool
-        Whether the target is held on the days kept back.
-    hold_rate : float or None
-        Share of these days that held it.
-    reason : str or None
-        Why it is out.
-    knobs : mapping
-        What was set.
-    by_class : tuple of ClassRow
-        Classes of jobs.
+    - ``policy``, ``meaning``: Its name, and what it does.
+    - ``gpu_hours``, ``gpu_hours_promised``: GPU-hours on, a week, on the days kept back and on those tuned on; None
+      where it is out.
+    - ``gpu_kwh``: Energy of the GPUs alone, a week.
+    - ``busy_gpu_hours``: Of these, held by jobs.
+    - ``most_gpus``: GPUs on at once, at most.
+    - ``late_mean_min``, ``added_minutes``, ``later_share``, ``longest_min``: How late jobs start on average; the
+      largest difference to today over classes and the mean; the share of jobs that start later than under today's own
+      fleet; the longest delay.
+    - ``completion_mean_min``: From readiness to the end, on average.
+    - ``switches``: Nodes that came, a week.
+    - ``never_started``: Jobs that never started.
+    - ``meets_target``: Whether the target is held on the days kept back.
+    - ``hold_rate``: Share of these days that held it.
+    - ``reason``: Why it is out.
+    - ``knobs``: What was set.
+    - ``by_class``: Classes of jobs.
     """
 
     policy: str
@@ -113,26 +99,16 @@ class FrontierPoint:
 class Comparison:
     """All ways to run a fleet, and the decision that follows.
 
-    Attributes
-    ----------
-    decision : Decision
-        What to do.
-    quantile, minutes : float
-        The target: such a share of each class starts at most so many minutes later than today.
-    today : PolicyRow or None
-        Today's fleet; None where nothing could be played.
-    policies : tuple of PolicyRow
-        The other ways that the path can perform, in a stated order.
-    frontier : tuple of FrontierPoint
-        Settings that no other of the same way beats in both.
-    tuned_from, judged_from, judged_to : str or None
-        Instants between which is tuned and judged.
-    tuned_for_times_the_jobs : float
-        How many times the jobs the heavier days have.
-    hindsight_gpu_hours : float or None
-        What the winner would need had its days been known; None where it was not asked for.
-    projects : tuple of ProjectAnswer
-        Answers to the projects that the scenario names.
+    - ``decision``: What to do.
+    - ``quantile``, ``minutes``: The target: such a share of each class starts at most so many minutes later than
+      today.
+    - ``today``: Today's fleet; None where nothing could be played.
+    - ``policies``: The other ways that the path can perform, in a stated order.
+    - ``frontier``: Settings that no other of the same way beats in both.
+    - ``tuned_from``, ``judged_from``, ``judged_to``: Instants between which is tuned and judged.
+    - ``tuned_for_times_the_jobs``: How many times the jobs the heavier days have.
+    - ``hindsight_gpu_hours``: What the winner would need had its days been known; None where it was not asked for.
+    - ``projects``: Answers to the projects that the scenario names.
     """
 
     decision: Decision

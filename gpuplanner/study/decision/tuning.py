@@ -46,20 +46,12 @@ MOST_CHECKED = 6
 class Tuning:
     """What a way is tuned on: an arena, the jobs of the earlier weeks, and heavier ones.
 
-    Attributes
-    ----------
-    arena : Arena
-        The weeks as they were.
-    earlier : array of bool
-        Jobs that count.
-    days : array of bool
-        Days that count.
-    heavier : Arena or None
-        The earlier weeks with more jobs.
-    able : PathAbilities
-        What the path can do.
-    tell : callable, optional
-        Told of every setting that is tried.
+    - ``arena``: The weeks as they were.
+    - ``earlier``: Jobs that count.
+    - ``days``: Days that count.
+    - ``heavier``: The earlier weeks with more jobs.
+    - ``able``: What the path can do.
+    - ``tell``: Told of every setting that is tried.
     """
 
     arena: Arena

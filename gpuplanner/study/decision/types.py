@@ -163,22 +163,14 @@ class TeamRow:
 class Decision:
     """One answer for one fleet.
 
-    Attributes
-    ----------
-    sentence : str
-        The decision in words.
-    action : str
-        One of :data:`ACTIONS`.
-    fleet_gpus, gpus, gpus_mean : int, int, float
-        GPUs installed, GPUs that are on at once at most under the recommended way, and their mean.
-    layouts : tuple of LayoutOnNodes
-        How they are cut; their GPUs sum to ``gpus``.
-    policy, path : str
-        The recommended way, and who performs it.
-    base, confidence : str
-        One of :data:`BASES`, and of :data:`CONFIDENCES`.
-    gpus_hold_rate : float or None
-        Share of the windows left out of tuning in which ``gpus`` were enough.
+    - ``sentence``: The decision in words.
+    - ``action``: One of :data:`ACTIONS`.
+    - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed, GPUs that are on at once at most under the recommended
+      way, and their mean.
+    - ``layouts``: How they are cut; their GPUs sum to ``gpus``.
+    - ``policy``, ``path``: The recommended way, and who performs it.
+    - ``base``, ``confidence``: One of :data:`BASES`, and of :data:`CONFIDENCES`.
+    - ``gpus_hold_rate``: Share of the windows left out of tuning in which ``gpus`` were enough.
     """
 
     sentence: str

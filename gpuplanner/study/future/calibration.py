@@ -101,29 +101,17 @@ class Overall(WaitFigures):
 class Calibration:
     """Simulated beside observed waits.
 
-    Parameters
-    ----------
-    facts : Compared
-        Source, jobs compared, fleet, queue, and where they come from.
-    verdict : str
-        A key of :data:`SENTENCES`, of all jobs.
-    outcome : str
-        A key of :data:`OUTCOMES`: every size of job by itself.
-    sentence : str
-        The verdict with its figures, and what the waits are made of.
-    overall : Overall
-        How the waits of all jobs agree.
-    groups : mapping of str to polars.DataFrame
-        The same by ``size`` (with the range, and a verdict), ``tenant`` and ``hour`` of submission.
-    quantiles : polars.DataFrame
-        :func:`gpuplanner.metrics.agreement.wait_quantiles`.
-    causes : polars.DataFrame
-        ``cause`` (of :data:`CAUSES`), ``share`` of all waiting, ``hours``, ``jobs`` that it kept longer than the
-        decision lets them wait, and its ``meaning``.
-    left_out : polars.DataFrame
-        ``reason`` and ``jobs`` that were not judged.
-    jobs : polars.DataFrame
-        ``name, tenant, size, hour, gpus, observed_s, simulated_s`` of every job.
+    - ``facts``: Source, jobs compared, fleet, queue, and where they come from.
+    - ``verdict``: A key of :data:`SENTENCES`, of all jobs.
+    - ``outcome``: A key of :data:`OUTCOMES`: every size of job by itself.
+    - ``sentence``: The verdict with its figures, and what the waits are made of.
+    - ``overall``: How the waits of all jobs agree.
+    - ``groups``: The same by ``size`` (with the range, and a verdict), ``tenant`` and ``hour`` of submission.
+    - ``quantiles``: :func:`gpuplanner.metrics.agreement.wait_quantiles`.
+    - ``causes``: ``cause`` (of :data:`CAUSES`), ``share`` of all waiting, ``hours``, ``jobs`` that it kept longer
+      than the decision lets them wait, and its ``meaning``.
+    - ``left_out``: ``reason`` and ``jobs`` that were not judged.
+    - ``jobs``: ``name, tenant, size, hour, gpus, observed_s, simulated_s`` of every job.
     """
 
     facts: Compared

@@ -25,20 +25,13 @@ from gpuplanner.simulate import Fleet, Rules, run_gangs, schedule
 class Fairness:
     """What a run means to the tenants.
 
-    Parameters
-    ----------
-    claimed : Claims
-        What jobs wanted and held; for shares over time.
-    tenants : polars.DataFrame
-        :func:`gpuplanner.metrics.tenant_accounts` and :func:`gpuplanner.metrics.rho_by_tenant` side by side.
-    borrowed : polars.DataFrame
-        :func:`gpuplanner.metrics.borrowing`.
-    jobs : polars.DataFrame
-        :func:`gpuplanner.metrics.finish_time_fairness`.
-    mean_rho, max_rho : float or None
-        Over all jobs.
-    jain_satisfaction, jain_rho : float or None
-        Jain's index of the tenants' satisfaction, and of 1 / mean rho.
+    - ``claimed``: What jobs wanted and held; for shares over time.
+    - ``tenants``: :func:`gpuplanner.metrics.tenant_accounts` and :func:`gpuplanner.metrics.rho_by_tenant` side by
+      side.
+    - ``borrowed``: :func:`gpuplanner.metrics.borrowing`.
+    - ``jobs``: :func:`gpuplanner.metrics.finish_time_fairness`.
+    - ``mean_rho``, ``max_rho``: Over all jobs.
+    - ``jain_satisfaction``, ``jain_rho``: Jain's index of the tenants' satisfaction, and of 1 / mean rho.
     """
 
     claimed: Claims

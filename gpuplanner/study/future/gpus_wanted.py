@@ -29,25 +29,15 @@ SILENCE = timedelta(days=56)
 class Wanted:
     """Series of GPUs, what is known of their jobs, and up to when.
 
-    Attributes
-    ----------
-    start : datetime
-        First slot.
-    slots, slot_hours
-        Number of slots up to the origin, and their length [h].
-    ids : tuple of str
-        Series, the fleet as ``all/...``.
-    known : RunOff or None
-        None where the source has no jobs.
-    values : numpy.ndarray, shape (n_series, slots)
-        Demand as it was known at the origin; NaN where there is no reading.
-    caps : mapping of str to float
-        What a series can at most be.
-    remarks : tuple of str
-        What was done to the data.
-    announced : polars.DataFrame or None
-        Jobs that are known to come, see :func:`gpuplanner.study.future.announced.read_announced`; they come on top of
-        every forecast and every path.
+    - ``start``: First slot.
+    - ``slots``, ``slot_hours``: Number of slots up to the origin, and their length [h].
+    - ``ids``: Series, the fleet as ``all/...``.
+    - ``known``: None where the source has no jobs.
+    - ``values``, shape (n_series, slots): Demand as it was known at the origin; NaN where there is no reading.
+    - ``caps``: What a series can at most be.
+    - ``remarks``: What was done to the data.
+    - ``announced``: Jobs that are known to come, see :func:`gpuplanner.study.future.announced.read_announced`; they
+      come on top of every forecast and every path.
     """
 
     start: datetime

@@ -25,14 +25,9 @@ LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90"
 class Outlook:
     """Demand of the past and its forecast.
 
-    Attributes
-    ----------
-    demand : polars.DataFrame
-        Table ``schemas.Demand``, tenants apart.
-    result : ForecastResult
-        Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well.
-    by_tenant : polars.DataFrame or None
-        Forecast of the tenants, made to add up to that of the pool.
+    - ``demand``: Table ``schemas.Demand``, tenants apart.
+    - ``result``: Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well.
+    - ``by_tenant``: Forecast of the tenants, made to add up to that of the pool.
     """
 
     demand: pl.DataFrame

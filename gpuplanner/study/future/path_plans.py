@@ -36,18 +36,12 @@ BANDS = (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 1.0)
 class PathPlans:
     """Candidates, and what each costs over sample paths.
 
-    Attributes
-    ----------
-    candidates : mapping of str to Planned
-        By name.
-    table : polars.DataFrame
-        One row for each, cheapest first: ``plan``, ``gpu_hours`` (of GPUs on), ``cost`` (mean over the paths, where
-        unmet demand waits and is paid for in every slot until it is met), ``cost_q95`` (the same in a bad path), and
-        ``cost_if_lost`` (mean where it is lost after its slot).
-    fixed : str
-        Name of the plan for the scenario's quantile of the forecast.
-    paths : int
-        Paths that all are weighed over.
+    - ``candidates``: By name.
+    - ``table``: One row for each, cheapest first: ``plan``, ``gpu_hours`` (of GPUs on), ``cost`` (mean over the
+      paths, where unmet demand waits and is paid for in every slot until it is met), ``cost_q95`` (the same in a bad
+      path), and ``cost_if_lost`` (mean where it is lost after its slot).
+    - ``fixed``: Name of the plan for the scenario's quantile of the forecast.
+    - ``paths``: Paths that all are weighed over.
     """
 
     candidates: Mapping[str, Planned]

@@ -41,20 +41,14 @@ MOST_MIXES = 200_000
 class Sweep:
     """What is known of the policies simulated so far.
 
-    Parameters
-    ----------
-    table : polars.DataFrame
-        One row per policy, best first: ``rank``, ``policy``, ``unserved`` (jobs that it has no room for or leaves
-        waiting), the measures of :func:`gpuplanner.metrics.measure` in :data:`MEASURES`, means over replications,
-        and of the measure that ranks ``difference`` to the baseline with ``difference_low``,
-        ``difference_high`` (95 %, over replications; null with a single one), ``ratio``, and ``p_holm``, the p-value
-        of the difference by Holm's method over all policies: below 0.05 all such differences hold at once.
-    asked : int
-        Policies that were to be simulated.
-    rank_by : str
-        Measure that ranks.
-    baseline : str
-        Policy that the others are compared with.
+    - ``table``: One row per policy, best first: ``rank``, ``policy``, ``unserved`` (jobs that it has no room for or
+      leaves waiting), the measures of :func:`gpuplanner.metrics.measure` in :data:`MEASURES`, means over
+      replications, and of the measure that ranks ``difference`` to the baseline with ``difference_low``,
+      ``difference_high`` (95 %, over replications; null with a single one), ``ratio``, and ``p_holm``, the p-value of
+      the difference by Holm's method over all policies: below 0.05 all such differences hold at once.
+    - ``asked``: Policies that were to be simulated.
+    - ``rank_by``: Measure that ranks.
+    - ``baseline``: Policy that the others are compared with.
     """
 
     table: pl.DataFrame

@@ -24,16 +24,10 @@ Tables = dict[str, pl.DataFrame]
 class Description:
     """What a folder holds.
 
-    Attributes
-    ----------
-    read : mapping of str to object
-        What its sources say of themselves, to be shown.
-    jobs : JobFacts or None
-        Facts of its jobs, or None without any.
-    tables : mapping of str to polars.DataFrame
-        The quality report and whatever the folder holds, by title, in the order in which they are shown.
-    hours : polars.DataFrame or None
-        The ledger of its jobs in full.
+    - ``read``: What its sources say of themselves, to be shown.
+    - ``jobs``: Facts of its jobs, or None without any.
+    - ``tables``: The quality report and whatever the folder holds, by title, in the order in which they are shown.
+    - ``hours``: The ledger of its jobs in full.
     """
 
     read: Mapping[str, object]

@@ -32,16 +32,10 @@ EVERYBODY = "everybody"
 class JobView:
     """What one job did.
 
-    Attributes
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples`` of the job.
-    phases : polars.DataFrame
-        From :func:`gpuplanner.phases.fit_phases`, with ``bound`` and ``evidence`` of each phase.
-    spikes : Spikes
-        Short dips, their labels and pace.
-    bound, evidence : str
-        Signature of the whole job.
+    - ``samples``: Table ``schemas.Samples`` of the job.
+    - ``phases``: From :func:`gpuplanner.phases.fit_phases`, with ``bound`` and ``evidence`` of each phase.
+    - ``spikes``: Short dips, their labels and pace.
+    - ``bound``, ``evidence``: Signature of the whole job.
     """
 
     samples: pl.DataFrame
@@ -57,16 +51,11 @@ class Inbox:
 
     Tables of the whole trace are computed when they are first asked for, and kept.
 
-    Attributes
-    ----------
-    trace : Dataset
-        As ingested.
-    board : str or None
-        Board that requests are read for; None: the data's own, see :attr:`model`.
-    tz : str
-        IANA zone.
-    smallest_group : int
-        Tenants of fewer people stand together, see :func:`gpuplanner.privacy.merge_small_groups`; 0: none do.
+    - ``trace``: As ingested.
+    - ``board``: Board that requests are read for; None: the data's own, see :attr:`model`.
+    - ``tz``: IANA zone.
+    - ``smallest_group``: Tenants of fewer people stand together, see :func:`gpuplanner.privacy.merge_small_groups`;
+      0: none do.
     """
 
     trace: Dataset

@@ -37,32 +37,19 @@ UNNAMED = "unnamed"
 class PlannedFleet:
     """The GPUs that a study plans for.
 
-    Attributes
-    ----------
-    installed : Installed
-        All GPUs of the data.
-    board : GpuModel
-        What is planned; without profiles where nothing can be cut or nothing is known of the board.
-    name : str or None
-        The board in the words of the catalogue, else of the source; None if nobody names one.
-    chosen : bool
-        The scenario names the board, and it is not that of the data: a what-if.
-    pool : str or None
-        Board whose jobs alone are planned; None: all jobs.
-    gpus : int
-        GPUs that are planned; ``note`` says where the number comes from.
-    nodes, gpus_per_node : int
-        Nodes of equal size for the simulation; one node with all GPUs where the nodes are not known.
-    node_size : int
-        GPUs of a node in plans and exports; the last node may have fewer.
-    node_names : tuple of str or None
-        Names of the nodes, where they are known and all are of that size, but for a smaller last one.
-    note : str
-        Where the number of GPUs comes from.
-    layouts : mapping of str to int
-        GPUs by the layout that they have today.
-    today : TodaysNodes
-        The nodes one by one, as they are today.
+    - ``installed``: All GPUs of the data.
+    - ``board``: What is planned; without profiles where nothing can be cut or nothing is known of the board.
+    - ``name``: The board in the words of the catalogue, else of the source; None if nobody names one.
+    - ``chosen``: The scenario names the board, and it is not that of the data: a what-if.
+    - ``pool``: Board whose jobs alone are planned; None: all jobs.
+    - ``gpus``: GPUs that are planned; ``note`` says where the number comes from.
+    - ``nodes``, ``gpus_per_node``: Nodes of equal size for the simulation; one node with all GPUs where the nodes are
+      not known.
+    - ``node_size``: GPUs of a node in plans and exports; the last node may have fewer.
+    - ``node_names``: Names of the nodes, where they are known and all are of that size, but for a smaller last one.
+    - ``note``: Where the number of GPUs comes from.
+    - ``layouts``: GPUs by the layout that they have today.
+    - ``today``: The nodes one by one, as they are today.
     """
 
     installed: Installed

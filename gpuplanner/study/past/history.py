@@ -32,29 +32,18 @@ VIEWS = ("whole", "requested", "rightsized")
 class History:
     """Everything that the walk knows of the past.
 
-    Attributes
-    ----------
-    trace : Dataset
-        As ingested.
-    jobs : polars.DataFrame
-        ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
-    views : dict
-        For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
-    rightsizing : polars.DataFrame
-        What each job asked for and needs, with the evidence.
-    undecided : float
-        Share of the jobs whose class neither source nor rule nor shape gives: of them, requests stand.
-    like_others : float or None
-        How sure the classes are that follow from size, duration and hour alone [0-1]; None where none does.
-    begin, end : datetime
-        Window of ledger and cost: what was observed of the month, to the instant.
-    recent : datetime
-        Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
-    plan_start : datetime
-        First instant of the plan, the full hour at or after ``end``. What runs at the end of the observation is
-        taken to run until then.
-    fleet : PlannedFleet
-        Board and GPUs that are planned for.
+    - ``trace``: As ingested.
+    - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
+    - ``views``: For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
+    - ``rightsizing``: What each job asked for and needs, with the evidence.
+    - ``undecided``: Share of the jobs whose class neither source nor rule nor shape gives: of them, requests stand.
+    - ``like_others``: How sure the classes are that follow from size, duration and hour alone [0-1]; None where none
+      does.
+    - ``begin``, ``end``: Window of ledger and cost: what was observed of the month, to the instant.
+    - ``recent``: Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
+    - ``plan_start``: First instant of the plan, the full hour at or after ``end``. What runs at the end of the
+      observation is taken to run until then.
+    - ``fleet``: Board and GPUs that are planned for.
     """
 
     trace: Dataset

@@ -27,25 +27,15 @@ class Pool:
 class Installed:
     """What is installed in a window: the number that ledger, plan, simulation and page share.
 
-    Attributes
-    ----------
-    inventory : polars.DataFrame
-        Table ``schemas.Inventory``: as given, or inferred from what was held at once.
-    inferred : bool
-        Which of the two.
-    pools : tuple of Pool
-        GPUs in service at the end of the window by board, those that jobs held first, then most first; a single
-        pool of no board if jobs cannot be told apart by it.
-    words : tuple of str
-        Boards that the data name, most GPUs first, or most jobs first where no inventory names any.
-    instances : bool
-        Whether jobs held MIG instances.
-    busy : frozenset of str
-        Boards of the pools that jobs held.
-    by_node : bool
-        Nodes are known by their names: from the inventory, or inferred from where jobs ran.
-    remarks : tuple of str
-        How it was inferred, in sentences.
+    - ``inventory``: Table ``schemas.Inventory``: as given, or inferred from what was held at once.
+    - ``inferred``: Which of the two.
+    - ``pools``: GPUs in service at the end of the window by board, those that jobs held first, then most first; a
+      single pool of no board if jobs cannot be told apart by it.
+    - ``words``: Boards that the data name, most GPUs first, or most jobs first where no inventory names any.
+    - ``instances``: Whether jobs held MIG instances.
+    - ``busy``: Boards of the pools that jobs held.
+    - ``by_node``: Nodes are known by their names: from the inventory, or inferred from where jobs ran.
+    - ``remarks``: How it was inferred, in sentences.
     """
 
     inventory: pl.DataFrame

@@ -34,23 +34,15 @@ NOT_A_DIGIT = re.compile(r"\d+")
 class TodaysNodes:
     """Nodes as they are today.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Those with most uncut GPUs first: plans cut from the last on.
-    gpus : tuple of int
-        GPUs of each.
-    layouts : tuple of tuple of str
-        One text for each GPU: ``"gpu"`` if it is not cut, its instances as :func:`gpuplanner.hardware.parse_layout`
-        reads them, or ``"off"`` if it is cut and holds none.
-    inferred : bool
-        Sizes follow from what jobs held at once: there may be more.
-    named : bool
-        Whether nodes of these names exist; otherwise they are made up for the simulation, and no file may have them.
-    remarks : tuple of str
-        What a reader must know of them, in sentences.
-    snapshot : bool
-        The jobs are those of one moment rather than of a time.
+    - ``names``: Those with most uncut GPUs first: plans cut from the last on.
+    - ``gpus``: GPUs of each.
+    - ``layouts``: One text for each GPU: ``"gpu"`` if it is not cut, its instances as
+      :func:`gpuplanner.hardware.parse_layout` reads them, or ``"off"`` if it is cut and holds none.
+    - ``inferred``: Sizes follow from what jobs held at once: there may be more.
+    - ``named``: Whether nodes of these names exist; otherwise they are made up for the simulation, and no file may
+      have them.
+    - ``remarks``: What a reader must know of them, in sentences.
+    - ``snapshot``: The jobs are those of one moment rather than of a time.
 
     Examples
     --------

@@ -33,17 +33,11 @@ _DATE = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
 class DataQuality:
     """The quality report of a folder, with what is needed to draw it.
 
-    Attributes
-    ----------
-    read : Stated
-        Source, row counts, span, files.
-    findings : polars.DataFrame
-        As in the quality report: ``check, severity, rows, effect, example``, gravest first.
-    coverage : polars.DataFrame or None
-        Observed share of each node and day, see :func:`gpuplanner.inbox.telemetry.coverage.coverage`; None without
-        telemetry.
-    intake : polars.DataFrame
-        Jobs and rejected rows by day, see :func:`intake`.
+    - ``read``: Source, row counts, span, files.
+    - ``findings``: As in the quality report: ``check, severity, rows, effect, example``, gravest first.
+    - ``coverage``: Observed share of each node and day, see :func:`gpuplanner.inbox.telemetry.coverage.coverage`;
+      None without telemetry.
+    - ``intake``: Jobs and rejected rows by day, see :func:`intake`.
     """
 
     read: Stated

@@ -184,22 +184,13 @@ def heading_of(
 class Body:
     """Lines of one file, or of a block of it, below its header, and how they are cut.
 
-    Attributes
-    ----------
-    files : tuple of TextFile
-        All files.
-    number : int
-        Which of them the lines are of.
-    file : TextFile
-        It, or the block, which tells what may stand in the lines.
-    lines : polars.DataFrame
-        ``line`` and ``raw``, without blank ones.
-    heading : Heading
-        Of the file.
-    columns : mapping of str to Field
-        Columns to read.
-    dialect : Dialect
-        How lines are cut.
+    - ``files``: All files.
+    - ``number``: Which of them the lines are of.
+    - ``file``: It, or the block, which tells what may stand in the lines.
+    - ``lines``: ``line`` and ``raw``, without blank ones.
+    - ``heading``: Of the file.
+    - ``columns``: Columns to read.
+    - ``dialect``: How lines are cut.
     """
 
     files: tuple[TextFile, ...]

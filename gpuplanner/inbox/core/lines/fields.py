@@ -20,24 +20,15 @@ MAX_NAME = 40
 class Field:
     """How one column of a source is read.
 
-    Attributes
-    ----------
-    name : str
-        Our name.
-    kind : str
-        ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
-        `format`) or ``"instant"`` (a date and time with its offset from UTC, as ``Z``, ``UTC`` or ``+08:00``).
-    nullable : bool
-        The value may be empty.
-    optional : bool
-        The whole column may be absent.
-    at_once : bool
-        Of a text: where all that a block of lines has in it are bare numbers or nothing, it may be read as numbers
-        together with the lines (:func:`gpuplanner.inbox.core.lines.reading.read_row_blocks`).
-    low, high : float
-        Bounds of a number or decimal.
-    format : str
-        Date format of a time.
+    - ``name``: Our name.
+    - ``kind``: ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
+      `format`) or ``"instant"`` (a date and time with its offset from UTC, as ``Z``, ``UTC`` or ``+08:00``).
+    - ``nullable``: The value may be empty.
+    - ``optional``: The whole column may be absent.
+    - ``at_once``: Of a text: where all that a block of lines has in it are bare numbers or nothing, it may be read as
+      numbers together with the lines (:func:`gpuplanner.inbox.core.lines.reading.read_row_blocks`).
+    - ``low``, ``high``: Bounds of a number or decimal.
+    - ``format``: Date format of a time.
     """
 
     name: str
@@ -54,24 +45,15 @@ class Field:
 class Dialect:
     """How lines are cut into fields.
 
-    Attributes
-    ----------
-    separator : str
-        One character.
-    quotes : bool
-        Fields may stand in quotation marks.
-    names : callable
-        Field names of a file without a header line, from its first lines; None if the first line is a header.
-    free_tail : collection of str
-        Folded names of fields that may contain the separator when they stand last.
-    any_of : tuple of tuple of str
-        Of each group, at least one column must be there.
-    missing : frozenset of str
-        Words that stand for a missing value, beside nothing at all.
-    hint : str
-        What to do where columns are missing.
-    tables : bool
-        Files may be Parquet as well as text.
+    - ``separator``: One character.
+    - ``quotes``: Fields may stand in quotation marks.
+    - ``names``: Field names of a file without a header line, from its first lines; None if the first line is a
+      header.
+    - ``free_tail``: Folded names of fields that may contain the separator when they stand last.
+    - ``any_of``: Of each group, at least one column must be there.
+    - ``missing``: Words that stand for a missing value, beside nothing at all.
+    - ``hint``: What to do where columns are missing.
+    - ``tables``: Files may be Parquet as well as text.
     """
 
     separator: str = ","

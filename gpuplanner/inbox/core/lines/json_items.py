@@ -28,18 +28,11 @@ _Walk = Generator[_Found, None, int]
 class Item:
     """One item of a file.
 
-    Attributes
-    ----------
-    place : int
-        Number of the line (1-based) where each line is a document of its own, else of the item in its file.
-    value : object
-        What stands there; None if it is broken.
-    raw : str
-        Its first characters, for the reject table.
-    around : mapping
-        What stood before the item in the document that lists it, such as ``kind``.
-    fault : str
-        Why it could not be read; empty if it could.
+    - ``place``: Number of the line (1-based) where each line is a document of its own, else of the item in its file.
+    - ``value``: What stands there; None if it is broken.
+    - ``raw``: Its first characters, for the reject table.
+    - ``around``: What stood before the item in the document that lists it, such as ``kind``.
+    - ``fault``: Why it could not be read; empty if it could.
     """
 
     place: int

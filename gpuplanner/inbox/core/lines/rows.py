@@ -35,20 +35,12 @@ PLACE = ("file", "line", "raw")
 class Rows:
     """Rows of one or several files on their way to a trace.
 
-    Attributes
-    ----------
-    files : tuple of TextFile
-        What was read.
-    count : int
-        Rows in the files, without headers and blank lines.
-    good : polars.DataFrame
-        Rows not rejected so far: ``file``, ``line``, ``raw`` and the fields.
-    rejects : polars.DataFrame
-        Rows rejected so far.
-    unused : tuple of str
-        Columns of the files that nothing was read from.
-    blank : int
-        Blank lines.
+    - ``files``: What was read.
+    - ``count``: Rows in the files, without headers and blank lines.
+    - ``good``: Rows not rejected so far: ``file``, ``line``, ``raw`` and the fields.
+    - ``rejects``: Rows rejected so far.
+    - ``unused``: Columns of the files that nothing was read from.
+    - ``blank``: Blank lines.
     """
 
     files: tuple[TextFile, ...]
@@ -162,10 +154,7 @@ Record = Mapping[str, str | None]
 class Records:
     """Collects records and rejects, in their order.
 
-    Attributes
-    ----------
-    columns : mapping of str to Field
-        Column of the source → how to read it.
+    - ``columns``: Column of the source → how to read it.
     """
 
     columns: Mapping[str, Field]

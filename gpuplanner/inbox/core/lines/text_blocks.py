@@ -53,20 +53,13 @@ NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 class FileBlocks:
     """Files that are read one after the other, in blocks of whole lines.
 
-    Attributes
-    ----------
-    paths : sequence of str or Path
-        The files.
-    block_bytes : int
-        Text of a block.
-    limit : int
-        Longest text of a file, unless the user states another.
-    tables : bool
-        Parquet is read too, as one block with a table instead of lines.
-    files : list of TextFile
-        The files without their lines and rows; hash, size and whether the last line is open are known of those read.
-    posts : dict of int to dict of int to int
-        Of a plain file that was read: number of some of its lines → where they begin.
+    - ``paths``: The files.
+    - ``block_bytes``: Text of a block.
+    - ``limit``: Longest text of a file, unless the user states another.
+    - ``tables``: Parquet is read too, as one block with a table instead of lines.
+    - ``files``: The files without their lines and rows; hash, size and whether the last line is open are known of
+      those read.
+    - ``posts``: Of a plain file that was read: number of some of its lines → where they begin.
     """
 
     paths: Sequence[str | Path]

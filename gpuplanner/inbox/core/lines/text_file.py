@@ -99,25 +99,15 @@ Text = bytes
 class TextFile:
     """A file of text, or a block of one.
 
-    Attributes
-    ----------
-    path : Path
-        Where it was read.
-    sha256 : str
-        Hash of the bytes on disk.
-    bytes : int
-        Size on disk.
-    lines : polars.DataFrame
-        ``line`` (1-based) and ``text``, without the line ends (LF or CR LF).
-    has_quotes, has_controls : bool
-        A quotation mark, a control character stands somewhere in the text: a reader looks line by line
-        only if so.
-    ends_open : bool
-        The last line has no line end, so it may have been cut.
-    table : polars.DataFrame or None
-        What stood in it instead of lines, if it is Parquet.
-    text : bytes
-        Of a block of a file, the text that the lines stand in.
+    - ``path``: Where it was read.
+    - ``sha256``: Hash of the bytes on disk.
+    - ``bytes``: Size on disk.
+    - ``lines``: ``line`` (1-based) and ``text``, without the line ends (LF or CR LF).
+    - ``has_quotes``, ``has_controls``: A quotation mark, a control character stands somewhere in the text: a reader
+      looks line by line only if so.
+    - ``ends_open``: The last line has no line end, so it may have been cut.
+    - ``table``: What stood in it instead of lines, if it is Parquet.
+    - ``text``: Of a block of a file, the text that the lines stand in.
     """
 
     path: Path
