@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gpuplanner.hardware.abilities import PathAbilities
 
 PRICES = "prices"
+FILES = ("projects", "price_book", "carbon_file")
+"""Fields that name files beside the data."""
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
 
@@ -270,6 +272,14 @@ class Scenario:
         PRICES, "USD", "ISO 4217 code of the price.",
         KnobRule("a code of three letters", lambda value, _: re.fullmatch(r"[A-Z]{3}", value) is not None),
     )  # fmt: skip
+    price_book: str | None = knob(
+        PRICES, None, "File of own dated prices, owned boards, exchange rates and electricity, ``prices.yaml``.",
+        NOT_EMPTY, none="the catalogue's list prices",
+    )  # fmt: skip
+    carbon_file: str | None = knob(
+        PRICES, None, "CSV file of the grid's carbon hour by hour, which goes before ``carbon_region``.", NOT_EMPTY,
+        none="the mean of the region over a year",
+    )  # fmt: skip
     price_usd_per_kwh: float | None = knob(
         PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
         none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),
@@ -337,7 +347,7 @@ class Scenario:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a scenario file; relative ``data`` and ``projects`` are taken from the folder of the file.
+        """Read a scenario file; relative ``data`` and other files are taken from the folder of the file.
 
         Raises
         ------
@@ -356,8 +366,9 @@ class Scenario:
         data = values.get("data", "sample")
         if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
             values["data"] = str(path.parent / data)
-        if isinstance(announced := values.get("projects"), str) and announced.strip():
-            values["projects"] = str(path.parent / announced)
+        for key in FILES:
+            if isinstance(named := values.get(key), str) and named.strip():
+                values[key] = str(path.parent / named)
         return cls.from_dict(values, where=str(path))
 
     def to_yaml(self) -> str:

@@ -62,6 +62,7 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "path_abilities": {"low": pl.Float64, "high": pl.Float64},
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
+    "currencies": {"minor_units": pl.Int32},
     "synthetic_jobs": dict.fromkeys(SYNTHETIC, pl.Float64),
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
@@ -108,7 +109,7 @@ def facts(name: str) -> pl.DataFrame:
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"path_abilities"``, ``"telemetry_metrics"``,
-        ``"slurm_states"`` or ``"synthetic_jobs"``.
+        ``"slurm_states"``, ``"currencies"`` or ``"synthetic_jobs"``.
 
     Returns
     -------

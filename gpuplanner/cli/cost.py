@@ -19,7 +19,7 @@ TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
 
 
 @app.command()
-@takes("month", "board", "price_usd_per_gpu_hour", "currency", "carbon_region")
+@takes("month", "board", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
 def cost(
     scenario: ScenarioPath,
     given: Given,
@@ -83,3 +83,4 @@ def _told(found: CostReview, by: str) -> None:
         for name, one in rows.items():
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
+        put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")

@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from gpuplanner.report.forecast import forecast_record
 from gpuplanner.report.page import render_page
 from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.tearsheet import period
-from gpuplanner.scenario import Scenario
+from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
 from gpuplanner.study.forecast_ledger import read_ledger, remember
@@ -175,7 +174,8 @@ def _strip(executed: Path) -> None:
 def _absolute(scenario: Scenario) -> Scenario:
     """The scenario as the kernel must see it, which runs in another folder."""
     data = scenario.data if scenario.data == "sample" else _resolved(scenario.data)
-    return replace(scenario, data=data, projects=scenario.projects and _resolved(scenario.projects))
+    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILES}
+    return scenario.but(data=data, **files)
 
 
 def _resolved(place: str) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 from gpuplanner.demand import pool
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.planner import layout_changes
-from gpuplanner.scenario import Scenario
+from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
@@ -55,7 +55,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         If the data or the scenario cannot be used; the message says what to do.
     """
     check_options(scenario)
-    inputs = input_hashes(scenario.data, scenario.projects)
+    inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILES))
     place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
         return open_study(place)

@@ -96,3 +96,34 @@ def test_without_a_price_there_is_no_total_and_no_file(tmp_path: Path, command):
     code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
     assert code == 3
     assert "price" in err
+
+
+def test_what_the_owner_paid_stands_in_the_place_of_list_prices(quick: Scenario, tmp_path: Path):
+    """64 boards at 43,830 USD over five years are 1 USD an hour; electricity comes on top, by the state of the GPU."""
+    (tmp_path / "prices.yaml").write_text(
+        "owned:\n- {board: H100-80GB-SXM5, gpus: 64, capex: 43830, unit: USD per GPU, bought: 2025-01-01, "
+        "life_years: 5, source: invoice}\n"
+        "electricity:\n- {price: 0.1, unit: USD per kWh, from: 2025-01, source: contract, market_g_per_kwh: 0}\n"
+    )
+    found = cost_review(quick.but(price_book=str(tmp_path / "prices.yaml")))
+    assert found.energy is not None
+    assert float(found.total or 0) == pytest.approx(64 * 28 * 24 + 0.1 * found.energy.value, abs=0.01)
+    assert found.carbon_kg["market"].value == 0.0
+    assert found.by_ownership["ownership"].to_list() == ["owned"]
+    assert not found.missing
+
+
+def test_carbon_by_hour_stands_beside_the_yearly_mean(quick: Scenario, tmp_path: Path):
+    """A grid that is clean by day: what the fleet does by night is not hidden in a mean."""
+    hours = pl.datetime_range(
+        pl.datetime(2026, 2, 1), pl.datetime(2026, 2, 28, 23), "1h", time_zone="UTC", eager=True
+    ).alias("time")
+    grams = pl.when(pl.col("time").dt.hour().is_between(8, 17)).then(0.0).otherwise(400.0)
+    grid = pl.DataFrame(hours).with_columns(location_g_per_kwh=grams)
+    grid.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ")).write_csv(tmp_path / "grid.csv")
+    found = cost_review(quick.but(carbon_file=str(tmp_path / "grid.csv")))
+    assert found.energy is not None
+    by_hour = found.carbon_kg["location"].value
+    assert 0 < by_hour < 0.4 * found.energy.value
+    assert found.carbon_at_yearly_mean_kg == pytest.approx(found.energy.value * 208.81 / 1000, abs=1e-5)
+    assert by_hour != pytest.approx(found.carbon_at_yearly_mean_kg, rel=0.01)

@@ -43,4 +43,7 @@ def page_into(asked: Scenario, place: Path) -> None:
 def _from(asked: Scenario, place: Path) -> Scenario:
     """The scenario with its files as they are found from its folder."""
     own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
-    return own if own.projects is None else replace(own, projects=os.path.relpath(own.projects, place))
+    from gpuplanner.scenario import FILES
+
+    named = {name: file for name in FILES if (file := getattr(own, name)) is not None}
+    return own.but(**{name: os.path.relpath(file, place) for name, file in named.items()})

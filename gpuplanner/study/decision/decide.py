@@ -50,8 +50,8 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
-from gpuplanner.study.decision.worth import stated_ownership, usd_per_kwh_of, worth_of
-from gpuplanner.study.future.money import power_of, price_of
+from gpuplanner.study.decision.worth import stated_ownership, worth_of
+from gpuplanner.study.future.money import per_kwh_of, power_of, price_of
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_HOUR
@@ -321,9 +321,9 @@ def worth_for(scenario: Scenario, saving: Saving, *, freed: int, fleet_gpus: int
     off = None if able.switches_nodes or able.returns == RETURNED else 0.0
     return worth_of(
         saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
-        power=power_of(known.fleet), usd_per_kwh=usd_per_kwh_of(scenario), price=price_of(scenario, known.fleet),
-        value_freed_at=scenario.value_freed_at, idle_gpu_hours_per_week=off, returnable=scenario.returnable,
-        pue=scenario.pue or None,
+        power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
+        price=price_of(scenario, known.fleet), value_freed_at=scenario.value_freed_at,
+        idle_gpu_hours_per_week=off, returnable=scenario.returnable, pue=scenario.pue or None,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from gpuplanner.ledger import held_by_state
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.past.history import history
+from gpuplanner.units import GRAMS_PER_KILOGRAM
 from gpuplanner.units import money as to_cents
 
 LOST = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "CANCELLED")
@@ -24,7 +25,8 @@ class CostReview:
     """A month of money, energy and carbon; ``total`` is None where no GPU has a price.
 
     Every table sums to the total: ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` to the cent;
-    ``by_end`` and ``by_job`` are what tenants were charged, split by how their attempts ended, and by job.
+    ``by_end`` and ``by_job`` are what tenants were charged, split by how their attempts ended, and by job. Carbon of
+    the grid at the yearly mean of the region stands beside that by hour.
     """
 
     name: str
@@ -42,6 +44,7 @@ class CostReview:
     energy: RangedAmount | None
     states: pl.DataFrame
     carbon_kg: dict[str, RangedAmount | None]
+    carbon_at_yearly_mean_kg: float | None
     costs: pl.DataFrame
     missing: tuple[str, ...]
 
@@ -59,6 +62,7 @@ class CostReview:
             "energy_range_kwh": self.energy,
             "energy_by_state": self.states.select("state", "gpu_hours", "^energy_kwh.*$").to_dicts(),
             "carbon_kg": self.carbon_kg,
+            "carbon_at_yearly_mean_kg": self.carbon_at_yearly_mean_kg,
             "price": self.price,
             "missing": list(self.missing),
         }
@@ -102,6 +106,9 @@ def cost_review(scenario: Scenario) -> CostReview:
         energy=total_of(priced.states, "energy_kwh"),
         states=priced.states,
         carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
+        carbon_at_yearly_mean_kg=None
+        if priced.energy_kwh is None
+        else round(priced.energy_kwh * priced.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
         costs=costs,
         missing=priced.missing,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import polars as pl
@@ -24,6 +24,8 @@ from gpuplanner.cost import (
     total_of,
 )
 from gpuplanner.cost.footprint import AMOUNTS
+from gpuplanner.cost.grid import read_grid
+from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import NOT_STATED
 from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.paths import RENTED
@@ -70,7 +72,7 @@ def money(scenario: Scenario) -> Money:
     rates = {
         (word, kind): rate
         for word, kind in owners.select("gpu_model", "ownership").iter_rows()
-        if (rate := rate_of(scenario, known.fleet, boards[word], kind)) is not None
+        if (rate := rate_of(scenario, known, boards[word], kind)) is not None
     }
     rows = _footprint(scenario, known, booked, boards)
     costs = empty(Costs)
@@ -129,30 +131,67 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
     return pl.concat(parts)
 
 
-def rate_of(scenario: Scenario, fleet: PlannedFleet, board: str | None, kind: str) -> Rate | None:
+def rate_of(scenario: Scenario, known: History, board: str | None, kind: str) -> Rate | None:
     """What an installed GPU-hour of a board costs under an ownership; None where nothing says so.
 
-    The scenario's own price counts for every GPU; else what the catalogue lists, of spot GPUs the spot price. What an
-    owner paid is in no list: the list price then is what renting would cost, and its source says so.
+    The scenario's own price counts for every GPU; else what the price book says; else what the catalogue lists, of spot
+    GPUs the spot price. What an owner paid is in no list: the list price then is what renting would cost.
     """
-    listed = (
-        None if board is None or scenario.currency != "USD" or not has_price(board) else gpu_hour_price(board)
-    )
+    book, currency = book_of(scenario), scenario.currency
+    listed = _listed(book, board, ON_DEMAND, currency, known.end)
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
-        price = gpu_hour_price(board or fleet.board.name, own=own, currency=scenario.currency)
-        return Rate(price, listed=None if listed is None else listed.value)
-    if board is None or not has_price(board):
-        return None
-    term = "spot" if kind == "spot" and has_price(board, term="spot") else ON_DEMAND
-    price = gpu_hour_price(board, currency=scenario.currency, term=term)
-    return Rate(price, listed=None if listed is None else listed.value)
+        found = Rate(gpu_hour_price(board or known.fleet.board.name, own=own, currency=currency))
+    elif board is not None and (said := book.rate(board, kind, currency, known.begin, known.end)) is not None:
+        found = said
+        if kind == "owned" and not book.electricity:
+            found = replace(said, per_kwh=per_kwh_of(scenario, known))
+    else:
+        price = _listed(book, board, "spot", currency, known.end) if kind == "spot" else listed
+        if price is None and board is not None and has_price(board):
+            gpu_hour_price(board, currency=currency)  # which says what is missing
+        if price is None:
+            return None
+        found = Rate(price)
+    return replace(found, listed=None if listed is None else listed.value)
 
 
 def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
-    """Price of a GPU-hour of the board to plan for: the scenario's own, else the list's, if it has one."""
-    rate = rate_of(scenario, fleet, fleet.name if fleet.in_catalogue else None, ON_DEMAND)
+    """Price of a GPU-hour of the board to plan for: the scenario's own, else the book's, else the list's."""
+    rate = rate_of(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND)
     return None if rate is None else rate.price
+
+
+def book_of(scenario: Scenario) -> PriceBook:
+    """The scenario's price book; an empty one where it names none."""
+    return PriceBook() if scenario.price_book is None else read_price_book(scenario.price_book)
+
+
+def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) -> float:
+    """What a kWh costs: the scenario's own, else the book's, else the catalogue's."""
+    book, wanted = book_of(scenario), currency or scenario.currency
+    own = scenario.price_usd_per_kwh
+    said = book.per_kwh(wanted, known.begin, known.end) if own is None else None
+    if said is not None:
+        return said
+    return book.converted(
+        parameter("electricity_usd_per_kwh").value if own is None else own, "USD", wanted, known.end
+    )
+
+
+def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: datetime) -> Price | None:
+    """The list price in a currency; None where the catalogue has none, or no rate leads from its currency."""
+    if board is None or not has_price(board, term=term):
+        return None
+    price = gpu_hour_price(board, term=term)
+    try:
+        value, low, high = (
+            book.converted(one, price.currency, currency, when)
+            for one in (price.value, price.low, price.high)
+        )
+    except ScenarioError:
+        return None
+    return replace(price, value=value, low=low, high=high, currency=currency)
 
 
 def pue_of(scenario: Scenario) -> float:
@@ -172,13 +211,24 @@ def _at_list(rates: Mapping[tuple[str | None, str], Rate]) -> list[str]:
 
 
 def _footprint(scenario: Scenario, known: History, booked: pl.DataFrame, boards: Boards) -> pl.DataFrame:
-    factor = carbon_factor(scenario.carbon_region)
-    grid = booked.select(pl.col("hour").unique().sort()).with_columns(
-        location_g=pl.lit(factor.gco2e_per_kwh), market_g=pl.lit(factor.gco2e_per_kwh), pue=pl.lit(None, pl.Float64)
-    )  # fmt: skip
+    grid = _grid(scenario, known, booked["hour"])
     powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
     facility = Facility.of(scenario.pue)
     return footprint(booked, powered, activity=_activity(known.jobs), facility=facility, grid=grid)
+
+
+def _grid(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
+    """Carbon of each hour: by the file of the scenario, else the mean of the region; by contract as the book says."""
+    if scenario.carbon_file is not None:
+        grid = read_grid(scenario.carbon_file, hours)
+    else:
+        mean = pl.lit(carbon_factor(scenario.carbon_region).gco2e_per_kwh)
+        blank = pl.lit(None, pl.Float64)
+        grid = pl.DataFrame({"hour": hours.unique().sort()}).with_columns(
+            location_g=mean, market_g=blank, pue=blank
+        )
+    contract = book_of(scenario).market_g(known.begin, known.end)
+    return grid.with_columns(pl.coalesce("market_g", pl.lit(contract, pl.Float64), "location_g"))
 
 
 def _activity(jobs: pl.DataFrame) -> dict[str, float]:

@@ -1,0 +1,113 @@
+"""The price book: dated rows by hand, owning against an annuity counted here, and files that are wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.catalog import facts
+from gpuplanner.cost.price_book import PriceBook, read_price_book
+from gpuplanner.errors import ScenarioError
+from gpuplanner.units import MINOR_UNITS
+
+BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
+PRICE = "board: T4, kind: on_demand, price: 2.0, unit: USD per GPU h, from: 2026-01, source: quote"
+LOT = "board: T4, gpus: 8, capex: 8766, unit: EUR per GPU, bought: 2025-01-01, life_years: 4, source: invoice"
+
+
+@pytest.fixture
+def book(tmp_path: Path):
+    def make(text: str) -> PriceBook:
+        (tmp_path / "prices.yaml").write_text(text)
+        return read_price_book(tmp_path / "prices.yaml")
+
+    return make
+
+
+def test_a_price_that_changes_is_the_mean_by_time(book):
+    """Seven days of February at 2, the other 21 at 3."""
+    rows = f"- {{{PRICE}, to: 2026-02-07}}\n- {{{PRICE.replace('2026-01', '2026-02-08').replace('2.0', '3.0')}}}\n"
+    rate = book(f"prices:\n{rows}").rate("T4", "on_demand", "USD", BEGIN, END)
+    assert rate.price.value == pytest.approx((7 * 2 + 21 * 3) / 28)
+    assert (rate.price.low, rate.price.high, rate.price.date) == (2.0, 3.0, "2026-02-08")
+
+
+def test_an_instance_is_parted_over_its_gpus_and_converted_at_the_dated_rate(book):
+    text = (
+        f"prices:\n- {{{PRICE.replace('GPU h', 'instance h').replace('USD', 'EUR')}, gpus: 4}}\n"
+        "rates:\n- {from: EUR, to: USD, rate: 9, date: 2026-03-05, source: later}\n"
+        "- {from: EUR, to: USD, rate: 1.2, date: 2026-02-02, source: ECB}\n"
+    )
+    assert book(text).rate("T4", "on_demand", "USD", BEGIN, END).price.value == pytest.approx(2.0 / 4 * 1.2)
+
+
+def test_owning_is_written_off_evenly_and_electricity_comes_on_top(book):
+    text = f"owned:\n- {{{LOT}, residual: 0.2, support: 87.66}}\nelectricity:\n" + (
+        "- {price: 0.1, unit: EUR per kWh, from: 2026-01, source: contract, market_g_per_kwh: 12}\n"
+    )
+    found = book(text)
+    rate = found.rate("T4", "owned", "EUR", BEGIN, END)
+    assert rate.parts["depreciation"] == pytest.approx(0.2)
+    assert rate.price.value == pytest.approx(0.2 + 0.01)
+    assert rate.per_kwh == pytest.approx(0.1)
+    assert found.market_g(BEGIN, END) == 12
+    late = datetime(2029, 2, 1, tzinfo=UTC), datetime(2029, 3, 1, tzinfo=UTC)
+    assert found.rate("T4", "owned", "EUR", *late).price.value == pytest.approx(0.01)
+
+
+def test_lots_are_weighed_by_their_gpus(book):
+    two = f"owned:\n- {{{LOT}}}\n- {{{LOT.replace('gpus: 8', 'gpus: 24').replace('8766', '17532')}}}\n"
+    rate = book(two).rate("T4", "owned", "EUR", BEGIN, END)
+    assert rate.price.value == pytest.approx(0.25 * 0.25 + 0.75 * 0.5)
+
+
+def test_what_the_book_does_not_say_is_none(book):
+    found = book(f"prices:\n- {{{PRICE}}}\n")
+    assert found.rate("T4", "spot", "USD", BEGIN, END) is None
+    assert found.rate("A30", "on_demand", "USD", BEGIN, END) is None
+    assert PriceBook().per_kwh("USD", BEGIN, END) is None
+
+
+def test_a_reservation_without_its_term_is_the_one_that_is_listed(book):
+    found = book(f"prices:\n- {{{PRICE.replace('on_demand', 'reserved_1y')}}}\n")
+    assert found.rate("T4", "reserved", "USD", BEGIN, END).price.value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (PRICE.replace(", unit: USD per GPU h", ""), "key unit"),
+        (PRICE.replace(", from: 2026-01", ""), "key from"),
+        (PRICE.replace(", source: quote", ""), "key source"),
+        (PRICE.replace("USD", "USX"), "'USX' (did you mean"),
+        (PRICE.replace("GPU h", "hour"), "unit 'USD per GPU h'"),
+        (PRICE.replace("2.0", "-2.0"), "price, a number from 0"),
+        (PRICE.replace("on_demand", "on demand"), "did you mean 'on_demand'?"),
+        (PRICE.replace("T4", "T5"), "a board of the catalogue"),
+        (PRICE.replace("GPU h", "instance h"), "gpus of an instance"),
+        (PRICE + ", cost: 3", "unknown 'cost'"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_line(book, row: str, told: str):
+    with pytest.raises(ScenarioError) as error:
+        book(f"prices:\n- {{{row}}}\n")
+    assert told in str(error.value)
+    assert "line 2" in str(error.value)
+
+
+def test_overlapping_terms_and_gaps_are_refused(book):
+    overlap = f"prices:\n- {{{PRICE}, to: 2026-02-10}}\n- {{{PRICE.replace('2026-01', '2026-02-10')}}}\n"
+    with pytest.raises(ScenarioError, match="one price at a time"):
+        book(overlap)
+    ended = book(f"prices:\n- {{{PRICE}, to: 2026-02-14}}\n")
+    with pytest.raises(ScenarioError, match="rows for 50%"):
+        ended.rate("T4", "on_demand", "USD", BEGIN, END)
+    with pytest.raises(ScenarioError, match="a rate dated by 2026-03-01"):
+        book(f"prices:\n- {{{PRICE}}}\n").rate("T4", "on_demand", "EUR", BEGIN, END)
+
+
+def test_the_catalogue_and_the_smallest_units_of_currencies_agree():
+    rows = dict(facts("currencies").select("code", "minor_units").iter_rows())
+    assert {code: units for code, units in rows.items() if units != 2} == MINOR_UNITS
