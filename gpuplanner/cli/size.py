@@ -200,13 +200,16 @@ def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) ->
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.files import require_file, write_atomically
-    from gpuplanner.sizing.predict import learned, measured_runs, peak_model_text
+    from gpuplanner.sizing.predict import learned, measured_runs, peak_model_text, unread_rows
 
     if out is None:
         text = "--learn goes with -o MODEL.json"
         raise typer.BadParameter(text)
     require_file(out, inputs=[path])
-    runs, _ = measured_runs(_read(path))
+    rows = _read(path)
+    for line in unread_rows(rows):
+        say(f"not learned from: {line}")
+    runs, _ = measured_runs(rows)
     after = learned(model, runs)
     write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
     told = {
@@ -225,7 +228,7 @@ def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
     if as_json:
         show(found.to_dict(), as_json=True)
         return
-    for name in ("sources", "methods", "sizes", "levels", "undecided"):
+    for name in ("sources", "methods", "sizes", "levels", "strangers", "undecided"):
         if not (table := getattr(found, name)).is_empty():
             show_frame(table, as_json=False, title=name)
     for name in ("overall", "decided", "generic", "out_of_memory", "not_predicted"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields, replace
 from typing import NoReturn
 
@@ -139,6 +140,13 @@ class Architecture:
 
     def layer_params(self, *, active: bool = False) -> float:
         """Parameters of the mean layer; `active`: only the experts that a token visits."""
+        return self._layers[active]
+
+    @functools.cached_property
+    def _layers(self) -> tuple[float, float]:
+        return self._layer_params(active=False), self._layer_params(active=True)
+
+    def _layer_params(self, *, active: bool) -> float:
         common = self.attention_params() + self.norms * self.norm_params()
         if not self.experts:
             return common + self.mlp_params(self.ffn)

@@ -19,7 +19,11 @@ NOISE = 0.065
 SOURCE_ROWS = 20.0
 """What a source of any size weighs, in rows."""
 FEW = 5
-"""Rows of a tool from which its knobs move."""
+"""Rows of a tool after which a bound is that of few rows."""
+BETWEEN = {True: 0.03, False: 0.3}
+"""Standard deviation of the logarithm of a shift of all peaks of a tool, by whether its facts are known."""
+SHRINK = 2.0
+"""Rows that everybody's knobs weigh against a tool's own, as its first rows may be odd ones."""
 TOOL_PRIOR = 1.5
 """How much wider the prior of a tool's knobs is about everybody's than everybody's about 1."""
 FLAGGED = 0.1
@@ -36,6 +40,8 @@ class Runs:
     - ``sources``: Source of each run.
     - ``flagged``, shape (n,): Rows that do not say what decides them, by a rule that reads no measurement.
     - ``worst``, shape (n,): GiB of the largest of the other answers to what was not said; 0 where there is none.
+    - ``models``: Architecture of each run.
+    - ``extent``, shape (n, 3): Logarithms of parameters, tokens of a micro-batch and GPUs: how large the run is.
     """
 
     parts: Floats
@@ -43,39 +49,49 @@ class Runs:
     sources: tuple[str, ...]
     flagged: NDArray[np.bool_]
     worst: Floats
+    models: tuple[str, ...]
+    extent: Floats
 
     def __len__(self) -> int:
         return len(self.measured)
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
         """Some of the runs."""
-        sources = tuple(np.array(self.sources, dtype=object)[chosen])
-        return Runs(
-            self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen]
+        sources, models = (
+            tuple(np.array(names, dtype=object)[chosen]) for names in (self.sources, self.models)
         )
+        return Runs(
+            self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen], models,
+            self.extent[chosen],
+        )  # fmt: skip
 
     def of(self, source: str) -> NDArray[np.bool_]:
         """Which runs are of a source."""
         return np.array([each == source for each in self.sources], dtype=np.bool_)
 
 
-def fit_knobs(runs: Runs, centre: Floats | None = None, widen: float = 1.0) -> Floats:
+def fit_knobs(
+    runs: Runs, centre: Floats | None = None, widen: float = 1.0, between: float = 0.0, shrink: float = 0.0
+) -> Floats:
     """Logarithms of the knobs: robust least squares on log ratios with a normal prior.
 
-    Minimises ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees, by
+    Knobs share a shift of the standard deviation `between` beside their own. Minimises
+    ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees, by
     reweighted Gauss-Newton steps.
 
     Examples
     --------
     >>> parts = np.zeros((40, 9))
     >>> parts[:, 3] = np.linspace(1, 40, 40)
-    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, ("a",) * 40, np.zeros(40, bool), np.zeros(40))
+    >>> none, names = np.zeros(40), ("a",) * 40
+    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)))
     >>> round(float(np.exp(fit_knobs(runs)[3])), 2)
     1.2
     """
     centre = np.zeros(len(COMPONENTS)) if centre is None else centre
-    precision = 1.0 / (widen * np.array(list(PRIOR.values()))) ** 2
-    theta, weights = centre.copy(), _row_weights(runs)
+    spread = np.diag((widen * np.array(list(PRIOR.values()))) ** 2) + between**2
+    precision = np.linalg.inv(spread)
+    theta, weights = centre.copy(), _row_weights(runs) * len(runs) / (len(runs) + shrink or 1.0)
     if not len(runs):
         return theta
     for _ in range(_STEPS):
@@ -84,8 +100,8 @@ def fit_knobs(runs: Runs, centre: Floats | None = None, widen: float = 1.0) -> F
         residual = np.log(runs.measured / predicted)
         held = weights * 5.0 / (4.0 + (residual / NOISE) ** 2) / NOISE**2
         slope = scaled / predicted[:, None]
-        curvature = (slope * held[:, None]).T @ slope + np.diag(precision)
-        theta = theta + np.linalg.solve(curvature, slope.T @ (held * residual) - precision * (theta - centre))
+        curvature = (slope * held[:, None]).T @ slope + precision
+        theta = theta + np.linalg.solve(curvature, slope.T @ (held * residual) - precision @ (theta - centre))
     return theta
 
 
@@ -94,22 +110,24 @@ def predicted_gib(parts: Floats, knobs: Floats) -> Floats:
     return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
 
 
-def few_rows(runs: Runs, centre: Floats, *, draws: int, seed: int) -> list[tuple[Floats, Runs, Floats]]:
+def few_rows(
+    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW, known: bool = True
+) -> list[tuple[Floats, Runs, Floats]]:
     """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
     random = np.random.default_rng(seed)
     drawn = []
     for _ in range(draws):
         chosen = np.zeros(len(runs), dtype=np.bool_)
-        chosen[random.choice(len(runs), min(FEW, len(runs) - 1), replace=False)] = True
+        chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
         own = runs.take(chosen)
-        knobs = learn_tool(own, centre)
+        knobs = learn_tool(own, centre, known=known)
         drawn.append((knobs, runs.take(~chosen), np.log(own.measured / predicted_gib(own.parts, knobs))))
     return drawn
 
 
-def learn_tool(runs: Runs, centre: Floats) -> Floats:
-    """A tool's own knobs about everybody's; below `FEW` rows they do not move."""
-    return fit_knobs(runs, centre, TOOL_PRIOR) if len(runs) >= FEW else centre.copy()
+def learn_tool(runs: Runs, centre: Floats, *, known: bool = True) -> Floats:
+    """A tool's own knobs about everybody's: one row shifts them together, more move them apart."""
+    return fit_knobs(runs, centre, TOOL_PRIOR, BETWEEN[known], SHRINK)
 
 
 def quantile(values: Floats, level: float, weights: Floats | None = None) -> float:

@@ -12,8 +12,9 @@ import polars as pl
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.plain import to_plain
 from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, predicted_gib, source_names
+from gpuplanner.sizing.predict.fitting import fit_model, own_radius
 from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.model import PeakModel, fit_model, own_radius, shipped_model
+from gpuplanner.sizing.predict.model import PeakModel, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.reading.rows import question
@@ -64,10 +65,12 @@ class RowShare:
 
 @dataclass(frozen=True)
 class GenericScore:
-    """Accuracy where no tool is known."""
+    """Accuracy, cover and width where no tool is known: each source left out, and the facts about its tool."""
 
     accuracy: float
     rows: int
+    cover: float
+    width: float
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ class Evaluation:
     """How good predictions are on measured runs: of all, and of those whose columns tell what decides their peak.
 
     Tables have the columns of :class:`PeakScore`, one row a group; that of sources also those of :class:`AfterFive`.
-    ``generic`` is with generic facts alone, ``not_predicted`` counts rows from which no job can be read, and
-    ``undecided`` holds those that cannot be told from their columns.
+    ``strangers`` and ``generic`` are with the facts about the tool taken away as well; ``not_predicted`` counts rows
+    from which no job can be read, and ``undecided`` holds those that cannot be told from their columns.
     """
 
     overall: PeakScore
@@ -94,6 +97,7 @@ class Evaluation:
     methods: pl.DataFrame
     sizes: pl.DataFrame
     levels: pl.DataFrame
+    strangers: pl.DataFrame
     generic: GenericScore
     not_predicted: RowShare
     out_of_memory: OutOfMemory
@@ -175,8 +179,8 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
     runs, held = measured_runs(table)
     names, chosen = source_names(runs), None
     if leave is not None:
-        chosen = tool_called(leave)
-        if chosen not in names or (chosen == ANY and leave not in table["source"].to_list()):
+        chosen = _label(leave)
+        if chosen not in names:
             text = message("--leave", f"a source among {', '.join(names)}", repr(leave), "Name one of them.")
             raise ScenarioError(text)
     predicted, upper = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
@@ -238,18 +242,39 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> Evaluation:
         )
         .join(learned, on="tool", how="left", maintain_order="left")
     )
-    generic, _ = measured_runs(table, tool=ANY)
-    plain = accuracy_of(generic.parts.sum(axis=1), generic.measured)
+    strangers = _strangers(table, frame["tool"].unique().sort().to_list())
     asked = [question(row) for row in table.iter_rows(named=True)]
     decided = frame.filter(~pl.col("undecided"))
     lost = sum(each.job is None for each in asked)
     return Evaluation(
         _score(frame), _score(decided) if len(decided) else None,
         sources, _grouped(frame, "family"), _grouped(frame, "size"), _levels(frame, after),
-        GenericScore(float(plain.mean()), len(plain)), RowShare(lost, lost / max(1, len(asked))),
+        _grouped(strangers, "tool").drop("marp", "bytes_per_parameter"), _generic(strangers),
+        RowShare(lost, lost / max(1, len(asked))),
         _out_of_memory(table, leave),
         frame.filter("undecided").select(name for name in _UNDECIDED if name in frame.columns),
     )  # fmt: skip
+
+
+def _strangers(table: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """Each source predicted without it and without the facts about its tool."""
+    runs, read = measured_runs(table)[0], measured_runs(table, tool=ANY)[0]
+    found = []
+    for name in names:
+        mine = runs.of(name)
+        rest, own = runs.take(~mine), read.take(mine)
+        model = fit_model(rest, generic=read.take(~mine)) if len(rest) else shipped_model()
+        predicted = predicted_gib(own.parts, model.logs(ANY))
+        upper = np.maximum(predicted * np.exp(model.generic), own.worst)
+        score = {"accuracy": accuracy_of(predicted, own.measured), "marp": 0.0, "bytes_rule": 0.0}
+        columns = {"predicted_gib": predicted, "upper_gib": upper, "measured": own.measured, **score}
+        found.append(pl.DataFrame(columns).with_columns(tool=pl.lit(name)))
+    return pl.concat(found)
+
+
+def _generic(strangers: pl.DataFrame) -> GenericScore:
+    score = _score(strangers)
+    return GenericScore(score.accuracy, score.rows, score.cover, score.width)
 
 
 def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> AfterFive | None:
@@ -298,7 +323,7 @@ def _levels(frame: pl.DataFrame, after: Mapping[str, AfterFive]) -> pl.DataFrame
 def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
     runs = measured_runs(table)[0]
     said = ended = wrong = 0
-    chosen = None if leave is None else tool_called(leave)
+    chosen = None if leave is None else _label(leave)
     models: dict[str, PeakModel] = {}
     status = "status" in table.columns
     for row in table.iter_rows(named=True):
@@ -306,20 +331,26 @@ def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
         out = status and str(row["status"] or "").lower() == "oom"
         measured = None if row.get("measured_peak_gib") in (None, "") else float(row["measured_peak_gib"])
         above = bool(measured and asked.board_gib and measured > asked.board_gib)
-        if asked.job is None or not (out or above) or chosen not in (None, asked.tool):
+        if asked.job is None or not (out or above) or chosen not in (None, asked.label):
             continue
-        if asked.tool not in models:
-            mine = runs.of(asked.tool)
-            models[asked.tool] = (
+        if asked.label not in models:
+            mine = runs.of(asked.label)
+            models[asked.label] = (
                 fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else shipped_model()
             )
-        answer = predict(asked, models[asked.tool])
+        answer = predict(asked, models[asked.label])
         if answer.p_oom is None or asked.board_gib is None or answer.upper_gib is None:
             continue
         ended += out
         said += out and (answer.p_oom >= 0.5 or answer.upper_gib > asked.board_gib)
         wrong += above and answer.p_oom < 0.05
     return OutOfMemory(ended, said, wrong)
+
+
+def _label(name: str) -> str:
+    """Under what runs of a source are learned: its tool, or its own name."""
+    tool = tool_called(name)
+    return name.lower() if tool == ANY else tool
 
 
 def _size(job: TrainingJob) -> str:

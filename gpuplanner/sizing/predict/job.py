@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -152,3 +153,8 @@ class TrainingJob:
 
 def _refuse(name: str, expected: str, came: object) -> NoReturn:
     raise ScenarioError(message(f"job, {name}", expected, repr(came), "Mend it."))
+
+
+def extent_of(job: TrainingJob) -> tuple[float, float, float]:
+    """How large a job is: logarithms of its parameters, its tokens of a micro-batch and its GPUs."""
+    return math.log(max(1.0, job.model.params())), math.log(max(1.0, job.tokens)), math.log(job.gpus)

@@ -31,12 +31,12 @@ class Method:
     counts: dict[str, float]
     layers: int
 
-    @property
+    @functools.cached_property
     def adapts(self) -> bool:
         """Whether it adds to matrices of the model."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq", "in", "out", "in_out", "each"))
 
-    @property
+    @functools.cached_property
     def of_rank(self) -> bool:
         """Whether a rank says how much is trained."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq"))

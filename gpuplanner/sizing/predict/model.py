@@ -1,4 +1,4 @@
-"""What was learned from measured peaks: knobs, the spread about them, and the text that keeps both."""
+"""What was learned from measured peaks: knobs, how wide a bound is and why, and the text that keeps them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,16 @@ from typing import Any
 import numpy as np
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.sizing.predict.calibrate import (
-    FEW,
-    NOISE,
-    Floats,
-    Runs,
-    few_rows,
-    fit_knobs,
-    learn_tool,
-    predicted_gib,
-    quantile,
-    source_names,
-)
+from gpuplanner.sizing.predict.calibrate import FEW, Floats
+from gpuplanner.sizing.predict.job import TrainingJob, extent_of
 from gpuplanner.sizing.predict.peak import COMPONENTS
 
 FORMAT = "gpuplanner peak model 1"
 DEFAULT = "default.json"
 """The model that is shipped; ``python docs/make_memory.py --write`` makes it."""
-LEVEL = 0.95
-"""Share of runs that stay below a bound."""
-_STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
-"""One-sided 95 % points of Student's t by the number of sources; further ones are nearly normal."""
-_SMALLEST = 0.03
-_DRAWS = 20
+_TAIL = 2.353
+"""The 95 % point of Student's t with 3 degrees of freedom, by which peaks scatter: a few are far off."""
+Extent = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +47,15 @@ class PeakModel:
         Tool → rows learned from.
     accuracy : Mapping
         Family of jobs → mean accuracy and rows, each source left out in turn.
+    few_generic : float
+        As `few`, of a tool that is not known.
+    architecture, beyond : float
+        What a bound widens by, as logarithms that add by their squares: for an architecture that was not seen, and
+        for each factor of e by which a job is larger or smaller than all runs.
+    models : tuple of str
+        Architectures that were seen.
+    extents : Mapping
+        Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
     """
 
     knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 1.0))
@@ -71,6 +67,11 @@ class PeakModel:
     rows: Mapping[str, int] = field(default_factory=dict)
     accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     provenance: str = "no measurement"
+    few_generic: float = 0.4
+    architecture: float = 0.0
+    beyond: float = 0.0
+    models: tuple[str, ...] = ()
+    extents: Mapping[str, Extent] = field(default_factory=dict)
 
     def seen(self, tool: str) -> bool:
         """Whether runs of the tool were learned from."""
@@ -81,123 +82,34 @@ class PeakModel:
         knobs = self.tools.get(tool, self.knobs)
         return np.asarray(np.log([knobs[name] for name in COMPONENTS]), dtype=np.float64)
 
-    def radius(self, tool: str, *, known: bool) -> float:
-        """Logarithm of the factor of the bound: of the tool, of tools unseen, or of no tool known."""
-        return self.radii.get(tool, self.unseen) if known else self.generic
+    def radius(self, tool: str, *, known: bool, job: TrainingJob | None = None) -> float:
+        """Logarithm of the factor of the bound: of the tool, of tools unseen, or of no tool known; and of distance.
+
+        A job of an architecture that was not seen, or larger or smaller than all runs, has a wider one.
+        """
+        own = self.radii.get(tool, self.unseen if known else self.generic)
+        if job is None:
+            return own
+        new = self.architecture if self.models and job.model.name not in self.models else 0.0
+        within = self.extents.get(tool, self.extents.get("", ()))
+        return math.hypot(own, new, self.beyond * _distance(extent_of(job), within))
+
+    def few_radius(self, rows: int, *, known: bool) -> float:
+        """Radius after some rows of a tool, from that of no row to that of `FEW`."""
+        none, few = (self.unseen, self.few) if known else (self.generic, self.few_generic)
+        return none + (few - none) * min(1.0, rows / FEW)
+
+    def p_oom(self, peak_gib: float, room_gib: float, radius: float) -> float:
+        """Probability that a peak is above the room, not below what the number of runs supports (3 / rows)."""
+        at = _TAIL * math.log(max(room_gib, 1e-3) / peak_gib) / radius / math.sqrt(3.0)
+        above = 0.5 - (at / (1 + at * at) + math.atan(at)) / math.pi
+        return max(above, min(0.5, 3.0 / max(1, sum(self.rows.values()))))
 
 
-def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", seed: int = 0) -> PeakModel:
-    """Fit everything on runs; ``sources`` of the runs are the names of their tools.
-
-    Parameters
-    ----------
-    runs, generic : Runs
-        Measured runs, and the same runs as they would be predicted if their tool were not known.
-    provenance : str
-        What they are.
-    seed : int
-        Of the draws of few rows.
-
-    Examples
-    --------
-    >>> model = shipped_model()
-    >>> sorted(model.tools)
-    ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
-    """
-    everybody, names = fit_knobs(runs), source_names(runs)
-    tools, radii, few = {}, {}, []
-    for name in names:
-        own = runs.take(runs.of(name))
-        if len(own) >= FEW:
-            tools[name] = _named(learn_tool(own, everybody))
-            radii[name] = max(_SMALLEST, quantile(_crossed(own, everybody), LEVEL))
-        if len(own) > 3 * FEW:
-            others = runs.take(~runs.of(name))
-            few.append(_few_radius(own, fit_knobs(others), seed))
-    return PeakModel(
-        _named(everybody), tools, radii, _unseen(runs),
-        0.8 if generic is None else _above(generic, np.zeros(len(COMPONENTS))),
-        max(few, default=0.15), {name: int(runs.of(name).sum()) for name in names}, {}, provenance,
-    )  # fmt: skip
-
-
-def learned(model: PeakModel, runs: Runs) -> PeakModel:
-    """The model with one's own runs: `FEW` rows of a tool move its knobs, not everybody's."""
-    tools, radii, rows = dict(model.tools), dict(model.radii), dict(model.rows)
-    for name in source_names(runs):
-        own = runs.take(runs.of(name))
-        if len(own) < FEW:
-            continue
-        knobs = learn_tool(own, model.logs(name))
-        residuals = np.log(own.measured / predicted_gib(own.parts, knobs))
-        tools[name], rows[name] = _named(knobs), rows.get(name, 0) + len(own)
-        radii[name] = round(own_radius(residuals, model.radii.get(name, model.few)), 4)
-    return PeakModel(
-        model.knobs,
-        tools,
-        radii,
-        model.unseen,
-        model.generic,
-        model.few,
-        rows,
-        model.accuracy,
-        model.provenance,
-    )
-
-
-def own_radius(residuals: Floats, few: float) -> float:
-    """Radius after few rows: that of other tools after as few, and what one's own rows exceed, by their number.
-
-    Not below what the noise of a measured peak gives a next value after a mean of so many, by Student's t.
-    """
-    count = len(residuals)
-    spread = 1.645 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + 20.0)
-    floor = NOISE * _STUDENT.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
-    return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))
-
-
-def _unseen(runs: Runs) -> float:
-    """The spread between sources, each left out: mean and Student's point of what is above, as there are few."""
-    names = source_names(runs)
-    if len(names) < 2:
-        return 0.5
-    above = []
-    for name in names:
-        mine = runs.of(name)
-        above.append(_above(runs.take(mine), fit_knobs(runs.take(~mine))))
-    spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
-    return max(max(above), float(np.mean(above)) + _STUDENT.get(len(above), 1.86) * spread)
-
-
-def _above(runs: Runs, knobs: Floats) -> float:
-    """How far 95 % of measured peaks lie above prediction, where what was not said has its largest answer."""
-    predicted = np.maximum(predicted_gib(runs.parts, knobs), runs.worst)
-    return max(_SMALLEST, quantile(np.log(runs.measured / predicted), LEVEL))
-
-
-def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
-    """Residuals of each row under knobs learned from the other folds of its tool; equal runs stay in one fold."""
-    residuals = np.empty(len(runs))
-    order = np.unique(np.round(runs.parts, 6), axis=0, return_inverse=True)[1].reshape(-1) % folds
-    for fold in range(folds):
-        out = order == fold
-        if out.any():
-            knobs = learn_tool(runs.take(~out), centre)
-            part = runs.take(out)
-            predicted = np.maximum(predicted_gib(part.parts, knobs), part.worst)
-            residuals[out] = np.log(part.measured / predicted)
-    return residuals
-
-
-def _few_radius(runs: Runs, centre: Floats, seed: int) -> float:
-    rest = few_rows(runs, centre, draws=_DRAWS, seed=seed)
-    above = [np.log(r.measured / np.maximum(predicted_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
-    return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
-
-
-def _named(logs: Floats) -> dict[str, float]:
-    return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
+def _distance(extent: tuple[float, ...], within: Extent) -> float:
+    """Logarithm of the factor by which a job is outside of what was seen, in the direction in which it is farthest."""
+    ends = zip(extent, within, strict=False)
+    return max((max(0.0, low - at, at - high) for at, (low, high) in ends), default=0.0)
 
 
 def peak_model_text(model: PeakModel) -> str:
@@ -218,6 +130,11 @@ def peak_model_text(model: PeakModel) -> str:
         "generic": round(model.generic, 4),
         "few": round(model.few, 4),
         "rows": dict(sorted(model.rows.items())),
+        "few_generic": round(model.few_generic, 4),
+        "architecture": round(model.architecture, 4),
+        "beyond": round(model.beyond, 4),
+        "models": list(model.models),
+        "extents": {name: [list(ends) for ends in extent] for name, extent in sorted(model.extents.items())},
         "accuracy": {name: [round(value[0], 4), value[1]] for name, value in sorted(model.accuracy.items())},
     }
     return json.dumps(document, indent=1) + "\n"
@@ -248,6 +165,14 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
             {tool: int(count) for tool, count in told["rows"].items()},
             {name: (float(value), int(rows)) for name, (value, rows) in told["accuracy"].items()},
             str(told["provenance"]),
+            float(told.get("few_generic", 0.4)),
+            float(told.get("architecture", 0.0)),
+            float(told.get("beyond", 0.0)),
+            tuple(told.get("models", ())),
+            {
+                tool: tuple((float(low), float(high)) for low, high in extent)
+                for tool, extent in told.get("extents", {}).items()
+            },
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = message(

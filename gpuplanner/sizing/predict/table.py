@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.predict.calibrate import Runs
-from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.model import LEVEL, PeakModel, shipped_model
+from gpuplanner.sizing.predict.job import TrainingJob, extent_of
+from gpuplanner.sizing.predict.model import PeakModel, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB, hidden_bytes
 from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
 from gpuplanner.sizing.predict.reading.rows import READ, Question, question
@@ -23,7 +22,8 @@ from gpuplanner.sizing.predict.tools import ANY
 NEW = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
 """Columns that a prediction adds."""
 SEEN, UNSEEN, NOT_PREDICTED = "tool seen", "tool unseen", "not predicted"
-_POINT = NormalDist().inv_cdf(LEVEL)
+CLASH = 0.25
+"""Logarithm by which a bound is wider where a row says a thing twice and differently."""
 _OTHER = 0.05
 """Logarithm of what a bound adds to the largest of the other answers."""
 
@@ -46,8 +46,9 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     """Peak, bound and probability of running out of memory of one question.
 
     The bound is the 95 % quantile of measured over predicted at the level that the answer names; where something was
-    not said, it also covers the other answers. ``p_oom`` is the share of the same residuals, taken as log-normal, that
-    lies above the board, less the context that a meter of the allocator does not show, averaged over those answers.
+    not said, it also covers the other answers, as far as the board could hold them. ``p_oom`` is the share of the same
+    residuals, with the tail of Student's t, that lies above the board less the context that a meter of the allocator
+    does not show; the other answers count as much as the assumed one.
 
     Examples
     --------
@@ -60,19 +61,21 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
         return Predicted(
             None, None, None, asked.family, asked.tool, NOT_PREDICTED, words, "; ".join(asked.note)
         )
-    knobs = np.exp(model.logs(asked.tool))
+    knobs = np.exp(model.logs(asked.label))
     peaks = [float(np.dot(peak_gib(job), knobs)) * asked.unit for job in (asked.job, *asked.others)]
-    radius = model.radius(asked.tool, known=asked.tool != ANY)
-    upper = max(peaks[0] * math.exp(radius), *(peak * math.exp(_OTHER) for peak in peaks))
+    radius = model.radius(asked.label, known=asked.tool != ANY, job=asked.job) + CLASH * bool(asked.clashes)
+    others = max((peak * math.exp(_OTHER) for peak in peaks[1:]), default=0.0)
+    most = board_gib or asked.most_gib
+    upper = max(peaks[0] * math.exp(radius), min(others, most * asked.unit) if most else others)
     board, out = board_gib or asked.board_gib, None
     if board:
-        normal = NormalDist(0.0, radius / _POINT)
         room = asked.unit * max(board - hidden_bytes(asked.job) / GIB, 0.01)
-        out = sum(1 - normal.cdf(math.log(room / peak)) for peak in peaks) / len(peaks)
+        outs = [model.p_oom(peak, room, radius) for peak in peaks]
+        out = outs[0] if len(outs) == 1 else (outs[0] + sum(outs[1:]) / len(outs[1:])) / 2
     told = list(asked.note)
-    if model.seen(asked.tool) and (known := model.accuracy.get(asked.family)):
+    if model.seen(asked.label) and (known := model.accuracy.get(asked.family)):
         told.append(f"accuracy of {asked.family}: {known[0]:.0%} over {known[1]} runs of left-out sources")
-    level = SEEN if model.seen(asked.tool) else UNSEEN
+    level = SEEN if model.seen(asked.label) else UNSEEN
     missing = "; ".join(asked.missing)
     return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))
 
@@ -140,7 +143,7 @@ def measured_runs(
     held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
         pl.col("measured_peak_gib") > 0
     )
-    parts, worst, sources, flagged, kept = [], [], [], [], []
+    parts, worst, sources, flagged, kept, models, extent = [], [], [], [], [], [], []
     for number, row in enumerate(held.iter_rows(named=True)):
         asked = question(row, tool=tool)
         if asked.job is None:
@@ -150,19 +153,49 @@ def measured_runs(
         worst.append(
             max((sum(peak_gib(job)) * asked.unit * math.exp(_OTHER) for job in asked.others), default=0.0)
         )
-        sources.append(question(row).tool)
+        sources.append(question(row).label)
         flagged.append(undecided(asked))
+        models.append(job.model.name)
+        extent.append(extent_of(job))
         kept.append(number)
     if not kept:
         raise TraceFormatError(message("runs", "rows with a measured peak", "none", "Measure some."))
     held = held[kept]
     runs = Runs(
         np.array(parts).reshape(-1, len(COMPONENTS)), held["measured_peak_gib"].to_numpy(), tuple(sources),
-        np.array(flagged, dtype=np.bool_), np.array(worst),
+        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent),
     )  # fmt: skip
     return runs, held
 
 
+def unread_rows(table: pl.DataFrame) -> list[str]:
+    """Rows with a measured peak from which no job can be read, by their number, and why.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Runs, the first of them row 1.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> unread_rows(pl.DataFrame({"model": ["gpt2"], "measured_peak_gib": [3.0]}))
+    ['row 1: seq_len: not given; add it']
+    """
+    if "measured_peak_gib" not in table.columns:
+        return []
+    said = []
+    for number, row in enumerate(table.iter_rows(named=True), start=1):
+        if row["measured_peak_gib"] in (None, ""):
+            continue
+        if (asked := question(row)).job is None:
+            said.append(f"row {number}: {'; '.join(asked.missing)}")
+    return said
+
+
 def undecided(asked: Question) -> bool:
     """Whether a row leaves open what decides its peak: more than the heads of an architecture was assumed."""
-    return any(not each.startswith("heads") for each in asked.missing)
+    return any(not each.startswith(("heads", "framework")) for each in asked.missing)

@@ -1,6 +1,7 @@
 """Predictions against public measurements: nothing measured is read, and each source is left out of what scores it."""
 
 import json
+import math
 
 import numpy as np
 import polars as pl
@@ -9,9 +10,17 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.sizing.predict import learned, measured_runs, predict_table, scored, shipped_model
+from gpuplanner.sizing.predict import (
+    learned,
+    measured_runs,
+    predict_table,
+    scored,
+    shipped_model,
+    unread_rows,
+)
 from gpuplanner.sizing.predict.evaluate import OutOfMemory, evaluate
 from gpuplanner.sizing.predict.model import peak_model_text, read_peak_model
+from gpuplanner.sizing.predict.reading.rows import question
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
 
@@ -86,7 +95,7 @@ def test_leaving_one_source_out_scores_it_alone(rows, found):
         scored(rows, "nobody")
 
 
-def test_five_runs_move_their_tool_and_nobody_else(rows):
+def test_even_one_run_moves_its_tool_and_nobody_else(rows):
     mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
         source=pl.lit("trl"), measured_peak_gib=pl.col("measured_peak_gib").cast(pl.Float64) * 1.2
     )  # fmt: skip
@@ -95,8 +104,67 @@ def test_five_runs_move_their_tool_and_nobody_else(rows):
     after, before = learned(model, runs), model
     assert after.tools["litgpt"] == before.tools["litgpt"]
     assert "trl" in after.tools
-    assert "trl" not in learned(model, runs.take(np.arange(4))).tools
+    one = learned(model, runs.take(np.arange(1)))
+    assert "trl" in one.tools
+    assert after.radii["trl"] < one.radii["trl"] < model.unseen
     assert read_peak_model(peak_model_text(after)) == after
+
+
+def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows):
+    mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
+        source=pl.lit("my trainer"), method=pl.Series(["lora", "lroa", "lora", "lora", "lora"])
+    )  # fmt: skip
+    (said,) = unread_rows(mine)
+    assert "row 2" in said
+    assert "lora" in said
+    after = learned(shipped_model(), measured_runs(mine)[0])
+    assert after.rows["my trainer"] == 4
+    seen = predict_table(mine.head(1), after).row(0, named=True)
+    assert seen["level"] == "tool seen"
+    assert abs(seen["predicted_gib"] - float(mine["measured_peak_gib"][0])) < abs(
+        predict_table(mine.head(1))["predicted_gib"][0] - float(mine["measured_peak_gib"][0])
+    )
+
+
+def test_without_the_facts_of_its_tool_a_source_is_still_told(found):
+    strangers = {row["tool"]: row for row in found.strangers.to_dicts()}
+    assert min(row["accuracy"] for row in strangers.values()) >= 0.75
+    assert found.generic.accuracy >= 0.82
+    assert found.generic.cover >= 0.94
+    assert found.generic.width <= 2.1
+
+
+def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_what_the_rows_support():
+    model = shipped_model()
+    row = {
+        "framework": "litgpt",
+        "model": "llama-2-7b",
+        "method": "lora",
+        "seq_len": 1304,
+        "precision": "bf16-true",
+    }
+    job = question(row).job
+    near = model.radius("litgpt", known=True, job=job)
+    far = model.radius("litgpt", known=True, job=question(row | {"seq_len": 131072, "micro_batch": 8}).job)
+    new = model.radius("litgpt", known=True, job=question(row | {"model": "gemma-7b"}).job)
+    assert near == model.radii["litgpt"]
+    assert far > near
+    assert new > near
+    assert model.p_oom(1.0, 1000.0, near) == pytest.approx(3 / sum(model.rows.values()))
+    assert model.p_oom(1.0, math.exp(near), near) == pytest.approx(0.05, rel=0.01)
+    assert model.p_oom(2.0, 1.0, near) > 0.99
+
+
+@pytest.mark.parametrize("column", ["tool seen", "facts taken away"])
+def test_out_of_memory_runs_are_above_the_default_risk_and_runs_with_room_below(rows, column):
+    answers = predict_table(rows, tool="any" if column == "facts taken away" else None)
+    out = answers.filter(pl.col("status") == "oom")
+    assert (out["p_oom"] > 0.05).all()
+    free = answers.filter(
+        pl.col("measured_peak_gib").cast(pl.Float64) <= 0.8 * pl.col("gpu_mem_gib").cast(pl.Float64)
+    )
+    below = (free["p_oom"] < 0.05).mean()
+    assert below >= (0.8 if column == "tool seen" else 0.5)
 
 
 def test_rows_that_say_too_little_say_what_to_add():

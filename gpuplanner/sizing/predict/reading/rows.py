@@ -49,6 +49,12 @@ class Question:
     board_gib: float | None = None
     clashes: tuple[str, ...] = ()
     most_gib: float | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The tool, or what a tool that is not known is called: runs of it are learned under this name."""
+        return self.name if self.tool == ANY and self.name else self.tool
 
 
 @dataclass
@@ -78,8 +84,8 @@ def question(row: Mapping[str, Any], *, tool: str | None = None) -> Question:
     >>> asked = question({"model": "llama-2-7b", "method": "lora", "framework": "peft"})
     >>> asked.job, asked.missing
     (None, ('seq_len: not given; add it',))
-    >>> question({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0][-44:-9]
-    'Did you mean lora or loha or road?'"
+    >>> "Did you mean lora" in question({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
+    True
     """
     text = {
         name: str(row[name]).strip() for name in READ if row.get(name) is not None and str(row[name]).strip()
@@ -108,9 +114,9 @@ def _question(items: tuple[tuple[str, str], ...], forced: str | None) -> Questio
         if found.model is None or not seq:
             return Question(tool, family, None, tuple(row.missing), note=tuple(row.note), board_gib=board)
         _contradictions(row, found.model, int(seq))
-        return replace(
-            _answered(row, found.model, int(seq), most), family=family, board_gib=board, most_gib=most
-        )
+        answered = _answered(row, found.model, int(seq), most)
+        called = "" if forced else (text.get("framework") or text.get("source") or "").lower()
+        return replace(answered, family=family, board_gib=board, most_gib=most, name=called)
     except ScenarioError as error:
         return Question(tool, family, None, (str(error),), board_gib=board)
 
@@ -340,10 +346,13 @@ def _assumed(row: _Row, job: TrainingJob) -> None:
         row.missing.append(f"optimizer: assumed {job.optimizer}")
     if not row.words["precision"]:
         row.missing.append(f"precision: assumed {job.regime}")
-    elif row.tool == ANY and _bare(row) and row.full and job.regime in ("unsaid", "amp"):
-        row.missing.append("precision: whether parameters are fp32 is not said; the middle is assumed")
+    elif row.tool == ANY and _bare(row) and row.full and job.regime in ("unsaid", "pure", "amp"):
+        row.missing.append(f"precision: whether parameters are fp32 is not said; assumed {_SAID[job.regime]}")
     if row.words["packing"] == "no":
         row.missing.append("packing: sequences that are not full were taken as full")
+
+
+_SAID = {"unsaid": "the middle", "pure": "not", "amp": "so"}
 
 
 def _bare(row: _Row) -> bool:
@@ -369,26 +378,28 @@ def _placed(row: _Row, job: TrainingJob, most: float | None) -> tuple[TrainingJo
             "activation_checkpointing: assumed as in the tool's recipe, or as the board allows"
         )
         changes.append({"recompute": "none"})
-    if job.regime == "unsaid":
-        changes += [{"regime": "pure"}, {"regime": "amp"}]
+    if job.regime == "unsaid" or (row.tool == ANY and row.full and _bare(row) and job.regime == "pure"):
+        changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_SAVING}]
     if row.tool == ANY and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
+    if row.tool == ANY and row.method.of_rank and not row.method.targets:
+        largest = job.lora_rank if "lora_rank" in row.text else _LARGE_RANK
+        changes.append({"lora_targets": TARGETS, "lora_rank": min(largest, job.model.hidden)})
     if row.tool == ANY and not words["recompute"] and not job.quantization:
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
     _more_unsaid(row, job)
     ways = [job, *(replace(job, **change) for change in changes)]
-    if len(ways) == 1 or most is None:
+    if len(ways) == 1 or most is None or (row.tool == ANY and sum(peak_gib(job)) <= most):
         return job, tuple(ways[1:])
-    sizes = [sum(peak_gib(way)) for way in ways]
-    fitting = [(size, place) for place, size in enumerate(sizes) if size <= most * (1 - HEADROOM)]
-    place = 0
-    if fitting and (row.tool != ANY or sizes[0] > most):
-        place = max(fitting)[1]
+    sizes = [(sum(peak_gib(way)), place) for place, way in enumerate(ways)]
+    _, place = max((one for one in sizes if one[0] <= most * (1 - HEADROOM)), default=(0.0, 0))
     return ways[place], tuple(way for at, way in enumerate(ways) if at != place)
 
 
+_LARGE_RANK = 64
+"""The largest rank that recipes of the tools take unasked."""
 _SAVING = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute": "full"}
 """All that a full training of one GPU can save with."""
 

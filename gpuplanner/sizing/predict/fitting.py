@@ -1,0 +1,194 @@
+"""Fitting what is learned from measured peaks: knobs, the spread about them, and what distance from them costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuplanner.sizing.predict.calibrate import (
+    FEW,
+    NOISE,
+    Floats,
+    Runs,
+    few_rows,
+    fit_knobs,
+    learn_tool,
+    predicted_gib,
+    quantile,
+    source_names,
+)
+from gpuplanner.sizing.predict.model import Extent, PeakModel
+from gpuplanner.sizing.predict.peak import COMPONENTS
+from gpuplanner.sizing.predict.tools import ANY, tool_called
+
+LEVEL = 0.95
+"""Share of runs that stay below a bound."""
+_STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+"""One-sided 95 % points of Student's t by the number of sources; further ones are nearly normal."""
+_SMALLEST = 0.03
+_DRAWS = 20
+_FAR = 0.4
+"""Logarithm of the distance from which a run tells what distance costs."""
+
+
+def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", seed: int = 0) -> PeakModel:
+    """Fit everything on runs; ``sources`` of the runs are the names of their tools.
+
+    Parameters
+    ----------
+    runs, generic : Runs
+        Measured runs, and the same runs as they would be predicted if their tool were not known.
+    provenance : str
+        What they are.
+    seed : int
+        Of the draws of few rows.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.model import shipped_model
+    >>> model = shipped_model()
+    >>> sorted(model.tools)
+    ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
+    """
+    everybody, names = fit_knobs(runs), source_names(runs)
+    tools, radii = {}, {}
+    few: dict[bool, list[float]] = {True: [], False: []}
+    for name in names:
+        own = runs.take(runs.of(name))
+        if len(own) >= FEW:
+            tools[name] = _named(learn_tool(own, everybody))
+            radii[name] = max(_SMALLEST, quantile(_crossed(own, everybody), LEVEL))
+        if len(own) > 3 * FEW:
+            others = runs.take(~runs.of(name))
+            few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
+            if generic is not None:
+                few[False].append(
+                    _few_radius(generic.take(runs.of(name)), fit_knobs(others), seed, known=False)
+                )
+    architecture, beyond = _far(runs, everybody)
+    return PeakModel(
+        _named(everybody), tools, radii, _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic),
+        max(few[True], default=0.15), {name: int(runs.of(name).sum()) for name in names}, {}, provenance,
+        max(few[False], default=0.4), architecture, beyond, tuple(sorted(set(runs.models))),
+        {"": _extent(runs), **{name: _extent(runs.take(runs.of(name))) for name in tools}},
+    )  # fmt: skip
+
+
+def learned(model: PeakModel, runs: Runs) -> PeakModel:
+    """The model with one's own runs: even one row of a tool moves its knobs and tightens its bound, not everybody's."""
+    tools, radii, rows, extents = dict(model.tools), dict(model.radii), dict(model.rows), dict(model.extents)
+    for name in source_names(runs):
+        own = runs.take(runs.of(name))
+        known = tool_called(name) != ANY
+        knobs = learn_tool(own, model.logs(name), known=known)
+        residuals = np.log(own.measured / predicted_gib(own.parts, knobs))
+        before = model.radii.get(name) or model.few_radius(len(own), known=known)
+        tools[name], rows[name] = _named(knobs), rows.get(name, 0) + len(own)
+        radii[name] = round(own_radius(residuals, before), 4)
+        extents[name] = _joined(_extent(own), extents.get(name, ()))
+    models = tuple(sorted({*model.models, *runs.models}))
+    return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models)
+
+
+def own_radius(residuals: Floats, few: float) -> float:
+    """Radius after few rows: that of other tools after as few, and what one's own rows exceed, by their number.
+
+    Not below what the noise of a measured peak gives a next value after a mean of so many, by Student's t.
+    """
+    count = len(residuals)
+    spread = 1.645 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
+    weight = count / (count + 20.0)
+    floor = NOISE * _STUDENT.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
+    return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))
+
+
+def _unseen(runs: Runs, read: Runs) -> float:
+    """The spread between sources, each left out: mean and Student's point of what is above, as there are few.
+
+    `read` are the same runs as they are to be predicted, such as without the facts about their tool.
+    """
+    names = source_names(runs)
+    if len(names) < 2:
+        return 0.5
+    above = []
+    for name in names:
+        mine = runs.of(name)
+        above.append(_above(read.take(mine), fit_knobs(runs.take(~mine))))
+    spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
+    return max(max(above), float(np.mean(above)) + _STUDENT.get(len(above), 1.86) * spread)
+
+
+def _above(runs: Runs, knobs: Floats) -> float:
+    """How far 95 % of measured peaks lie above prediction, where what was not said has its largest answer."""
+    predicted = np.maximum(predicted_gib(runs.parts, knobs), runs.worst)
+    return max(_SMALLEST, quantile(np.log(runs.measured / predicted), LEVEL))
+
+
+def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
+    """Residuals of each row under knobs learned from the other folds of its tool; equal runs stay in one fold."""
+    residuals = np.empty(len(runs))
+    order = np.unique(np.round(runs.parts, 6), axis=0, return_inverse=True)[1].reshape(-1) % folds
+    for fold in range(folds):
+        out = order == fold
+        if out.any():
+            knobs = learn_tool(runs.take(~out), centre)
+            part = runs.take(out)
+            predicted = np.maximum(predicted_gib(part.parts, knobs), part.worst)
+            residuals[out] = np.log(part.measured / predicted)
+    return residuals
+
+
+def _far(runs: Runs, centre: Floats) -> tuple[float, float]:
+    """What a bound widens by for an unseen architecture and for a factor of e in size, each left out within a tool."""
+    near, new, slopes = [], [], []
+    for name in source_names(runs):
+        own = runs.take(runs.of(name))
+        near.append(_crossed(own, centre))
+        for model in sorted(set(own.models)):
+            out = np.array([each == model for each in own.models], dtype=np.bool_)
+            if not out.all():
+                new.append(_left_out(own, out, centre))
+        for size in range(own.extent.shape[1]):
+            edge = np.median(own.extent[:, size])
+            out = own.extent[:, size] > edge
+            if not out.any():
+                continue
+            past = own.extent[out, size] - edge
+            far = past > _FAR
+            slopes.append((_left_out(own, out, centre)[far], past[far]))
+    base = quantile(np.concatenate(near), LEVEL)
+    strange = quantile(np.concatenate(new), LEVEL) if new else 0.0
+    beyond = [np.sqrt(np.maximum(0.0, above**2 - base**2)) * (above > 0) / past for above, past in slopes]
+    each = np.concatenate(beyond) if beyond else np.zeros(0)
+    return math.sqrt(max(0.0, strange**2 - base**2)), max(0.05, quantile(each, LEVEL)) if len(each) else 0.05
+
+
+def _left_out(runs: Runs, out: NDArray[np.bool_], centre: Floats) -> Floats:
+    """How far the logarithm of measured peaks lies above prediction for rows that were left out."""
+    part = runs.take(out)
+    predicted = np.maximum(predicted_gib(part.parts, learn_tool(runs.take(~out), centre)), part.worst)
+    return np.asarray(np.log(part.measured / predicted), dtype=np.float64)
+
+
+def _extent(runs: Runs) -> Extent:
+    ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
+    return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)
+
+
+def _joined(one: Extent, other: Extent) -> Extent:
+    if not other:
+        return one
+    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
+
+
+def _few_radius(runs: Runs, centre: Floats, seed: int, *, known: bool) -> float:
+    rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
+    above = [np.log(r.measured / np.maximum(predicted_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
+    return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
+
+
+def _named(logs: Floats) -> dict[str, float]:
+    return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
