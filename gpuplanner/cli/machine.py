@@ -128,10 +128,18 @@ def verify(
 
 
 @app.command()
-@takes()
+@takes("path")
 def export(
-    plan: Annotated[Path, typer.Argument(help="plan.json of a study or of 'gpuplanner plan -o'.")],
-    to: Annotated[str, typer.Option("--to", help="mig-parted, configmap, runbook, slurm or all.")] = "all",
+    given_file: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO|PLAN",
+            help="Scenario, trace folder or 'sample': files of its decision; plan.json: those of a calendar.",
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", help="Of a calendar: mig-parted, configmap, runbook, slurm or all.")
+    ] = "all",
     out: Out = Path("build/export"),
     at: Annotated[
         str | None, typer.Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
@@ -155,13 +163,22 @@ def export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a plan as the files that operators apply, each re-read and proved before it is put in place."""
+    """Write what is decided, or a calendar, as files that operators apply, with a README that says how."""
     from gpuplanner.study import export_plan
 
+    if not given_file.endswith(".json"):
+        from gpuplanner.study.decision_pack import export_decision
+
+        paths, warnings = export_decision(given.scenario(given_file), out, gres_type=gres_type)
+        for path in () if quiet else paths:
+            say(f"written: {path}")
+        for text in warnings:
+            say(f"gpuplanner: warning: {text}")
+        return
     made_of = None if scenario is None else given.scenario(scenario)
     instant = None if at is None else datetime.fromisoformat(at)
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    for path in export_plan(plan, out, formats=to, at=instant, gres_type=gres_type, scenario=made_of):
+    for path in export_plan(given_file, out, formats=to, at=instant, gres_type=gres_type, scenario=made_of):
         if not quiet:
             say(f"written: {path}")

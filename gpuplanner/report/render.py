@@ -23,9 +23,10 @@ from gpuplanner.report.tearsheet import period
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
+from gpuplanner.study.decision_pack import pack_into
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
-from gpuplanner.study.handover import export_files, notes, write_study_workbook
+from gpuplanner.study.handover import notes, write_study_workbook
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
@@ -82,16 +83,11 @@ def write_report(
         _strip(executed)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
-        files: dict[str, str] = {}
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
-            if study.headline.board_has_mig and study.problem.nodes is not None:
-                files = export_files(study.plan, study.problem, scenario=scenario)
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         write_study_workbook(folder / "workbook.xlsx", study)
-        for name, text in files.items():
-            (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "export" / name).write_text(text, encoding="utf-8")
+        pack_into(scenario, study.comparison, folder)
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     if ledger is not None and told is not None:
         write_atomically(ledger, told.write_parquet)

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, message
+from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     FileReport,
     change_index,
@@ -24,8 +24,9 @@ from gpuplanner.export import (
 )
 from gpuplanner.export.csv import guarded
 from gpuplanner.export.focus import FOCUS_TIME
+from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
 from gpuplanner.export.workbook import Summary, write_workbook
-from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.files import replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
 from gpuplanner.plain import to_plain
@@ -35,15 +36,14 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
 from gpuplanner.study.decision.frames import target_in_words
+from gpuplanner.study.decision_pack import MARK, write_pack
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
-NO_PLANS = ("*.sh", "gres.conf", "changes.*")
+NO_PLANS = ("*.sh", "gres.conf", "changes.*", "README.md")
 """Exports that apply or list the others, and hold no layouts to apply themselves; ``verify`` reads back all others."""
-
-MARK = Mark(MANIFEST, "gpuplanner export 1")
 
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
@@ -176,16 +176,14 @@ def export_plan(
         If a file does not hold when it is read back, or cannot be written.
     """
     plan, problem = read_plan(path)
-    files = export_files(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
+    pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
     with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
-        for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+        write_pack(pack, folder)
         _prove(folder, problem)
-    return [Path(out) / name for name in sorted(files)]
+    return [Path(out) / name for name in sorted(pack.files)]
 
 
-def export_files(
+def calendar_pack(
     plan: Plan,
     problem: PlanProblem,
     *,
@@ -193,8 +191,11 @@ def export_files(
     at: datetime | None = None,
     gres_type: str | None = None,
     scenario: Scenario | None = None,
-) -> dict[str, str]:
-    """Text of each export by file name; parameters as for :func:`export_plan`."""
+) -> Pack:
+    """The files of a planned calendar, a folder for each path; parameters as for :func:`export_plan`.
+
+    What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
+    """
     formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:
@@ -212,20 +213,35 @@ def export_files(
     drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
-    files: dict[str, str] = {}
+    pack = Pack()
     if "mig-parted" in wanted:
-        files["mig-parted.yaml"] = to_mig_parted(layouts, board, at=at)
+        pack.add(
+            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
+        )
     if "configmap" in wanted:
-        files["configmap.yaml"] = to_config_map(layouts, board, at=at)
+        place = "operator/configmap.yaml"
+        apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
+        pack.add(
+            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete)
+        )
     if "runbook" in wanted:
-        scripts = to_change_scripts(layouts, board, **known)
-        files |= {f"runbook/{name}": text for name, text in scripts.items()}
+        try:
+            scripts = to_change_scripts(layouts, board, **known)
+        except GeometryError as error:
+            if formats == "runbook":
+                raise
+            scripts = {}
+            pack.warnings.append(f"scripts for Kubernetes are left out: {error}")
+        _add_scripts(pack, "operator", scripts)
     if "slurm" in wanted:
         if at is None:
             lines = to_slurm_files(layouts, board, gres_type=gres_type, **known)
         else:
             lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
-        files |= {f"slurm/{name}": text for name, text in lines.items()}
+        pack.files |= {f"slurm/{name}": text for name, text in lines.items()}
+        _add_scripts(
+            pack, "slurm", {name: text for name, text in lines.items() if name.startswith("change-")}
+        )
     if at is None and {"runbook", "slurm"} & set(wanted):
         index = change_index(
             layouts,
@@ -233,9 +249,18 @@ def export_files(
             **known,
             expected=None if scenario is None else rehearse(scenario, layouts, problem),
         )
-        files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
-        files["changes.md"] = to_index_text(index, board, problem.change)
-    return files
+        pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
+        pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
+    pack.files[PAGE] = filled("calendar.md", {"BOARD": board.name, **page_tables(pack)})
+    return pack
+
+
+def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str]) -> None:
+    """The scripts of a calendar: which of them is due is for the timer to find out."""
+    pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
+    if scripts:
+        do = f'for script in {path}/change-*.sh; do IF_DUE=yes bash "$script" apply; done'
+        pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due", do))
 
 
 def write_study_workbook(path: str | Path, study: Study) -> Path:

@@ -151,7 +151,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
     code, _, err = command("export", str(tmp_path / "s" / "plan.json"), "-o", str(tmp_path / "export"))
     assert code == 0
     assert "mig-parted.yaml" in err
-    for name in ("mig-parted.yaml", "configmap.yaml"):
+    for name in ("parted/mig-parted.yaml", "operator/configmap.yaml"):
         assert command("verify", f"{tmp_path}/export/{name}", "--board", "H100-80GB-SXM5")[0] == 0
 
 

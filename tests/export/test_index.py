@@ -14,7 +14,7 @@ from gpuplanner.export import change_index, to_change_scripts, to_index_text, to
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.simulate import Drain
-from gpuplanner.study.handover import export_files
+from gpuplanner.study.handover import calendar_pack
 
 BOARD = "H100-80GB-SXM5"
 START = datetime(2026, 11, 2, tzinfo=UTC)
@@ -27,12 +27,12 @@ def test_instances_that_were_there_before_the_plan_are_counted_and_nothing_is_hi
         BOARD, 3, 3, START, 1.0, ["t"], ["gpu", "1g.20gb"], demand,
         initial={"gpu": 1, "1g.10gb:7": 2}, nodes=["n1"],
     )  # fmt: skip
-    files = export_files(plan(problem, gap_target=0), problem)
+    files = calendar_pack(plan(problem, gap_target=0), problem).files
     (row,) = pl.read_csv(files["changes.csv"].encode()).iter_rows(named=True)
     assert (row["before"], row["after"]) == ("1=1g.10gb:7 2=1g.10gb:7", "1=1g.20gb:4 2=1g.20gb:4")
     assert (row["instances_removed"], row["untouched"]) == (14, "0=gpu")
     assert "| 1,2: 1g.10gb:7 → 1,2: 1g.20gb:4 | 0: gpu | 14 |" in files["changes.md"]
-    for folder in ("runbook", "slurm"):
+    for folder in ("operator", "slurm"):
         script = files[f"{folder}/change-20261102T000000Z.sh"]
         assert "#   14 instances go, 8 come;" in script
 

@@ -36,9 +36,7 @@ def report(quick, tmp_path_factory):
 
 def test_folder_holds_everything_and_its_hashes(report):
     manifest = json.loads((report / "manifest.json").read_text())["files"]
-    assert {"index.html", "study.json", "workbook.xlsx", "plan.json", "export/mig-parted.yaml"} <= set(
-        manifest
-    )
+    assert {"index.html", "study.json", "workbook.xlsx", "plan.json", "export/README.md"} <= set(manifest)
     assert all(sha256(report / name) == told["sha256"] for name, told in manifest.items())
     assert (report / "index.html").stat().st_size <= 8_000_000
 

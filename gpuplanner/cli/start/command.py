@@ -47,7 +47,8 @@ def start(
 ) -> None:
     """Decide from the files of a cluster: keep, cut, give back or buy, how many, cut how, and what to do on Monday.
 
-    What nobody says is asked, three questions at most. Data, scenario.yaml and index.html end in one folder. Where
+    What nobody says is asked, three questions at most. Data, scenario.yaml, index.html and
+    export/README.md, which says how to carry it out, end in one folder. Where
     the page cannot be made, the decision stands, and the reason is said.
     """
     talks = not (quiet or as_json)
@@ -68,7 +69,7 @@ def start(
         telling.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(telling.sentences(found.decision)[:2]))
-    written = _written(asked, place, talks=talks, page=page and nothing is None)
+    written = _written(asked, place, found, talks=talks, page=page and nothing is None)
     if as_json:
         from gpuplanner.cli.show import show
 
@@ -77,6 +78,8 @@ def start(
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"
         put(f"\n{'Page':<9} {shown}")
+        if found.rules is not None:
+            put(f"{'Files':<9} {place / 'export' / 'README.md'}")
 
 
 def _asked(
@@ -242,12 +245,14 @@ def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool)
     return found
 
 
-def _written(asked: Scenario, place: Path, *, talks: bool, page: bool) -> dict[str, str | None]:
+def _written(
+    asked: Scenario, place: Path, found: Comparison, *, talks: bool, page: bool
+) -> dict[str, str | None]:
     """Write scenario and page; where the page cannot be made, say why."""
     from gpuplanner.cli.start.folder import page_into, scenario_into
 
     if not page:
-        scenario_into(asked, place)
+        scenario_into(asked, place, found)
         return {"page": None, "page_reason": "not asked for, or nothing to show"}
     ways = telling.PlayedWays(talks=talks)
     ways.doing("writing the page")
@@ -257,7 +262,7 @@ def _written(asked: Scenario, place: Path, *, talks: bool, page: bool) -> dict[s
         ways.done()
         if talks:
             say(f"gpuplanner: warning: no page: {error}")
-        scenario_into(asked, place)
+        scenario_into(asked, place, found)
         return {"page": None, "page_reason": str(error)}
     ways.done()
     return {"page": str(place / "index.html"), "page_reason": None}

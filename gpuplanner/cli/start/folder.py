@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuplanner.scenario import Scenario
+    from gpuplanner.study.decision.record import Comparison
 
 NAME = "scenario.yaml"
 BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
 """The kind of folder that a report is, so that the one takes the place of the other; told without its libraries."""
 
 
-def scenario_into(asked: Scenario, place: Path) -> None:
-    """Write the scenario alone: an older page would show another decision, and goes."""
+def scenario_into(asked: Scenario, place: Path, found: Comparison) -> None:
+    """Write scenario and pack alone: an older page would show another decision, and goes."""
+    from gpuplanner.study.decision_pack import pack_into
+
     with replaced_directory(place, mark=BEGUN) as folder:
+        pack_into(asked, found, folder)
         (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
 
 

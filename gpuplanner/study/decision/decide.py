@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.peaks import daily_peaks, level_for
+from gpuplanner.export import FleetRules
 from gpuplanner.hardware.abilities import RETURNED
 from gpuplanner.inbox import open_dataset
 from gpuplanner.ledger import by_bucket, by_tenant
@@ -19,6 +20,7 @@ from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
 from gpuplanner.study.decision.compare import Contest, contest
+from gpuplanner.study.decision.layouts import as_they_are, rules_of
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, unknown_decision
@@ -65,10 +67,11 @@ NOBODYS = ("free", "fragmented", "unexplained", "reserved", "reconfiguring", "do
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A decision, and the contest that it comes from; None where nothing could be played."""
+    """A decision, the contest that it comes from and what runs the fleet then; None where nothing could be played."""
 
     decision: Decision
     contest: Contest | None
+    rules: FleetRules | None = None
 
 
 def decide(
@@ -81,7 +84,8 @@ def decide(
     if reason is not None:
         return Answer(unknown_decision(scenario, reason), None)
     found = contest(scenario, policies, tell)
-    return Answer(_decided(found), found)
+    decision, way = _decided(found)
+    return Answer(decision, found, rules_of(found.asked, way, found.able, decision.policy))
 
 
 def nothing_ran(scenario: Scenario) -> str | None:
@@ -95,7 +99,7 @@ def nothing_ran(scenario: Scenario) -> str | None:
     return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
 
 
-def _decided(found: Contest) -> Decision:
+def _decided(found: Contest) -> tuple[Decision, Trial]:
     scenario, arena, asked = found.scenario, found.arena, found.asked
     fleet = asked.nodes.total
     needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
@@ -109,7 +113,7 @@ def _decided(found: Contest) -> Decision:
     gpus, mean = fleet, float(fleet)
     saving = Saving(None, reason="nothing is set free")
     layouts = _layouts(asked, arena.today)
-    way, policy, action = arena.today, TODAY, "keep"
+    way, policy, action, fewer = arena.today, TODAY, "keep", None
     rightsized = winner.setting.view == RIGHTSIZED
     ahead = run_out_of(found, rightsized=rightsized)
     if not (short > SHORT_SHARE and needed) and within(ahead.recommended, scenario.horizon_days):
@@ -127,6 +131,7 @@ def _decided(found: Contest) -> Decision:
             gpus = int(sum(asked.nodes.gpus[number] for number in kept))
             mean, action = float(gpus), "give_back" if gpus < fleet else "keep"
             layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in kept])
+            fewer = replace(arena.today, setting=as_they_are(asked, TODAY, kept))
             if gpus < fleet:
                 value = float((fleet - gpus) * HOURS_PER_WEEK)
                 saving = Saving(value, value, value)
@@ -155,7 +160,8 @@ def _decided(found: Contest) -> Decision:
         purchase_lead_days=scenario.purchase_lead_days, fleet_inferred=asked.nodes.inferred,
         board=found.known.fleet.name,
     )  # fmt: skip
-    return in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
+    said = in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
+    return said, fewer or way
 
 
 def _rate_of(found: Contest, policy: str) -> float | None:

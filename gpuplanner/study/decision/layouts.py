@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.export import FleetRules, PoolRule
 from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, format_layout, pareto_counts
-from gpuplanner.hardware.abilities import PathAbilities
+from gpuplanner.hardware.abilities import RETURNED, PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching
-from gpuplanner.study.decision.arena import Knobs, WaySetting, cut_fleet
+from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
 from gpuplanner.study.decision.types import CUT_BY_JOBS, STATIC_MIG
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -140,3 +143,62 @@ def on_demand_fleet(
     names = tuple(((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count) for count in gpus.tolist())
     # Each pool keeps all idle nodes: they change, and never go.
     return fleet, names, Switching(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
+
+
+def rules_of(asked: Asked, trial: Trial, able: PathAbilities, policy: str) -> FleetRules:
+    """The setting of a way as those who write its files need it, with what came of it when it was played."""
+    setting, nodes = trial.setting, asked.nodes
+    switching = setting.switching if able.switches_nodes else None
+    left = [number for number in range(len(nodes.gpus)) if number not in set(setting.numbers)]
+    return FleetRules(
+        policy=policy,
+        path=able.path,
+        board=asked.board.name,
+        pools=tuple(_pools(asked, trial)),
+        nodes=len(setting.numbers),
+        today=tuple(
+            PoolRule(f"today-{place}", layouts, len(mine), _names(asked, mine))
+            for place, (layouts, mine) in enumerate(_alike(range(len(nodes.gpus)), nodes.layouts).items(), 1)
+        ),
+        released=_names(asked, left),
+        returned=able.returns == RETURNED,
+        idle_s=None if switching is None else switching.idle_s,
+        lead_s=able.lead.value,
+        lead_slow_s=able.lead.high,
+        cool_s=0.0 if switching is None else switching.cool_s,
+        placement=setting.placement,
+        requests=setting.view,
+        begins=asked.end.isoformat(),
+    )
+
+
+def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
+    """Nodes of a setting that are cut alike, by the engine's pools; each keeps idle ones on as they do."""
+    setting, counts = trial.setting, Counter[str]()
+    kept = () if setting.switching is None else setting.switching.kept
+    for pool in range(setting.fleet.capacity.shape[1]):
+        left = kept[pool] if pool < len(kept) else 0
+        places = [place for place, layouts in enumerate(setting.layouts) if layouts[pool]]
+        kinds = _alike(places, [layouts[pool] for layouts in setting.layouts])
+        for layouts, mine in sorted(kinds.items(), key=lambda item: -len(item[1])):
+            kind = "whole" if set(layouts) == {WHOLE_GPU} else "jobs" if CUT_BY_JOBS in layouts else "cut"
+            counts[kind] += 1
+            name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
+            on = trial.outcome.on.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
+            ones = np.ones(len(setting.numbers), np.int64)
+            most = replace(trial.outcome, on=on).most_gpus(ones, 0.0, asked.seen_s)
+            stay = min(left, len(mine))
+            left -= stay
+            numbers = [setting.numbers[place] for place in mine]
+            yield PoolRule(name, layouts, len(mine), _names(asked, numbers), most, stay)
+
+
+def _alike(numbers: Iterable[int], layouts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number in numbers:
+        found.setdefault(layouts[number], []).append(number)
+    return found
+
+
+def _names(asked: Asked, numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(asked.nodes.names[number] for number in numbers) if asked.nodes.named else ()

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpuplanner.cost import PowerModel, gpu_kwh
+from gpuplanner.export import FleetRules
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
@@ -109,6 +110,7 @@ class Comparison:
     - ``tuned_for_times_the_jobs``: How many times the jobs the heavier days have.
     - ``hindsight_gpu_hours``: What the winner would need had its days been known; None where it was not asked for.
     - ``projects``: Answers to the projects that the scenario names.
+    - ``rules``: How the fleet is run as decided, for those who write files.
     """
 
     decision: Decision
@@ -123,6 +125,7 @@ class Comparison:
     tuned_for_times_the_jobs: float = 1.0
     hindsight_gpu_hours: float | None = None
     projects: tuple[ProjectAnswer, ...] = ()
+    rules: FleetRules | None = None
 
     @property
     def winner(self) -> str:
@@ -181,6 +184,7 @@ def comparison_of(answer: Answer) -> Comparison:
         judged_from=split.isoformat(),
         judged_to=(zero + timedelta(days=len(found.later_days))).isoformat(),
         tuned_for_times_the_jobs=round(found.times, DECIMALS),
+        rules=answer.rules,
     )
 
 

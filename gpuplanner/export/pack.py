@@ -1,0 +1,342 @@
+"""The pack: a page that says what to do, and beside it one folder with the files of the path that performs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuplanner.errors import GeometryError
+from gpuplanner.export.changes import template_text
+from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
+from gpuplanner.export.index import change_index, to_index_text
+from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE, to_change_scripts, to_config_map
+from gpuplanner.export.mig_parted import named_configs, to_mig_parted
+from gpuplanner.export.slurm import to_slurm_files
+from gpuplanner.export.states import checked_plan
+from gpuplanner.hardware import ChangeCost, GpuModel, as_board, minutes
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate import Drain
+
+PAGE = "README.md"
+SCRIPT = ("apply", "verify", "rollback")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A file in the order in which files are used, and the commands that use it, check it and take it back."""
+
+    file: str
+    what: str
+    do: str = ""
+    check: str = ""
+    undo: str = ""
+
+    @classmethod
+    def script(cls, file: str, what: str, before: str = "") -> Step:
+        """A script with the three verbs that all have."""
+        return cls(file, what, *(f"{before}bash {file} {verb}" for verb in SCRIPT))
+
+
+@dataclass(frozen=True)
+class PageWords:
+    """What the page says in words.
+
+    Attributes
+    ----------
+    sentence, policy : str
+        The decision, and the way that was chosen.
+    touched : sequence of str
+        Who is touched and how long it takes.
+    means : str
+        What jobs have to do, and what else belongs to it.
+    not_winner : str or None
+        Why these are not the files of what was decided.
+    """
+
+    sentence: str
+    policy: str
+    touched: Sequence[str] = ()
+    means: str = ""
+    not_winner: str | None = None
+
+
+@dataclass
+class Pack:
+    """Files by their place in the pack, what uses them, and what was left out.
+
+    Attributes
+    ----------
+    files : dict of str to str
+        Text by place.
+    steps : list of Step
+        What uses them.
+    warnings : list of str
+        What is missing, and why.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, text: str, step: Step) -> None:
+        """Add a file with what uses it."""
+        self.files[step.file] = text
+        self.steps.append(step)
+
+
+@dataclass(frozen=True)
+class Making:
+    """What the files of a path are made from.
+
+    Attributes
+    ----------
+    rules : FleetRules
+        The fleet as it shall be run.
+    board : GpuModel
+        Its board.
+    change : ChangeCost
+        What a change of layout costs.
+    drain : Drain
+        How nodes are emptied.
+    gres_type : str or None
+        Slurm's type of a whole GPU, where it is not what slurmd finds.
+    """
+
+    rules: FleetRules
+    board: GpuModel
+    change: ChangeCost
+    drain: Drain
+    gres_type: str | None = None
+
+    def place(self, name: str) -> str:
+        """Where a file of the path stands in the pack."""
+        return f"{self.rules.path}/{name}"
+
+    @property
+    def limit_s(self) -> str:
+        """How long a script waits for a node to empty [s]."""
+        return f"{self.drain.limit_s if self.drain.limit_s is not None else 2**31:.0f}"
+
+    def script(self, template: str, **values: str) -> str:
+        """A script of this room with what it needs to know."""
+        rules = self.rules
+        after = (
+            "Once they are empty give them back to whom they belong to"
+            if rules.returned
+            else "Once they are empty power them down"
+        )
+        known = {
+            "COMMON": template_text("common.sh"), "KUBERNETES": template_text("kubernetes.sh"), "NAME": rules.policy,
+            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name, "TIMEOUT_S": self.limit_s,
+            "AFTERWARDS": f"{after} by your own means; the plan counts on it.", **values,
+        }  # fmt: skip
+        return filled(template, known)
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template of this room with its words between at-signs replaced."""
+    text = template_text(f"templates/{template}")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def to_pack(
+    rules: FleetRules,
+    told: PageWords,
+    change: ChangeCost,
+    drain: Drain,
+    *,
+    gres_type: str | None = None,
+) -> Pack:
+    """The files of what was decided, and the page that says how to use them."""
+    making = Making(rules, change.board or as_board(rules.board), change, drain, gres_type)
+    pack = Pack()
+    not_winner = told.not_winner
+    if not rules.named:
+        pack.warnings.append("the nodes have no names: nothing is written that would have to name them")
+    try:
+        _fixed(making, pack)
+    except GeometryError as error:
+        pack.warnings.append(f"left out of {rules.path}: {error}")
+    if pack.warnings and not_winner is None:
+        not_winner = "; ".join(pack.warnings)
+    pack.files[PAGE] = to_page(making, pack, told, not_winner)
+    return pack
+
+
+def _fixed(making: Making, pack: Pack) -> None:
+    """Nodes that stay as they are cut."""
+    rules = making.rules
+    if not rules.named:
+        return
+    recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
+    recipe(making, pack)
+
+
+def _by_operator(making: Making, pack: Pack) -> None:
+    """The MIG manager cuts what a label names, or a script makes the instances of one GPU; it keeps the order."""
+    rules, plan = making.rules, making.rules.layout_plan()
+    by_gpu = rules.path == "nvml"
+    if making.board.profiles and not by_gpu:
+        place = making.place("configmap.yaml")
+        text = to_config_map(plan, making.board)
+        says = "one configuration for each way that a node is cut; mig-parted reads it"
+        pack.add(text, Step(place, says, f"kubectl apply -f {place}", "", f"kubectl delete -f {place}"))
+        what = "lets the MIG manager read it; keeps what was set before"
+        pack.add(making.script("policy.sh"), Step.script(making.place("policy.sh"), what))
+        scripts = to_change_scripts(plan, making.board, change=making.change, drain=making.drain)
+        _add_index(making, pack)
+        for name, text in scripts.items():
+            pack.add(
+                text,
+                Step.script(making.place(name), "empties nodes, cuts them, compares, lets them work again"),
+            )
+    if rules.released:
+        pack.files[making.place("released.txt")] = _lines(rules.released)
+        what = "empties the nodes of `released.txt`, which are not needed"
+        pack.add(making.script("release.sh"), Step.script(making.place("release.sh"), what))
+
+
+def _by_parted(making: Making, pack: Pack) -> None:
+    """mig-parted on each node, by ssh."""
+    rules, plan = making.rules, making.rules.layout_plan()
+    if making.board.profiles:
+        pack.add(
+            to_mig_parted(plan, making.board),
+            Step(making.place("mig-parted.yaml"), "one configuration for each way that a node is cut"),
+        )
+        last = plan["slot_start"].max()
+        held = named_configs(checked_plan(plan, making.board), last)  # type: ignore[arg-type]
+        changed = set(plan.filter("changed")["node"])
+        of = {node: name for name, (_, nodes) in held.items() for node in nodes if node in changed}
+        if of:
+            steps = "\n".join(f"config[{node}]={name}" for node, name in sorted(of.items()))
+            text = making.script("change_parted.sh", STEPS=steps, NODES=" ".join(sorted(of)))
+            what = "waits for the GPU work of a node to end, cuts it, compares; keeps what was there"
+            _add_index(making, pack)
+            pack.add(text, Step.script(making.place("change.sh"), what))
+    if rules.released:
+        what = "nodes that are not needed: keep work away from them, then give them back or power them down"
+        pack.add(_lines(rules.released), Step(making.place("released.txt"), what))
+
+
+def _on_slurm(making: Making, pack: Pack) -> None:
+    """Lines of slurm.conf, and a script that keeps the order."""
+    rules, plan = making.rules, making.rules.layout_plan()
+    files = to_slurm_files(
+        plan, making.board, gres_type=making.gres_type, change=making.change, drain=making.drain
+    )
+    scripts = [name for name in files if name.startswith("change-")]
+    says = {
+        "gres.conf": "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
+    }
+    if making.board.profiles:
+        yaml = making.place("mig-parted.yaml")
+        changed = making.place("changed.txt")
+        pack.files[changed] = _lines(sorted(set(plan.filter("changed")["node"])))
+        copy = (
+            "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
+            f'for node in $(cat {changed}); do scp {yaml} "$node:$PARTED"; done'
+        )
+        pack.add(to_mig_parted(plan, making.board),
+                 Step(yaml, "one configuration for each way that a node is cut; goes to the nodes of `changed.txt`",
+                      copy if scripts else ""))  # fmt: skip
+    pack.files |= {making.place(name): text for name, text in files.items() if name not in scripts}
+    pack.steps.append(Step(making.place("gres.conf"), says["gres.conf"]))
+    if scripts:
+        _add_index(making, pack)
+    for name in scripts:
+        what = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
+        before = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
+        place = making.place(name)
+        pack.add(files[name], Step(place, what, f"bash {place} apply", f"bash {place} verify",
+                                   f"{before}bash {place} rollback"))  # fmt: skip
+    if rules.released:
+        pack.files[making.place("released.txt")] = _lines(rules.released)
+        what = "drains the nodes of `released.txt`, which are not needed"
+        pack.add(making.script("release_slurm.sh"), Step.script(making.place("release.sh"), what))
+
+
+def _add_index(making: Making, pack: Pack) -> None:
+    index = change_index(making.rules.layout_plan(), making.board, change=making.change, drain=making.drain)
+    if index.height:
+        place = making.place("changes.md")
+        pack.add(
+            to_index_text(index, making.board, making.change),
+            Step(place, "what changes on which GPU, to read"),
+        )
+
+
+def _lines(words: Sequence[str]) -> str:
+    return "".join(f"{word}\n" for word in words)
+
+
+def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None) -> str:
+    """The page that is read first."""
+    rules = making.rules
+    where = "where kubectl speaks to the cluster"
+    where = {"slurm": "on the controller of Slurm, as one who may change it", "parted": "where ssh reaches the nodes",
+             "nvml": "where kubectl and ssh reach the nodes"}.get(rules.path, where)  # fmt: skip
+    values = {
+        "TITLE": told.sentence
+        if not_winner is None
+        else f"These are not the files of the decision: {not_winner}",
+        "PATH": rules.path,
+        "POLICY": told.policy,
+        "BOARD": rules.board,
+        "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
+        "WHERE": where,
+        "SENTENCE": told.sentence
+        if not_winner is not None
+        else "As the title says; the page of the report shows why.",
+        "POOLS": "\n".join(_pool_line(rules, number) for number in range(len(rules.pools))),
+        "MEANS": told.means,
+        "TOUCHED": "\n".join([*(f"- {line}" for line in told.touched), *_durations(making, pack)]),
+        **page_tables(pack),
+    }
+    return filled("readme.md", values)
+
+
+def page_tables(pack: Pack) -> dict[str, str]:
+    """What a page says of the files: the list of them, and the commands."""
+    nothing = "Nothing has to be done."
+    return {
+        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps),
+        "DO": _fence([step.do for step in pack.steps]) or nothing,
+        "CHECK": _fence([step.check for step in pack.steps]) or nothing,
+        "UNDO": _fence([step.undo for step in reversed(pack.steps)]) or nothing,
+    }
+
+
+def _pool_line(rules: FleetRules, number: int) -> str:
+    pool = rules.pools[number]
+    offers = "what jobs ask for" if BY_JOBS in pool.layouts else ", ".join(
+        f"{count} × {'whole GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
+    )  # fmt: skip
+    names = (
+        f"{pool.nodes[0]} to {pool.nodes[-1]} ({pool.count})"
+        if len(pool.nodes) > 8
+        else ", ".join(pool.nodes)
+    )
+    most, kept = (f"at most {pool.most}", str(pool.kept)) if rules.comes_and_goes else ("all", "all")
+    return f"| {pool.name} | {names or pool.count} | {most} | {kept} | {offers} |"
+
+
+def _durations(making: Making, pack: Pack) -> list[str]:
+    changed = making.rules.layout_plan().filter("changed")["node"].n_unique() if making.rules.named else 0
+    if not changed or not any("change" in step.file for step in pack.steps):
+        return []
+    limit = minutes(float(making.limit_s))
+    return [
+        f"- {changed} nodes are emptied and cut: each takes no new work from the beginning, is waited for at most "
+        f"{limit}, and then takes {making.change.words()}. Jobs that run there end by themselves; none is ended."
+    ]
+
+
+def _fence(commands: Sequence[str]) -> str:
+    lines: list[str] = []
+    for command in commands:
+        # What was set before need not be set again.
+        lines += [line for line in command.splitlines() if line not in lines]
+    return "```bash\n" + "\n".join(lines) + "\n```" if lines else ""

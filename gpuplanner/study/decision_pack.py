@@ -1,0 +1,88 @@
+"""The files of what was decided, for those who carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.export import FleetRules
+from gpuplanner.export.pack import Pack, PageWords, to_pack
+from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.asked import RIGHTSIZED
+from gpuplanner.study.decision.policies import WAYS
+from gpuplanner.study.decision.record import Comparison, compared
+from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.future.drains import drain_of
+from gpuplanner.study.past.history import history
+
+MARK = Mark(MANIFEST, "gpuplanner export 1")
+FOLDER = "export"
+"""Where the pack stands in the folder of a report or of a start."""
+
+
+def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | None = None) -> Pack | None:
+    """The files of what was decided, and the page that says how to use them; None where nothing was."""
+    rules, decision = found.rules, found.decision
+    if rules is None:
+        return None
+    change = scenario.change(history(scenario).fleet.board)
+    told = PageWords(
+        decision.sentence,
+        WAYS[decision.policy].meaning,
+        touched=tuple(_touched(decision)),
+        means=_means(rules),
+    )
+    return to_pack(rules, told, change, drain_of(scenario, change), gres_type=gres_type)
+
+
+def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> Pack | None:
+    """Write the pack into a folder of its own in the folder of a page."""
+    pack = decision_pack(scenario, found)
+    if pack is not None:
+        write_pack(pack, folder / FOLDER)
+    return pack
+
+
+def export_decision(
+    scenario: Scenario, out: str | Path, *, gres_type: str | None = None
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Decide, and write the files of it: their places, and what was left out of them."""
+    found = compared(scenario)
+    pack = decision_pack(scenario, found, gres_type=gres_type)
+    if pack is None:
+        text = message(f"export of {scenario.name}", "a decision", found.decision.sentence, "Read more jobs.")
+        raise ScenarioError(text)
+    with replaced_directory(out, mark=MARK) as folder:
+        write_pack(pack, folder)
+    return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
+
+
+def write_pack(pack: Pack, folder: Path) -> list[Path]:
+    """Write the files of a pack into a folder."""
+    for name, text in pack.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in sorted(pack.files)]
+
+
+def _touched(decision: Decision) -> Iterator[str]:
+    """Who starts later than today, and who is asked to ask otherwise."""
+    later = [one for one in decision.service.by_class if one.added_minutes >= 0.5]
+    for one in later:
+        yield (
+            f"Jobs of {one.size_class}: {decision.service.quantile:.0%} of them start at most {one.minutes:,.0f} min "
+            f"late, today {one.today_minutes:,.0f}."
+        )
+    if not later:
+        yield "Nobody: jobs of every size start as soon as today."
+
+
+def _means(rules: FleetRules) -> str:
+    if rules.requests == RIGHTSIZED:
+        return (
+            "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints` lists what to "
+            "write into which job."
+        )
+    return "Jobs ask for what they ask for today."
