@@ -91,6 +91,10 @@ class Effort:
         """The same limits with a part of the time that is left, and with some models kept for later."""
         return replace(self, deadline=time.monotonic() + part * self.remaining_s(), kept=self.kept + keep)
 
+    def unlimited(self) -> Effort:
+        """The same without limits, for what comes before all of them."""
+        return Effort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
+
     def past_half(self) -> bool:
         """Whether more than half of the time is over."""
         return self.deadline - time.monotonic() < 0.5 * self.time_limit_s

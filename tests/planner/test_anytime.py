@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan, verify
+from gpuplanner.hardware import format_layout, multisets
+from gpuplanner.planner import (
+    METHODS,
+    Limits,
+    PlanProblem,
+    StatePrices,
+    assign,
+    certified,
+    plan,
+    plan_from_json,
+    plan_to_json,
+    verify,
+    verify_bound,
+)
 from gpuplanner.planner.methods import stages
 from gpuplanner.planner.program.bound import instant_bound, lower_bound
 from gpuplanner.planner.program.fluid import Fluid
@@ -66,7 +79,7 @@ def test_floors_that_came_in_time_count(problem_of: Any) -> None:
     assert bare < some < all_of_them
 
 
-def test_a_bound_without_a_plan_ends_as_unknown_where_changes_are_limited(
+def test_a_bound_without_a_plan_ends_with_what_nobody_searched_for(
     problem_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow machine may find a bound and no plan before half of the time is over."""
@@ -74,5 +87,55 @@ def test_a_bound_without_a_plan_ends_as_unknown_where_changes_are_limited(
     monkeypatch.setattr(Effort, "past_half", lambda _: True)
     problem = problem_of([[[2.0, 4.0]]], ["3g.20gb"], limits=Limits(switches_per_day=1))
     found = plan(problem, method="milp")
-    assert (found.status, found.objective) == ("unknown", None)
+    assert found.status == "feasible"
+    assert verify(found, problem) == []
+
+
+PRICES = StatePrices(parked=0.1, dress=0.1, drain=0.2, instance=0.01, mode=0.1, reboot=0.2)
+EDGES: dict[str, dict[str, Any]] = {
+    "nothing wanted": {"demand": 0.0},
+    "nothing wanted of what is there": {"demand": 0.0, "initial": {"3g.20gb:2": 1, "gpu": 1}},
+    "no GPU in service": {"available": 0},
+    "no power": {"limits": Limits(gpus_on_per_rack=0)},
+    "no time": {"initial": {"1g.5gb:3": 2}, "time_limit_s": 1e-9},
+    "one slot": {"slots": 1},
+    "no change": {"initial": {"7g.40gb:1": 1}, "limits": Limits(switches_per_day=0), "time_limit_s": 1e-9},
+    "windows": {"limits": Limits(change_slots=(2,)), "time_limit_s": 1e-9},
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("prices", [None, PRICES], ids=["released", "parked"])
+def test_every_method_has_a_plan_that_is_verified_from_its_file(
+    problem_of: Any, prices: StatePrices | None, edge: str
+) -> None:
+    how = dict(EDGES[edge])
+    slots, limit = how.pop("slots", 3), how.pop("time_limit_s", 600)
+    demand = np.full((1, 2, slots), how.pop("demand", 1.3))
+    how |= {"available": [0] * slots} if "available" in how else {}
+    problem = problem_of(demand, ["3g.20gb", "gpu"], gpus=2, prices=prices, **how)
+    for method in METHODS:
+        found = plan(problem, method=method, time_limit_s=limit)
+        read, question = plan_from_json(plan_to_json(certified(found, problem), problem))
+        assert read.found
+        assert verify(read, question, assign(read, question)) == []
+        assert verify_bound(read, question)[0] == []
+
+
+@pytest.mark.parametrize("method", ["auto", "milp", "greedy", "calendar", "static"])
+def test_many_layouts_that_are_named_and_no_time_leave_a_plan(problem_of: Any, method: str) -> None:
+    named = {format_layout(one): 0 for one in multisets("H100-80GB-SXM5")[:77]}
+    rng = np.random.default_rng(0)
+    demand = rng.uniform(0, 20, size=(1, 3, 12))
+    problem = problem_of(
+        demand,
+        ["1g.10gb", "2g.20gb", "4g.40gb"],
+        board="H100-80GB-SXM5",
+        gpus=20,
+        gpus_per_node=8,
+        initial=named,
+        prices=PRICES,
+    )
+    found = plan(problem, method=method, time_limit_s=1e-9)
+    assert found.found
     assert verify(found, problem) == []

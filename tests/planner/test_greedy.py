@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpuplanner.planner import StatePrices, assign, plan, verify
 from gpuplanner.planner.methods.forward import greedy_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
@@ -49,7 +51,20 @@ def test_is_myopically_optimal(problem_of: Any) -> None:
         assert fluid.cost(now[None], start=slot, before=before) == pytest.approx(min(costs))
 
 
-def test_time_up_leaves_the_fleet_off(problem_of: Any) -> None:
-    fluid = Fluid.of(problem_of(np.ones((1, 1, 3)), ["7g.40gb"]))
-    spent = Effort(gap_target=0, deadline=0.0)
-    assert greedy_counts(fluid, spent).sum() == 0
+@pytest.mark.parametrize("prices", [None, StatePrices(parked=0.1, dress=0.2, drain=0.1, instance=0.01)])
+def test_without_time_or_a_solver_exchanges_decide(
+    problem_of: Any, prices: StatePrices | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    demand = rng.uniform(0, 9, size=(1, 3, 8))
+    problem = problem_of(demand, ["1g.5gb", "3g.20gb", "gpu"], gpus=14, prices=prices)
+    fluid = Fluid.of(problem)
+    solved = fluid.cost(greedy_counts(fluid, effort()))
+    late = greedy_counts(fluid, Effort(gap_target=0, deadline=0.0))
+    assert fluid.cost(late) <= 1.1 * solved
+    for name in ("pulp", "highspy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    bare = plan(problem, method="greedy")
+    assert (bare.objective, bare.stopped_by) == (pytest.approx(fluid.cost(late)), "passes")
+    assert 0 < bare.bound <= solved
+    assert verify(bare, problem, assign(bare, problem)) == []

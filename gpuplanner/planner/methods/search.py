@@ -11,6 +11,7 @@ import numpy as np
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.forward import standing
 from gpuplanner.planner.methods.stages import METHOD_STAGES, Learned, State
 from gpuplanner.planner.methods.switches import calmed, keeps_changes
 from gpuplanner.planner.numbered.assign import node_reboots
@@ -122,9 +123,7 @@ def plan(
     fluid = Fluid.of(problem)
     state, stopped_by = _search(fluid, method, calendars, effort)
     if state.counts is None:
-        text = "The time was up, or the solver failed, before any plan was found. Allow more time."
-        if problem.limits.of_changes:
-            text += " The limits on changes may be the reason: allow more of them."
+        text = "No plan that was found keeps the limits on changes: allow more of them, or more time."
         found = _no_plan(problem, method, "unknown", stopped_by, text)
     else:
         found = _plan_of(fluid, state, method, stopped_by)
@@ -145,7 +144,10 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
             late = limited and state.bound > 0 and effort.past_half()
             if late and state.counts is not None and not keeps_changes(fluid, state.counts):
                 break
-        if limited and state.counts is not None and not keeps_changes(fluid, state.counts):
+        if state.counts is None:
+            constant = (one for one in standing(fluid) if (one == one[0]).all())
+            state = state.better(fluid, min(constant, key=lambda one: fluid.cost(one, before=fluid.initial)))
+        if limited and not keeps_changes(fluid, state.plan):
             state = _calm(fluid, state, known, effort, few=method == "calendar")
             stopped_by = "proof" if state.gap <= effort.gap_target else None
     except KeyboardInterrupt:

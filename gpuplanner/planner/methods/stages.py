@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import MissingDependencyError, ScenarioError, message
 from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import cheapest_way, parked_best, parked_since, released_twin
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
-from gpuplanner.planner.methods.forward import greedy_counts, rounded, sweep
+from gpuplanner.planner.methods.forward import greedy_counts, rounded, standing, sweep
 from gpuplanner.planner.methods.one_model import improved, solve_whole, static_counts
 from gpuplanner.planner.program.bound import Relaxation, instant_bound, lower_bound
 from gpuplanner.planner.program.families import Floor
@@ -98,13 +98,10 @@ def auto(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Bound and plans without floors; then rounds of both, each with floors of wider windows; then all at once."""
+    # Greedy comes before all limits, so that none of them leaves less than a greedy plan.
+    plans = [greedy_counts(fluid, effort.unlimited()), *standing(fluid)]
     first = lower_bound(fluid, (), effort)
     state = State().relaxed(instant_bound(fluid)).relaxed(first)
-    if first.guide is None and effort.spent():
-        yield state
-        return
-    # Greedy comes before all that takes work, so that no limit of work leaves less than a greedy plan.
-    plans = [greedy_counts(fluid, effort)]
     if first.guide is not None:
         plans.append(rounded(fluid, first.guide))
     for counts in plans:
@@ -147,6 +144,10 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Dynamic programming over all states, for small fleets."""
     found = dynamic_counts(fluid, effort)
+    if found is None and effort.spent():
+        state = State().relaxed(instant_bound(fluid))
+        yield state.better(fluid, greedy_counts(fluid, effort.unlimited()))
+        return
     if found is None:
         text = message(
             "plan: method dp",
@@ -161,9 +162,14 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Slot after slot without looking ahead, with the bound of all plans."""
-    state = State().relaxed(instant_bound(fluid)).relaxed(lower_bound(fluid, (), effort))
-    state = state.better(fluid, greedy_counts(fluid, effort))
-    yield from _bounded(fluid, state, known, effort)
+    state = State().relaxed(instant_bound(fluid))
+    state = state.better(fluid, greedy_counts(fluid, effort.unlimited()))
+    yield replace(state, preliminary=True)
+    try:
+        state = state.relaxed(lower_bound(fluid, (), effort))
+        yield from _bounded(fluid, state, known, effort)
+    except MissingDependencyError:
+        yield state
 
 
 def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import cheapest_path
+from gpuplanner.planner.methods.forward import standing
 from gpuplanner.planner.methods.one_model import improved, static_counts
 from gpuplanner.planner.methods.stages import Learned
 from gpuplanner.planner.numbered.assign import changes_when_numbered
@@ -48,13 +49,13 @@ def calmed(
 ) -> Counts | None:
     """A plan within the limit, as cheap as can be found."""
     constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
-    still = [_as_it_is(fluid), np.tile(fluid.pinned, (len(counts), 1))]
-    still += [] if constant is None else [constant]
+    still = standing(fluid) + ([] if constant is None else [constant])
     states = known.states
     if few:
         states = [np.unique(counts, axis=0)]
         own = [np.tile(one, (len(counts), 1)) for one in states[0]]
-        still = [one for one in own if all(fluid.allowed(t, one[:1])[0] for t in range(len(one)))] or still
+        own = [one for one in own if all(fluid.allowed(t, one[:1])[0] for t in range(len(one)))]
+        still = own + [one for one in still if (one == one[0]).all()]
     plans = still if few or fluid.problem.limits.change_slots is not None else [counts, *still]
     price = max(float(fluid.ways.taking_up.max(initial=0)), 0.01 * fluid.on_cost)
     low, high = 1.0, 2.0
@@ -82,13 +83,6 @@ def calmed(
         if cheaper and keeps_changes(fluid, better):
             best = better
     return best
-
-
-def _as_it_is(fluid: Fluid) -> Counts:
-    """The layouts that are there at first, in every slot that has room for them; else what must stay."""
-    first = fluid.pinned if fluid.initial is None else np.maximum(fluid.initial, fluid.pinned)
-    slots = range(fluid.problem.n_slots)
-    return np.array([first if fluid.allowed(slot, first[None])[0] else fluid.pinned for slot in slots])
 
 
 def _calm_path(

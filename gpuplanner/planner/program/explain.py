@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuplanner.errors import MissingDependencyError
 from gpuplanner.planner.contract.limits import Limits
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
@@ -207,7 +208,10 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     limits = Effort.begin(
         gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver
     )
-    found = window_floors(Fluid.of(alone), 1, (), limits)
+    try:
+        found = window_floors(Fluid.of(alone), 1, (), limits)
+    except MissingDependencyError:
+        return  # a greedy plan needs no solver, and its way out is then left out
     if not found.complete:
         return
     service, powered = int(problem.gpus_in_service[slot]), int(problem.gpus_allowed_on[slot])
