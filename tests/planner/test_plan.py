@@ -129,14 +129,12 @@ def test_windows_end_when_the_time_is_up(day: PlanProblem) -> None:
     assert list(one_model.improved(fluid, counts, [], 0.0, late)) == []
 
 
-def test_a_limit_that_is_too_short_is_said_to_be(day: PlanProblem) -> None:
-    found = plan(day, gap_target=0, time_limit_s=0.02)
-    assert found.status == "unknown"
+def test_a_limit_that_is_too_short_leaves_the_greedy_plan_and_is_said_to_be(day: PlanProblem) -> None:
+    found = plan(day, gap_target=0, time_limit_s=1e-9)
+    assert found.status == "feasible"
     assert found.hit_time_limit
-    assert found.objective is None
+    assert found.objective <= plan(day, method="greedy", time_limit_s=1e-9).objective
     assert verify(found, day) == []
-    with pytest.raises(InfeasiblePlanError, match="Allow more time"):
-        found.require()
 
 
 def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
