@@ -91,7 +91,7 @@ def test_a_bound_without_a_plan_ends_with_what_nobody_searched_for(
     assert verify(found, problem) == []
 
 
-PRICES = StatePrices(parked=0.1, dress=0.1, drain=0.2, instance=0.01, mode=0.1, reboot=0.2)
+PRICES = StatePrices(parked_price=0.1, dress=0.1, drain=0.2, instance=0.01, mode=0.1, reboot=0.2)
 EDGES: dict[str, dict[str, Any]] = {
     "nothing wanted": {"demand": 0.0},
     "nothing wanted of what is there": {"demand": 0.0, "initial": {"3g.20gb:2": 1, "gpu": 1}},

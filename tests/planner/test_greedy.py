@@ -51,7 +51,7 @@ def test_is_myopically_optimal(problem_of: Any) -> None:
         assert fluid.cost(now[None], start=slot, before=before) == pytest.approx(min(costs))
 
 
-@pytest.mark.parametrize("prices", [None, StatePrices(parked=0.1, dress=0.2, drain=0.1, instance=0.01)])
+@pytest.mark.parametrize("prices", [None, StatePrices(parked_price=0.1, dress=0.2, drain=0.1, instance=0.01)])
 def test_without_time_or_a_solver_exchanges_decide(
     problem_of: Any, prices: StatePrices | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
