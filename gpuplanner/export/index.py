@@ -133,12 +133,13 @@ def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost
         f"| {' | '.join(head)} |",
         f"|{' --- |' * len(head)}",
     ]
-    lines += map(_line, index.iter_rows(named=True))
+    lines += map(index_line, index.iter_rows(named=True))
     first = index.row(0, named=True) if index.height else {"if_not_empty": "nothing changes"}
     return "\n".join([*lines, "", f"What has not emptied in time: {first['if_not_empty']}.", ""])
 
 
-def _line(row: dict[str, Any]) -> str:
+def index_line(row: dict[str, Any]) -> str:
+    """Print a row of the index as a line of its table."""
     unknown = row["drain_median_minutes"] is None
     drain = (
         "not rehearsed"

@@ -9,18 +9,22 @@ from pathlib import Path
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
+from gpuplanner.export.reread_changes import check_index, check_index_text, check_names, check_script
 from gpuplanner.export.reread_parted import check_parted
-from gpuplanner.export.reread_slurm import check_slurm
+from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm
 from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.strict_yaml import LinedMapping, load_strict
 
 MAX_BYTES = 4_000_000
 UNDERSTOOD = (
-    "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, "
-    "or lines of slurm.conf (NodeName=... Gres=...)"
+    "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, lines of slurm.conf "
+    "(NodeName=... Gres=...) or gres.conf, a script of a change, or the index of changes"
 )
 
+_GRES_LINE = re.compile(
+    r"^[ \t]*(?:AutoDetect[ \t]*=|(?:NodeName[ \t]*=\S+[ \t]+)?Name[ \t]*=)", re.IGNORECASE | re.MULTILINE
+)
 _NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _MAX_GPUS_PER_NODE = 64
 
@@ -50,7 +54,8 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     Parameters
     ----------
     path : str or Path
-        A mig-parted file, a ConfigMap with one inside, or lines of slurm.conf.
+        A mig-parted file, a ConfigMap with one inside, lines of slurm.conf or gres.conf, a script of a change, or the
+        index of changes.
     board : GpuModel or str
         Board of the nodes.
     gpus_per_node : int
@@ -77,7 +82,17 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
 
 
 def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) -> FileReport:
-    if _NODE_LINE.search(text):
+    if text.startswith("#!"):
+        problems, findings = check_script(text, board, gpus_per_node)
+    elif Path(where).suffix == ".txt":
+        problems, findings = check_names(text)
+    elif text.startswith("change,planned,"):
+        problems, findings = check_index(text, board, gpus_per_node)
+    elif text.startswith("# Changes of layout"):
+        problems, findings = check_index_text(text, Path(where))
+    elif _GRES_LINE.search(text):
+        problems, findings = check_gres_conf(text, board, gpus_per_node)
+    elif _NODE_LINE.search(text):
         problems, findings = check_slurm(text, board, gpus_per_node)
     else:
         document = load_strict(text, where=where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel, format_layout, parse_layout, prove, spread
@@ -15,6 +15,7 @@ _GRES = re.compile(r"gpu(?::(?P<type>[^:]*[^:0-9][^:]*))?(?::(?P<count>[0-9]{1,6
 _MAX_GRES = 100
 _WORD = re.compile(r"([A-Za-z]+)\s*=\s*(\S+)")
 _SLICE = re.compile(r"(?:.*_)?(\d+g\.\d+gb(?:[+.-][a-z.]+)?)", re.IGNORECASE)
+_GRES_KEYS = ("name", "type", "file", "multiplefiles", "count", "cores", "links", "flags")
 _SOCKETS = re.compile(r"\((?:[Ss]|IDX):[\d,:-]*\)")
 
 
@@ -39,7 +40,7 @@ def check_slurm(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[st
             problems.append(f"line {number}: {title}: stands there twice, first in line {seen[node]}")
             continue
         seen[node] = number
-        counts, faults = _gres_counts(gres, board)
+        counts, faults = gres_counts(gres, board)
         if not faults:
             faults, found = _node(board, counts, gpus_per_node, stated.get(node, {}))
             findings += [f"{title}: {one}" for one in found]
@@ -49,20 +50,68 @@ def check_slurm(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[st
     return problems, findings
 
 
+def check_gres_conf(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
+    """Problems and findings of gres.conf: slurmd looks for itself, or the devices listed are those of the GPUs."""
+    problems: list[str] = []
+    findings: list[str] = []
+    devices: dict[str, Counter[str]] = {}
+    for number, line in _logical_lines(text):
+        words = {key.casefold(): value for key, value in _WORD.findall(line)}
+        known = (*_GRES_KEYS, *(["autodetect", "nodename"] if words else []))
+        problems += [
+            f"line {number}: {_plain(key)} is none of {', '.join(known)}" for key in words if key not in known
+        ]
+        how = words.get("autodetect", "off").casefold()
+        if how not in ("nvml", "off"):
+            problems.append(f"line {number}: AutoDetect={_plain(how)} does not find these GPUs; nvml does")
+        elif "autodetect" in words:
+            findings.append(
+                f"line {number}: slurmd asks the driver" if how == "nvml" else f"line {number}: lists follow"
+            )
+        if words.get("name", "").casefold() != WHOLE_GPU:
+            continue
+        if "multiplefiles" in words:
+            number_of = 1
+        else:
+            number_of = _files(words["file"]) if "file" in words else int(words.get("count", 1))
+        counts, faults = gres_counts(f"gpu:{words.get('type', '')}:{number_of}".replace("::", ":"), board)
+        problems += [f"line {number}: {fault}" for fault in faults]
+        devices.setdefault(words.get("nodename", "this node"), Counter()).update(counts)
+    for node, counts in devices.items():
+        faults, found = fit_on(board, counts, gpus_per_node)
+        problems += [f"{_plain(node)}: {fault}" for fault in faults]
+        findings += [f"{_plain(node)}: {one}" for one in found]
+    return problems, findings
+
+
+def _files(text: str) -> int:
+    """Device files that a word such as ``/dev/nvidia[0-3,7]`` names."""
+    inner = re.fullmatch(r"[^\[\]]*\[([\d,-]{1,60})\]", text)
+    if inner is None:
+        return 1
+    spans = [span.partition("-") for span in inner[1].split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in spans if first)
+
+
+def fit_on(board: GpuModel, counts: Mapping[str, int], gpus: int) -> tuple[list[str], list[str]]:
+    """Say how instances and whole GPUs fit on some GPUs, or that they do not."""
+    filled = spread(board, dict(counts), gpus)
+    wanted = ", ".join(f"{name} x{count}" for name, count in counts.items())
+    if filled is None:
+        return [f"{wanted} do not fit on {gpus} GPUs of {board.name} in any way"], []
+    if not filled:
+        return [], ["no GPU declared"]
+    groups = Counter(map(format_layout, filled))
+    listed = "; ".join(f"{layout} on {number}" for layout, number in groups.items())
+    return [], [f"{wanted} fit on {len(filled)} of {gpus} GPUs: {listed}"]
+
+
 def _node(
     board: GpuModel, counts: dict[str, int], gpus_per_node: int, stated: dict[int, list[str]]
 ) -> tuple[list[str], list[str]]:
     """Faults and findings of one node: by the layouts stated for it, else by searching for some."""
     if not stated:
-        filled = spread(board, counts, gpus_per_node)
-        wanted = ", ".join(f"{name} x{count}" for name, count in counts.items())
-        if filled is None:
-            return [f"{wanted} do not fit on {gpus_per_node} GPUs of {board.name} in any way"], []
-        if not filled:
-            return [], ["no GPU declared"]
-        groups = Counter(map(format_layout, filled))
-        listed = "; ".join(f"{layout} on {gpus}" for layout, gpus in groups.items())
-        return [], [f"{wanted} fit on {len(filled)} of {gpus_per_node} GPUs: {listed}"]
+        return fit_on(board, counts, gpus_per_node)
     faults: list[str] = []
     found: list[str] = []
     total: Counter[str] = Counter()
@@ -87,7 +136,7 @@ def _node(
     return faults, found
 
 
-def _gres_counts(gres: str, board: GpuModel) -> tuple[dict[str, int], list[str]]:
+def gres_counts(gres: str, board: GpuModel) -> tuple[dict[str, int], list[str]]:
     """GPUs and slices that a Gres value declares, by profile; other resources are left out."""
     counts: dict[str, int] = {}
     faults: list[str] = []

@@ -42,8 +42,8 @@ from gpuplanner.study.future.plans import NAME_THEM
 from gpuplanner.study.study import Study
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
-NO_PLANS = ("*.sh", "gres.conf", "changes.*", "README.md")
-"""Exports that apply or list the others, and hold no layouts to apply themselves; ``verify`` reads back all others."""
+NO_PLANS = ("README.md",)
+"""Pages for people; ``verify`` reads back all other files."""
 
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
