@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.changes import template_text
@@ -185,12 +185,14 @@ def _by_operator(making: Making, pack: Pack) -> None:
         pack.add(text, Step(place, says, f"kubectl apply -f {place}", "", f"kubectl delete -f {place}"))
         what = "lets the MIG manager read it; keeps what was set before"
         pack.add(making.script("policy.sh"), Step.script(making.place("policy.sh"), what))
-        scripts = to_change_scripts(plan, making.board, change=making.change, drain=making.drain)
+    if making.board.profiles:
+        drain = replace(making.drain, scope="gpu") if by_gpu else making.drain
+        scripts = to_change_scripts(plan, making.board, change=making.change, drain=drain)
         _add_index(making, pack)
+        emptied = "empties GPUs one by one beside those at work" if by_gpu else "empties nodes"
         for name, text in scripts.items():
             pack.add(
-                text,
-                Step.script(making.place(name), "empties nodes, cuts them, compares, lets them work again"),
+                text, Step.script(making.place(name), f"{emptied}, cuts them, compares, lets them work again")
             )
     if rules.released:
         pack.files[making.place("released.txt")] = _lines(rules.released)

@@ -89,7 +89,7 @@ def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) 
     elif text.startswith("change,planned,"):
         problems, findings = check_index(text, board, gpus_per_node)
     elif text.startswith("# Changes of layout"):
-        problems, findings = check_index_text(text, Path(where))
+        problems, findings = check_index_text(text, Path(where), board)
     elif _GRES_LINE.search(text):
         problems, findings = check_gres_conf(text, board, gpus_per_node)
     elif _NODE_LINE.search(text):

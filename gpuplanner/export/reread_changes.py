@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -30,6 +31,7 @@ _MAY_BE = {
 }
 """What may stand where a script is filled in; elsewhere a line of names, numbers and times."""
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+_GROUP = re.compile(r"(?<=[ |])\d[\d,]*: ([^;|→]+)")
 _PLAIN = r"[A-Za-z0-9 ,:._-]*"
 _STEP = re.compile(
     r"(?P<what>config|offers|gres|before|target)\[(?P<node>[A-Za-z0-9._-]+)(?:/\d+)?\]="
@@ -184,21 +186,18 @@ def check_index(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[st
     return problems, [f"{index.height} changes of {index['node'].n_unique()} nodes"]
 
 
-def check_index_text(text: str, path: Path) -> tuple[list[str], list[str]]:
-    """Problems and findings of changes.md: its lines are those of changes.csv beside it."""
-    table = path.with_name("changes.csv")
-    if not table.is_file():
-        return [f"{table.name} is not beside it, so nothing says what its lines should be"], []
-    lines = [index_line(row) for row in read_index(table.read_text(encoding="utf-8")).iter_rows(named=True)]
+def check_index_text(text: str, path: Path, board: GpuModel) -> tuple[list[str], list[str]]:
+    """Problems and findings of changes.md: its layouts can be, and its lines are those of changes.csv beside it."""
     found = [line for line in text.splitlines() if line.startswith("|")][2:]
-    wrong = [
-        number for number, pair in enumerate(zip(found, lines, strict=False), start=1) if pair[0] != pair[1]
-    ]
-    if len(found) != len(lines):
-        return [f"{len(found)} lines, but {len(lines)} changes in {table.name}"], []
-    return [f"line {number} of the table is not that of {table.name}" for number in wrong], [
-        f"{len(lines)} changes"
-    ]
+    layouts = {layout.strip() for line in found for layout in _GROUP.findall(line)}
+    problems = [fault for layout in sorted(layouts) for fault in _impossible(layout, board)]
+    table = path.with_name("changes.csv")
+    if table.is_file():
+        rows = read_index(table.read_text(encoding="utf-8")).iter_rows(named=True)
+        pairs = itertools.zip_longest(found, map(index_line, rows))
+        wrong = [number for number, pair in enumerate(pairs, start=1) if pair[0] != pair[1]]
+        problems += [f"line {number} of the table is not that of {table.name}" for number in wrong]
+    return problems, [f"{len(found)} changes; every layout can be"]
 
 
 def read_index(text: str) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from gpuplanner.export.index import change_index
 from gpuplanner.export.reread_changes import read_index
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.study.handover import export_files
+from gpuplanner.study.handover import calendar_pack
 
 BOARD = "H100-80GB-SXM5"
 START = datetime(2026, 11, 2, tzinfo=UTC)
@@ -31,7 +31,7 @@ def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         initial={"gpu": 4}, nodes=["n1", "n2"], change=ChangeCost.of(BOARD, path),
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("pack")
-    for name, text in export_files(plan(problem, gap_target=0), problem).items():
+    for name, text in calendar_pack(plan(problem, gap_target=0), problem).files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     return folder
@@ -41,7 +41,7 @@ def test_every_file_is_understood_and_holds(pack: Path) -> None:
     names = {path.name for path in pack.rglob("*") if path.is_file()}
     assert {"gres.conf", "install-gres.sh", "static-gres.sh", "changes.csv", "changes.md"} < names
     for path in pack.rglob("*"):
-        if path.is_file():
+        if path.is_file() and path.name != "README.md":
             report = verify_file(path, BOARD, gpus_per_node=2)
             assert report.ok, (path, report.problems)
             assert report.findings, path
@@ -50,11 +50,11 @@ def test_every_file_is_understood_and_holds(pack: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "old", "new", "told"),
     [
-        ("runbook/change-*.sh", "set -euo pipefail", "set -euo pipefail; reboot", "is in no script that is shipped"),
-        ("runbook/change-*.sh", "\nset -euo", "\n$(reboot)\nset -euo", "is in no script that is shipped"),
-        ("runbook/change-*.sh", "offers[n2]='", "offers[n2]='$(reboot) ", "is no step"),
-        ("runbook/change-*.sh", "  exit 1\n}\n", "}\n", "lines are missing"),
-        ("runbook/change-*.sh", f"board {BOARD}", "board A30-24GB", "it is for A30-24GB, not for"),
+        ("operator/change-*.sh", "set -euo pipefail", "set -euo pipefail; reboot", "is in no script that is shipped"),
+        ("operator/change-*.sh", "\nset -euo", "\n$(reboot)\nset -euo", "is in no script that is shipped"),
+        ("operator/change-*.sh", "offers[n2]='", "offers[n2]='$(reboot) ", "is no step"),
+        ("operator/change-*.sh", "  exit 1\n}\n", "}\n", "lines are missing"),
+        ("operator/change-*.sh", f"board {BOARD}", "board A30-24GB", "it is for A30-24GB, not for"),
         ("slurm/change-*.sh", "gres[n", "gres[m", "its nodes are"),
         ("slurm/change-*.sh", "_1g.10gb:", "_1g.10gb:9", "do not fit on 2 GPUs"),
         ("slurm/static-gres.sh", "MultipleFiles", "File", "is in no script that is shipped"),
