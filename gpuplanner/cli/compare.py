@@ -39,7 +39,7 @@ def sweep(
     import polars as pl
 
     from gpuplanner.study.decision.record import compared
-    from gpuplanner.study.future.layout_sweep import sweep_layouts
+    from gpuplanner.study.future.sweep import sweep_layouts
 
     asked = given.scenario(scenario)
     cancelled = threading.Event()

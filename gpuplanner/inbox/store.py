@@ -19,7 +19,7 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, TraceFormatError, message
 from gpuplanner.files import Mark, kept_aside
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan, Stated
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
     explained,
@@ -30,7 +30,6 @@ from gpuplanner.inbox.core.kept_files import (
     read_table,
 )
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
-from gpuplanner.inbox.core.stated import Stated
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone

@@ -14,8 +14,7 @@ from gpuplanner.metrics.intervals import (
     paired_p_value,
     student_t,
 )
-from gpuplanner.metrics.jobs import job_measures
-from gpuplanner.metrics.measure import measure
+from gpuplanner.metrics.measure import job_measures, measure
 from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,

@@ -14,8 +14,7 @@ from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.disk_cache import cache_folder, content_key
-from gpuplanner.study.doubts import doubts
-from gpuplanner.study.findings import findings
+from gpuplanner.study.findings import doubts, findings
 from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorrow

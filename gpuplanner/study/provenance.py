@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuplanner._version import __version__
 from gpuplanner.catalog import Parameter, parameter
 from gpuplanner.cost import CarbonFactor, PowerModel, Price
-from gpuplanner.inbox.core.stated import Stated
+from gpuplanner.inbox.core.dataset import Stated
 from gpuplanner.ledger import ONE_POOL, assumptions
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.future.money import Money

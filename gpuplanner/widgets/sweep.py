@@ -35,7 +35,7 @@ class SweepPanel(BackgroundPanel[Policies, Sweep]):
     ----------
     jobs, fleet, policies, rules
         As for :func:`gpuplanner.study.future.sweep.sweep`;
-        :func:`gpuplanner.study.future.layout_sweep.layouts_to_sweep` gives them for a scenario.
+        :func:`gpuplanner.study.future.sweep.layouts_to_sweep` gives them for a scenario.
     **how
         Its further arguments, but ``progress`` and ``cancel``, which are the panel's.
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.ledger import by_bucket
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.doubts import doubts
+from gpuplanner.study.findings import doubts
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import end_of, history
 from gpuplanner.study.study import Study

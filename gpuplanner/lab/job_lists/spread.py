@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.metrics.jobs import BOUND_S, job_measures
+from gpuplanner.metrics.measure import BOUND_S, job_measures
 
 MEASURES = ("queueing_delay_s", "jct_s", "run_time_s", "slowdown", "bounded_slowdown")
 

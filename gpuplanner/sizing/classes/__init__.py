@@ -1,10 +1,9 @@
 """Classes of jobs: named by rules where the source does not name them, with the evidence for each."""
 
-from gpuplanner.sizing.classes.classify import classify
+from gpuplanner.sizing.classes.classify import class_by_shape, classify
 from gpuplanner.sizing.classes.facts import NUMBERS, TEXTS
 from gpuplanner.sizing.classes.measure import agreement, confusion, rule_precision
 from gpuplanner.sizing.classes.rules import CLASSES, Range, Rule, Words, read_rules, shipped_rules
-from gpuplanner.sizing.classes.shape import class_by_shape
 
 __all__ = [
     "CLASSES",

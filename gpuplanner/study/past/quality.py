@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.inbox import Dataset
-from gpuplanner.inbox.core.stated import Stated
+from gpuplanner.inbox.core.dataset import Stated
 from gpuplanner.inbox.telemetry import coverage
 from gpuplanner.study.past.history import load_trace
 

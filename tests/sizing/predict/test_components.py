@@ -11,8 +11,7 @@ from gpuplanner.sizing.predict.adapters import beside_params
 from gpuplanner.sizing.predict.architecture import Architecture, agree
 from gpuplanner.sizing.predict.describe import describe, from_config, presets
 from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.logits import logits_bytes
-from gpuplanner.sizing.predict.peak import COMPONENTS, explained, peak_gib
+from gpuplanner.sizing.predict.peak import COMPONENTS, explained, logits_bytes, peak_gib
 from gpuplanner.sizing.predict.static import regime_bytes, stage_params, trained_bytes
 from gpuplanner.sizing.predict.tools import tool_facts
 
