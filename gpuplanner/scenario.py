@@ -280,6 +280,13 @@ class Scenario:
         PRICES, None, "CSV file of the grid's carbon hour by hour, which goes before ``carbon_region``.", NOT_EMPTY,
         none="the mean of the region over a year",
     )  # fmt: skip
+    spot_share: float = knob(
+        PRICES, 0.0, "Share of the load that may run on spot GPUs, which are taken back.", between(0, 1)
+    )
+    spot_interruptions_per_day: float = knob(
+        PRICES, 1.0, "How often a spot job is interrupted, as measured or as the provider says.", between(0, 1000),
+        unit="per day",
+    )  # fmt: skip
     price_usd_per_kwh: float | None = knob(
         PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
         none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),

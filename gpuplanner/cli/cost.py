@@ -14,6 +14,7 @@ from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
     from gpuplanner.study.future.cost_review import CostReview
+    from gpuplanner.study.future.purchase import Purchase
 
 TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
 
@@ -32,6 +33,16 @@ def cost(
             "--focus", metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."
         ),
     ] = None,
+    months: Annotated[
+        int,
+        typer.Option(
+            "--months", min=0, max=120, help="Also say what to buy, reserve or rent over so many months."
+        ),
+    ] = 0,
+    risk: Annotated[
+        float,
+        typer.Option("--risk", min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
+    ] = 0.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,16 +57,24 @@ def cost(
         raise typer.BadParameter(text, param_hint="--by")
     if focus is not None:
         require_file(focus, inputs=[scenario])
-    found = cost_review(given.scenario(scenario))
+    asked = given.scenario(scenario)
+    found = cost_review(asked)
+    bought = None
+    if months:
+        from gpuplanner.study.future.purchase import purchase
+
+        bought = purchase(asked, months, risk=risk)
     if focus is not None:
         if found.total is None:
             raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if as_json:
-        show(found.to_dict(), as_json=True)
+        show(found.to_dict() | ({} if bought is None else {"portfolio": bought.to_dict()}), as_json=True)
         return
     _told(found, by)
+    if bought is not None:
+        _told_portfolio(bought)
     if not quiet:
         for text in found.missing:
             say(text)
@@ -84,3 +103,24 @@ def _told(found: CostReview, by: str) -> None:
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
         put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+
+
+def _told_portfolio(found: Purchase) -> None:
+    put(f"\nOver {found.months} months: {found.action}")
+    for (kind, month), gpus in found.portfolio.begun.items():
+        put(f"  month {month + 1:>3}  {gpus:,.0f} GPUs {kind}")
+    one = found.portfolio
+    costs = {
+        "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
+        "all reserved at the mean": one.all_reserved,
+    }  # fmt: skip
+    for name, amount in costs.items():
+        put(f"{name:<26} {amount:>14,.0f} {found.currency}")
+    put(
+        f"commitments cover {one.coverage:.0%} of demand and are used {one.utilisation:.0%}; gap {one.gap:.2%}"
+    )
+    put(
+        f"the load-duration rule for one term: {found.load_duration_gpus:,} GPUs, those that are held among them"
+    )
+    for text in found.notes:
+        say(text)

@@ -17,6 +17,7 @@ from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
 from gpuplanner.study.future.cost_review import cost_review
+from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.handover import write_study_workbook
 
 AMOUNT = re.compile(r"lines sum to ([\d,.]+\d) USD")
@@ -127,3 +128,34 @@ def test_carbon_by_hour_stands_beside_the_yearly_mean(quick: Scenario, tmp_path:
     assert 0 < by_hour < 0.4 * found.energy.value
     assert found.carbon_at_yearly_mean_kg == pytest.approx(found.energy.value * 208.81 / 1000, abs=1e-5)
     assert by_hour != pytest.approx(found.carbon_at_yearly_mean_kg, rel=0.01)
+
+
+PRICES = """
+prices:
+- {board: H100-80GB-SXM5, kind: on_demand, price: 3.0, unit: USD per GPU h, from: 2025-01, source: quote}
+- {board: H100-80GB-SXM5, kind: reserved_1y, price: 1.8, unit: USD per GPU h, from: 2025-01, source: quote}
+- {board: H100-80GB-SXM5, kind: spot, price: 1.2, unit: USD per GPU h, from: 2025-01, source: quote}
+"""
+
+
+def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, study: Study, tmp_path: Path):
+    """A fleet that is rented by the hour, with weeks of 30 GPUs held day and night."""
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    asked = quick.but(price_book=str(tmp_path / "prices.yaml"), ownership="rented", spot_share=0.2)
+    found = purchase(asked, 12)
+    mix = found.portfolio
+    assert found.action == "reserve"
+    assert mix.cost <= min(mix.all_rented, mix.all_reserved) + 1e-6
+    assert mix.gap < 1e-3
+    assert found.held_gpus == 0
+    winner = study.comparison.row(study.comparison.winner)
+    assert winner is not None
+    assert found.margin == pytest.approx(winner.gpu_hours / winner.busy_gpu_hours)
+    assert json.loads(json.dumps(found.to_dict(), default=vars))["begin"]
+
+
+def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    found = purchase(quick.but(price_book=str(tmp_path / "prices.yaml")), 3)
+    assert found.held_gpus == 64
+    assert found.action.startswith("wait")

@@ -1,0 +1,181 @@
+"""What to buy, reserve or rent: the portfolio over paths of the fleet that the decision needs, at stated prices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.catalog import parameter
+from gpuplanner.cost.portfolio import (
+    HOURS_PER_MONTH,
+    Offer,
+    Portfolio,
+    Rent,
+    choose_portfolio,
+    reserve_level,
+    spot_overhead,
+)
+from gpuplanner.demand.growth import FEWEST_WEEKS, fit_growth
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.ledger.views import HELD_BUCKETS
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.record import compared
+from gpuplanner.study.future.money import book_of, money, ownerships, per_kwh_of, price_of, rate_of
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.history import History, history
+from gpuplanner.units import HOURS_PER_WEEK
+
+PATHS = 50
+WEEK = int(HOURS_PER_WEEK)
+TERMS = {"reserved_1y": 12, "reserved_3y": 36}
+DAYS_PER_MONTH = 30.4375
+
+
+@dataclass(frozen=True, eq=False)
+class Purchase:
+    """A portfolio with what it rests on: ``margin`` is GPU-hours that the decision has on for each that jobs hold.
+
+    ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike.
+    """
+
+    months: int
+    currency: str
+    held_gpus: float
+    margin: float
+    growth_per_year: float | None
+    offers: tuple[Offer, ...]
+    rent: Rent
+    portfolio: Portfolio
+    load_duration_gpus: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object ``portfolio`` of ``cost --json``."""
+        found = self.portfolio
+        return {
+            "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
+            "begin": [{"kind": kind, "month": month, "gpus": gpus} for (kind, month), gpus in found.begun.items()],
+            "committed_gpus": found.committed.tolist(), "cost": round(found.cost, 2), "risk": round(found.risk, 2),
+            "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(found.all_rented, 2),
+            "all_reserved_at_the_mean": round(found.all_reserved, 2),
+            "gap": round(found.gap, 9), "coverage": round(found.coverage, 6),
+            "utilisation": round(found.utilisation, 6),
+            "margin": round(self.margin, 6), "growth_per_year": self.growth_per_year,
+            "offers": self.offers, "rent": self.rent, "notes": list(self.notes),
+        }  # fmt: skip
+
+    @property
+    def action(self) -> str:
+        """What is done in the first month: buy, reserve, or rent; wait where nothing is begun at all."""
+        now = {kind for (kind, month) in self.portfolio.begun if month == 0}
+        if now:
+            return "buy" if "owned" in now else "reserve"
+        later = " and commit later" if self.portfolio.begun else ""
+        return "wait" + later if self.portfolio.coverage < 1 else "wait: what is there is enough"
+
+
+def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
+    """Choose what to commit over the months to come, for the fleet that the decision has on, not for demand alone."""
+    known, decided = history(scenario), compared(scenario)
+    price = price_of(scenario, known.fleet)
+    if price is None:
+        todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
+        raise ScenarioError(message("portfolio", "a price of the board on demand", "none", todo))
+    row = decided.row(decided.winner) or decided.today
+    busy = None if row is None else row.busy_gpu_hours
+    margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
+    demand, growth = _paths(scenario, known, months, margin)
+    owners = ownerships(scenario, known, ledger(scenario))
+    share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
+    held = known.fleet.gpus * share
+    offers, notes = _offers(scenario, known, price.value)
+    spot = _spot(scenario, known)
+    rent = Rent(price.value, spot, scenario.spot_share if spot is not None else 0.0, _overhead(scenario))
+    if growth is None:
+        notes.append(
+            f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were."
+        )
+    if held:
+        notes.append(f"{held:,.0f} GPUs are owned and stay: their cost is not part of these sums.")
+    found = choose_portfolio(
+        demand, offers, rent, unit=known.fleet.node_size, held=[held] * months, risk=risk,
+        gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
+    )  # fmt: skip
+    hours = np.concatenate([one.ravel() for one in demand])
+    rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
+    return Purchase(
+        months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, tuple(notes)
+    )
+
+
+def _paths(
+    scenario: Scenario, known: History, months: int, margin: float
+) -> tuple[list[NDArray[np.float64]], float | None]:
+    """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth."""
+    booked = known.fleet.hours_of(ledger(scenario))
+    held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS)).then("gpu_hours").otherwise(0.0)
+    hours = booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
+    hours = hours if len(hours) >= WEEK else np.resize(hours, WEEK)
+    weeks = hours[len(hours) % WEEK :].reshape(-1, WEEK)
+    ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
+    rng = np.random.default_rng(scenario.seed)
+    drawn = weeks[rng.integers(len(weeks), size=(PATHS, ahead))]
+    growth = None
+    if len(weeks) >= FEWEST_WEEKS:
+        law = fit_growth(weeks.mean(axis=1))
+        growth = round(law.growth_per_year, 6)
+        levels = law.paths(ahead, seed=scenario.seed, count=PATHS)
+        drawn = drawn * (levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
+    flat = drawn.reshape(PATHS, -1)
+    edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)
+    return [flat[:, first:last] for first, last in itertools.pairwise(edges)], growth
+
+
+def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[Offer], list[str]]:
+    """What can be committed: as the price book says, else a one-year reservation at the catalogue's guidance."""
+    board, notes = known.fleet.name if known.fleet.in_catalogue else None, []
+    book = book_of(scenario)
+    offers = []
+    for kind, term in TERMS.items():
+        rate = None if board is None else book.rate(board, kind, scenario.currency, known.begin, known.end)
+        if rate is not None:
+            offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
+    if not offers:
+        guide = parameter("discount_reserved_1y")
+        offers.append(
+            Offer("reserved_1y", on_demand * (1 - guide.value) * HOURS_PER_MONTH, TERMS["reserved_1y"])
+        )
+        notes.append(
+            f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
+            "not a list price. Name your own in a price book."
+        )
+    lots = [lot for lot in book.owned if lot.board == board]
+    owned = None if board is None or not lots else rate_of(scenario, known, board, "owned")
+    if owned is not None:
+        states = money(scenario).states
+        kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
+        hourly = owned.price.value + kwh * per_kwh_of(scenario, known)
+        lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
+        offers.append(
+            Offer("owned", hourly * HOURS_PER_MONTH, round(12 * lots[-1].life_years), lead, lost_share=0.5)
+        )
+        notes.append("Of what an owned board still stands for at the end, half is taken to be lost.")
+    return offers, notes
+
+
+def _spot(scenario: Scenario, known: History) -> float | None:
+    if not scenario.spot_share or not known.fleet.in_catalogue:
+        return None
+    rate = rate_of(scenario, known, known.fleet.name, "spot")
+    return None if rate is None else rate.price.value
+
+
+def _overhead(scenario: Scenario) -> float:
+    checkpoint, restart = parameter("checkpoint_s").value, parameter("restart_s").value
+    return spot_overhead(scenario.spot_interruptions_per_day / 24, checkpoint_s=checkpoint, restart_s=restart)

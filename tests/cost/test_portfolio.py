@@ -1,0 +1,179 @@
+"""The portfolio: every mix tried on small cases, the load-duration rule for one term, and months it has not seen."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplanner.cost.portfolio import (
+    HOURS_PER_MONTH,
+    Offer,
+    Rent,
+    choose_portfolio,
+    reserve_level,
+    spot_overhead,
+)
+from gpuplanner.errors import ScenarioError
+
+PRICES = st.floats(50, 900)
+
+
+def cost_of(demand, offers, rent, mix) -> np.ndarray:
+    """Cost of every path of a mix, hour by hour, without any table: the definition."""
+    months = len(demand)
+    paths = np.zeros(len(demand[0]))
+    held = np.zeros(months)
+    for (offer, month), count in mix.items():
+        active = [m for m in range(months) if 0 <= m - month - offer.lead_months < offer.term_months]
+        held[active] += count
+        paths += (
+            count * offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
+        )
+    for month, hours in enumerate(demand):
+        weight = HOURS_PER_MONTH / hours.shape[1]
+        for path, row in enumerate(hours):
+            for wanted in row:
+                beyond = max(wanted - held[month], 0.0)
+                spot = min(beyond, rent.spot_share * wanted) if rent.spot is not None else 0.0
+                paths[path] += weight * ((beyond - spot) * rent.on_demand + spot * rent.spot_price)
+    return paths
+
+
+def brute(demand, offers, rent, risk, most) -> float:
+    """The least objective over all mixes of at most `most` of each offer in each month."""
+    months = len(demand)
+    places = [
+        (o, m)
+        for o in offers
+        for m in range(months)
+        if o.only_month in (None, m) and m + o.lead_months < months
+    ]
+    found = np.inf
+    for counts in itertools.product(range(most + 1), repeat=len(places)):
+        paths = cost_of(demand, offers, rent, dict(zip(places, counts, strict=True)))
+        worst = np.sort(paths)[::-1]
+        share = np.clip(0.1 * len(paths) - np.arange(len(paths)), 0, 1) / (0.1 * len(paths))
+        found = min(found, (1 - risk) * paths.mean() + risk * float(worst @ share))
+    return found
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=3, max_size=3),
+    PRICES, PRICES,
+    st.floats(0.2, 1.2),
+    st.floats(0, 1),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)  # fmt: skip
+def test_no_mix_of_a_small_case_is_cheaper(wanted, short, long, on_demand, lost, risk):
+    demand = [np.array(hours, dtype=float).reshape(2, 3) for hours in wanted]
+    offers = [Offer("short", short, 1), Offer("long", long, 3, lost_share=lost)]
+    rent = Rent(on_demand, spot=on_demand / 2, spot_share=0.4)
+    found = choose_portfolio(demand, offers, rent, risk=risk, gap=1e-4)
+    assert found.objective == pytest.approx(brute(demand, offers, rent, risk, 2), rel=2e-4, abs=0.5)
+    assert found.bound <= found.objective + 1e-6
+    mix = {
+        (next(o for o in offers if o.name == name), month): count
+        for (name, month), count in found.begun.items()
+    }
+    assert cost_of(demand, offers, rent, mix).mean() == pytest.approx(found.cost, rel=1e-9, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.05, 0.95))
+def test_one_term_follows_the_load_duration_rule(hours, price):
+    """Also the critical fractile: no more than a share u of the hours want less than what is committed."""
+    load = np.array(hours, dtype=float)
+    level = reserve_level(load, price, 1.0)
+    found = choose_portfolio([load[None, :]], [Offer("term", price * HOURS_PER_MONTH, 1)], Rent(1.0))
+    best = [price * q + np.maximum(load - q, 0).mean() for q in range(11)]
+    assert best[level] == pytest.approx(min(best))
+    assert found.cost / HOURS_PER_MONTH == pytest.approx(min(best), abs=1e-6)
+    assert (load < level).mean() <= 1 - price + 1e-9
+
+
+def test_a_block_is_for_its_month_alone_and_units_are_whole():
+    demand = [np.full((1, 2), 5.0)] * 3
+    found = choose_portfolio(demand, [Offer("block", 10.0, 1, only_month=1)], Rent(1.0), unit=4)
+    assert found.begun == {("block", 1): 8.0} or found.begun == {("block", 1): 4.0}
+    assert found.committed.tolist()[0] == found.committed.tolist()[2] == 0
+
+
+def test_what_is_held_anyway_is_not_bought_again():
+    demand = [np.full((1, 2), 5.0)] * 3
+    found = choose_portfolio(demand, [Offer("year", 10.0, 3)], Rent(1.0), held=[5.0, 5.0, 3.0])
+    assert found.committed.max() <= 2
+
+
+def test_boards_that_come_late_are_rented_until_then():
+    demand = [np.full((1, 2), 4.0)] * 6
+    found = choose_portfolio(demand, [Offer("owned", 10.0, 4, lead_months=2)], Rent(1.0))
+    assert found.begun == {("owned", 0): 4.0}
+    assert found.committed.tolist() == [0, 0, 4, 4, 4, 4]
+
+
+def test_spot_with_interruptions_is_never_dearer_than_on_demand():
+    assert Rent(2.0, spot=1.9, spot_share=1, spot_overhead=0.2).spot_price == 2.0
+    assert Rent(
+        2.0, spot=1.0, spot_overhead=spot_overhead(0.2, checkpoint_s=3600, restart_s=0)
+    ).spot_price == (pytest.approx(1 / 0.9))
+
+
+def test_risk_buys_more_where_paths_differ():
+    rng = np.random.default_rng(1)
+    demand = [rng.choice([2.0, 20.0], p=[0.85, 0.15], size=(40, 1)) * np.ones(4) for _ in range(1)]
+    offers = [Offer("term", 400.0, 1)]
+    careful, usual = (choose_portfolio(demand, offers, Rent(1.0), risk=risk) for risk in (1.0, 0.0))
+    assert careful.risk < usual.risk
+    assert careful.cost >= usual.cost - 1e-6
+
+
+def generated(seed: int, months: int, paths: int) -> list[np.ndarray]:
+    """Days and nights, growth of a third a year that differs by path, and a month's own noise."""
+    rng = np.random.default_rng(seed)
+    growth, level = rng.normal(0.3, 0.15, (paths, 1)), rng.uniform(30, 60)
+    found = []
+    for month in range(months):
+        day = 1 + 0.4 * np.sin(2 * np.pi * np.arange(96) / 24)
+        mean = level * np.exp(growth * month / 12 + rng.normal(0, 0.05, (paths, 1)))
+        found.append(np.round(mean * np.maximum(day + rng.normal(0, 0.15, (paths, 96)), 0)))
+    return found
+
+
+OFFERS = [
+    Offer("owned", 700.0, 48, lead_months=3, lost_share=0.5),
+    Offer("reserved_3y", 1000.0, 36),
+    Offer("reserved_1y", 1250.0, 12),
+]
+RENT = Rent(2.5, spot=1.2, spot_share=0.2, spot_overhead=0.1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_months_that_were_held_back_cost_little_more_than_in_hindsight(seed: int):
+    """Chosen on 20 paths, paid on one that was not among them."""
+    paths = generated(seed, 24, 21)
+    seen, came = [one[:20] for one in paths], [one[20:] for one in paths]
+    offers = OFFERS[2:]
+    chosen = choose_portfolio(seen, offers, RENT)
+    mix = {(offers[0], month): count for (_, month), count in chosen.begun.items()}
+    paid = float(cost_of(came, offers, RENT, mix)[0])
+    hindsight = choose_portfolio(came, offers, RENT)
+    assert paid <= 1.10 * hindsight.cost
+    assert paid <= 1.02 * min(hindsight.all_rented, hindsight.all_reserved)
+
+
+@pytest.mark.parametrize(
+    ("demand", "offer"),
+    [
+        ([], OFFERS[0]),
+        ([np.ones((1, 1))], Offer("negative", 1.0, 12, most_gpus=-1)),
+        ([np.ones((1, 1))], Offer("x", -1.0, 1)),
+    ],
+)
+def test_negative_commitments_and_no_demand_are_refused(demand, offer):
+    with pytest.raises(ScenarioError, match="portfolio"):
+        choose_portfolio(demand, [offer], RENT)
