@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json
+from gpuplanner.cli.options import Given, Json
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
     import polars as pl
 
     from gpuplanner.sizing.predict import PeakModel
-    from gpuplanner.study.job_plans import Wish
+    from gpuplanner.study.wish import Wish
 
 EACH_SOURCE = "source"
 PLAN = (
-    "rank", "board", "profile", "gpus", "tp", "pp", "dp", "sharding", "recompute", "micro_batch", "concurrency",
-    "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "cost", "currency", "energy_kwh",
+    "rank", "board", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "concurrency",
+    "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
 Rows = Annotated[
@@ -39,7 +39,7 @@ def size(
             metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
         ),
     ] = None,
-    task: Annotated[str, typer.Option(help="With --model: train, lora or serve.")] = "train",
+    task: Annotated[str, typer.Option(help="With --model: train, lora, qlora or serve.")] = "train",
     seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 4096,
     tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
@@ -50,9 +50,17 @@ def size(
             "--gpus", metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."
         ),
     ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario", "--data", help="Scenario YAML, trace folder or 'sample' whose boards are at hand."
+        ),
+    ] = None,
     quantization: Annotated[
         str, typer.Option(help="Of frozen or served weights: nf4, int8, fp8 and others.")
     ] = "",
+    cache_dtype: Annotated[str, typer.Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
+    adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
     latency_ms: Annotated[
         float | None, typer.Option(help="Serving: time that a token of one sequence may take.")
     ] = None,
@@ -78,7 +86,7 @@ def size(
     learn: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUNS.csv", help="Learn from one's own runs: five rows of a tool move its knobs."
+            metavar="RUNS.csv", help="Learn from one's own runs: one row of a tool moves its knobs."
         ),
     ] = None,
     model_file: Annotated[
@@ -102,11 +110,25 @@ def size(
         text = "--leave goes with --evaluate"
         raise typer.BadParameter(text)
     if model is not None:
-        from gpuplanner.study.job_plans import Wish
+        from gpuplanner.study.wish import Wish
 
         hours = None if deadline is None else _hours(deadline)
         latency_s = None if latency_ms is None else latency_ms / 1000
-        wish = Wish(model, task, seq, tool, tokens, hours, _counts(gpus), latency_s, quantization, risk)
+        boards = _counts(gpus) or _at_hand(scenario)
+        wish = Wish(
+            model,
+            task,
+            seq,
+            tool,
+            tokens,
+            hours,
+            boards,
+            latency_s,
+            quantization,
+            risk,
+            cache_dtype,
+            adapters,
+        )
         _plans(wish, _model(model_file), as_json=as_json)
     elif table is not None:
         _predict(table, out, _model(model_file), as_json=as_json)
@@ -142,6 +164,15 @@ def _counts(given: list[str] | None) -> dict[str, int | None] | None:
     return counts or None
 
 
+def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
+    """Boards of a dataset or scenario; None where none was named."""
+    if scenario is None:
+        return None
+    from gpuplanner.study.wish import boards_at_hand
+
+    return boards_at_hand(Given({}).scenario(scenario))
+
+
 def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.study.size import sized
 
@@ -158,6 +189,8 @@ def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
         put(
             f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
         )
+    if found.slices:
+        show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
     for line in found.assumed:
         put(f"assumed: {line}")
 

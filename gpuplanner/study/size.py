@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,10 @@ from gpuplanner.plain import to_plain
 from gpuplanner.sizing import Request, request_lines
 from gpuplanner.sizing.predict import PeakModel, TrainingJob, describe, explained, shipped_model
 from gpuplanner.sizing.predict.throughput import NODE
-from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, what_it_does
-from gpuplanner.study.job_plans import (
-    JobPlan,
-    Wish,
-    boards_of,
-    pool_plans,
-    serving_plans,
-    slice_plans,
-    tags_of,
-    training_plans,
-)
+from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
+from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
+from gpuplanner.study.job_slices import SliceFit, serving_plans, slice_plans
+from gpuplanner.study.wish import Wish, boards_of, tags_of
 
 SHOWN = 8
 _LONGEST_S = 30 * 86400.0
@@ -46,7 +39,8 @@ class ModelSize:
 class Sized:
     """Plans for a model, the best first, and what was taken for granted of it and of the tool.
 
-    ``note`` stands where no plan meets the deadline; the fastest are shown then.
+    ``note`` stands where no plan meets the deadline; the fastest are shown then. ``slices`` says of every slice of the
+    boards how likely the job runs out of memory there, also where it does not fit.
     """
 
     model: ModelSize
@@ -54,15 +48,21 @@ class Sized:
     tool_does: tuple[ToolFact, ...]
     plans: tuple[JobPlan, ...]
     note: str | None = None
+    slices: tuple[SliceFit, ...] = ()
 
     def table(self) -> pl.DataFrame:
         """One row a plan."""
         return pl.DataFrame([plan.to_dict() for plan in self.plans], infer_schema_length=None)
 
+    def slice_table(self) -> pl.DataFrame:
+        """One row a slice of the boards at hand."""
+        return pl.DataFrame([asdict(one) for one in self.slices])
+
     def to_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
         plans = [plan.to_dict() for plan in self.plans]
         told = {"model": self.model, "assumed": self.assumed, "tool_does": self.tool_does, "plans": plans}
+        told["slices"] = [asdict(one) for one in self.slices]
         plain: dict[str, Any] = to_plain(told if self.note is None else told | {"note": self.note})
         return plain
 
@@ -71,8 +71,8 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
     """Plans that fit, the best first, each with memory, probability, time, cost and energy, and why.
 
     Enumerates tensor, pipeline and data parallelism, sharding, recompute and micro-batch on each board, and slices of
-    boards for what fits one; plans above the risk or past the deadline are left out, and the rest is ranked by cost,
-    then by time.
+    boards for what fits one; plans above the risk or past the deadline are left out, and of the rest those that take
+    the fewest GPUs, or the least of one, stand first, the cheapest of them before the others.
 
     Examples
     --------
@@ -86,10 +86,15 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
     tool = tool_called(wish.tool)
     if wish.tool and tool == ANY:
         assumed.append(f"tool {wish.tool!r} is not known: generic facts")
-    find = serving_plans if wish.task == "serve" else training_plans
-    plans = list(find(wish, model, tool, boards, peaks))
-    if wish.task != "serve":
-        plans += slice_plans(plans, wish) + pool_plans(plans, wish)
+    if not wish.boards:
+        assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
+    fits: list[SliceFit] = []
+    if wish.task == "serve":
+        plans = list(serving_plans(wish, model, boards, peaks))
+    else:
+        plans = list(training_plans(wish, model, tool, boards, peaks))
+        cut, fits = slice_plans(wish, model, tool, boards, peaks)
+        plans += cut + pool_plans(plans, wish)
     if not plans:
         what = f"{wish.task} of {model.name} at {wish.seq} tokens on {', '.join(b.name for b, _ in boards)}"
         raise InfeasiblePlanError(
@@ -108,8 +113,9 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
         tuple(what_it_does(tool, tags_of(wish))),
-        tuple(_offered(plan, rank, wish) for rank, plan in enumerate(ranked, start=1)),
+        tuple(_offered(plan, rank, wish, tool) for rank, plan in enumerate(ranked, start=1)),
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
+        tuple(fits) if wish.boards else (),
     )
 
 
@@ -134,7 +140,7 @@ def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
 
 def _order(plan: JobPlan) -> tuple[float, ...]:
     cost = plan.cost
-    return (cost is None, cost or 0.0, plan.gpus * plan.share_of_gpu, -plan.tokens_per_s, plan.p_oom)
+    return (plan.gpus * plan.share_of_gpu, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
 
 
 def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
@@ -167,8 +173,8 @@ def _why(plan: JobPlan, wish: Wish) -> str:
     ]
     if plan.hours is not None:
         words.append(f"{plan.hours:.1f} h" + (f" of {wish.deadline_h:g}" if wish.deadline_h else ""))
-    if plan.cost is not None:
-        words.append(f"{plan.cost:.0f} {plan.currency}")
+    if plan.price is not None:
+        words.append(plan.price)
     return "; ".join(words)
 
 
@@ -185,23 +191,19 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], wish: Wish) -> str:
     count = f"{near.gpus} GPUs" if near.gpus > 1 else "one GPU"
     if not near.meets(wish):
         return f"{count}: {near.hours:.1f} h, past the deadline of {wish.deadline_h:g} h"
-    price = f", for {near.cost:.0f} {near.currency}" if near.cost is not None else ""
+    price = f", for {near.price}" if near.price is not None else ""
     return f"{count} would do it too{price}"
 
 
-def _offered(plan: JobPlan, rank: int, wish: Wish) -> JobPlan:
+def _offered(plan: JobPlan, rank: int, wish: Wish, tool: str) -> JobPlan:
     """The plan with its place and the lines that ask the scheduler for it."""
-    nodes = math.ceil(plan.gpus / NODE)
     limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
     parts = plan.parts or ((plan.board, plan.gpus),)
-    tensor = plan.engine.tp if plan.engine is not None else 1
     return replace(
         plan,
         rank=rank,
         request="".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts),
-        launch=f"--tensor-parallel-size {tensor}"
-        if plan.job is None
-        else _launch(plan.job, plan.gpus, nodes),
+        launch=_serve_line(plan, wish) if plan.job is None else _launch(plan.job, plan.gpus, wish, tool),
     )
 
 
@@ -215,20 +217,46 @@ def _request(board: str, gpus: int, profile: str, limit_s: float | None) -> str:
         return f"# no lines: {error}\n"
 
 
-def _launch(job: TrainingJob, gpus: int, nodes: int) -> str:
-    """Words for torchrun and Megatron."""
-    words = [f"torchrun --nnodes {nodes} --nproc-per-node {min(gpus, NODE)} TRAIN.py"]
-    words += [f"--seq-length {job.seq}", f"--micro-batch-size {job.micro_batch}"]
-    words.append(f"--global-batch-size {job.micro_batch * job.dp * job.accumulation}")
+def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
+    """The line that starts the tool that was named; words for any tool where none was."""
+    nodes, local = math.ceil(gpus / NODE), min(gpus, NODE)
+    more = []
     if job.tp > 1:
-        words.append(f"--tensor-model-parallel-size {job.tp} --sequence-parallel")
+        more.append(f"--tensor-model-parallel-size {job.tp} --sequence-parallel")
     if job.pp > 1:
-        words.append(f"--pipeline-model-parallel-size {job.pp}")
-    if job.sharding == "zero1" and job.dp > 1:
-        words.append("--use-distributed-optimizer")
-    if job.sharding == "fsdp" and job.dp > 1:
-        words.append("--use-torch-fsdp2")
+        more.append(f"--pipeline-model-parallel-size {job.pp}")
+    if job.ep > 1:
+        more.append(f"--expert-model-parallel-size {job.ep}")
+    if job.sharding in ("zero1", "fsdp") and job.dp > 1:
+        more.append("--use-distributed-optimizer" if job.sharding == "zero1" else "--use-torch-fsdp2")
     if job.recompute != "none":
         granularity = f"--recompute-granularity {job.recompute}"
-        words.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
-    return " ".join(words)
+        more.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
+    line = tool_facts(tool, tags_of(wish) | {"single" if gpus == 1 else "several"})["launch"]
+    return line.format(
+        nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=job.micro_batch,
+        accumulation=job.accumulation, batch=job.micro_batch * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
+        dp=job.dp, ep=job.ep, sharding=job.sharding, recompute=job.recompute,
+        recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "none",
+        megatron=" ".join(more),
+    ).strip()  # fmt: skip
+
+
+def _serve_line(plan: JobPlan, wish: Wish) -> str:
+    """The line that starts one engine, with vLLM's words."""
+    engine = plan.engine
+    if engine is None:
+        return ""
+    words = [f"vllm serve MODEL --tensor-parallel-size {engine.tp} --max-model-len {wish.seq}"]
+    words.append(f"--max-num-seqs {engine.concurrency}")
+    if wish.cache_dtype == "fp8":
+        words.append("--kv-cache-dtype fp8")
+    if wish.quantization:
+        words.append(f"--quantization {_VLLM.get(wish.quantization, wish.quantization)}")
+    if wish.adapters:
+        words.append(f"--enable-lora --max-loras {wish.adapters}")
+    return " ".join(words) + (f"  # {plan.replicas} times" if plan.replicas > 1 else "")
+
+
+_VLLM = {"nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
+"""What vLLM calls a quantisation where it has another name for it."""

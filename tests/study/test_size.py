@@ -7,8 +7,13 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.study.job_plans import Wish
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.scenario import Scenario
+from gpuplanner.sizing.predict import describe
+from gpuplanner.sizing.predict.throughput import board_facts
+from gpuplanner.study.job_slices import share_of
 from gpuplanner.study.size import sized, stack
+from gpuplanner.study.wish import Wish, boards_at_hand
 
 
 @pytest.fixture(scope="module")
@@ -16,13 +21,13 @@ def found():
     return sized(Wish("llama-3.1-8b", "train", 8192, tokens=2e9, deadline_h=168))
 
 
-def test_plans_fit_meet_the_deadline_and_are_ranked_by_cost(found):
+def test_plans_fit_meet_the_deadline_and_take_the_fewest_gpus_first(found):
     plans = found.plans
     assert len(plans) == 8
     assert all(plan.p_oom <= 0.05 and plan.hours <= 168 for plan in plans)
     assert all(plan.upper_gib <= plan.board_gib * 1.001 for plan in plans)
-    costs = [plan.cost for plan in plans]
-    assert costs == sorted(costs)
+    taken = [plan.gpus * plan.share_of_gpu for plan in plans]
+    assert taken == sorted(taken)
     assert all(plan.energy_kwh > 0 and plan.level == "tool unseen" for plan in plans)
 
 
@@ -41,13 +46,14 @@ def test_gpus_tokens_and_hours_hang_together(found):
         assert plan.hours_low < plan.hours < plan.hours_high
 
 
-def test_a_tighter_deadline_never_costs_less_and_a_tool_that_was_seen_has_a_tighter_bound():
+def test_a_tighter_deadline_never_takes_fewer_gpus_and_a_tool_that_was_seen_has_a_tighter_bound():
     boards = {"A100-80GB": 64}
-    costs = [
-        sized(Wish("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards)).plans[0].cost
+    taken = [
+        sized(Wish("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards)).plans[0].gpus
         for hours in (200, 20, 5)
     ]
-    assert costs == sorted(costs)
+    assert taken == sorted(taken)
+    assert taken[0] < taken[-1]
     plain = sized(Wish("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1})).plans[0]
     seen = sized(Wish("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1})).plans[0]
     assert seen.level == "tool seen"
@@ -86,6 +92,79 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
     assert plan.engine.step_s <= 0.05
     assert plan.engine.concurrency > 0
     assert plan.tokens_per_s * 86400 >= 1e9
+
+
+def test_a_slice_costs_the_larger_of_its_shares_and_is_tuned_by_itself():
+    board = load_gpu_model("H100-80GB-SXM5")
+    assert share_of(board, "1g.20gb") == 1 / 4  # four fit a board
+    assert share_of(board, "3g.40gb") == 1 / 2
+    assert share_of(board, "1g.10gb") == pytest.approx(1 / 7)
+    found = sized(Wish("llama-3.2-1b", "lora", 2048, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
+    hourly = {plan.profile: plan.cost / plan.hours for plan in found.plans}
+    assert hourly["1g.20gb"] == pytest.approx(hourly["gpu"] / 4)
+    ways = {one.profile: (one.micro_batch, one.recompute) for one in found.slices if one.fits}
+    assert len(set(ways.values())) > 1
+
+
+def test_every_slice_has_its_probability_also_where_the_job_does_not_fit():
+    found = sized(Wish("llama-3.1-8b", "qlora", 8192, boards={"A100-80GB": 4}))
+    assert {one.profile for one in found.slices} == {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb"}
+    by_memory = sorted(found.slices, key=lambda one: one.memory_gib)
+    outs = [one.p_oom for one in by_memory if not one.fits]
+    assert outs == sorted(outs, reverse=True)
+    assert all((one.p_oom <= 0.05) == one.fits for one in found.slices)
+    assert all(0 < one.p_oom < 1 for one in found.slices)
+
+
+def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_for():
+    def engines(**more):
+        plans = sized(Wish("llama-3.2-3b", "serve", 8192, boards={"H100-80GB-SXM5": 2}, **more)).plans
+        return {plan.profile: plan.engine for plan in plans}
+
+    plain, weights, cache = engines(), engines(quantization="fp8"), engines(cache_dtype="fp8")
+    assert {"gpu", "1g.20gb", "3g.40gb"} <= set(plain)
+    assert plain["1g.20gb"].step_s > 0
+    assert cache["gpu"].concurrency == pytest.approx(2 * plain["gpu"].concurrency, rel=0.02)
+    assert weights["gpu"].concurrency < 1.2 * plain["gpu"].concurrency
+    assert engines(adapters=20)["gpu"].concurrency < plain["gpu"].concurrency
+
+
+def test_an_encoder_keeps_nothing_and_computes_all_tokens_at_once():
+    plan = sized(Wish("bert-base", "serve", 512, boards={"A100-80GB": 1})).plans[-1]
+    board, model = board_facts("A100-80GB"), describe("bert-base")[0]
+    assert plan.tokens_per_s <= board.flops / (2 * model.params(active=True))
+
+
+def test_experts_are_spread_where_the_tool_can_and_no_tool_is_told_to_do_what_it_cannot():
+    wish = Wish("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
+    assert any(
+        plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in sized(wish).plans
+    )
+    for tool, words in (
+        ("axolotl", "axolotl train"),
+        ("torchtune", "tune run"),
+        ("litgpt", "litgpt finetune_lora"),
+    ):
+        plans = sized(Wish("llama-3.1-8b", "lora", 2048, tool, 1e8, boards={"H100-80GB-SXM5": 8})).plans
+        assert all(plan.job.tp == plan.job.pp == 1 for plan in plans)
+        assert all(words in plan.launch for plan in plans)
+        assert "model-parallel" not in plans[0].launch
+    lora = sized(Wish("llama-3.1-8b", "qlora", 2048, boards={"H100-80GB-SXM5": 1})).plans[0]
+    assert "accelerate launch" in lora.launch
+    assert lora.price.endswith("USD an hour")
+
+
+def test_boards_come_from_the_data_and_their_number_is_kept():
+    boards = boards_at_hand(Scenario())
+    assert boards == {"H100-80GB-SXM5": 64}
+    register_commands()
+    told = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512", "--data", "sample", "--json"])
+    found = json.loads(told.stdout)
+    assert {plan["board"] for plan in found["plans"]} == {"H100-80GB-SXM5"}
+    assert found["slices"]
+    assert not [line for line in found["assumed"] if "boards" in line]
+    free = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512"])
+    assert "name those at hand" in free.stdout
 
 
 def test_what_cannot_be_says_why():

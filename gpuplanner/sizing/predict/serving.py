@@ -73,7 +73,11 @@ def serve(
     ) * GIB
     room = board.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
     one = cache_bytes_per_token(model, tp, bytes_each=cache_bytes) * math.ceil(seq / BLOCK) * BLOCK
-    most = int(room // one)
+    if (
+        model.kind == "encoder"
+    ):  # nothing is kept from step to step: a sequence takes what one layer works with
+        one = seq * (2 * width / tp + 4 * model.hidden) * 2.0
+    most = int(min(room, 1e4 * one) // one)
     if most < 1:
         return None
     read = board.memory_bandwidth * parameter("decode_bandwidth_share").value
@@ -82,6 +86,8 @@ def serve(
     reduce_s = 2 * model.layers * 1e-5 * (tp > 1)
 
     def step(count: int) -> float:
+        if model.kind == "encoder":  # all tokens of a sequence at once, told by the token
+            return max(weights / read, count * seq * compute) / seq
         touched = min(weights, active * count) if model.experts else active
         return max((touched + count * one / 2) / read, count * compute) + reduce_s
 

@@ -50,7 +50,7 @@ def tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
     '64'
     """
     sources = (ANY,) if tool == ANY else (ANY, tool)
-    return {fact: value for each in sources for when, fact, value in _rows(each) if when <= tags}
+    return {fact: value or "" for each in sources for when, fact, value in _rows(each) if when <= tags}
 
 
 def figures(kind: str, name: str, fact: str) -> list[float] | None:
@@ -74,12 +74,16 @@ class ToolFact:
     source: str
 
 
+_OF_PLANS = ("called", "launch", "parallel", "modes")
+"""Facts that say how a tool is started, not what it does to memory."""
+
+
 def what_it_does(tool: str, tags: Iterable[str]) -> list[ToolFact]:
     """What a tool does unasked, for people to read."""
     held = frozenset(tags)
     table = facts("training_tools").filter(tool=tool)
     found: dict[str, ToolFact] = {}
     for when, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
-        if frozenset((when or "").split()) <= held and fact != "called":
+        if frozenset((when or "").split()) <= held and fact not in _OF_PLANS:
             found[fact] = ToolFact(fact, value, source)
     return list(found.values())

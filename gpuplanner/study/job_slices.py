@@ -1,0 +1,183 @@
+"""One slice of a board for a job, and engines that serve on boards and slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from gpuplanner.catalog import board_names, parameter
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import GpuModel, load_gpu_model
+from gpuplanner.sizing.predict import Architecture, PeakModel
+from gpuplanner.sizing.predict.serving import serve
+from gpuplanner.sizing.predict.throughput import Board, tokens_per_s
+from gpuplanner.sizing.predict.tools import figures
+from gpuplanner.study.job_plans import (
+    STEP_TOKENS,
+    JobMemory,
+    JobPlan,
+    expected_peak,
+    priced,
+    shapes,
+)
+from gpuplanner.study.wish import CACHES, Wish
+
+
+@dataclass(frozen=True)
+class SliceFit:
+    """A job on one slice of a board: the fastest way that fits it, else the one least likely to run out of memory."""
+
+    board: str
+    profile: str
+    memory_gib: float
+    predicted_gib: float
+    upper_gib: float
+    p_oom: float
+    fits: bool
+    share_of_gpu: float
+    recompute: str
+    micro_batch: int
+    tokens_per_s: float
+
+
+def share_of(board: GpuModel, profile: str) -> float:
+    """What an instance takes of its board: its compute slices or its memory slices, whichever is the larger share.
+
+    Examples
+    --------
+    >>> board = load_gpu_model("H100-80GB-SXM5")
+    >>> share_of(board, "1g.20gb"), share_of(board, "3g.40gb")
+    (0.25, 0.5)
+    """
+    one = board.profile(profile)
+    return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
+
+
+def _slices(board: GpuModel) -> list[tuple[str, float]]:
+    """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
+    return [
+        (one.name, one.memory_gib)
+        for one in board.profiles
+        if one.memory_gib and "+" not in one.name and one.compute_slices < board.compute_slices
+    ]
+
+
+def slice_plans(
+    wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+) -> tuple[list[JobPlan], list[SliceFit]]:
+    """Plans of one slice, recompute and micro-batch chosen for it, at its speed; and how each slice would do."""
+    from gpuplanner.sizing.speed import default_model
+
+    ways = []
+    for shape in shapes(wish, model, tool, parallel=False):
+        job = replace(shape, accumulation=max(1, round(STEP_TOKENS / (shape.micro_batch * shape.seq))))
+        peak, radius = expected_peak(job, tool, peaks)
+        ways.append((job, peak, radius))
+    level = "tool seen" if peaks.seen(tool) else "tool unseen"
+    plans, fits = [], []
+    for facts, _ in boards:
+        if facts.name not in board_names():
+            continue
+        board = load_gpu_model(facts.name)
+        try:
+            speeds = default_model().predict(pl.DataFrame({"job_class": ["job"]}), board)
+        except GeometryError:  # no source states the SMs of its slices
+            continue
+        of_profile = {row["profile"]: row for row in speeds.iter_rows(named=True)}
+        for profile, room in _slices(board):
+            told = of_profile.get(profile)
+            if told is None:
+                continue
+            tried = [
+                (peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius)
+                for job, peak, radius in ways
+            ]
+            fitting = [one for one in tried if one[0] <= wish.risk]
+            out, rates, job, peak, radius = (
+                max(fitting, key=lambda one: one[1][1]) if fitting else min(tried, key=lambda one: one[0])
+            )
+            low, rate, high = (
+                whole * told[f"speed{end}"] for whole, end in zip(rates, ("_low", "", "_high"), strict=True)
+            )
+            share, upper = share_of(board, profile), peak * math.exp(radius)
+            fits.append(
+                SliceFit(
+                    facts.name,
+                    profile,
+                    room,
+                    peak,
+                    upper,
+                    out,
+                    bool(fitting),
+                    share,
+                    job.recompute,
+                    job.micro_batch,
+                    rate,
+                )
+            )
+            if fitting:
+                memory = JobMemory(room, peak, upper, out, level)
+                plans.append(
+                    replace(
+                        priced(facts, 1, (low, rate, high), memory, wish, share), profile=profile, job=job
+                    )
+                )
+    return plans, fits
+
+
+def serving_plans(
+    wish: Wish, model: Architecture, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+) -> Iterator[JobPlan]:
+    """Engines on boards and their slices that hold at least one sequence, as many as the deadline asks for."""
+    if model.kind == "diffusion":
+        return
+    narrow = figures("quantization", wish.quantization, "weight_bytes") if wish.quantization else None
+    share = parameter("decode_bandwidth_share")
+    for board, count in boards:
+        places = [(board, "gpu", 1.0, t) for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
+        if board.name in board_names():
+            cut = load_gpu_model(board.name)
+            places += [
+                (_cut(board, cut, name, room), name, share_of(cut, name), 1) for name, room in _slices(cut)
+            ]
+        for place, profile, part, t in places:
+            engine = serve(
+                model, place, t, wish.seq, weight_bytes=narrow[0] if narrow else 2.0,
+                cache_bytes=CACHES[wish.cache_dtype], latency_s=wish.latency_s, adapters=wish.adapters,
+            )  # fmt: skip
+            if engine is None:
+                continue
+            replicas = 1
+            if wish.tokens and wish.deadline_h:
+                replicas = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
+            if replicas * t * part > count:
+                continue
+            rate = engine.tokens_per_s * replicas
+            rates = (rate * share.low / share.value, rate, rate * share.high / share.value)
+            fixed = engine.weights_gib + engine.workspace_gib
+            # weights are known, the workspace is not
+            out = peaks.p_oom(fixed, place.memory_gib - engine.cache_gib, peaks.unseen / 4)
+            memory = JobMemory(
+                place.memory_gib, fixed + engine.cache_gib, place.memory_gib, out, "tool unseen"
+            )
+            parts = {
+                "weights": engine.weights_gib,
+                "cache": engine.cache_gib,
+                "workspace": engine.workspace_gib,
+            }
+            plan = priced(board, replicas * t, rates, memory, wish, part)
+            yield replace(plan, profile=profile, engine=engine, replicas=replicas, components=parts)
+
+
+def _cut(board: Board, known: GpuModel, profile: str, room: float) -> Board:
+    """A slice as a board of its own: its memory, its share of computing and of the memory's bandwidth."""
+    one = known.profile(profile)
+    return replace(
+        board,
+        memory_gib=room,
+        flops=board.flops * one.compute_slices / known.compute_slices,
+        memory_bandwidth=board.memory_bandwidth * one.memory_slices / known.memory_slices,
+    )

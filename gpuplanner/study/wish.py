@@ -1,0 +1,134 @@
+"""What somebody wants of a model, and the boards that are at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuplanner.catalog import board_names, has_price, whole_board_names
+from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.scenario import Scenario
+from gpuplanner.sizing.predict.reading.words import meaning
+from gpuplanner.sizing.predict.throughput import Board, board_facts
+from gpuplanner.study.past.history import begin_of, end_of, load_trace
+from gpuplanner.study.past.installed import installed
+
+TASKS = ("train", "lora", "qlora", "serve")
+CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+"""Bytes of a number of the cache of keys and values."""
+RISK = 0.05
+"""Largest probability to run out of memory that a plan may have."""
+_LARGEST = 1024
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted.
+
+    - ``model``: Preset, config.json, Megatron arguments or spec.
+    - ``task`` {"train", "lora", "qlora", "serve"}: What to do with it; QLoRA is LoRA beside 4 bit weights.
+    - ``seq``: Tokens of a sequence; serving: of prompt and answer.
+    - ``tool``: Training tool; otherwise mixed precision with what each plan says.
+    - ``tokens``: To train on, or to generate.
+    - ``deadline_h``: Hours until it is done.
+    - ``boards``: Board → GPUs at hand of it (None: as many as are needed); empty: all with a data sheet and a price.
+    - ``latency_s``: Serving: seconds a token of one sequence may take.
+    - ``quantization``: Of frozen or served weights, in any words: ``nf4``, ``4bit double``, ``int8``, ``fp8``, ``awq``.
+    - ``cache_dtype``: Serving: ``fp8`` keeps keys and values in 8 bits; by default 16, whatever the weights have.
+    - ``adapters``: Serving: LoRA adapters that are loaded beside the model.
+    - ``risk``: Largest probability to run out of memory.
+    """
+
+    model: str
+    task: str
+    seq: int
+    tool: str | None = None
+    tokens: float | None = None
+    deadline_h: float | None = None
+    boards: Mapping[str, int | None] | None = None
+    latency_s: float | None = None
+    quantization: str = ""
+    risk: float = RISK
+    cache_dtype: str = ""
+    adapters: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            what = message("size, task", f"one of {', '.join(TASKS)}", repr(self.task), "Choose one.")
+            raise ScenarioError(what)
+        for name in ("seq", "tokens", "deadline_h", "latency_s", "risk"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ScenarioError(message(f"size, {name}", "a number above 0", repr(value), "Mend it."))
+        narrow = meaning("quantization", self.quantization) if self.quantization else ""
+        if self.task == "qlora":
+            object.__setattr__(self, "task", "lora")
+            narrow = narrow or "nf4-dq"
+        object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
+        if self.quantization and self.task == "train":
+            text = message(
+                "size, quantization", "task lora or serve", "train", "Quantised weights are not trained."
+            )
+            raise ScenarioError(text)
+        if self.cache_dtype not in CACHES:
+            known = ", ".join(name for name in CACHES if name)
+            raise ScenarioError(
+                message("size, cache_dtype", f"one of {known}", repr(self.cache_dtype), "Choose one.")
+            )
+        if (self.cache_dtype or self.adapters) and self.task != "serve":
+            text = message("size, cache_dtype and adapters", "task serve", self.task, "Leave them out.")
+            raise ScenarioError(text)
+
+
+def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]:
+    """Boards at hand with their numbers; without any, all that have a data sheet and a price."""
+    named = asked or {name: None for name in (*board_names(), *whole_board_names()) if has_price(name)}
+    found = []
+    for name, count in named.items():
+        try:
+            board = board_facts(name)
+        except GeometryError:
+            if asked:
+                raise
+            continue
+        if board is not None:
+            found.append((board, min(count or _LARGEST, _LARGEST)))
+        elif asked:
+            raise ScenarioError(
+                message(f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another.")
+            )
+    return found
+
+
+def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
+    """Boards and GPUs of a scenario's fleet: of its data, and of its own board where it plans for another.
+
+    Examples
+    --------
+    >>> boards_at_hand(Scenario())
+    {'H100-80GB-SXM5': 64}
+    """
+    trace = load_trace(scenario.data)
+    there = installed(trace, begin_of(trace), end_of(trace))
+    found: dict[str, int | None] = {}
+    for pool in there.pools:
+        name = scenario.board or pool.board
+        if name is not None and pool.gpus and name in (*board_names(), *whole_board_names()):
+            found[name] = (found.get(name) or 0) + pool.gpus
+    if not found:
+        text = message(
+            f"boards of {scenario.data}",
+            "data that name boards of the catalogue",
+            there.listed,
+            "Name them with --gpus.",
+        )
+        raise ScenarioError(text)
+    return found
+
+
+def tags_of(wish: Wish) -> frozenset[str]:
+    """Words for the situation, which the conditions of the tools' table name."""
+    return frozenset(
+        {"lora" if wish.task == "lora" else "full", "sharded", *(["quantised"] if wish.quantization else [])}
+    )
