@@ -14,8 +14,10 @@ import pytest
 import gpuplanner
 
 PACKAGE = Path(gpuplanner.__file__).parent
-LISTS = re.compile(r"^ *(Parameters|Other Parameters|Returns|Raises|Yields)\n *---+$", re.MULTILINE)
-"""Sections that say of each argument, answer and error what it is: for readers who do not see the code."""
+LISTS = re.compile(
+    r"^ *(Parameters|Other Parameters|Attributes|Returns|Raises|Yields)\n *---+$", re.MULTILINE
+)
+"""Sections that say of each argument, field, answer and error what it is: for readers who do not see the code."""
 
 
 def offered() -> Iterator[tuple[str, object]]:
@@ -53,7 +55,7 @@ def functions(
         name = f"{outer}.{child.name}".lstrip(".")
         of_class = (module, outer) in public and not re.match(r"_(?!_init__)", child.name)
         is_public = module.startswith("gpuplanner.schemas") or (module, name) in public or of_class
-        if isinstance(child, ast.FunctionDef):
+        if isinstance(child, ast.FunctionDef) or not is_public:
             yield f"{module}:{child.lineno} {name}", is_public, ast.get_docstring(child) or ""
         if isinstance(child, ast.ClassDef) or not is_public:
             yield from functions(child, module, name, public)

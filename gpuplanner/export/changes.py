@@ -20,15 +20,11 @@ from gpuplanner.units import SECONDS_PER_MINUTE
 class LayoutChange:
     """Nodes that are cut anew together, at one time or at several.
 
-    Parameters
-    ----------
-    times : tuple of datetime
-        When; the fleet looks the same before, and the same afterwards, each time.
-    nodes : mapping of str to (NodeState or None, NodeState)
-        State before (None if nothing is known) and after, by node. GPUs that are released then are whole in both.
-    limit_s : float or None
-        How long it waits for its nodes to empty [s]: until it is given up, or the next change of one of them. None: for
-        ever.
+    - ``times``: When; the fleet looks the same before, and the same afterwards, each time.
+    - ``nodes``: State before (None if nothing is known) and after, by node. GPUs that are released then are whole in
+      both.
+    - ``limit_s``: How long it waits for its nodes to empty [s]: until it is given up, or the next change of one of
+      them. None: for ever.
     """
 
     times: tuple[datetime, ...]

@@ -10,12 +10,8 @@ from dataclasses import dataclass
 class Unit:
     """Unit of a column.
 
-    Attributes
-    ----------
-    symbol : str
-        As printed; ``"%"`` for a ratio that is held as 0 to 1. Empty if the name does not say.
-    decimals : int
-        Decimals to show.
+    - ``symbol``: As printed; ``"%"`` for a ratio that is held as 0 to 1. Empty if the name does not say.
+    - ``decimals``: Decimals to show.
     """
 
     symbol: str

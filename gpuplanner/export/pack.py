@@ -41,16 +41,10 @@ class Step:
 class PageWords:
     """What the page says in words.
 
-    Attributes
-    ----------
-    sentence, policy : str
-        The decision, and the way that was chosen.
-    touched : sequence of str
-        Who is touched and how long it takes.
-    means : str
-        What jobs have to do, and what else belongs to it.
-    not_winner : str or None
-        Why these are not the files of what was decided.
+    - ``sentence``, ``policy``: The decision, and the way that was chosen.
+    - ``touched``: Who is touched and how long it takes.
+    - ``means``: What jobs have to do, and what else belongs to it.
+    - ``not_winner``: Why these are not the files of what was decided.
     """
 
     sentence: str
@@ -64,14 +58,9 @@ class PageWords:
 class Pack:
     """Files by their place in the pack, what uses them, and what was left out.
 
-    Attributes
-    ----------
-    files : dict of str to str
-        Text by place.
-    steps : list of Step
-        What uses them.
-    warnings : list of str
-        What is missing, and why.
+    - ``files``: Text by place.
+    - ``steps``: What uses them.
+    - ``warnings``: What is missing, and why.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -88,18 +77,11 @@ class Pack:
 class Making:
     """What the files of a path are made from.
 
-    Attributes
-    ----------
-    rules : FleetRules
-        The fleet as it shall be run.
-    board : GpuModel
-        Its board.
-    change : ChangeCost
-        What a change of layout costs.
-    drain : Drain
-        How nodes are emptied.
-    gres_type : str or None
-        Slurm's type of a whole GPU, where it is not what slurmd finds.
+    - ``rules``: The fleet as it shall be run.
+    - ``board``: Its board.
+    - ``change``: What a change of layout costs.
+    - ``drain``: How nodes are emptied.
+    - ``gres_type``: Slurm's type of a whole GPU, where it is not what slurmd finds.
     """
 
     rules: FleetRules

@@ -43,14 +43,9 @@ _RULES = (
 class Summary:
     """A sheet that sums another one by formulas: named totals, and a column parted by a second, drawn as bars.
 
-    Attributes
-    ----------
-    sheet : str
-        Name of the table that is summed.
-    totals : mapping of str to str
-        Column by the name that its sum gets in the whole workbook.
-    parted, by : str
-        Column that is summed for each value of a column of text.
+    - ``sheet``: Name of the table that is summed.
+    - ``totals``: Column by the name that its sum gets in the whole workbook.
+    - ``parted``, ``by``: Column that is summed for each value of a column of text.
     """
 
     sheet: str

@@ -82,23 +82,12 @@ def as_knapsack(low: Integers, high: Integers, sizes: Integers, capacity: int) -
 class PatternBound:
     """The linear program over patterns, solved step by step.
 
-    Parameters
-    ----------
-    knapsack : Knapsack
-        The items.
-    patterns : ndarray of bool, shape (n_patterns, n_items)
-        Patterns to begin with, such as the bins of a packing; they fit and cover every item.
+    It begins with some patterns, such as the bins of a packing, which fit and cover every item.
 
-    Attributes
-    ----------
-    value : float
-        Value of the linear program with the patterns so far; not a bound.
-    bound : float
-        Best proven bound, a fraction.
-    whole_bound : int
-        The same rounded up, exactly.
-    exhausted : bool
-        Whether no pattern helps any more.
+    - ``value``: Value of the linear program with the patterns so far; not a bound.
+    - ``bound``: Best proven bound, a fraction.
+    - ``whole_bound``: The same rounded up, exactly.
+    - ``exhausted``: Whether no pattern helps any more.
 
     Examples
     --------

@@ -153,10 +153,7 @@ class Budget:
       same problem and seed give the same answer on every machine.
     - ``seed``: Seed of everything random.
 
-    Raises
-    ------
-    ScenarioError
-        If a limit makes no sense.
+    A limit that makes no sense is refused with ``ScenarioError``.
 
     Examples
     --------

@@ -26,23 +26,12 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     is dropped, one that is under way ends when it next calls :meth:`tell`, and only the newest answer is shown.
     Subclasses say what the controls ask, and arrange ``panel``.
 
-    Parameters
-    ----------
-    compute : callable
-        From a question to its answer; runs in the worker.
-    show : callable
-        From an answer to HTML; runs in the worker.
-    working : str
-        Shown while an answer is computed.
-
-    Attributes
-    ----------
-    newest : Answer or None
-        What is shown.
-    status, answer : ipywidgets.HTML
-        What goes on, and the newest answer.
-    panel : ipywidgets.Widget
-        The whole, set by the subclass.
+    - ``compute``: From a question to its answer; runs in the worker.
+    - ``show``: From an answer to HTML; runs in the worker.
+    - ``working``: Shown while an answer is computed.
+    - ``newest``: The answer that is shown; None before the first.
+    - ``status``, ``answer``: Controls that say what goes on, and show the newest answer.
+    - ``panel``: The whole, set by the subclass.
     """
 
     panel: Any

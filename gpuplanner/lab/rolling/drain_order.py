@@ -17,20 +17,12 @@ from gpuplanner.schemas import WHOLE_GPU
 class Move:
     """One GPU at a slot boundary.
 
-    Parameters
-    ----------
-    node : str
-        Name of its node.
-    gpu : int
-        Index on the node.
-    before, after : str
-        Layout text on either side; ``"off"`` where the GPU is not needed.
-    held : str
-        Layout that it has when the change begins: that of before, or the one it was left with.
-    left : str
-        Layout that it has afterwards.
-    change : Reconfiguration or None
-        How it is cut; None if it is not.
+    - ``node``: Name of its node.
+    - ``gpu``: Index on the node.
+    - ``before``, ``after``: Layout text on either side; ``"off"`` where the GPU is not needed.
+    - ``held``: Layout that it has when the change begins: that of before, or the one it was left with.
+    - ``left``: Layout that it has afterwards.
+    - ``change``: How it is cut; None if it is not.
     """
 
     node: str
@@ -62,12 +54,8 @@ class Move:
 class DrainUnit:
     """GPUs that change together: one, or all that a node's reboot takes along.
 
-    Parameters
-    ----------
-    moves : tuple of Move
-        At least one.
-    reboot : bool
-        Whether the node reboots for it.
+    - ``moves``: At least one.
+    - ``reboot``: Whether the node reboots for it.
     """
 
     moves: tuple[Move, ...]
@@ -97,12 +85,8 @@ class DrainUnit:
 class Supply:
     """Instances at work, against those wanted on both sides of a boundary.
 
-    Parameters
-    ----------
-    board : GpuModel
-        The board.
-    moves : sequence of Move
-        Every GPU, also those that stay as they are.
+    - ``board``: The board.
+    - ``moves``: Every GPU, also those that stay as they are.
     """
 
     def __init__(self, board: GpuModel, moves: Sequence[Move]) -> None:

@@ -24,13 +24,9 @@ from gpuplanner.errors import ScenarioError, message
 class CutProof:
     """Why slots cost at least so much.
 
-    Parameters
-    ----------
-    first : int
-        Slot at which the names in the tree begin; the same tree serves other slots of equal demand.
-    tree : list or dict
-        A leaf: prices by name. A branch: name, whole number, the tree with the sum at most that, and the tree
-        with the sum above it.
+    - ``first``: Slot at which the names in the tree begin; the same tree serves other slots of equal demand.
+    - ``tree``: A leaf: prices by name. A branch: name, whole number, the tree with the sum at most that, and the tree
+      with the sum above it.
     """
 
     first: int
@@ -41,20 +37,12 @@ class CutProof:
 class Certificate:
     """Proof of a bound.
 
-    Parameters
-    ----------
-    bound : float
-        What it proves.
-    rest : str
-        What a higher bound of the plan rests on: the search itself, not proven here. Empty if there is none.
-    layouts : tuple of str
-        The layouts that the program has columns for: all others are no better than one of these.
-    requests : tuple of tuple of str
-        Sets of profiles of the coverage rows.
-    floors : tuple of (int, int, CutProof)
-        First slot, number of slots and proof of each floor.
-    tree : dict or list
-        Prices of the rows of the program over all slots; or a tree with such prices at its leaves.
+    - ``bound``: What it proves.
+    - ``rest``: What a higher bound of the plan rests on: the search itself, not proven here. Empty if there is none.
+    - ``layouts``: The layouts that the program has columns for: all others are no better than one of these.
+    - ``requests``: Sets of profiles of the coverage rows.
+    - ``floors``: First slot, number of slots and proof of each floor.
+    - ``tree``: Prices of the rows of the program over all slots; or a tree with such prices at its leaves.
     """
 
     bound: float

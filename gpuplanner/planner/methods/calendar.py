@@ -139,18 +139,11 @@ class VectorPool:
 
     Plans are positions of vectors, shape (n_slots,); subsets are positions too.
 
-    Parameters
-    ----------
-    vectors : ndarray of int, shape (n, n_layouts)
-        GPUs by layout, all different.
-    costs : ndarray of float, shape (n_slots, n)
-        Cost of each slot under each vector; infinite where the vector breaks a limit.
-    entering : ndarray of float, shape (n,)
-        Cost of coming to each vector before the first slot.
-    changes : ndarray of float, shape (n, n)
-        Cost of coming from each vector to each other.
-    may_change : ndarray of bool, shape (n_slots,)
-        Whether one vector may follow on another as a slot begins.
+    - ``vectors``, shape (n, n_layouts): GPUs by layout, all different.
+    - ``costs``, shape (n_slots, n): Cost of each slot under each vector; infinite where the vector breaks a limit.
+    - ``entering``, shape (n,): Cost of coming to each vector before the first slot.
+    - ``changes``, shape (n, n): Cost of coming from each vector to each other.
+    - ``may_change``, shape (n_slots,): Whether one vector may follow on another as a slot begins.
     """
 
     vectors: Counts
@@ -232,12 +225,8 @@ class VectorPool:
 class TiedModel:
     """A model whose slots share counts by group.
 
-    Parameters
-    ----------
-    linear : LinearModel
-        Its columns and rows.
-    place : ndarray of int
-        Column of the folded model for each column of the model of all slots.
+    - ``linear``: Its columns and rows.
+    - ``place``: Column of the folded model for each column of the model of all slots.
     """
 
     linear: LinearModel

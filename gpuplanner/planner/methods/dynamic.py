@@ -132,18 +132,11 @@ def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
 class Lattice:
     """States of a horizon: with a state, every state that has fewer GPUs of some layout is there as well.
 
-    Parameters
-    ----------
-    states : ndarray of int, shape (n, n_layouts)
-        GPUs by layout, by number of GPUs.
-    levels : list of slice
-        Rows of the states with equal numbers of GPUs, fewest first.
-    below : ndarray of int, shape (n_layouts, n)
-        Row of the state with one GPU less of the layout; -1 where that is no state.
-    own : list of ndarray of int
-        Rows of the states that each slot may need, ascending.
-    costs : list of ndarray of float
-        What the slot costs in each of them.
+    - ``states``, shape (n, n_layouts): GPUs by layout, by number of GPUs.
+    - ``levels``: Rows of the states with equal numbers of GPUs, fewest first.
+    - ``below``, shape (n_layouts, n): Row of the state with one GPU less of the layout; -1 where that is no state.
+    - ``own``: Rows of the states that each slot may need, ascending.
+    - ``costs``: What the slot costs in each of them.
     """
 
     states: Counts

@@ -214,16 +214,10 @@ METHOD_STAGES = {
 class Learned:
     """What a search was told, and what it has learnt besides its best plan and bound.
 
-    Parameters
-    ----------
-    calendars : int
-        Most different vectors of counts, for the method ``"calendar"``.
-    floors : list of Floor
-        Least costs of slots.
-    states : list of ndarray of int, shape (n, n_layouts)
-        States that were the best for some slot.
-    constant : ndarray of int or None, shape (n_slots, n_layouts)
-        The best constant plan, if it was looked for.
+    - ``calendars``: Most different vectors of counts, for the method ``"calendar"``.
+    - ``floors``: Least costs of slots.
+    - ``states``, shape (n, n_layouts): States that were the best for some slot.
+    - ``constant``, shape (n_slots, n_layouts): The best constant plan, if it was looked for.
     """
 
     calendars: int = 2

@@ -22,16 +22,10 @@ _DIGITS = 10
 class Relaxation:
     """The linear program over all slots, solved.
 
-    Parameters
-    ----------
-    bound : float
-        Cost that no plan undercuts; 0 if the program was not solved in time.
-    guide : ndarray of float or None, shape (n_slots, n_layouts)
-        GPUs by layout, in fractions, that reach the bound.
-    floors : tuple of Floor
-        Floors that it had.
-    prices : dict or list or None
-        Prices of its rows; or a tree of branchings with prices at its leaves, which bring the bound higher.
+    - ``bound``: Cost that no plan undercuts; 0 if the program was not solved in time.
+    - ``guide``, shape (n_slots, n_layouts): GPUs by layout, in fractions, that reach the bound.
+    - ``floors``: Floors that it had.
+    - ``prices``: Prices of its rows; or a tree of branchings with prices at its leaves, which bring the bound higher.
     """
 
     bound: float

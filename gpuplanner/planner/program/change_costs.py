@@ -21,18 +21,12 @@ class Ways:
     the change of the number of GPUs there. The costs of all edges add up to a distance: over a third state it is
     never less than straight.
 
-    Parameters
-    ----------
-    beyond : ndarray of int, shape (n_ways, n_columns)
-        Whether GPUs of a column are beyond the edge.
-    come, go : ndarray of float, shape (n_ways,)
-        Cost of one batch that goes beyond the edge, and of one that comes back.
-    batch : ndarray of int, shape (n_ways,)
-        GPUs of a batch: those of a node, where it is nodes that reboot; else 1.
-    recut : ndarray of bool, shape (n_ways, 2)
-        Whether a GPU that goes beyond the edge takes up a layout, and whether one that comes back does.
-    names : tuple of (str, str)
-        What going over each is called in models, out and back.
+    - ``beyond``, shape (n_ways, n_columns): Whether GPUs of a column are beyond the edge.
+    - ``come``, ``go``, shape (n_ways,): Cost of one batch that goes beyond the edge, and of one that comes back.
+    - ``batch``, shape (n_ways,): GPUs of a batch: those of a node, where it is nodes that reboot; else 1.
+    - ``recut``, shape (n_ways, 2): Whether a GPU that goes beyond the edge takes up a layout, and whether one that
+      comes back does.
+    - ``names``: What going over each is called in models, out and back.
     """
 
     beyond: Counts

@@ -33,22 +33,13 @@ class Floor:
 class SlotModel:
     """A model of consecutive slots, with the places of its columns.
 
-    Parameters
-    ----------
-    fluid : Fluid
-        The arrays.
-    slots : range
-        Slots covered.
-    linear : LinearModel
-        Columns and rows.
-    on, short : list of ndarray of int
-        Columns by slot.
-    idle : dict of int to int
-        Column that is 1, by slot: the price of a fleet that is parked, where there is one.
-    cut : dict of int to ndarray of int
-        Columns by the slot that is entered; slots entered for free are left out.
-    ways : list of (int, int)
-        Way, and 1 or -1 for out or back, of each column of a slot that is entered.
+    - ``fluid``: The arrays.
+    - ``slots``: Slots covered.
+    - ``linear``: Columns and rows.
+    - ``on``, ``short``: Columns by slot.
+    - ``idle``: Column that is 1, by slot: the price of a fleet that is parked, where there is one.
+    - ``cut``: Columns by the slot that is entered; slots entered for free are left out.
+    - ``ways``: Way, and 1 or -1 for out or back, of each column of a slot that is entered.
     """
 
     fluid: Fluid

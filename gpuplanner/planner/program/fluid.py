@@ -25,36 +25,22 @@ from gpuplanner.schemas import WHOLE_GPU
 class Fluid:
     """Arrays of a :class:`PlanProblem`.
 
-    Parameters
-    ----------
-    problem : PlanProblem
-        Where they come from.
-    layouts : tuple of str
-        Layouts that a plan may need: those that no other covers at no higher price, and those that are there at
-        first or must stay.
-    owner : ndarray of int, shape (n_columns,)
-        Layout of each column of counts: of GPUs on, one for each layout in their order, then of parked GPUs, one
-        for each layout that is cut.
-    cut : ndarray of bool, shape (n_columns,)
-        Whether a GPU in the column is cut.
-    demanded : ndarray of int, shape (n_sets, n_profiles)
-        One row for each set of requests that can be short together.
-    cover : ndarray of int, shape (n_sets, n_columns)
-        Instances on one GPU of each column that can serve the set.
-    steps : list of ShortageSteps
-        Cost of missing instances, by slot.
-    on_cost, idle_cost : float
-        Cost of one GPU that is on for one slot, beyond one that is not; and of all of them, were none on.
-    ways : Ways
-        What it costs to come from some counts to others.
-    gpus : ndarray of int, shape (n_slots,)
-        GPUs that may be on.
-    cuttable : ndarray of int, shape (n_slots,)
-        GPUs that may be cut; below 0 where the limits contradict each other.
-    pinned : ndarray of int, shape (n_columns,)
-        GPUs that must have a layout in every slot.
-    initial : ndarray of int or None, shape (n_columns,)
-        GPUs by column before the first slot.
+    - ``problem``: Where they come from.
+    - ``layouts``: Layouts that a plan may need: those that no other covers at no higher price, and those that are
+      there at first or must stay.
+    - ``owner``, shape (n_columns,): Layout of each column of counts: of GPUs on, one for each layout in their order,
+      then of parked GPUs, one for each layout that is cut.
+    - ``cut``, shape (n_columns,): Whether a GPU in the column is cut.
+    - ``demanded``, shape (n_sets, n_profiles): One row for each set of requests that can be short together.
+    - ``cover``, shape (n_sets, n_columns): Instances on one GPU of each column that can serve the set.
+    - ``steps``: Cost of missing instances, by slot.
+    - ``on_cost``, ``idle_cost``: Cost of one GPU that is on for one slot, beyond one that is not; and of all of them,
+      were none on.
+    - ``ways``: What it costs to come from some counts to others.
+    - ``gpus``, shape (n_slots,): GPUs that may be on.
+    - ``cuttable``, shape (n_slots,): GPUs that may be cut; below 0 where the limits contradict each other.
+    - ``pinned``, shape (n_columns,): GPUs that must have a layout in every slot.
+    - ``initial``, shape (n_columns,): GPUs by column before the first slot.
     """
 
     problem: PlanProblem

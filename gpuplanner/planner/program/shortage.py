@@ -19,14 +19,9 @@ from gpuplanner.planner.contract.problem_check import TIERS
 class ShortageSteps:
     """Cost of missing instances in one slot, as linear steps; within a profile from cheap to dear.
 
-    Parameters
-    ----------
-    profile : ndarray of int, shape (n_steps,)
-        Profile of each step, by position.
-    width : ndarray of int, shape (n_steps,)
-        Instances in the step.
-    cost : ndarray of float, shape (n_steps,)
-        Cost of each instance of the step that is missing, for the slot.
+    - ``profile``, shape (n_steps,): Profile of each step, by position.
+    - ``width``, shape (n_steps,): Instances in the step.
+    - ``cost``, shape (n_steps,): Cost of each instance of the step that is missing, for the slot.
     """
 
     profile: Counts

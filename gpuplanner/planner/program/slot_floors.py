@@ -22,14 +22,10 @@ _NODES = 300
 class Floors:
     """Result of :func:`window_floors`.
 
-    Parameters
-    ----------
-    floors : list of Floor
-        One for each window, as far as the time sufficed.
-    states : ndarray of int, shape (n_floors * width, n_columns)
-        Counts in each slot of each window that reach, or nearly reach, its floor.
-    complete : bool
-        Whether every window has its floor.
+    - ``floors``: One for each window, as far as the time sufficed.
+    - ``states``, shape (n_floors * width, n_columns): Counts in each slot of each window that reach, or nearly reach,
+      its floor.
+    - ``complete``: Whether every window has its floor.
     """
 
     floors: list[Floor]

@@ -254,12 +254,8 @@ def _near(one: float | None, other: float) -> bool:
 class Matching:
     """A growing assignment of requests to instances, by profile and count.
 
-    Parameters
-    ----------
-    able : sequence of sequence of str
-        For each request profile, the instance profiles that can serve it.
-    instances : mapping of str to int
-        Instances there are of each profile.
+    - ``able``: For each request profile, the instance profiles that can serve it.
+    - ``instances``: Instances there are of each profile.
 
     Examples
     --------

@@ -21,18 +21,11 @@ from gpuplanner.schemas import WHOLE_GPU
 class Edge:
     """GPUs that come to have something, or lose it, from slot to slot, and the price of each batch of them.
 
-    Parameters
-    ----------
-    row, column : str
-        How the row and its column are called.
-    price : float
-        Price of a batch.
-    places : tuple of int
-        Columns of GPUs by slot, whose sum it is that changes.
-    sign : int
-        1: what is paid for is that there are more. -1: that there are less.
-    batch : int
-        GPUs of a batch.
+    - ``row``, ``column``: How the row and its column are called.
+    - ``price``: Price of a batch.
+    - ``places``: Columns of GPUs by slot, whose sum it is that changes.
+    - ``sign``: 1: what is paid for is that there are more. -1: that there are less.
+    - ``batch``: GPUs of a batch.
     """
 
     row: str
@@ -44,19 +37,9 @@ class Edge:
 
 
 class Rebuilt:
-    """The problem in numbers.
+    """The problem in numbers, with the layouts and the sets of requests that a certificate names.
 
-    Parameters
-    ----------
-    certificate : Certificate
-        Names the layouts, and the sets of requests.
-    problem : PlanProblem
-        The problem.
-
-    Raises
-    ------
-    NoProof
-        If the certificate leaves out what a plan may use.
+    Raises ``NoProof`` if the certificate leaves out what a plan may use.
     """
 
     def __init__(self, certificate: Certificate, problem: PlanProblem) -> None:

@@ -20,14 +20,9 @@ from gpuplanner.schemas import WHOLE_GPU
 class StateChanges:
     """Totals over the horizon, those into the first slot included where it is known what was before.
 
-    Parameters
-    ----------
-    departures : int
-        GPUs emptied.
-    changes : int
-        GPUs that take up a layout; where others are released, those too that give theirs up and stay on.
-    cost : float
-        What all of it costs, emptying and reboots included.
+    - ``departures``: GPUs emptied.
+    - ``changes``: GPUs that take up a layout; where others are released, those too that give theirs up and stay on.
+    - ``cost``: What all of it costs, emptying and reboots included.
     """
 
     departures: int = 0

@@ -23,12 +23,8 @@ from gpuplanner.simulate.heterogeneous.mixed import GpuType
 class JobPhase:
     """One phase of a job.
 
-    Parameters
-    ----------
-    work : float
-        To be done, in any unit.
-    rates, rates_apart : array of float, shape (n_options,)
-        Work per second with each option, on one node and over several.
+    - ``work``: To be done, in any unit.
+    - ``rates``, ``rates_apart``, shape (n_options,): Work per second with each option, on one node and over several.
     """
 
     work: float
@@ -40,20 +36,12 @@ class JobPhase:
 class RoundJob:
     """One job, as an allocation sees it.
 
-    Parameters
-    ----------
-    job_id : str
-        Its identity.
-    submit_s : float
-        Not below 0 [s].
-    kinds, gpus : array of int, shape (n_options,)
-        Type and number of GPUs of each way to run it.
-    stages : tuple of JobPhase
-        In order.
-    option : int
-        The present one; -1 if it has no GPUs.
-    restarts : int
-        How often it was given other GPUs.
+    - ``job_id``: Its identity.
+    - ``submit_s``: Not below 0 [s].
+    - ``kinds``, ``gpus``, shape (n_options,): Type and number of GPUs of each way to run it.
+    - ``stages``: In order.
+    - ``option``: The present one; -1 if it has no GPUs.
+    - ``restarts``: How often it was given other GPUs.
     """
 
     job_id: str
@@ -97,16 +85,10 @@ class RoundJob:
 class Round:
     """What an allocation decides on.
 
-    Parameters
-    ----------
-    now : float
-        The instant [s].
-    jobs : list of RoundJob
-        All that are there, in order of arrival.
-    capacity : tuple of int
-        GPUs of each type.
-    restart_s : float
-        Time that a job loses when it is given other GPUs [s].
+    - ``now``: The instant [s].
+    - ``jobs``: All that are there, in order of arrival.
+    - ``capacity``: GPUs of each type.
+    - ``restart_s``: Time that a job loses when it is given other GPUs [s].
     """
 
     now: float

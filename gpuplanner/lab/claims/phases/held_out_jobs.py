@@ -36,36 +36,20 @@ Span = tuple[float, float]
 class Setting:
     """How the jobs of a group are drawn; pairs are the ends of a range.
 
-    Parameters
-    ----------
-    hours : tuple of float
-        Length of a job [h].
-    noise, watts : tuple of float
-        Standard deviation of the noise of SM activity [0-1] and of power [W].
-    memory_of_noise : float
-        Correlation of the noise of neighbouring readings; above 0 its tails are heavy as well.
-    ramp_s : tuple of float
-        Time from one level to the next [s]; the true change is its middle.
-    meters : tuple of tuple of str
-        Meters that there are, one of these sets a job.
-    every_s : float
-        Distance of the readings [s].
-    instant : bool
-        Whether a reading is of its instant, not the mean since the last.
-    lost : tuple of float
-        Share of the readings that is missing.
-    holes : tuple of int
-        Stretches of ten to forty minutes without readings.
-    dips : tuple of float
-        Dips that fit into a job at their pace.
-    dip_s, depth : tuple of float
-        Length of a dip [s], and share of the activity that it takes away.
-    jitter : float
-        Standard deviation of the instant of a dip, over the pace.
-    skipped : float
-        Share of the dips that do not come.
-    paced : bool
-        Whether dips keep a pace; else they come at random.
+    - ``hours``: Length of a job [h].
+    - ``noise``, ``watts``: Standard deviation of the noise of SM activity [0-1] and of power [W].
+    - ``memory_of_noise``: Correlation of the noise of neighbouring readings; above 0 its tails are heavy as well.
+    - ``ramp_s``: Time from one level to the next [s]; the true change is its middle.
+    - ``meters``: Meters that there are, one of these sets a job.
+    - ``every_s``: Distance of the readings [s].
+    - ``instant``: Whether a reading is of its instant, not the mean since the last.
+    - ``lost``: Share of the readings that is missing.
+    - ``holes``: Stretches of ten to forty minutes without readings.
+    - ``dips``: Dips that fit into a job at their pace.
+    - ``dip_s``, ``depth``: Length of a dip [s], and share of the activity that it takes away.
+    - ``jitter``: Standard deviation of the instant of a dip, over the pace.
+    - ``skipped``: Share of the dips that do not come.
+    - ``paced``: Whether dips keep a pace; else they come at random.
     """
 
     hours: Span = (3.0, 30.0)

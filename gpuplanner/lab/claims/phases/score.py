@@ -17,15 +17,10 @@ SHARE = 0.01
 class Score:
     """Changes found against the truth, of one job or summed over many.
 
-    Parameters
-    ----------
-    found, right : int
-        Changes reported, and those of them that lie near a true one.
-    true, hit : int
-        True changes, and those of them that a reported one lies near.
-    hausdorff : timedelta or None
-        Greatest distance from a change of either set to the nearest of the other; None if one set is empty.
-        Of many jobs, the greatest.
+    - ``found``, ``right``: Changes reported, and those of them that lie near a true one.
+    - ``true``, ``hit``: True changes, and those of them that a reported one lies near.
+    - ``hausdorff``: Greatest distance from a change of either set to the nearest of the other; None if one set is
+      empty. Of many jobs, the greatest.
     """
 
     found: int = 0

@@ -34,19 +34,12 @@ References
 class SyntheticJob:
     """One job, what its meters said, and the truth.
 
-    Parameters
-    ----------
-    shape : str
-        One of :data:`SHAPES`.
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-    changes : tuple of datetime
-        Where a phase ends and the next begins.
-    spikes : polars.DataFrame
-        ``start``, ``end`` and ``label`` (checkpoint, evaluation, data-epoch edge), in order of time.
-    period : timedelta or None
-        Pace of the checkpoints, or of the epochs where there are fewer than four checkpoints; None if there are
-        fewer than four of either.
+    - ``shape``: One of :data:`SHAPES`.
+    - ``samples``: Table ``schemas.Samples``.
+    - ``changes``: Where a phase ends and the next begins.
+    - ``spikes``: ``start``, ``end`` and ``label`` (checkpoint, evaluation, data-epoch edge), in order of time.
+    - ``period``: Pace of the checkpoints, or of the epochs where there are fewer than four checkpoints; None if there
+      are fewer than four of either.
     """
 
     shape: str

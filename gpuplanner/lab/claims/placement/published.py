@@ -73,10 +73,7 @@ def published_arrivals(pods: Pods, nodes: Nodes, seed: int, *, up_to: float = UP
 class GoRandom:
     """Go's ``math/rand``.
 
-    Parameters
-    ----------
-    seed : int
-        The seed.
+    - ``seed``: The seed.
 
     Examples
     --------

@@ -16,16 +16,10 @@ CONFIGURATIONS_TRIED = 36
 class Target:
     """One reported figure.
 
-    Parameters
-    ----------
-    policy, measure : str
-        What it is compared with.
-    label : str
-        What it is, for tables.
-    reported : float
-        As reported; utilisation as a share.
-    margin : float
-        What counts as near: as a share of the figure for times, in points / 100 for shares.
+    - ``policy``, ``measure``: What it is compared with.
+    - ``label``: What it is, for tables.
+    - ``reported``: As reported; utilisation as a share.
+    - ``margin``: What counts as near: as a share of the figure for times, in points / 100 for shares.
     """
 
     policy: str

@@ -42,15 +42,10 @@ ON_PRICE = 0.01
 class Scene:
     """What is to be seen at the time of a decision.
 
-    Parameters
-    ----------
-    now_min : float
-        Since the beginning of the batch.
-    running, waiting, coming : polars.DataFrame
-        Jobs, with ``gpu`` and ``start_min`` of those that run. What is coming is seen only with perfect
-        foresight.
-    layouts : dict of int to str
-        Layout of each GPU, or the one that it is being given.
+    - ``now_min``: Since the beginning of the batch.
+    - ``running``, ``waiting``, ``coming``: Jobs, with ``gpu`` and ``start_min`` of those that run. What is coming is
+      seen only with perfect foresight.
+    - ``layouts``: Layout of each GPU, or the one that it is being given.
     """
 
     now_min: float
