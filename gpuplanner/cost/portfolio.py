@@ -36,23 +36,14 @@ Column = tuple["Offer", int, range]
 class Offer:
     """One kind of commitment: a number of GPUs for a term, paid by the month.
 
-    Attributes
-    ----------
-    name : str
-        Owned, reserved_1y, reserved_3y, block or another name.
-    per_gpu_month : float
-        What one GPU costs a month over the term, all of it counted: purchase, power, support.
-    term_months : int
-        How long it is paid.
-    lead_months : int
-        From the decision until the GPUs take jobs.
-    lost_share : float
-        Of what is still owed when the months looked at end, how much is lost: 1 for a reservation, less for boards that
-        can be sold.
-    only_month : int or None
-        The one month in which it may begin: a dated block of capacity.
-    most_gpus : float
-        At most so many.
+    - ``name``: Owned, reserved_1y, reserved_3y, block or another name.
+    - ``per_gpu_month``: What one GPU costs a month over the term, all of it counted: purchase, power, support.
+    - ``term_months``: How long it is paid.
+    - ``lead_months``: From the decision until the GPUs take jobs.
+    - ``lost_share``: Of what is still owed when the months looked at end, how much is lost: 1 for a reservation, less
+      for boards that can be sold.
+    - ``only_month``: The one month in which it may begin: a dated block of capacity.
+    - ``most_gpus``: At most so many.
     """
 
     name: str
