@@ -34,7 +34,7 @@ PATIENCE_S = 0.5
 
 COMMANDS = (
     *("start", "inbox", "readings", "phases", "hints", "size"),
-    *("forecast", "planning", "simulate", "compare", "cost", "machine", "pack", "calibrate"),
+    *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
 )
 """Modules of this room that hold commands, in the order in which help shows them."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Given, Json, Out, Quiet, takes
+from gpuplanner.cli.options import Board, Given, Json, Out, Quiet, instant, takes
 from gpuplanner.cli.show import show, show_frame
 
 catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
@@ -105,16 +104,34 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
 @app.command()
 def verify(
     file: Annotated[
-        Path, typer.Argument(help="plan.json, of services too, mig-parted YAML, ConfigMap, Slurm lines.")
+        Path,
+        typer.Argument(
+            help="plan.json, of services too, any file of a pack, or with --against a dump of the cluster."
+        ),
     ],
     board: Board = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="plan.json that the cluster, of which FILE is a dump, shall be as."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="Instant of that plan (ISO 8601, UTC if no zone); default: its beginning."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Prove again what a file says: every layout placed on the board, every total recomputed."""
     from gpuplanner.study import verify_any
+    from gpuplanner.study.difference import carried_out
 
-    report = verify_any(file, board, gpus_per_node=gpus_per_node)
+    report = (
+        verify_any(file, board, gpus_per_node=gpus_per_node)
+        if against is None
+        else carried_out(file, against, instant(at))
+    )
     if as_json:
         show({"ok": report.ok, "problems": report.problems, "findings": report.findings}, as_json=True)
     else:
@@ -176,9 +193,8 @@ def export(
             say(f"gpuplanner: warning: {text}")
         return
     made_of = None if scenario is None else given.scenario(scenario)
-    instant = None if at is None else datetime.fromisoformat(at)
-    if instant is not None and instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    for path in export_plan(given_file, out, formats=to, at=instant, gres_type=gres_type, scenario=made_of):
+    for path in export_plan(
+        given_file, out, formats=to, at=instant(at), gres_type=gres_type, scenario=made_of
+    ):
         if not quiet:
             say(f"written: {path}")

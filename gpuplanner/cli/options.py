@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,17 @@ def drawable(path: Path | None) -> Path | None:
         text = "the name must end in .html or .svg"
         raise typer.BadParameter(text)
     return path
+
+
+def instant(text: str | None) -> datetime | None:
+    """An instant that somebody gave; UTC if it has no zone."""
+    if text is None:
+        return None
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 
 def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes

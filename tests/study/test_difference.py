@@ -1,0 +1,156 @@
+"""A cluster as dumps tell it, beside a plan: what goes, who is in the way, and what keeps it from being done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.planner import PlanProblem, plan, plan_to_json
+from gpuplanner.study.difference import Difference, carried_out, difference
+
+BOARD = "H100-80GB-SXM5"
+Run = Callable[..., tuple[int, str, str]]
+START = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """n1 is cut into four 1g.20gb on two of its three GPUs, as it is from the first slot on."""
+    demand = np.array([[[1.0, 1.0], [8.0, 8.0]]])
+    problem = PlanProblem(
+        BOARD, 3, 3, START, 1.0, ["t"], ["gpu", "1g.20gb"], demand,
+        initial={"gpu": 1, "1g.10gb:7": 2}, nodes=["n1"],
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    path.write_text(plan_to_json(plan(problem, gap_target=0), problem))
+    return path
+
+
+def node(name: str, resources: dict[str, int], product: str = "NVIDIA-H100-80GB-HBM3") -> dict[str, Any]:
+    counts = {key: str(count) for key, count in resources.items()}
+    labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "3"}
+    return {
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"capacity": counts, "allocatable": counts},
+    }  # fmt: skip
+
+
+def pod(name: str, host: str, resource: str, deadline_s: int | None = None) -> dict[str, Any]:
+    start = "2026-11-02T00:10:00Z"
+    spec = {"nodeName": host, "containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ads", "uid": name, "creationTimestamp": start},
+        "spec": spec | ({} if deadline_s is None else {"activeDeadlineSeconds": deadline_s}),
+        "status": {
+            "phase": "Running", "startTime": start,
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": start}],
+        },
+    }  # fmt: skip
+
+
+SEVENTHS = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 14}
+DONE = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.20gb": 8}
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Any:
+    def made(*objects: dict[str, Any]) -> Path:
+        path = tmp_path / "dump.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+        return path
+
+    return made
+
+
+def test_what_goes_and_who_is_in_the_way(dump: Any, planned: Path) -> None:
+    """Two GPUs of seven instances each: fourteen go. The whole one is named, too, and its pod has to end."""
+    now = dump(
+        node("n1", SEVENTHS),
+        pod("train", "n1", "nvidia.com/mig-1g.10gb"),
+        pod("big", "n1", "nvidia.com/gpu"),
+    )
+    found = difference([now], planned)
+    assert found.changes["instances_removed"].sum() == 14
+    assert found.changes["instances_made"].sum() == 8
+    assert sorted(zip(found.changes["before"], found.changes["after"], strict=True)) == [
+        ("1g.10gb:7", "1g.20gb:4"),
+        ("1g.10gb:7", "1g.20gb:4"),
+        ("gpu", "gpu"),
+    ]
+    assert found.victims.select("job", "tenant", "profile").rows() == [
+        ("ads/big", "ads", "gpu"),
+        ("ads/train", "ads", "1g.10gb"),
+    ]
+    assert found.problems == ()
+    assert found.words() == (
+        "2 GPUs on 1 nodes change: 14 instances and whole GPUs go, 8 come; the files name 1 GPUs more and leave them "
+        "alone; 2 jobs at work have to end"
+    )
+
+
+def test_the_command_and_the_check_after_the_change(dump: Any, planned: Path, command: Run) -> None:
+    before = dump(node("n1", SEVENTHS), pod("train", "n1", "nvidia.com/mig-1g.10gb"))
+    code, out, _ = command("diff", str(before), str(planned))
+    assert (code, "14 instances and whole GPUs go, 8 come" in out) == (0, True)
+    code, out, _ = command("verify", str(before), "--against", str(planned))
+    assert (code, "n1 GPU 1: 1g.10gb:7, and 1g.20gb:4 in the plan" in out) == (1, True)
+    after = dump(node("n1", DONE), pod("train", "n1", "nvidia.com/mig-1g.20gb"))
+    code, out, _ = command("verify", str(after), "--against", str(planned))
+    assert (code, "n1: as planned" in out) == (0, True)
+    assert difference([after], planned).victims.is_empty()
+
+
+def test_lists_of_slurm(tmp_path: Path, planned: Path) -> None:
+    nodes = tmp_path / "nodes.txt"
+    kind = "nvidia_h100_80gb_hbm3"
+    nodes.write_text(
+        f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.10gb:14\n   State=IDLE\n\n"
+        f"NodeName=n9 Arch=x86_64\n   Gres=gpu:{kind}:3\n   State=IDLE\n"
+    )
+    found = difference([nodes], planned)
+    assert found.changes["instances_removed"].sum() == 14
+    assert found.notes == ("not in the plan, and left alone: 'n9'",)
+    nodes.write_text(f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.20gb:8\n   State=IDLE\n")
+    assert carried_out(nodes, planned).ok
+
+
+def test_a_plan_beside_itself_changes_nothing(planned: Path) -> None:
+    found: Difference = difference([planned], planned)
+    assert found.words() == "nothing changes on 1 nodes"
+
+
+def test_a_job_that_runs_longer_than_the_change_waits_is_named(dump: Any, planned: Path) -> None:
+    now = dump(node("n1", SEVENTHS), pod("long", "n1", "nvidia.com/mig-1g.10gb", deadline_s=86400))
+    problems = difference([now], planned).problems
+    assert problems == (
+        "n1: job ads/long may run until 2026-11-03T00:10:00Z, and the change is given up at 2026-11-02T01:00:00Z",
+    )
+
+
+def test_nodes_that_are_not_as_the_plan_has_them(dump: Any, planned: Path) -> None:
+    fewer = node("n1", {"nvidia.com/gpu": 2})
+    fewer["metadata"]["labels"]["nvidia.com/gpu.count"] = "2"
+    assert difference([dump(fewer)], planned).problems == ("n1: has 2 GPUs, and 3 in the plan",)
+    other = node("n1", {"nvidia.com/gpu": 3}, "NVIDIA-A30")
+    with pytest.raises(ScenarioError, match="n1: has A30-24GB, and the plan is for H100-80GB-SXM5"):
+        difference([dump(other)], planned)
+
+
+@pytest.mark.parametrize("objects", [[node("m1", {"nvidia.com/gpu": 3})], []])
+def test_a_dump_of_another_cluster_or_without_gpus_is_refused(
+    dump: Any, planned: Path, objects: list[dict[str, Any]], command: Run
+) -> None:
+    code, out, err = command("diff", str(dump(*objects)), str(planned))
+    assert code not in (0, 1)
+    assert (out, "Traceback" in err) == ("", False)
+    code, _, err = command("diff", str(planned))
+    assert (code, "needs the cluster as it is and the plan" in err) == (2, True)
