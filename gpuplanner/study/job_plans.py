@@ -15,6 +15,8 @@ from gpuplanner.catalog import has_price, parameter
 from gpuplanner.cost import facility_kwh, gpu_hour_price, gpu_kwh, power_model
 from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, peak_gib
+from gpuplanner.sizing.predict.methods import TARGETS
+from gpuplanner.sizing.predict.reading.rows import job_of
 from gpuplanner.sizing.predict.serving import Serving
 from gpuplanner.sizing.predict.throughput import Board, tokens_per_s
 from gpuplanner.sizing.predict.tools import ANY, tool_facts
@@ -27,6 +29,8 @@ _MAYBE_UNKNOWN = ("cost", "currency", "energy_kwh")
 STEP_TOKENS = 1 << 20
 """Tokens of a step, about what public recipes of this size take."""
 _ACTIVITY = 0.9
+_RANK = 16
+"""Rank of adapters of all linear layers where no tool says another."""
 _TOGETHER = 0.95
 """What replicas on unlike boards reach of the sum of their speeds."""
 
@@ -85,6 +89,8 @@ class JobPlan:
         """The plan for JSON and tables; what does not apply to it is left out."""
         told = {field.name: getattr(self, field.name) for field in fields(self)} | {"price": self.price}
         told |= {name: getattr(self.job, name, None) for name in _OF_JOB}
+        if self.job is not None and self.job.shards == 1:
+            told["sharding"] = "none"
         if self.engine is not None:
             told |= {
                 "tp": self.engine.tp, "dp": self.replicas, "concurrency": self.engine.concurrency * self.replicas,
@@ -98,17 +104,20 @@ class JobPlan:
 
 
 def base_job(wish: Wish, model: Architecture, tool: str) -> TrainingJob:
-    """What every plan has in common: what the tool does, or mixed precision."""
-    facts = tool_facts(tool, tags_of(wish))
-    regime = facts["regime"] if tool != ANY else "mixed"
-    return TrainingJob(
-        model, wish.seq, method="lora" if wish.task == "lora" else "full", regime=regime,
-        adapter_regime=facts["adapter_regime"], quantization=wish.quantization,
-        embedding_bytes=float(facts.get("embedding_bytes", 2)), lora_rank=int(facts["lora_rank"]),
-        lora_targets=tuple(facts["lora_targets"].split()), selective=facts["selective"], fused_step=True,
-        logits_bytes=float(facts["logits_bytes"]),
-        reduce_bucket=float(facts.get("reduce_bucket", 0)), allgather_bucket=float(facts.get("allgather_bucket", 0)),
-    )  # fmt: skip
+    """What every plan has in common: what the tool does in bf16, as rows are read; of no tool mixed precision."""
+    row = {
+        "method": "lora" if wish.task == "lora" else "full",
+        "precision": "bf16",
+        "optimizer": _optimizer(wish, tool),
+    }
+    job = job_of(model, row | {"quantization": wish.quantization or "none"}, wish.seq, tool)
+    if tool == ANY:
+        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_RANK, lora_targets=TARGETS)
+    return replace(job, fused_step=True)
+
+
+def _optimizer(wish: Wish, tool: str) -> str:
+    return tool_facts(tool, tags_of(wish)).get("optimizer", "adamw")
 
 
 def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True) -> Iterator[TrainingJob]:
@@ -127,7 +136,7 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
             for recompute, micro in itertools.product(modes, (1, 2, 4, 8)):
                 yield replace(
                     base, tp=t, pp=p, ep=e, dp=e, sharding=sharding, recompute=recompute, micro_batch=micro,
-                    sequence_parallel=t > 1,
+                    sequence_parallel=t > 1, inputs_offloaded=base.inputs_offloaded and recompute == "full",
                 )  # fmt: skip
 
 

@@ -102,13 +102,13 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
                 what,
                 f"a plan with p_oom of at most {wish.risk:g}",
                 "none",
-                "Add boards, or shorten the sequence.",
+                _ways_out(wish),
             )
         )
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
     knobs = np.exp(peaks.logs(tool)).tolist()
-    ranked[:3] = [_reasoned(plan, plans, wish, knobs) for plan in ranked[:3]]
+    ranked[:3] = [_reasoned(plan, plans, fits, wish, knobs) for plan in ranked[:3]]
     return Sized(
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
@@ -152,9 +152,21 @@ def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
     return list(first.values())
 
 
-def _reasoned(plan: JobPlan, plans: Sequence[JobPlan], wish: Wish, knobs: Sequence[float]) -> JobPlan:
+def _ways_out(wish: Wish) -> str:
+    """What somebody can do whom no plan fits."""
+    ways = ["Add boards", "shorten the sequence"]
+    if wish.task == "lora" and not wish.quantization:
+        ways.append("take --task qlora")
+    if wish.task == "serve":
+        ways.append("take --quantization fp8 or --cache-dtype fp8")
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}."
+
+
+def _reasoned(
+    plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish, knobs: Sequence[float]
+) -> JobPlan:
     """The plan with why it is one, what the next smaller one lacks, and where its memory goes."""
-    plan = replace(plan, why=_why(plan, wish), next_smaller=_next_smaller(plan, plans, wish))
+    plan = replace(plan, why=_why(plan, wish), next_smaller=_next_smaller(plan, plans, fits, wish))
     if plan.job is None:
         return plan
     parts = explained(plan.job, knobs)
@@ -178,20 +190,24 @@ def _why(plan: JobPlan, wish: Wish) -> str:
     return "; ".join(words)
 
 
-def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], wish: Wish) -> str:
+def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish) -> str:
     """What the next smaller plan on the same board lacks."""
     if plan.gpus == 1:
-        return (
-            "one GPU is the smallest; see the slices" if plan.profile == "gpu" else "a slice is the smallest"
-        )
+        smaller = [one for one in fits if one.board == plan.board and one.memory_gib < plan.board_gib - 1]
+        if not smaller:
+            return "there is nothing smaller"
+        near = max(smaller, key=lambda one: (one.memory_gib, one.share_of_gpu))
+        if near.fits:
+            return f"{near.profile} would do it too, at {near.tokens_per_s:.0f} tokens/s"
+        return f"{near.profile} runs out of memory with a probability of {near.p_oom:.2g}"
     fewer = [one for one in plans if one.board == plan.board and one.gpus < plan.gpus]
     if not fewer:
         return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {wish.risk:g}"
-    near = max(fewer, key=lambda one: (one.gpus, one.tokens_per_s))
-    count = f"{near.gpus} GPUs" if near.gpus > 1 else "one GPU"
-    if not near.meets(wish):
-        return f"{count}: {near.hours:.1f} h, past the deadline of {wish.deadline_h:g} h"
-    price = f", for {near.price}" if near.price is not None else ""
+    other = max(fewer, key=lambda one: (one.gpus, one.tokens_per_s))
+    count = f"{other.gpus} GPUs" if other.gpus > 1 else "one GPU"
+    if not other.meets(wish):
+        return f"{count}: {other.hours:.1f} h, past the deadline of {wish.deadline_h:g} h"
+    price = f", for {other.price}" if other.price is not None else ""
     return f"{count} would do it too{price}"
 
 
@@ -236,8 +252,8 @@ def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
     return line.format(
         nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=job.micro_batch,
         accumulation=job.accumulation, batch=job.micro_batch * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
-        dp=job.dp, ep=job.ep, sharding=job.sharding, recompute=job.recompute,
-        recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "none",
+        dp=job.dp, ep=job.ep, sharding=job.sharding if job.shards > 1 else "no sharding", recompute=job.recompute,
+        recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "16 bit",
         megatron=" ".join(more),
     ).strip()  # fmt: skip
 

@@ -46,6 +46,8 @@ class TrainingJob:
     recompute : {"none", "selective", "full"}
         What is computed again in backward; `selective` says which: ``"operators"`` (all but attention and every other
         matrix product) or ``"attention"`` (its scores alone).
+    loss_chunks, loss_gib
+        Chunks of the loss; or GiB of fp32 logits that a chunk has at most.
     meter : {"allocated", "reserved", "device"}
         What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
     """
@@ -88,6 +90,7 @@ class TrainingJob:
     compiled: bool = False
     logits_bytes: float = 10.0
     loss_chunks: int = 1
+    loss_gib: float = 0.0
     fused_step: bool = False
     step_in_backward: bool = False
     gradients_whole: bool = False

@@ -93,6 +93,13 @@ def question(row: Mapping[str, Any], *, tool: str | None = None) -> Question:
     return _question(tuple(text.items()), tool)
 
 
+def job_of(model: Architecture, text: dict[str, str], seq: int, tool: str) -> TrainingJob:
+    """A job of an architecture at hand, its words read and its tool's facts filled in as those of a row are."""
+    job = _answered(_worded(text, tool), model, seq, None).job
+    assert job is not None
+    return job
+
+
 @functools.lru_cache(4096)
 def _question(items: tuple[tuple[str, str], ...], forced: str | None) -> Question:
     text = dict(items)
@@ -294,9 +301,6 @@ def _answered(row: _Row, model: Architecture, seq: int, most: float | None) -> Q
     targets = method.targets or (tuple(facts["lora_targets"].split()) if "lora" in tags else TARGETS)
     optimizer = words["optimizer"] or meaning("optimizer", facts.get("optimizer", "adamw"))
     micro, rank = count(text, "micro_batch"), int(method.counts["rank"] or facts["lora_rank"])
-    chunks = int(facts.get("loss_chunks", 1))
-    if "loss_gib" in facts:
-        chunks = math.ceil(seq * micro * model.vocab * 4 / GIB / float(facts["loss_gib"]))
     job = TrainingJob(
         model, seq, micro, count(text, "grad_accum"), method.name,
         embeddings_trained="embeddings" in row.said and not row.full,
@@ -314,7 +318,8 @@ def _answered(row: _Row, model: Architecture, seq: int, most: float | None) -> Q
         flash=words["attention"] != "scores", offload={"none": ""}.get(words["offload"], words["offload"]),
         inputs_offloaded=facts.get("inputs_offloaded") == "yes" and not words["recompute"],
         compiled=(words["compile"] or facts.get("torch_compile")) == "yes", logits_bytes=float(facts["logits_bytes"]),
-        loss_chunks=max(1, chunks), fused_step=facts.get("fused_step") == "yes",
+        loss_chunks=int(facts.get("loss_chunks", 1)),
+        loss_gib=float(facts.get("loss_gib", 0)), fused_step=facts.get("fused_step") == "yes",
         step_in_backward=facts.get("step_in_backward") == "yes",
         gradients_whole=facts.get("gradients_whole") == "yes" and sharding == "fsdp",
         frozen_gradients=facts.get("frozen_gradients") == "yes" and sharding == "fsdp",
