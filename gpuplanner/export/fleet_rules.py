@@ -14,6 +14,10 @@ from gpuplanner.export.states import NodeState
 from gpuplanner.hardware import OFF, parse_layout
 from gpuplanner.schemas import WHOLE_GPU
 
+_PLAN: dict[str, Any] = {
+    "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
+    "slot_end": pl.Datetime("us", "UTC"), "layout": pl.String, "changed": pl.Boolean, "parked": pl.String,
+}  # fmt: skip
 BY_JOBS = "on demand"
 """Layout of a GPU on which instances are made for jobs."""
 
@@ -136,6 +140,16 @@ class FleetRules:
         """Layouts of each node today."""
         return {node: pool.layouts for pool in self.today for node in pool.nodes}
 
+    def pool_plan(self) -> pl.DataFrame:
+        """One node of each pool as a plan, by the name of the pool."""
+        first = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
+        rows = [
+            (pool.name, gpu, first, first + timedelta(days=28), layout, True, None)
+            for pool in self.pools
+            for gpu, layout in pool.state.gpus
+        ]
+        return pl.DataFrame(rows, schema=_PLAN, orient="row")
+
     def layout_plan(self) -> pl.DataFrame:
         """The fixed fleet as a plan of two ranges, today and then: ``schemas.LayoutPlan``; nodes that go are off then.
 
@@ -153,11 +167,7 @@ class FleetRules:
                 (node, gpu, last, end, new, old != new and new != OFF, None),
             )
         ]
-        schema: dict[str, Any] = {
-            "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
-            "slot_end": pl.Datetime("us", "UTC"), "layout": pl.String, "changed": pl.Boolean, "parked": pl.String,
-        }  # fmt: skip
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        return pl.DataFrame(rows, schema=_PLAN, orient="row")
 
 
 def _lined_up(was: tuple[str, ...], then: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuplanner.catalog import facts
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.changes import template_text
 from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
@@ -116,11 +117,22 @@ class Making:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """A template of this room with its words between at-signs replaced."""
+    """A template with its words between at-signs replaced; ``@controller.fact@`` by what the catalogue has.
+
+    Examples
+    --------
+    >>> filled("buffer.yaml", {"POOL": "cut", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
+    'apiVersion: autoscaling.x-k8s.io/v1beta1'
+    """
     text = template_text(f"templates/{template}")
-    for key, value in values.items():
+    for key, value in {**_told_to_controllers(), **values}.items():
         text = text.replace(f"@{key}@", value)
     return text
+
+
+def _told_to_controllers() -> dict[str, str]:
+    rows = facts("controllers").select("controller", "fact", "value").iter_rows()
+    return {f"{controller}.{fact}": value for controller, fact, value in rows}
 
 
 def to_pack(
@@ -135,10 +147,10 @@ def to_pack(
     making = Making(rules, change.board or as_board(rules.board), change, drain, gres_type)
     pack = Pack()
     not_winner = told.not_winner
-    if not rules.named:
+    if not rules.named and rules.path != "autoscaler":
         pack.warnings.append("the nodes have no names: nothing is written that would have to name them")
     try:
-        _fixed(making, pack)
+        _write(making, pack)
     except GeometryError as error:
         pack.warnings.append(f"left out of {rules.path}: {error}")
     if pack.warnings and not_winner is None:
@@ -147,13 +159,21 @@ def to_pack(
     return pack
 
 
-def _fixed(making: Making, pack: Pack) -> None:
-    """Nodes that stay as they are cut."""
+def _write(making: Making, pack: Pack) -> None:
+    """The files of a path: of nodes that stay as they are cut, of pools that come and go, of nodes that jobs cut."""
+    from gpuplanner.export.pools_kubernetes import on_demand, pools
+    from gpuplanner.export.pools_slurm import power_saving
+
     rules = making.rules
-    if not rules.named:
-        return
     recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
-    recipe(making, pack)
+    if any(BY_JOBS in pool.layouts for pool in rules.pools):
+        recipe = on_demand
+    elif rules.path == "autoscaler" or (rules.comes_and_goes and rules.path != "slurm"):
+        recipe = pools
+    elif rules.comes_and_goes:
+        recipe = power_saving
+    if rules.named or recipe is pools:
+        recipe(making, pack)
 
 
 def _by_operator(making: Making, pack: Pack) -> None:
@@ -176,10 +196,15 @@ def _by_operator(making: Making, pack: Pack) -> None:
             pack.add(
                 text, Step.script(making.place(name), f"{emptied}, cuts them, compares, lets them work again")
             )
-    if rules.released:
-        pack.files[making.place("released.txt")] = _lines(rules.released)
-        what = "empties the nodes of `released.txt`, which are not needed"
-        pack.add(making.script("release.sh"), Step.script(making.place("release.sh"), what))
+    add_release(making, pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
+
+
+def add_release(making: Making, pack: Pack, nodes: Sequence[str], what: str) -> None:
+    """The nodes that are not needed, and the script that empties them."""
+    if nodes:
+        script = "release_slurm.sh" if making.rules.path == "slurm" else "release.sh"
+        pack.files[making.place("released.txt")] = lines_of(nodes)
+        pack.add(making.script(script), Step.script(making.place("release.sh"), what))
 
 
 def _by_parted(making: Making, pack: Pack) -> None:
@@ -202,7 +227,7 @@ def _by_parted(making: Making, pack: Pack) -> None:
             pack.add(text, Step.script(making.place("change.sh"), what))
     if rules.released:
         what = "nodes that are not needed: keep work away from them, then give them back or power them down"
-        pack.add(_lines(rules.released), Step(making.place("released.txt"), what))
+        pack.add(lines_of(rules.released), Step(making.place("released.txt"), what))
 
 
 def _on_slurm(making: Making, pack: Pack) -> None:
@@ -218,7 +243,7 @@ def _on_slurm(making: Making, pack: Pack) -> None:
     if making.board.profiles:
         yaml = making.place("mig-parted.yaml")
         changed = making.place("changed.txt")
-        pack.files[changed] = _lines(sorted(set(plan.filter("changed")["node"])))
+        pack.files[changed] = lines_of(sorted(set(plan.filter("changed")["node"])))
         copy = (
             "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
             f'for node in $(cat {changed}); do scp {yaml} "$node:$PARTED"; done'
@@ -236,10 +261,7 @@ def _on_slurm(making: Making, pack: Pack) -> None:
         place = making.place(name)
         pack.add(files[name], Step(place, what, f"bash {place} apply", f"bash {place} verify",
                                    f"{before}bash {place} rollback"))  # fmt: skip
-    if rules.released:
-        pack.files[making.place("released.txt")] = _lines(rules.released)
-        what = "drains the nodes of `released.txt`, which are not needed"
-        pack.add(making.script("release_slurm.sh"), Step.script(making.place("release.sh"), what))
+    add_release(making, pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 
 def _add_index(making: Making, pack: Pack) -> None:
@@ -252,7 +274,8 @@ def _add_index(making: Making, pack: Pack) -> None:
         )
 
 
-def _lines(words: Sequence[str]) -> str:
+def lines_of(words: Sequence[str]) -> str:
+    """A word a line."""
     return "".join(f"{word}\n" for word in words)
 
 

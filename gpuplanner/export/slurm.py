@@ -150,6 +150,11 @@ def _counts(state: NodeState, whole: str) -> list[str]:
     return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in there.totals.items()]
 
 
+def gres_of(state: NodeState, board: GpuModel, gres_type: str | None) -> str:
+    """What a node line says of a node's GPUs."""
+    return ",".join(_counts(state, _checked_type(board, gres_type)))
+
+
 def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
     """Lines of one time of a checked plan."""
     states = states_at(frame, at)

@@ -72,7 +72,8 @@ class Stub:
         environment = {
             **os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "STUB": str(self.folder),
             "STUB_YAML": str(Path(_yaml().__file__).parents[1]),
-            "SLURM_CONF": str(self.folder / "slurm.conf"), "TIMEOUT_S": "0", "CUT_S": "0", "POLL_S": "0.01", **more,
+            "SLURM_CONF": str(self.folder / "slurm.conf"), "TIMEOUT_S": "0", "CUT_S": "0",
+            "PROGRAMS": str(self.folder / "programs"), "POLL_S": "0.01", **more,
         }  # fmt: skip
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
@@ -153,7 +154,7 @@ class Commands:
     def kubectl(self, *words: str) -> str:
         verb, plain = words[0], [word for word in words if not word.startswith("-")]
         if verb in ("apply", "delete") and "-f" in words:
-            for one in _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text()):
+            for one in filter(None, _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text())):
                 name = f"{one['kind'].lower()}/{one['metadata']['name']}"
                 if verb == "apply":
                     self.objects[name] = one
@@ -200,6 +201,10 @@ class Commands:
 
     def get(self, words: tuple[str, ...], plain: list[str]) -> str:
         out = next((word for word in words if word.startswith(("jsonpath", "go-template", "name"))), "")
+        if plain[1] in ("crd", "resourceslices", "deployment") or "-f" in words:
+            if plain[1] == "deployment":
+                raise SystemExit(1)
+            return f"{plain[1]}\n"
         if plain[1] == "configmap":
             held = self.objects.get(f"configmap/{plain[2]}")
             return held["data"]["config.yaml"] if held else ""
@@ -231,9 +236,10 @@ class Commands:
         return _at({"metadata": node}, out)
 
     def helm(self, *words: str) -> str:
-        self.objects[f"helm/{words[2]}"] = {"words": list(words)}
         if words[0] == "uninstall":
-            del self.objects[f"helm/{words[2]}"]
+            del self.objects[f"helm/{words[1]}"]
+        else:
+            self.objects[f"helm/{words[2]}"] = {"words": list(words)}
         return ""
 
     def scp(self, source: str, target: str) -> str:
@@ -275,6 +281,13 @@ class Commands:
                 fits = sorted(node["gres"].split(",")) == sorted(has.split(","))
                 node["state"] = node["state"].replace("+INVALID_REG", "") + ("" if fits else "+INVALID_REG")
 
+    def conf(self) -> str:
+        """slurm.conf with what it includes."""
+        text = (self.folder / "slurm.conf").read_text()
+        return text + "".join(
+            (self.folder / name).read_text() for name in re.findall(r"^Include (\S+)", text, re.M)
+        )
+
     def scontrol(self, *words: str) -> str:
         match words[:2]:
             case ("--version", *_):
@@ -290,10 +303,22 @@ class Commands:
                 return "".join(f"{name}\n" for name in words[2].split(","))
             case ("show", "reservation"):
                 raise SystemExit(1)
+            case ("show", "config"):
+                lines = re.findall(r"^(\w+)=(\S+)$", self.conf(), re.M)
+                return "".join(f"{key:24}= {value}\n" for key, value in lines)
+            case ("show", "partition"):
+                if f"PartitionName={words[2]} " not in self.conf():
+                    raise SystemExit(1)
+                return ""
+            case ("ping", *_):
+                return ""
             case ("reconfigure", *_):
                 self.renew()
                 return ""
         values = dict(word.partition("=")[::2] for word in words[1:])
+        if values["nodename"] not in self.nodes:
+            assert f"NodeName={values['nodename']} " in self.conf()
+            return ""
         node = self.nodes[values["nodename"]]
         if values["state"] == "drain":
             node["state"], node["reason"] = "IDLE+DRAIN", values["reason"]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export.fleet_rules import BY_JOBS
 from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Drain
-from tests.export.stub_cluster import Stub, fenced
+from tests.export.stub_cluster import Stub, _counts, fenced
+from tests.export.stub_cluster import _cut as layouts_cut
 
 BOARD = "H100-80GB-SXM5"
 TYPE = "nvidia_h100_80gb_hbm3"
@@ -143,3 +152,212 @@ def test_files_grow_with_changes_and_never_with_nodes() -> None:
     assert few.files.keys() == many.files.keys()
     assert len(few.files) <= 40
     assert packed(fixed("slurm")).files == packed(fixed("slurm")).files
+
+
+def pools(path: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRules:
+    """Three nodes of two GPUs that come whole or cut, and go after five minutes."""
+    cut = ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
+    listed = (PoolRule("whole", TODAY, 3, nodes, 2, 1), PoolRule("cut", cut, 3, nodes, 2, 1))
+    return FleetRules(
+        "node_pools", path, BOARD, listed, 3, (PoolRule("today-1", TODAY, 3, nodes),), idle_s=300.0, lead_s=360.0,
+        lead_slow_s=900.0, cool_s=600.0, returned=path != "slurm", begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
+    """Two nodes that the DRA driver cuts."""
+    return FleetRules(
+        "cut_on_demand", "dra", BOARD, (PoolRule("jobs", (BY_JOBS,) * 2, 2, nodes, 2),), 2,
+        (PoolRule("today-1", TODAY, 2, nodes),), begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def resources(pack: Pack) -> Iterator[dict[str, Any]]:
+    for name, text in pack.files.items():
+        if name.endswith(".yaml") and not name.endswith(("mig-parted.yaml", "values.yaml")):
+            yield from filter(None, yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize("path", ["operator", "autoscaler"])
+def test_custom_resources_are_what_their_controllers_take(path: str, public_data: Path) -> None:
+    """By the published schemas, and by those of their CEL rules that speak of what we write."""
+    schemas = {}
+    for file in sorted((public_data / "crds").glob("*.yaml")):
+        for one in filter(None, yaml.safe_load_all(file.read_text())):
+            for version in one["spec"]["versions"]:
+                kind = (f"{one['spec']['group']}/{version['name']}", one["spec"]["names"]["kind"])
+                schemas[kind] = version["schema"]["openAPIV3Schema"]
+    checked = set()
+    for one in resources(packed(pools(path))):
+        if schema := schemas.get((one["apiVersion"], one["kind"])):
+            jsonschema.validate(one, schema)
+            assert one["spec"].keys() <= schema["properties"]["spec"]["properties"].keys()
+            checked.add(one["kind"])
+        if one["kind"] == "NodePool":
+            assert all(
+                ("schedule" in each) == ("duration" in each) for each in one["spec"]["disruption"]["budgets"]
+            )
+        if one["kind"] == "NodeOverlay":
+            assert not {"cpu", "memory", "ephemeral-storage", "pods"} & one["spec"]["capacity"].keys()
+        assert len(one["metadata"]["name"]) <= 63
+    assert checked == {"NodePool", "NodeOverlay", "CapacityBuffer"}
+
+
+class Karpenter:
+    """Brings nodes for pods that wait, and knows nothing but the resources that were applied."""
+
+    def __init__(self, objects: list[dict[str, Any]]) -> None:
+        self.pools = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "NodePool"}
+        self.capacity = {
+            one["spec"]["requirements"][0]["values"][0]: one["spec"]["capacity"]
+            for one in objects if one["kind"] == "NodeOverlay"
+        }  # fmt: skip
+
+    def groups(self) -> dict[str, tuple[int, dict[str, int], str]]:
+        return {
+            name: (
+                int(pool["limits"]["nodes"]),
+                {key: int(count) for key, count in self.capacity[name].items()},
+                pool["template"]["metadata"]["labels"]["nvidia.com/mig.config"],
+            )
+            for name, pool in self.pools.items()
+        }
+
+
+class ClusterAutoscaler:
+    """The same from the tags of node groups, in the words of one cloud."""
+
+    def __init__(self, groups: dict[str, Any], cloud: str) -> None:
+        self.found = groups
+        self.cloud = cloud
+
+    def groups(self) -> dict[str, tuple[int, dict[str, int], str]]:
+        return {name: (group["max"], *self.told(group)) for name, group in self.found.items()}
+
+    def told(self, group: dict[str, Any]) -> tuple[dict[str, int], str]:
+        if self.cloud == "gce":
+            [text] = group["gce_env"].values()
+            parts = dict(part.split("=", 1) for part in text.split(";"))
+            offers, labels = (dict(pair.split("=") for pair in parts[key].split(",")) for key in
+                              ("extended_resources", "node_labels"))  # fmt: skip
+            return {key: int(count) for key, count in offers.items()}, labels["nvidia.com/mig.config"]
+        tags = group[f"{self.cloud}_tags"]
+        sign = "/" if self.cloud == "aws" else "_"
+        head = "k8s.io/cluster-autoscaler/node-template" if self.cloud == "aws" else (
+            "k8s.io_cluster-autoscaler_node-template")  # fmt: skip
+        offers = {key.removeprefix(f"{head}{sign}resources{sign}"): int(count) for key, count in tags.items()
+                  if key.startswith(f"{head}{sign}resources{sign}")}  # fmt: skip
+        offers = {key.replace("nvidia.com_", "nvidia.com/"): count for key, count in offers.items()}
+        [label] = [value for key, value in tags.items() if key.endswith("mig.config")]
+        return offers, label
+
+
+@pytest.mark.parametrize("controller", ["karpenter", "aws", "azure", "gce"])
+def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
+    """No node is there. A pod for a slice brings a node that really has it once mig-parted has cut it."""
+    rules = pools("autoscaler")
+    pack = packed(rules)
+    objects = list(resources(pack))
+    told = json.loads(pack.files["autoscaler/node-groups.json"])
+    found = Karpenter(objects) if controller == "karpenter" else ClusterAutoscaler(told, controller)
+    [config_map] = [one for one in objects if one["kind"] == "ConfigMap"]
+    for pod in ("nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"):
+        able = {name: group for name, group in found.groups().items() if group[1].get(pod, 0) >= 1}
+        assert len(able) == 1, pod
+        [(name, (most, offers, config))] = able.items()
+        pool = next(pool for pool in rules.pools if name.endswith(pool.name))
+        assert most == pool.most
+        cut = layouts_cut(len(pool.layouts), config, config_map["data"]["config.yaml"])
+        there = {
+            "nvidia.com/gpu" if key == "gpu" else f"nvidia.com/mig-{key}": n
+            for key, n in _counts(cut).items()
+        }
+        assert {key: count for key, count in offers.items() if count} == there
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "rules", [pools("autoscaler"), pools("operator"), pools("slurm"), jobs_cut()], ids=lambda one: one.path
+)
+def test_the_commands_for_pools_put_everything_there_and_take_it_away(
+    rules: FleetRules, tmp_path: Path
+) -> None:
+    pack = packed(rules)
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    before = cluster.snapshot()
+    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
+    assert done.returncode == 0, done.stderr
+    objects = cluster.state["objects"]
+    if rules.path == "dra":
+        assert {"helm/dra-driver-nvidia-gpu", "deviceclass/gpuplanner-3g-40gb"} <= objects.keys()
+        assert all(node["labels"]["gpuplanner.io/pool"] == "jobs" for node in cluster.state["nodes"].values())
+    elif rules.path == "slurm":
+        lines = (cluster.folder / "gpuplanner.conf").read_text()
+        assert re.findall(r"NodeName=(n1-cut) .* (CoresPerSocket=1)", lines) == [
+            ("n1-cut", "CoresPerSocket=1")
+        ]
+        assert "@" not in lines
+    else:
+        kinds = ("nodepool", "nodeoverlay", "capacitybuffer")
+        assert {f"{kind}/gpuplanner-cut" for kind in kinds} <= objects.keys()
+        assert all(node["unschedulable"] for node in cluster.state["nodes"].values())
+    checked = cluster.run(fenced(pack.files[PAGE], "Check"), folder)
+    assert checked.returncode == 0, checked.stderr
+    undone = cluster.run(fenced(pack.files[PAGE], "Undo"), folder)
+    assert undone.returncode == 0, undone.stderr
+    nodes, objects, lines = cluster.snapshot()
+    assert (objects.keys(), lines) == (before[1].keys(), before[2])
+    for name, node in nodes.items():
+        assert (node["labels"], node["unschedulable"]) == (
+            before[0][name]["labels"],
+            before[0][name]["unschedulable"],
+        )
+
+
+def test_every_key_of_power_saving_stands_on_a_line_of_its_own() -> None:
+    """`SuspendTime=60 ResumeTimeout=300` on one line is a fault that slurmctld does not start with."""
+    rules = pools("slurm")
+    text = packed(rules).files["slurm/pools.conf"]
+    keys = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"(Suspend|Resume)\w+=", line))
+    assert all(" " not in value for value in keys.values())
+    assert float(keys["ResumeTimeout"]) >= 2 * rules.lead_slow_s
+    assert keys["SuspendExcNodes"] == "n[1-3]:1,n[1-3]-cut:1"
+    assert re.findall(r"PartitionName=(\S+) .*SuspendTime=(\d+)", text) == [
+        ("gpuplanner-whole", "300"), ("gpuplanner-cut", "300"),
+    ]  # fmt: skip
+    assert not set(re.findall(r"NodeName=(\S+)", text)) & {"n1", "n2", "n3"}
+
+
+@needs_bash
+def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
+    folder = written(packed(pools("slurm")), tmp_path) / "slurm"
+    log = tmp_path / "log"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/bash\n[[ $1 == show ]] && tr "," "\\n" <<<"$3" || echo "$*" >>{log}\n')
+    scontrol.chmod(0o755)
+
+    def run(program: str, nodes: str) -> list[str]:
+        log.write_text("")
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", str(folder / f"{program}.sh"), nodes], env=path, check=True)
+        return log.read_text().splitlines()
+
+    drain = "state=drain reason=gpuplanner: n1 is up as n1-cut"
+    assert run("resume", "n1-cut") == [f"update nodename=n1 {drain}"]
+    assert run("resume", "n1") == [f"update nodename=n1 {drain}", "update nodename=n1 state=power_down_force"]
+    assert run("suspend", "n1") == []
+    assert run("suspend", "n1-cut") == ["update nodename=n1 state=resume"]
+    assert run("resume", "n1,n2") == [
+        f"update nodename={name}-cut state=drain reason=gpuplanner: {name} is up as {name}"
+        for name in ("n1", "n2")
+    ]
+    switched = [
+        line.split()[2:5] for line in (folder / "power.log").read_text().splitlines() if " power " in line
+    ]
+    assert switched == [
+        ["on", "n1", "n1-cut"],
+        ["off", "n1", "n1-cut"],
+        ["on", "n1", "n1"],
+        ["on", "n2", "n2"],
+    ]
