@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, ScenarioError
-from gpuplanner.planner import Limits, PlanProblem, Quota, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner import (
+    Limits,
+    PlanProblem,
+    Quota,
+    assign,
+    certified,
+    plan,
+    plan_from_json,
+    plan_to_json,
+    verify,
+    verify_bound,
+)
 from gpuplanner.planner.contract.limits import admitted_demand
 from gpuplanner.planner.contract.plain_values import to_plain
 from gpuplanner.planner.contract.problem import limits_from_plain
@@ -292,3 +303,12 @@ def test_limits_of_changes_survive_a_file(problem_of):
     assert limits_from_plain(json.loads(json.dumps(to_plain(limits)))) == limits
     with pytest.raises(ScenarioError, match="change_slots must be numbers of slots"):
         problem_of(np.ones((1, 1, 2)), ["1g.5gb"], limits=Limits(change_slots=(-1,)))
+
+
+def test_a_bound_counts_gpus_that_stay_whole(problem_of):
+    """One of two GPUs may be cut; the demand wants two cuts that no GPU holds together, so one tenant goes short."""
+    problem = problem_of([[[7, 7], [1, 1]]], ["1g.5gb", "7g.40gb"], gpus=2, whole_gpus_kept=1)
+    found = certified(plan(problem, gap_target=0), problem)
+    assert found.unmet_gpu_hours > 0
+    assert verify_bound(found, problem)[0] == []
+    assert "proven" in verify_bound(found, problem)[1]
