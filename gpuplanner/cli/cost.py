@@ -33,6 +33,9 @@ def cost(
             "--focus", metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."
         ),
     ] = None,
+    workbook: Annotated[
+        Path | None, typer.Option("--workbook", metavar="FILE.xlsx", help="Write the tables as a workbook.")
+    ] = None,
     months: Annotated[
         int,
         typer.Option(
@@ -51,12 +54,14 @@ def cost(
     from gpuplanner.export.focus import write_focus
     from gpuplanner.files import require_file
     from gpuplanner.study.future.cost_review import cost_review
+    from gpuplanner.study.handover import write_cost_workbook
 
     if by not in TABLES:
         text = f"one of {', '.join(TABLES)}"
         raise typer.BadParameter(text, param_hint="--by")
-    if focus is not None:
-        require_file(focus, inputs=[scenario])
+    for file in (focus, workbook):
+        if file is not None:
+            require_file(file, inputs=[scenario])
     asked = given.scenario(scenario)
     found = cost_review(asked)
     bought = None
@@ -69,6 +74,8 @@ def cost(
             raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
         write_focus(focus, found.costs)
         say(f"written: {focus}")
+    if workbook is not None:
+        say(f"written: {write_cost_workbook(workbook, found)}")
     if as_json:
         show(found.to_dict() | ({} if bought is None else {"portfolio": bought.to_dict()}), as_json=True)
         return
@@ -110,11 +117,7 @@ def _told_portfolio(found: Purchase) -> None:
     for (kind, month), gpus in found.portfolio.begun.items():
         put(f"  month {month + 1:>3}  {gpus:,.0f} GPUs {kind}")
     one = found.portfolio
-    costs = {
-        "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
-        "all reserved at the mean": one.all_reserved,
-    }  # fmt: skip
-    for name, amount in costs.items():
+    for name, amount in found.costs.iter_rows():
         put(f"{name:<26} {amount:>14,.0f} {found.currency}")
     put(
         f"commitments cover {one.coverage:.0%} of demand and are used {one.utilisation:.0%}; gap {one.gap:.2%}"

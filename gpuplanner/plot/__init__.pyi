@@ -27,6 +27,7 @@ from gpuplanner.plot.ledger import plot_held_activity as plot_held_activity
 from gpuplanner.plot.ledger import plot_held_states as plot_held_states
 from gpuplanner.plot.ledger import plot_ledger as plot_ledger
 from gpuplanner.plot.ledger import plot_ledger_tenants as plot_ledger_tenants
+from gpuplanner.plot.ledger import plot_waterfall as plot_waterfall
 from gpuplanner.plot.outlook import full_text as full_text
 from gpuplanner.plot.outlook import peaks_text as peaks_text
 from gpuplanner.plot.outlook import plot_cost_curve as plot_cost_curve

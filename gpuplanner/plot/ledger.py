@@ -241,6 +241,57 @@ def plot_costs(
     return theme.finish(alt.layer(bars, labels), title=title, bands=order, room=48)
 
 
+def plot_waterfall(frame: pl.DataFrame, *, unit: str, title: str = "What is saved, by lever") -> ChartType:
+    """Steps that add up to a sum, each from where the last one ended; a range of the sum as a line across its bar.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``step, amount, low, high`` in order; the last row is the sum, the only one that needs a range.
+    unit : str
+        Unit of the amounts: a currency code, ``"GPU-hours a week"``.
+    title : str
+        The quantity.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> steps = {"step": ["off", "all"], "amount": [2.0, 2.0], "low": [None, 1.0], "high": [None, 3.0]}
+    >>> plot_waterfall(pl.DataFrame(steps), unit="USD").to_dict()["layer"][0]["encoding"]["x"]["title"]
+    'USD'
+    """
+    require(frame, ["step", "amount", "low", "high"], where="plot_waterfall")
+    if frame.is_empty():
+        return theme.saying("Nothing is saved.", title=title)
+    amounts = frame["amount"].to_list()
+    ends = [sum(amounts[: place + 1]) for place in range(len(amounts) - 1)] + [amounts[-1]]
+    begins = [end - amount for end, amount in zip(ends, amounts, strict=True)]
+    rows = frame.with_columns(
+        begin=pl.Series(begins, dtype=pl.Float64), end=pl.Series(ends, dtype=pl.Float64),
+        kind=pl.Series(["step"] * (len(amounts) - 1) + ["sum"]),
+    )  # fmt: skip
+    order = frame["step"].to_list()
+    base = chart_of(rows).encode(y=alt.Y("step:N", title=None, sort=order))
+    bars = base.mark_bar().encode(
+        x=alt.X("begin:Q", title=unit),
+        x2="end:Q",
+        color=alt.Color(
+            "kind:N",
+            scale=theme.scale({"step": theme.GREEN, "sum": theme.BLUE}, ["step", "sum"]),
+            legend=None,
+        ),
+        tooltip=tips(step="lever", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
+    )
+    ranges = (
+        base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    )
+    return theme.finish(alt.layer(bars, ranges), title=title, bands=order, room=48)
+
+
 def _held_by_tenant(
     rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int
 ) -> ChartType:

@@ -112,6 +112,7 @@ def ways(found: Comparison) -> Section:
             formats=dict.fromkeys(classes.columns[2:], _MINUTES),
             headings=_CLASSES,
         ),
+        _energy(found),
         page.table(
             _named(hours_table(found)),
             caption="Of the hours that GPUs are on in a week",
@@ -185,6 +186,28 @@ def _by_class(found: Comparison) -> pl.DataFrame:
     today = table.filter(policy=TODAY).select("size_class", "jobs", "limit_min", "wait_quantile_min")
     late = _named(table).pivot(on="policy", index="size_class", values="late_quantile_min")
     return today.join(late, on="size_class", how="left", maintain_order="left")
+
+
+def _energy(found: Comparison) -> str:
+    """Energy and carbon of a week under each way, with the range of the power, by the state of the GPUs."""
+    names = (
+        "policy",
+        "off_gpu_hours",
+        "idle_gpu_hours",
+        "energy_kwh",
+        "energy_kwh_low",
+        "energy_kwh_high",
+        "carbon_kg",
+    )
+    table = _named(policy_table(found)).select(names).drop_nulls("energy_kwh")
+    if table.is_empty():
+        return ""
+    return page.table(
+        table,
+        caption="Energy of a week at the building's meter, and its carbon: what is off draws nothing, idle is not busy",
+        formats=dict.fromkeys(names[1:], _HOURS),
+        headings={"policy": "way to run"},
+    )
 
 
 def _judged(found: Comparison) -> str:

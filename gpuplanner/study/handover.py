@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from gpuplanner.cost.footprint import AMOUNTS
 from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     FileReport,
@@ -37,6 +38,7 @@ from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
 from gpuplanner.study.decision.frames import target_in_words
 from gpuplanner.study.decision_pack import MARK, write_pack
+from gpuplanner.study.future.cost_review import CostReview, price_rows
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM
 from gpuplanner.study.study import Study
@@ -268,13 +270,36 @@ def write_study_workbook(path: str | Path, study: Study) -> Path:
     there = {name: study.tables[name] for name in SHEETS if name in study.tables}
     sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width}
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
-    costs, summary = SHEETS["costs"][0], None
-    if costs in sheets and sheets[costs].height:
-        sheets[costs] = sheets[costs].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
-        summary = Summary(costs, NAMED, "EffectiveCost", "SubAccountName")
-    return write_workbook(
-        path, sheets, title=study.scenario.name, notes=notes(study), totals=totals, summary=summary
-    )
+    return _with_totals(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
+
+
+def write_cost_workbook(path: str | Path, found: CostReview) -> Path:
+    """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
+    sheets = {
+        "Costs": found.costs, "Tenants": found.by_tenant, "Reasons": found.by_bucket, "Ownership": found.by_ownership,
+        "Ends": found.by_end, "Jobs": found.by_job, "Energy": found.states, "Prices": price_rows(found),
+    }  # fmt: skip
+    told = {"Period": " to ".join(found.period), "Not stated": " ".join(found.missing) or "nothing"}
+    totals = {"Energy": list(AMOUNTS)}
+    there = {name: table for name, table in sheets.items() if table.width}
+    return _with_totals(path, there, title=found.name, notes=told, totals=totals)
+
+
+def _with_totals(
+    path: str | Path,
+    sheets: Mapping[str, pl.DataFrame],
+    *,
+    title: str,
+    notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]],
+) -> Path:
+    """A workbook whose charge lines stand as a reader of bills takes them, summed on a sheet of their own."""
+    name, summary = SHEETS["costs"][0], None
+    if name in sheets and sheets[name].height:
+        lines = sheets[name].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
+        sheets = {**sheets, name: lines}
+        summary = Summary(name, NAMED, "EffectiveCost", "SubAccountName")
+    return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary)
 
 
 def notes(study: Study) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
 from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
+from gpuplanner.widgets.workbook import workbook_button
 
 __all__ = [
     "ExplorePanel",
@@ -14,4 +15,5 @@ __all__ = [
     "price_html",
     "sweep_html",
     "whatif",
+    "workbook_button",
 ]

@@ -152,6 +152,12 @@ def peaks() -> pl.DataFrame:
 
 
 @pytest.fixture
+def waterfall() -> pl.DataFrame:
+    steps = {"step": ["fewer nodes", "off at night", "all"], "amount": [300.0, 150.0, 450.0]}
+    return pl.DataFrame(steps | {"low": [None, None, 380.0], "high": [None, None, 520.0]})
+
+
+@pytest.fixture
 def costs() -> pl.DataFrame:
     return pl.DataFrame({"tenant": list(HOSTILE), "cost": [10.0, 40.0, 30.0, 20.0]})
 

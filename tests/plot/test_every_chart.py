@@ -29,6 +29,7 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "full": lambda frame: plot.plot_full(frame, gpus=16),
     "peaks": lambda frame: plot.plot_peaks(frame, gpus=16),
     "costs": lambda frame: plot.plot_costs(frame, unit="USD"),
+    "waterfall": lambda frame: plot.plot_waterfall(frame, unit="USD"),
     "samples": plot.plot_phases,
     "findings": plot.plot_quality,
     "coverage": plot.plot_coverage,

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpuplanner.cost import PowerModel, gpu_kwh
+from gpuplanner.cost import PowerModel, carbon_factor, gpu_kwh
 from gpuplanner.export import FleetRules
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
@@ -23,9 +23,9 @@ from gpuplanner.study.decision.decide import Answer, decide, worth_for
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
 from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, Decision
-from gpuplanner.study.future.money import power_of
+from gpuplanner.study.future.money import energy_of_week, power_of
 from gpuplanner.study.stages import shelved, stage
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import GRAMS_PER_KILOGRAM, HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
 
@@ -71,6 +71,12 @@ class PolicyRow:
     gpu_hours: float | None = None
     gpu_hours_promised: float | None = None
     gpu_kwh: float | None = None
+    off_gpu_hours: float | None = None
+    idle_gpu_hours: float | None = None
+    energy_kwh: float | None = None
+    energy_kwh_low: float | None = None
+    energy_kwh_high: float | None = None
+    carbon_kg: float | None = None
     busy_gpu_hours: float | None = None
     most_gpus: int | None = None
     late_mean_min: float | None = None
@@ -199,10 +205,28 @@ def _priced(scenario: Scenario, found: Comparison) -> Comparison:
     decision = found.decision
     if decision.action == "unknown":
         return found
+    today = None if found.today is None else _with_energy(scenario, found.today, decision.fleet_gpus)
+    policies = tuple(_with_energy(scenario, one, decision.fleet_gpus) for one in found.policies)
+    found = dataclasses.replace(found, today=today, policies=policies)
     freed = decision.fleet_gpus - decision.gpus
     worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus)
     worth = rounded(worth, DECIMALS)  # rounded as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
+
+
+def _with_energy(scenario: Scenario, row: PolicyRow, fleet_gpus: int) -> PolicyRow:
+    """The row with the energy and carbon of its week, by the state of the GPUs."""
+    if row.gpu_hours is None or row.busy_gpu_hours is None:
+        return row
+    busy = min(row.busy_gpu_hours, row.gpu_hours)
+    idle, off = row.gpu_hours - busy, max(fleet_gpus * HOURS_PER_WEEK - row.gpu_hours, 0.0)
+    week = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=idle)
+    if week is not None:
+        kg = week.value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
+        row = dataclasses.replace(
+            row, energy_kwh=week.value, energy_kwh_low=week.low, energy_kwh_high=week.high, carbon_kg=kg
+        )
+    return rounded(dataclasses.replace(row, off_gpu_hours=off, idle_gpu_hours=idle), DECIMALS)
 
 
 @shelved(

@@ -8,16 +8,19 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.catalog import facts
 from gpuplanner.cost import Price, RangedAmount, allocated, total_of
+from gpuplanner.cost.price_book import PriceBook
 from gpuplanner.ledger import held_by_state
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.money import Money, money
+from gpuplanner.study.future.money import Money, book_of, money
 from gpuplanner.study.past.history import history
 from gpuplanner.units import GRAMS_PER_KILOGRAM
 from gpuplanner.units import money as to_cents
 
 LOST = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "CANCELLED")
 """Ends of an attempt whose work may have to be done again."""
+PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,8 @@ class CostReview:
     """
 
     name: str
+    board: str | None
+    book: PriceBook
     period: tuple[str, str]
     total: Decimal | None
     currency: str
@@ -92,6 +97,8 @@ def cost_review(scenario: Scenario) -> CostReview:
     )
     return CostReview(
         name=scenario.name,
+        board=known.fleet.name,
+        book=book_of(scenario),
         period=(known.begin.isoformat(), known.end.isoformat()),
         total=total,
         currency=scenario.currency,
@@ -114,13 +121,50 @@ def cost_review(scenario: Scenario) -> CostReview:
     )  # fmt: skip
 
 
+def price_rows(found: CostReview) -> pl.DataFrame:
+    """``kind, price, unit, date, source`` of every price that there is of the board: own ones first, then the lists."""
+    book, board = found.book, found.board
+    rows = [
+        (row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source)
+        for row in book.prices
+        if row.board == board
+    ]
+    rows += [
+        ("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source)
+        for lot in book.owned
+        if lot.board == board
+    ]
+    rows += [
+        ("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source)
+        for row in book.electricity
+    ]
+    rows += [
+        ("exchange", row.rate, f"{row.to_currency} per {row.from_currency}", row.date, row.source)
+        for row in book.rates
+    ]
+    own = pl.DataFrame(
+        rows, schema=dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}, orient="row",
+    )  # fmt: skip
+    listed = (
+        facts("gpu_prices")
+        .filter(pl.col("gpu_model") == board)
+        .sort("term", "cloud", "region", "instance_type")
+    )
+    told = listed.select(
+        kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
+        date=pl.col("date").cast(pl.String),
+        source=pl.format("{} {} {}", "cloud", "region", "instance_type"),
+    )  # fmt: skip
+    return pl.concat([own, told])
+
+
 def _summed(costs: pl.DataFrame, **named: str) -> pl.DataFrame:
     """``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
     (name, column), *_ = named.items()
     return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
         cost=pl.col("EffectiveCost").sum(),
         gpu_hours=pl.col("PricingQuantity").sum().round(6),
-        energy_kwh=pl.col("x_EnergyKwh").sum().round(6),
+        energy_kwh=pl.when(pl.col("x_EnergyKwh").count() > 0).then(pl.col("x_EnergyKwh").sum().round(6)),
     )
 
 

@@ -14,6 +14,7 @@ from gpuplanner.cost import (
     Facility,
     PowerModel,
     Price,
+    RangedAmount,
     Rate,
     by_state,
     carbon_factor,
@@ -23,7 +24,7 @@ from gpuplanner.cost import (
     showback,
     total_of,
 )
-from gpuplanner.cost.footprint import AMOUNTS
+from gpuplanner.cost.footprint import AMOUNTS, state_watts
 from gpuplanner.cost.grid import read_grid
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import NOT_STATED
@@ -35,7 +36,7 @@ from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.stages import stage
-from gpuplanner.units import SECONDS_PER_HOUR
+from gpuplanner.units import SECONDS_PER_HOUR, kwh_from_watt_hours
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND = "on_demand"
@@ -192,6 +193,25 @@ def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: 
     except ScenarioError:
         return None
     return replace(price, value=value, low=low, high=high, currency=currency)
+
+
+def energy_of_week(
+    scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float
+) -> RangedAmount | None:
+    """Energy of GPU-hours of the planned board at the meter [kWh]; None where its power is not known."""
+    known = history(scenario)
+    if power_of(known.fleet) is None or known.fleet.name is None:
+        return None
+    watts = state_watts(known.fleet.name, _activity(known.jobs).get(""))
+    facility = Facility.of(scenario.pue)
+    busy, idle = watts["busy"], watts["idle"]
+    return RangedAmount(
+        *(
+            kwh_from_watt_hours(busy_gpu_hours * getattr(busy, side) + idle_gpu_hours * getattr(idle, side))
+            * facility.factor(side)
+            for side in ("value", "low", "high")
+        )
+    )
 
 
 def pue_of(scenario: Scenario) -> float:

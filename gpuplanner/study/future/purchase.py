@@ -71,6 +71,16 @@ class Purchase:
         }  # fmt: skip
 
     @property
+    def costs(self) -> pl.DataFrame:
+        """``tenant, cost``: the mix and the plain ways, as bars are drawn of."""
+        one = self.portfolio
+        ways = {
+            "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
+            "all reserved at the mean": one.all_reserved,
+        }  # fmt: skip
+        return pl.DataFrame({"tenant": list(ways), "cost": list(ways.values())})
+
+    @property
     def action(self) -> str:
         """What is done in the first month: buy, reserve, or rent; wait where nothing is begun at all."""
         now = {kind for (kind, month) in self.portfolio.begun if month == 0}

@@ -1,0 +1,107 @@
+"""Sections on money: the month, prices, what to commit, and what is saved; every figure comes from the study."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.report import page
+from gpuplanner.report.section import Section
+from gpuplanner.study.decision.frames import levers
+from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.future.cost_review import CostReview, price_rows
+from gpuplanner.study.future.purchase import Purchase
+from gpuplanner.units import money_text
+
+_TWO = ",.2f"
+
+
+def month(found: CostReview) -> Section:
+    """What the month cost, for whom and why, with energy and carbon."""
+    notes = [page.note(text) for text in found.missing]
+    energy = [
+        page.table(
+            found.states.select("state", "gpu_hours", "^(energy_kwh|location_kg|market_kg|embodied_kg).*$"),
+            caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart",
+        )
+    ]
+    if found.total is None:
+        return page.section("The month", *notes, *energy)
+    bars = found.by_tenant.select("tenant", pl.col("cost").cast(pl.Float64))
+    units = {
+        f"a {name.replace('_', ' ')}": f"{value} {found.currency}"
+        for name, value in found.unit_costs.items()
+        if value
+    }
+    return page.section(
+        "The month",
+        page.paragraph(
+            f"In all {money_text(found.total, found.currency)} {found.currency}; every table sums to it."
+        ),
+        *notes,
+        page.figure(
+            plot.plot_costs(bars, unit=found.currency),
+            title="Cost by tenant",
+            alt="What nobody held is a line of its own, not spread over tenants.",
+            numbers=found.by_tenant,
+        ),
+        page.table(found.by_bucket, caption="By what was done with the time: idle has its reason"),
+        page.table(found.by_end, caption="What tenants were charged, by how their attempts ended"),
+        page.answers(units, caption="What a unit of work cost, idle included", answer="cost"),
+        *energy,
+    )
+
+
+def prices(found: CostReview) -> Section:
+    """Every dated price that could hold for the board: own ones first, then the list."""
+    table = price_rows(found)
+    about = "Own prices go before the list; each has its unit, its day and its source."
+    return page.section("Prices", page.paragraph(about), page.table(table, caption="The price book"))
+
+
+def commitments(found: Purchase) -> Section:
+    """What to buy, reserve or rent over the months to come, beside the plain ways."""
+    one, costs = found.portfolio, found.costs
+    begun = pl.DataFrame(
+        [(kind, month + 1, gpus) for (kind, month), gpus in one.begun.items()],
+        schema={"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}, orient="row",
+    )  # fmt: skip
+    text = (
+        f"Over {found.months} months: {found.action}. Commitments cover {one.coverage:.0%} of demand and are used "
+        f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
+        f"{found.load_duration_gpus:,} GPUs for one term."
+    )
+    return page.section(
+        "Buy, reserve or rent",
+        page.paragraph(text),
+        *(page.note(one) for one in found.notes),
+        page.figure(
+            plot.plot_costs(costs, unit=found.currency, title="Cost by way to pay"),
+            title="This mix beside the plain ways",
+            alt="The mean over paths of demand of each way, and of this mix the dearest tenth.",
+            numbers=costs,
+        ),
+        page.table(begun, caption="What is begun when") if begun.height else "",
+    )
+
+
+def savings(found: Comparison) -> Section:
+    """What the decision saves, lever by lever, with the range of a week to come; its worth in words."""
+    saving, worth = found.decision.saving, found.decision.worth
+    split = levers(found)
+    if saving.value is None or not split:
+        return page.section("Savings", page.paragraph(saving.reason or "Nothing is saved."))
+    rows = [(lever, hours, None, None) for lever, hours in split]
+    schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
+    frame = pl.DataFrame([*rows, ("all", saving.value, saving.low, saving.high)], schema=schema, orient="row")
+    return page.section(
+        "Savings",
+        page.figure(
+            plot.plot_waterfall(frame, unit="GPU-hours a week"),
+            title="GPU-hours a week that are saved, by lever",
+            alt=f"They sum to {saving.value:,.0f} GPU-hours a week; the line is the range of a week to come.",
+            numbers=frame,
+            formats=dict.fromkeys(("amount", "low", "high"), _TWO),
+        ),
+        *(page.paragraph(text) for text in worth.basis.split("\n")),
+    )
