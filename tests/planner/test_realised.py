@@ -14,7 +14,8 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in, realised_cost
 
 from .conftest import best_service
-from .test_parked import least_cost, random_problem
+from .exact import exact_cost
+from .test_parked import random_problem
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -43,13 +44,13 @@ def test_cost_is_added_up_anew(problem_of: Any, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_parked_gpus_cost_what_numbered_ones_cost(problem_of: Any, seed: int) -> None:
     """Under the demand that a plan was made for, its counts cost what dynamic programming over numbered GPUs says."""
-    while (best := least_cost(problem := random_problem(problem_of, 3000 + seed))) is None:
+    while (best := exact_cost(problem := random_problem(problem_of, 3000 + seed), most=1400)) is None:
         seed += 100
     made = plan(problem, gap_target=0, method="dp")
     assert realised_cost(problem, made.layouts, made.counts, made.parked) == pytest.approx(best, abs=1e-6)
     other = replace(problem, demand=problem.demand[:, :, ::-1])
     cost = realised_cost(other, made.layouts, made.counts, made.parked)
-    least = least_cost(other)
+    least = exact_cost(other, most=1400)
     assert least is not None
     assert cost >= least - 1e-6
     assert cost - made.objective == pytest.approx(shortage(other, made) - shortage(problem, made), abs=1e-6)
