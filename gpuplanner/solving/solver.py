@@ -142,8 +142,9 @@ def _solve_with_highs(
     model: LinearModel, options: dict[str, Any], *, relaxed: bool, start: NDArray[np.float64] | None
 ) -> Solution:
     highspy = import_optional("highspy", extra="plan")
-    problem, columns = _to_pulp(model, relaxed=relaxed)
-    solver = _array_highs()(columns, start, msg=False, **options)
+    # An object of PuLP's for every column and row would take as long as the solver: the arrays go straight over.
+    problem = import_optional("pulp", extra="plan").LpProblem("gpuplanner")
+    solver = _array_highs()(model, relaxed, start, msg=False, **options)
     problem.solve(solver)
     highs = problem.solverModel
     info = highs.getInfo()
@@ -177,21 +178,20 @@ def _array_highs() -> Library:
 
     class ArrayHiGHS(base):  # type: ignore[misc]
         def __init__(
-            self, columns: list[Library], start: NDArray[np.float64] | None, **options: object
+            self, model: LinearModel, relaxed: bool, start: NDArray[np.float64] | None, **options: object
         ) -> None:
             super().__init__(**options)
-            self.columns = columns
-            self.start = start
+            self.model, self.relaxed, self.start = model, relaxed, start
 
         def buildSolverModel(self, lp: Library) -> None:
-            _pass_arrays(lp, self.columns)
+            _pass_arrays(lp.solverModel, self.model, whole=not self.relaxed)
 
         def callSolver(self, lp: Library) -> None:
             if self.start is not None:
                 first = highspy.HighsSolution()
                 first.col_value = self.start.tolist()
                 lp.solverModel.setSolution(first)
-            if len(self.columns) < _LONG_SOLVE_COLUMNS:
+            if len(self.model.names) < _LONG_SOLVE_COLUMNS:
                 lp.solverModel.run()
             else:
                 _run_interruptibly(lp.solverModel)
@@ -203,21 +203,17 @@ def _array_highs() -> Library:
     return ArrayHiGHS
 
 
-def _pass_arrays(problem: Library, columns: list[Library]) -> None:
-    place = {column: at for at, column in enumerate(columns)}
-    rows = list(problem.constraints())
-    limits = [(row.getLb(), row.getUb()) for row in rows]
+def _pass_arrays(highs: Library, model: LinearModel, *, whole: bool) -> None:
+    limits = [(row.rhs, math.inf) if row.sense == ">=" else (-math.inf, row.rhs) for row in model.rows]
+    low, high = zip(*limits, strict=True) if limits else ((), ())
     hand_over(
-        problem.solverModel,
-        [problem.objective.get(column, 0.0) for column in columns],
-        ([column.lowBound for column in columns], [column.upBound for column in columns]),
-        (
-            [-math.inf if low is None else low for low, _ in limits],
-            [math.inf if high is None else high for _, high in limits],
-        ),
-        [[place[column] for column in row.expr] for row in rows],
-        [row.expr.values() for row in rows],
-        whole=bool(columns) and columns[0].cat == "Integer",
+        highs,
+        model.cost,
+        (model.low, model.high),
+        (low, high),
+        [row.columns for row in model.rows],
+        [row.coefficients for row in model.rows],
+        whole=whole,
     )
 
 

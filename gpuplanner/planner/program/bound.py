@@ -16,6 +16,7 @@ from gpuplanner.solving.effort import TOLERANCE, Effort
 from gpuplanner.solving.solver import solve
 
 _DIGITS = 10
+_PART = 168
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +82,29 @@ def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> Relaxa
     """Cost that no plan undercuts.
 
     All slots with all changes, in fractions of GPUs, with rows that bring back what fractions lose: the
-    optimum, in whole GPUs, of each slot, and of each few slots in a row, by themselves.
+    optimum, in whole GPUs, of each slot, and of each few slots in a row, by themselves. A horizon of many slots is
+    taken week by week, as the time of a program grows faster than the square of its size: changes from one part to
+    the next are then free, so that the sum of all bounds is a bound, and their prices prove it together.
     """
-    model = build(fluid, range(fluid.problem.n_slots), before=fluid.initial, floors=floors)
-    answer = solve(model.linear, effort, relaxed=True)
-    if answer.bound is None or answer.values is None:
-        return Relaxation(0.0)
-    prices = None
-    if answer.prices is not None:
-        rows = zip(model.linear.rows, answer.prices.tolist(), strict=True)
+    n_slots = fluid.problem.n_slots
+    width = n_slots if n_slots <= 2 * _PART else _PART
+    bound, proven = 0.0, True
+    guides: list[Floats] = []
+    prices: dict[str, float] = {}
+    for start in range(0, n_slots, width):
+        part = range(start, min(start + width, n_slots))
+        model = build(fluid, part, before=None if start else fluid.initial, floors=floors)
+        answer = solve(model.linear, effort, relaxed=True)
+        if answer.bound is None or answer.values is None:
+            return Relaxation(0.0)
+        bound += answer.bound
+        guides += [answer.values[columns] for columns in model.on]
+        proven = proven and answer.prices is not None
+        duals = [0.0] * len(model.linear.rows) if answer.prices is None else answer.prices.tolist()
+        rows = zip(model.linear.rows, duals, strict=True)
         right = {row.name: p for row, p in rows if abs(p) > 1e-13 and (p > 0) == (row.sense == ">=")}
-        prices = {name: float(f"{price:.{_DIGITS}g}") for name, price in right.items()}
-    guide = np.array([answer.values[columns] for columns in model.on])
-    return Relaxation(max(0.0, answer.bound), guide, tuple(floors), prices)
+        prices |= {name: float(f"{price:.{_DIGITS}g}") for name, price in right.items()}
+    return Relaxation(max(0.0, bound), np.array(guides), tuple(floors), prices if proven else None)
 
 
 def _floors_named(tree: object, shift: int) -> set[str]:
