@@ -22,9 +22,11 @@ from gpuplanner.planner import (
     verify_bound,
 )
 from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.program import bound
 from gpuplanner.planner.program.bound import instant_bound
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.verification.bounds import proven_bound
+from gpuplanner.solving.effort import Effort
 from tests.planner.conftest import MONDAY
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "gpu")
@@ -223,3 +225,20 @@ def test_plans_of_small_fleets_get_a_certificate_when_they_are_written(problem_o
         assert "proven again" in words
         closed += "status optimal proven again" in words
     assert closed >= 15
+
+
+@pytest.mark.parametrize("prices", [None, PRICES])
+def test_bounds_of_long_horizons_are_those_of_their_parts(
+    problem_of: Any, prices: StatePrices | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes from one part to the next are free: a little is lost, and what is left is proven from the file."""
+    problem = some_problem(problem_of, np.random.default_rng(5), prices=prices)
+    fluid = Fluid.of(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
+    effort = Effort.begin(gap_target=0, time_limit_s=600, seed=0, solver="highs")
+    whole = bound.lower_bound(fluid, (), effort).bound
+    monkeypatch.setattr(bound, "_PART", 7)
+    parts = bound.lower_bound(fluid, (), effort)
+    assert 0.97 * whole <= parts.bound <= whole + 1e-6
+    certificate = parts.certificate(fluid)
+    assert certificate is not None
+    assert parts.bound - 1e-6 <= proven_bound(certificate, fluid.problem) <= whole + 1e-6
