@@ -41,6 +41,7 @@ class Runs:
     - ``flagged``, shape (n,): Rows that do not say what decides them, by a rule that reads no measurement.
     - ``worst``, shape (n,): GiB of the largest of the other answers to what was not said; 0 where there is none.
     - ``models``: Architecture of each run.
+    - ``kinds``: Method, precision and whether weights are narrow.
     - ``extent``, shape (n, 3): Logarithms of parameters, tokens of a micro-batch and GPUs: how large the run is.
     """
 
@@ -51,18 +52,19 @@ class Runs:
     worst: Floats
     models: tuple[str, ...]
     extent: Floats
+    kinds: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.measured)
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
         """Some of the runs."""
-        sources, models = (
-            tuple(np.array(names, dtype=object)[chosen]) for names in (self.sources, self.models)
+        sources, models, kinds = (
+            tuple(np.array(names, dtype=object)[chosen]) for names in (self.sources, self.models, self.kinds)
         )
         return Runs(
             self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen], models,
-            self.extent[chosen],
+            self.extent[chosen], kinds,
         )  # fmt: skip
 
     def of(self, source: str) -> NDArray[np.bool_]:
@@ -84,7 +86,7 @@ def fit_knobs(
     >>> parts = np.zeros((40, 9))
     >>> parts[:, 3] = np.linspace(1, 40, 40)
     >>> none, names = np.zeros(40), ("a",) * 40
-    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)))
+    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)), names)
     >>> round(float(np.exp(fit_knobs(runs)[3])), 2)
     1.2
     """

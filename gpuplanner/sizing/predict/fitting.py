@@ -74,12 +74,14 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
         max(few[True], default=0.15), {name: int(runs.of(name).sum()) for name in names}, {}, provenance,
         max(few[False], default=0.4), architecture, beyond, tuple(sorted(set(runs.models))),
         {"": _extent(runs), **{name: _extent(runs.take(runs.of(name))) for name in tools}},
+        {name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
     )  # fmt: skip
 
 
 def learned(model: PeakModel, runs: Runs) -> PeakModel:
     """The model with one's own runs: even one row of a tool moves its knobs and tightens its bound, not everybody's."""
     tools, radii, rows, extents = dict(model.tools), dict(model.radii), dict(model.rows), dict(model.extents)
+    kinds = dict(model.kinds)
     for name in source_names(runs):
         own = runs.take(runs.of(name))
         known = tool_called(name) != ANY
@@ -89,8 +91,9 @@ def learned(model: PeakModel, runs: Runs) -> PeakModel:
         tools[name], rows[name] = _named(knobs), rows.get(name, 0) + len(own)
         radii[name] = round(own_radius(residuals, before), 4)
         extents[name] = _joined(_extent(own), extents.get(name, ()))
+        kinds[name] = tuple(sorted({*kinds.get(name, ()), *own.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
-    return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models)
+    return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
 
 
 def own_radius(residuals: Floats, few: float) -> float:

@@ -158,6 +158,11 @@ def _refuse(name: str, expected: str, came: object) -> NoReturn:
     raise ScenarioError(message(f"job, {name}", expected, repr(came), "Mend it."))
 
 
+def kind_of(job: TrainingJob) -> str:
+    """What kind of training it is, as far as memory tells: method, precision, whether weights are narrow."""
+    return f"{job.method} {job.regime}{' narrow' if job.quantization else ''}"
+
+
 def extent_of(job: TrainingJob) -> tuple[float, float, float]:
     """How large a job is: logarithms of its parameters, its tokens of a micro-batch and its GPUs."""
     return math.log(max(1.0, job.model.params())), math.log(max(1.0, job.tokens)), math.log(job.gpus)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.predict.calibrate import FEW, Floats
-from gpuplanner.sizing.predict.job import TrainingJob, extent_of
+from gpuplanner.sizing.predict.job import TrainingJob, extent_of, kind_of
 from gpuplanner.sizing.predict.peak import COMPONENTS
 
 FORMAT = "gpuplanner peak model 1"
@@ -56,6 +56,8 @@ class PeakModel:
         Architectures that were seen.
     extents : Mapping
         Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
+    kinds : Mapping
+        Tool → methods with the precision at which they were seen.
     """
 
     knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 1.0))
@@ -72,6 +74,7 @@ class PeakModel:
     beyond: float = 0.0
     models: tuple[str, ...] = ()
     extents: Mapping[str, Extent] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def seen(self, tool: str) -> bool:
         """Whether runs of the tool were learned from."""
@@ -90,6 +93,8 @@ class PeakModel:
         own = self.radii.get(tool, self.unseen if known else self.generic)
         if job is None:
             return own
+        if (kinds := self.kinds.get(tool)) and kind_of(job) not in kinds:
+            own = max(own, self.unseen)  # the tool was seen, but not at this
         new = self.architecture if self.models and job.model.name not in self.models else 0.0
         within = self.extents.get(tool, self.extents.get("", ()))
         return math.hypot(own, new, self.beyond * _distance(extent_of(job), within))
@@ -135,6 +140,7 @@ def peak_model_text(model: PeakModel) -> str:
         "beyond": round(model.beyond, 4),
         "models": list(model.models),
         "extents": {name: [list(ends) for ends in extent] for name, extent in sorted(model.extents.items())},
+        "kinds": {name: list(kinds) for name, kinds in sorted(model.kinds.items())},
         "accuracy": {name: [round(value[0], 4), value[1]] for name, value in sorted(model.accuracy.items())},
     }
     return json.dumps(document, indent=1) + "\n"
@@ -173,6 +179,7 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
                 tool: tuple((float(low), float(high)) for low, high in extent)
                 for tool, extent in told.get("extents", {}).items()
             },
+            {tool: tuple(kinds) for tool, kinds in told.get("kinds", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = message(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,10 @@ def logits_bytes(job: TrainingJob) -> float:
     if model.kind == "diffusion":
         return 0.0
     width = model.embedding_params() / model.hidden / job.tp
-    return job.tokens * (job.logits_bytes * width / job.loss_chunks + MEGATRON_NORM * model.hidden)
+    chunks = job.loss_chunks
+    if job.loss_gib:
+        chunks = math.ceil(4 * job.tokens * width / GIB / job.loss_gib)
+    return job.tokens * (job.logits_bytes * width / chunks + MEGATRON_NORM * model.hidden)
 
 
 COMPONENTS = (

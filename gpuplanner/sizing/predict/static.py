@@ -81,15 +81,19 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
         return 0.0 if kind in FULLY else weights * held
     if job.offload:
         states = 0.0
-    if job.step_in_backward:
-        gradients = 0.0
+    at_once = 0.0
+    if job.step_in_backward:  # one gradient at a time, of which that of the embedding or head is the largest
+        gradients, at_once = (
+            0.0,
+            gradients * job.model.embedding_params() / job.tp / (n if kind in FULLY else 1),
+        )
     if kind == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
     shared = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
     whole = job.gradients_whole and kind in FULLY
     kept = weights * (shared if kind in FULLY else held)
     kept += gradients * (shared if kind in (*FULLY, "zero2") and not whole else held)
-    return kept + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
+    return kept + at_once + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
 
 
 def frozen_bytes(job: TrainingJob, params: float) -> float:
@@ -133,4 +137,7 @@ def gathered_bytes(job: TrainingJob) -> float:
     layer = model.layer_params() / t - _absent_params(job) * job.pp / max(1, model.layers)
     if job.sharding == "zero3":
         return 4.0 * max(layer, model.embedding_params() / t) + 2.0 * min(job.live_params, model.params() / t)
-    return 2 * narrow * layer + 2.0 * ends
+    units = (
+        2 * narrow if job.frozen else 3 * narrow
+    )  # the unit at work, the one fetched ahead, and its gradient
+    return units * layer + 2.0 * ends

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.sizing.predict.calibrate import Runs
-from gpuplanner.sizing.predict.job import TrainingJob, extent_of
+from gpuplanner.sizing.predict.job import TrainingJob, extent_of, kind_of
 from gpuplanner.sizing.predict.model import PeakModel, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB, hidden_bytes
 from gpuplanner.sizing.predict.peak import COMPONENTS, peak_gib
@@ -143,7 +143,7 @@ def measured_runs(
     held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
         pl.col("measured_peak_gib") > 0
     )
-    parts, worst, sources, flagged, kept, models, extent = [], [], [], [], [], [], []
+    parts, worst, sources, flagged, kept, models, extent, kinds = [], [], [], [], [], [], [], []
     for number, row in enumerate(held.iter_rows(named=True)):
         asked = question(row, tool=tool)
         if asked.job is None:
@@ -157,13 +157,14 @@ def measured_runs(
         flagged.append(undecided(asked))
         models.append(job.model.name)
         extent.append(extent_of(job))
+        kinds.append(kind_of(job))
         kept.append(number)
     if not kept:
         raise TraceFormatError(message("runs", "rows with a measured peak", "none", "Measure some."))
     held = held[kept]
     runs = Runs(
         np.array(parts).reshape(-1, len(COMPONENTS)), held["measured_peak_gib"].to_numpy(), tuple(sources),
-        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent),
+        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds),
     )  # fmt: skip
     return runs, held
 

@@ -147,7 +147,9 @@ def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_
     near = model.radius("litgpt", known=True, job=job)
     far = model.radius("litgpt", known=True, job=question(row | {"seq_len": 131072, "micro_batch": 8}).job)
     new = model.radius("litgpt", known=True, job=question(row | {"model": "gemma-7b"}).job)
+    other = model.radius("litgpt", known=True, job=question(row | {"precision": "32-true"}).job)
     assert near == model.radii["litgpt"]
+    assert other >= model.unseen  # the tool was seen, but not at this precision
     assert far > near
     assert new > near
     assert model.p_oom(1.0, 1000.0, near) == pytest.approx(3 / sum(model.rows.values()))

@@ -8,7 +8,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict import predict_table
 from gpuplanner.sizing.predict.methods import method_names, methods
 from gpuplanner.sizing.predict.overheads import GIB
-from gpuplanner.sizing.predict.peak import peak_gib
+from gpuplanner.sizing.predict.peak import logits_bytes, peak_gib
 from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.reading.words import meaning
 
@@ -210,3 +210,16 @@ def test_accuracy_of_others_is_not_told_of_a_tool_that_nobody_measured():
     assert "accuracy" in answer(framework="torchtune")["note"]
     assert "accuracy" not in answer(framework="trl")["note"]
     assert "accuracy" not in answer(framework=None)["note"]
+
+
+def test_a_loss_that_is_cut_to_a_size_does_not_grow_with_the_batch():
+    row = {
+        "framework": "unsloth",
+        "model": "llama-3.1-8b",
+        "method": "qlora",
+        "precision": "bf16",
+        "seq_len": 8192,
+    }
+    small, large = (question(row | {"micro_batch": n}).job for n in (2, 16))
+    assert logits_bytes(large) < 2.2 * logits_bytes(small)
+    assert sum(peak_gib(small)) < sum(peak_gib(question(row | {"framework": "trl", "micro_batch": 2}).job))
