@@ -168,6 +168,11 @@ def _write(making: Making, pack: Pack) -> None:
     recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
     if any(BY_JOBS in pool.layouts for pool in rules.pools):
         recipe = on_demand
+        if rules.path != "dra":
+            pack.warnings.append(
+                f"nothing that is shipped cuts GPUs when a job asks on path {rules.path}; take path dra"
+            )
+            return
     elif rules.path == "autoscaler" or (rules.comes_and_goes and rules.path != "slurm"):
         recipe = pools
     elif rules.comes_and_goes:
@@ -251,7 +256,12 @@ def _on_slurm(making: Making, pack: Pack) -> None:
         pack.add(to_mig_parted(plan, making.board),
                  Step(yaml, "one configuration for each way that a node is cut; goes to the nodes of `changed.txt`",
                       copy if scripts else ""))  # fmt: skip
-    pack.files |= {making.place(name): text for name, text in files.items() if name not in scripts}
+    # Of the lines of before and after a change those of after; where nothing changes there is one time alone.
+    unused = {name for name in files if name.startswith("slurm-")} - {
+        f"slurm-{one[7:-3]}.conf" for one in scripts
+    }
+    left_out = {*scripts, *(unused if scripts else ())}
+    pack.files |= {making.place(name): text for name, text in files.items() if name not in left_out}
     pack.steps.append(Step(making.place("gres.conf"), says["gres.conf"]))
     if scripts:
         _add_index(making, pack)

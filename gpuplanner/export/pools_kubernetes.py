@@ -28,6 +28,11 @@ def pools(making: Making, pack: Pack) -> None:
                  Step(file, says, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}"))  # fmt: skip
         says = "lets the MIG manager read it; keeps what was set before"
         pack.add(making.script("policy.sh"), Step.script(place("policy.sh"), says))
+    if rules.placement == "fullest":
+        names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})
+        text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
+        says = "lets the scheduler fill the fullest nodes first, so that others become empty; merge it into yours"
+        pack.add(filled("scheduler.yaml", {"RESOURCES": text}), Step(place("scheduler.yaml"), says))
     _karpenter(making, pack)
     _cluster_autoscaler(making, pack)
     _reserve(making, pack)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export import FleetRules
-from gpuplanner.export.pack import Pack, PageWords, to_pack
+from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
+from gpuplanner.study.decision.frames import class_table, hours_table, policy_table
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
@@ -59,6 +60,23 @@ def export_decision(
     return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
 
 
+def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
+    """Write the pack of a comparison that is at hand, and a workbook of its figures, into a folder: its README.
+
+    It is what the button of the what-if panel does: ``hand_over(scenario, found, "build/export")``.
+    """
+    from gpuplanner.export.workbook import write_workbook
+
+    pack = decision_pack(scenario, found)
+    tables = {"Ways": policy_table(found), "Classes": class_table(found), "GPU-hours": hours_table(found)}
+    notes = {"Decision": found.decision.sentence, "How sure": " ".join(found.decision.how_sure)}
+    with replaced_directory(out, mark=MARK) as folder:
+        if pack is not None:
+            write_pack(pack, folder)
+        write_workbook(folder / "workbook.xlsx", tables, title=scenario.name, notes=notes)
+    return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
+
+
 def write_pack(pack: Pack, folder: Path) -> list[Path]:
     """Write the files of a pack into a folder."""
     for name, text in pack.files.items():
@@ -80,9 +98,16 @@ def _touched(decision: Decision) -> Iterator[str]:
 
 
 def _means(rules: FleetRules) -> str:
+    """What has to hold for the figures to hold."""
+    lines = ["Jobs ask for what they ask for today."]
     if rules.requests == RIGHTSIZED:
-        return (
+        lines = [
             "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints` lists what to "
             "write into which job."
+        ]
+    if rules.path == "slurm" and rules.comes_and_goes and rules.placement != "lowest":
+        lines.append(
+            "The figures fill the fullest of the nodes that are on first; Slurm takes the lowest number, so that some "
+            "more stay on, and some jobs start a little later."
         )
-    return "Jobs ask for what they ask for today."
+    return " ".join(lines)

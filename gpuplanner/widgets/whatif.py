@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner import plot
@@ -15,6 +16,7 @@ from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import MEANINGS, SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow, compared
 from gpuplanner.study.decision.worth import usd_per_kwh_of
+from gpuplanner.study.decision_pack import hand_over
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 
@@ -215,15 +217,28 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.button = widgets.Button(description="Evaluate", tooltip="Answer the question as it stands")
         self.pin = widgets.Button(description="Pin this answer", tooltip="Keep it beside the answers to come")
         self.reset = widgets.Button(description="Back to the start", tooltip="Set every control back")
+        self.files = widgets.Button(description="Write the files", tooltip="Pack and workbook of this answer")
+        self.written = widgets.HTML()
         self.button.on_click(lambda _: self.ask())
+        self.files.on_click(lambda _: self.write())
         self.pin.on_click(lambda _: self._pin())
         self.reset.on_click(lambda _: self._reset())
         for control in self.controls.values():
             control.observe(lambda _: self._changed(), names="value")
         self.policy.observe(lambda _: self._redraw(), names="value")
-        buttons = widgets.HBox([self.button, self.pin, self.reset], layout={"flex_flow": "row wrap"})
+        buttons = widgets.HBox(
+            [self.button, self.pin, self.reset, self.files], layout={"flex_flow": "row wrap"}
+        )
         fleet = widgets.HTML(f"<b>{escape(self._starts.fleet)}</b>")
-        controls = [fleet, *self.controls.values(), self.policy, buttons, self.code, self.status]
+        controls = [
+            fleet,
+            *self.controls.values(),
+            self.policy,
+            buttons,
+            self.written,
+            self.code,
+            self.status,
+        ]
         self.panel = widgets.VBox([*controls, self.answer])
         self._say_code()
 
@@ -277,6 +292,19 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self.newest is not None:
             self.pinned = self.newest
             self.ask()
+
+    def write(self, out: str | Path | None = None) -> None:
+        """Write pack and workbook of the answer that is shown, and say where they lie."""
+        answer = self.newest or self.pinned
+        if answer is None:
+            self.written.value = "Nothing is answered yet."
+            return
+        place = hand_over(answer.scenario, answer.found, out or Path("build") / f"export-{self.base.name}")
+        links = ", ".join(
+            f'<a href="{escape(str(file))}" target="_blank">{escape(str(file))}</a>'
+            for file in dict.fromkeys((place, place.with_name("workbook.xlsx")))
+        )
+        self.written.value = f"Written: {links}"
 
     def _reset(self) -> None:
         for name, control in self.controls.items():

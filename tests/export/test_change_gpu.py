@@ -13,9 +13,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export import to_change_scripts
+from gpuplanner.export import FleetRules, PoolRule, to_change_scripts
+from gpuplanner.export.pack import PAGE, PageWords, to_pack
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Drain
+from tests.export.stub_cluster import fenced
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "change-20261102T080000Z.sh"
@@ -298,3 +300,35 @@ def test_a_manager_that_would_undo_it_is_named_before_anything_is_done(make_node
         in done.stdout
     )
     assert node.log() == []
+
+
+def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path) -> None:
+    """Path nvml: no ConfigMap, no node that has to be empty."""
+    pools = (PoolRule("cut", (NEW, "gpu"), 1, ("n1",), 1),)
+    rules = FleetRules(
+        "static_mig", "nvml", BOARD, pools, 1, (PoolRule("today-1", (OLD, "gpu"), 1, ("n1",)),),
+        begins="2026-11-02T08:00:00+00:00",
+    )  # fmt: skip
+    pack = to_pack(
+        rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.of(BOARD, "nvml"), Drain(scope="gpu")
+    )
+    assert not any("configmap" in name for name in pack.files)
+    node = Node(tmp_path, {MORNING: pack.files[f"nvml/{MORNING}"]})
+    (tmp_path / "nvml").mkdir()
+    (tmp_path / MORNING).rename(tmp_path / "nvml" / MORNING)
+    node.write("pods.json", {"half": ["MIG-0-5"], "whole": ["GPU-1"]})
+
+    def run(section: str) -> None:
+        known = {"PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}", "CLUSTER": str(tmp_path)}
+        limits = {"TIMEOUT_S": "0", "CUT_S": "0", "POLL_S": "0.01"}
+        subprocess.run(
+            ["bash", "-euc", fenced(pack.files[PAGE], section)], env=known | limits, cwd=tmp_path, check=True
+        )
+
+    before = node.places(0)
+    run("Do")
+    assert (node.places(0), node.places(1)) == (["2g.20gb@0", "2g.20gb@2", "3g.40gb@4"], None)
+    run("Check")
+    run("Undo")
+    assert (node.places(0), node.places(1)) == (before, None)
+    assert not any(line.startswith("killed") for line in node.log())

@@ -361,3 +361,11 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
         ["on", "n1", "n1"],
         ["on", "n2", "n2"],
     ]
+
+
+def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> None:
+    pack = packed(replace(jobs_cut(), path="nvml"))
+    assert list(pack.files) == [PAGE]
+    assert pack.files[PAGE].startswith(
+        "# These are not the files of the decision: nothing that is shipped cuts GPUs when"
+    )

@@ -213,3 +213,18 @@ def test_hostile_names_stay_text(panel):
     panel.newest = replace(panel.newest, found=dataclasses.replace(found, decision=evil))
     panel._redraw()
     assert "<script" not in panel.answer.value
+
+
+def test_the_files_of_what_is_on_the_screen_are_a_button_away(told, few, tmp_path):
+    """Two files are linked, and the page is that of the answer shown."""
+    made = whatif(few)
+    made.write(tmp_path / "none")
+    assert "Nothing is answered yet" in made.written.value
+    made.ask().result(timeout=1800)
+    made.write(tmp_path / "export")
+    links = re.findall(r'href="([^"]*)"', made.written.value)
+    assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
+    page = (tmp_path / "export" / "README.md").read_text()
+    assert page.startswith(f"# {made.newest.found.decision.sentence}\n")
+    assert (tmp_path / "export" / made.newest.found.decision.path).is_dir()
+    assert (tmp_path / "export" / "workbook.xlsx").stat().st_size > 5000

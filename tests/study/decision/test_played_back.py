@@ -1,0 +1,129 @@
+"""Files played back: the fleet and the rules that they say, read by none of the code that wrote them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gpuplanner.catalog import facts
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate.nodes import NodeFleet, Switching
+from gpuplanner.study.decision.arena import WaySetting
+from gpuplanner.study.decision.decide import Answer, decide
+from gpuplanner.study.decision.record import comparison_of
+from gpuplanner.study.decision_pack import decision_pack, write_pack
+
+pytestmark = pytest.mark.long
+
+
+def instances(text: str, gpus: int) -> dict[str, list[dict[str, int]]]:
+    """Instances of each GPU by the names of mig-parted's configurations."""
+    found: dict[str, list[dict[str, int]]] = {}
+    for name, entries in yaml.safe_load(text)["mig-configs"].items():
+        found[name] = [{"gpu": 1} for _ in range(gpus)]
+        for entry in entries:
+            for gpu in range(gpus) if entry["devices"] == "all" else entry["devices"]:
+                found[name][gpu] = dict(entry["mig-devices"]) if entry["mig-enabled"] else {"gpu": 1}
+    return found
+
+
+def totals(each: list[dict[str, int]], profiles: tuple[str, ...]) -> list[int]:
+    return [sum(one.get(name, 0) for one in each) for name in profiles]
+
+
+def fixed(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
+    """The operator: what the scripts label, and the nodes that are left out."""
+    gone = (folder / "released.txt").read_text().split()
+    configs = instances(yaml.safe_load((folder / "configmap.yaml").read_text())["data"]["config.yaml"], 8)
+    [script] = folder.glob("change-*.sh")
+    labels = dict(re.findall(r"config\[(\S+)\]=(\S+)", script.read_text()))
+    kept = [name for name in today if name not in gone]
+    table = [[totals(configs[labels[name]], profiles) if name in labels else today[name]] for name in kept]
+    return table, kept, None
+
+
+def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
+    """Slurm: names by machine and configuration, partitions, and power saving."""
+    configs = instances((folder / "mig-parted.yaml").read_text(), 8)
+    lines = [line.split() for line in (folder / "layouts.txt").read_text().splitlines()]
+    conf = (folder / "pools.conf").read_text()
+    partitions = [
+        (nodes.split(","), float(idle)) for nodes, idle in re.findall(r"Nodes=(\S+) SuspendTime=(\d+)", conf)
+    ]
+    [(excluded,)] = [(value,) for value in re.findall(r"SuspendExcNodes=(\S+)", conf)]
+    kept = [int(one.rpartition(":")[2]) for one in excluded.split(",")]
+    machines = list(dict.fromkeys(machine for _, machine, _ in lines))
+    table = [[[0] * len(profiles) for _ in partitions] for _ in machines]
+    for name, machine, config in lines:
+        [pool] = [number for number, (nodes, _) in enumerate(partitions) if name in nodes]
+        table[machines.index(machine)][pool] = totals(configs[config], profiles)
+    lead = float(re.search(r"Assumed: (\d+) s", conf)[1])  # type: ignore[index]
+    rows = facts("path_abilities").filter(paths="slurm", ability="scan_s")["value"]
+    return table, machines, Switching(partitions[0][1], lead + float(rows.item()), tuple(kept), 0.0)
+
+
+def autoscaled(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
+    """Cluster Autoscaler: node groups and flags."""
+    groups = json.loads((folder / "node-groups.json").read_text())
+    values = (folder / "cluster-autoscaler-values.yaml").read_text()
+    flags = yaml.safe_load(values)["extraArgs"]
+    one = []
+    for group in groups.values():
+        tags = {
+            key.rpartition("nvidia.com/")[2]: value
+            for key, value in group["aws_tags"].items()
+            if "resources" in key
+        }
+        one.append([int(tags.get("gpu" if name == "gpu" else f"mig-{name}", 0)) for name in profiles])
+    [nodes] = {group["nodes_of_all_groups"] for group in groups.values()}
+    lead = float(re.search(r"takes jobs (\d+) s", values)[1])  # type: ignore[index]
+    rows = facts("path_abilities").filter(paths="autoscaler", ability="scan_s")["value"]
+    idle, cool = (
+        float(flags[f"scale-down-{key}"].rstrip("s")) for key in ("unneeded-time", "delay-after-add")
+    )
+    kept = tuple(group["idle_nodes_kept"] for group in groups.values())
+    return [one] * nodes, list(today)[:nodes], Switching(idle, lead + float(rows.item()), kept, cool)
+
+
+READERS = {"operator": fixed, "slurm": on_slurm, "autoscaler": autoscaled}
+
+
+@pytest.fixture(scope="module", params=READERS)
+def answer(request: pytest.FixtureRequest) -> tuple[str, Answer, Scenario]:
+    asked = Scenario(path=request.param)
+    return request.param, decide(asked), asked
+
+
+def test_hours_and_waits_are_those_of_the_comparison(
+    answer: tuple[str, Answer, Scenario], tmp_path: Path
+) -> None:
+    path, found, scenario = answer
+    pack = decision_pack(scenario, comparison_of(found))
+    assert pack is not None
+    write_pack(pack, tmp_path)
+    contest = found.contest
+    assert contest is not None
+    trial, arena = contest.winner.trial, contest.arena
+    assert trial is not None
+    nodes = contest.asked.nodes
+    profiles = contest.asked.fleet.profiles
+    today = {
+        name: contest.asked.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)
+    }
+    table, names, switching = READERS[path](tmp_path / path, today, profiles)
+    numbers = [nodes.names.index(name) for name in names]
+    gpus = np.array([nodes.gpus[number] for number in numbers])
+    fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), contest.asked.fleet.weights)
+    told = trial.setting
+    again = arena.play(
+        WaySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement)
+    )
+    assert again.day_hours.sum() == pytest.approx(trial.day_hours.sum(), rel=0.01)
+    mine, theirs = (arena.late_minutes(one, contest.later) for one in (again, trial))
+    assert mine == pytest.approx(theirs, rel=0.01, abs=0.05)
