@@ -26,7 +26,9 @@ PLAN = (
 Rows = Annotated[
     Path | None,
     typer.Option(
-        metavar="ROWS.csv", help="Predict the peak of each row: one run a row, measured columns not needed."
+        metavar="ROWS.csv",
+        help="Predict the peak of each row: framework, model, method, seq_len, micro_batch, precision, optimizer, "
+        "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed.",
     ),
 ]
 
