@@ -16,6 +16,7 @@
 #
 # Environment: TIMEOUT_S (@TIMEOUT_S@) for nodes to empty, CUT_S (@CUT_S@) for the MIG manager; EVICT=yes evicts GPU work
 # that has not ended by then; IF_DUE=yes does nothing unless it is the planned time and not later than TIMEOUT_S after it;
+# CHANGE_LOG, where it is written down how long nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME);
 # CLUSTER_POLICY=none skips the look at the ClusterPolicy; DRAIN_FLAGS (--ignore-daemonsets --delete-emptydir-data)
 # for kubectl drain: without the second, it stops at every pod that has scratch space, which goes with the pod.
 #
@@ -28,7 +29,7 @@ readonly config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' uncut='all-disabled' 
 readonly previous='gpuplanner-previous-mig-config' offered='gpuplanner-previous-offers' ours='gpuplanner-cordoned'
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 
-declare -A config=() offers=() stage=() since=()
+declare -A config=() offers=() size=() stage=() since=()
 @STEPS@
 
 @COMMON@
@@ -70,6 +71,7 @@ begin() { # NODE: say where it stands; the same words again go on from there
     cordon "$1"
     stage[$1]=waits
   elif [[ "$state" == success && "$(offers_of "$1")" == "${offers[$1]}" ]]; then
+    if [[ -n "$(note_of "$1" "$ours")" ]]; then stage[$1]=cut; fi
     finish "$1"
   else
     cordon "$1"
@@ -90,6 +92,7 @@ cut_node() { # NODE
     before=$(label_of "$1" 'mig\.config')
     note "$1" "$previous=${before:-$uncut}"
   fi
+  log_change "$1" "${size[$1]}" begin
   # The state of the last change must not be taken for that of this one.
   kubectl label node "$1" --overwrite nvidia.com/mig.config.state- "nvidia.com/mig.config=${config[$1]}"
   stage[$1]=cut since[$1]=$SECONDS
@@ -123,6 +126,7 @@ look() { # NODE: one step on, if it is time for it
 
 finish() { # NODE
   uncordon "$1"
+  if [[ "${stage[$1]:-}" == cut ]]; then log_change "$1" "${size[$1]}" end; fi
   if [[ "$verb" == rollback ]]; then
     note "$1" "$previous-"
     note "$1" "$offered-"

@@ -22,6 +22,7 @@
 #   RECONFIGURE  run as RECONFIGURE NODE...; default: scontrol reconfigure from Slurm 23.11 on; before, the number of
 #                devices changes only with new daemons: systemctl restart slurmctld, and slurmd on the nodes by ssh
 #   TIMEOUT_S    (@TIMEOUT_S@) for the nodes to empty; CUT_S (@CUT_S@) until they are back with their new devices
+#   CHANGE_LOG   where it is written down how long nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
 #   STATE        where is written down what was there before (@NAME@.before beside this file)
 #   IF_DUE=yes   does nothing unless it is the planned time and not later than TIMEOUT_S after it
 #
@@ -37,7 +38,7 @@ readonly here lines="$here/@LINES@" state="${STATE:-$here/@NAME@.before}"
 list=$(IFS=,; echo "${nodes[*]}")
 readonly list
 
-declare -A config=() gres=() before=()
+declare -A config=() gres=() before=() size=()
 @STEPS@
 
 @COMMON@
@@ -214,12 +215,14 @@ recut() { # FILE with the lines to install
   done
   wait_until_empty
   for node in "${nodes[@]}"; do
+    log_change "$node" "${size[$node]}" begin
     cut_node "$node" "${config[$node]}"
     if [[ -n "${STATIC_GRES:-}" ]]; then ssh "$node" "bash -s >'$STATIC_GRES'" <"$here/static-gres.sh"; fi
   done
   install_lines "$1"
   reconfigure
   compare "$cut_s"
+  for node in "${nodes[@]}"; do log_change "$node" "${size[$node]}" end; done
   resume
 }
 

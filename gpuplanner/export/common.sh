@@ -3,6 +3,15 @@ fail() {
   exit 1
 }
 
+log_change() { # NODE GPUS begin|end: for 'gpuplanner ingest changes', which books the time
+  local file="${CHANGE_LOG:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/gpuplanner/changes.csv}"
+  {
+    mkdir -p "$(dirname "$file")"
+    [[ -s "$file" ]] || echo 'time,change,node,gpus,event' >>"$file"
+    echo "$(date -u +%Y-%m-%dT%H:%M:%SZ),@NAME@,$1,$2,$3" >>"$file"
+  } || echo "note: the time that $1 is out of service is not written down: $file" >&2
+}
+
 due() { # whether one of the planned times was in the last TIMEOUT_S
   local time now
   now=$(date -u +%s)

@@ -160,7 +160,7 @@ def allocatable(state: NodeState) -> dict[str, int]:
 
 
 def _node_step(node: str, before: NodeState | None, after: NodeState) -> str:
-    return f"config[{node}]={shlex.quote(after.config_name)} {_offers(node, after)}"
+    return f"config[{node}]={shlex.quote(after.config_name)} {_offers(node, after)} size[{node}]={len(after.gpus)}"
 
 
 def _gpu_steps(node: str, before: NodeState | None, after: NodeState, *, cost: ChangeCost) -> str:

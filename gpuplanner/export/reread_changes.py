@@ -34,7 +34,7 @@ _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 _GROUP = re.compile(r"(?<=[ |])\d[\d,]*: ([^;|→]+)")
 _PLAIN = r"[A-Za-z0-9 ,:._-]*"
 _STEP = re.compile(
-    r"(?P<what>config|offers|gres|before|target)\[(?P<node>[A-Za-z0-9._-]+)(?:/\d+)?\]="
+    r"(?P<what>config|offers|gres|before|target|size)\[(?P<node>[A-Za-z0-9._-]+)(?:/\d+)?\]="
     r"(?P<value>[A-Za-z0-9 ,:./@=+_-]*)"
 )
 

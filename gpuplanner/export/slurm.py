@@ -136,7 +136,7 @@ def _change_script(
     steps = [
         f"config[{node}]={shlex.quote(after.config_name)}\n"
         f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))))}\n"
-        f"before[{node}]={shlex.quote(had.config_name if had else '')}"
+        f"before[{node}]={shlex.quote(had.config_name if had else '')} size[{node}]={len(after.gpus)}"
         for node, (had, after) in one.nodes.items()
     ]
     lines = f"slurm-{file_stamp(one.times[0])}.conf"

@@ -160,6 +160,14 @@ LISTS = (
     ),
 )
 
+CHANGES = (
+    published(
+        "changes",
+        "log of layout changes, as the scripts of a pack write it (CSV)",
+        Form("log", "core.change_log:read_changes", whole_files=False),
+    ),
+)
+
 TELEMETRY = (
     published(
         "dcgm-exporter",
@@ -226,7 +234,7 @@ TELEMETRY = (
 
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (*PUBLIC, *BILLS, *SLURM, *LISTS, *KUBERNETES, *schedulers.sources(), *TELEMETRY)
+    for source in (*PUBLIC, *BILLS, *SLURM, *CHANGES, *LISTS, *KUBERNETES, *schedulers.sources(), *TELEMETRY)
 }
 """Name → source, in the order in which files are compared with them."""
 

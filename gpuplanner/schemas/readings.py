@@ -158,6 +158,16 @@ class JobNames(dy.Schema):
     job_id = text("identity in the list of jobs")
 
 
+class OutOfService(dy.Schema):
+    """GPUs of a node that were there and could not be used: while they were cut."""
+
+    node = text("node name")
+    start_time = time("since when")
+    end_time = time("until when; null if they still are", nullable=True)
+    gpus = number("GPUs", "GPU")
+    bucket = dy.Enum(("reconfiguring", "down"), nullable=False, metadata=meaning("why"))
+
+
 READING_TABLES: dict[str, type[dy.Schema]] = {
     "requests": Requests,
     "occupancy": Occupancy,
@@ -171,4 +181,5 @@ READING_TABLES: dict[str, type[dy.Schema]] = {
     "coverage": Coverage,
     "job_names": JobNames,
     "queue_quotas": QueueQuotas,
+    "out_of_service": OutOfService,
 }

@@ -71,6 +71,7 @@ class Stub:
 
         environment = {
             **os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "STUB": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder.with_name("state-home")),
             "STUB_YAML": str(Path(_yaml().__file__).parents[1]),
             "SLURM_CONF": str(self.folder / "slurm.conf"), "TIMEOUT_S": "0", "CUT_S": "0",
             "PROGRAMS": str(self.folder / "programs"), "POLL_S": "0.01", **more,

@@ -113,6 +113,7 @@ class Cluster:
             env={
                 "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
                 "CLUSTER": str(self.folder),
+                "XDG_STATE_HOME": str(self.folder.with_suffix(".state")),
                 "SLURM_CONF": str(self.folder / "slurm.conf"),
                 "TIMEOUT_S": "0",
                 "CUT_S": "0",

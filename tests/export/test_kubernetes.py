@@ -16,6 +16,7 @@ import yaml
 
 from gpuplanner.errors import GeometryError, OutputError
 from gpuplanner.export import to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.inbox import read
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "change-20261102T080000Z.sh"
@@ -96,6 +97,7 @@ class Cluster:
             env={
                 "PATH": f"{self.folder}{os.pathsep}{os.environ['PATH']}",
                 "CLUSTER": str(self.folder),
+                "XDG_STATE_HOME": str(self.folder.with_suffix(".state")),
                 "TIMEOUT_S": "0",
                 "CUT_S": "0",
                 "POLL_S": "0.01",
@@ -182,7 +184,9 @@ def test_only_nodes_that_are_cut_anew_are_in_a_script(plan: pl.DataFrame) -> Non
     assert "\nconfig[n2]=" in first[1]
     assert second[0] == MORNING
     assert second[1].count("\nconfig[") == 1
-    assert f"config[n2]={CUT} offers[n2]='nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7'\n" in second[1]
+    assert (
+        f"config[n2]={CUT} offers[n2]='nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7' size[n2]=2\n" in second[1]
+    )
     assert "# n2: 2xgpu_6c7ce06274 -> 1xgpu_7x1g.10gb_2660f7c36d\n#   GPU 0: gpu -> 1g.10gb:7\n" in second[1]
     assert "#   0 instances go, 7 come; about 1 min (0.5 to 5) by operator, without the drain\n" in second[1]
 
@@ -417,3 +421,18 @@ def test_verify_changes_nothing(cluster: Cluster) -> None:
 def test_words_that_mean_nothing_here(cluster: Cluster, words: tuple[str, ...], code: int) -> None:
     assert cluster.run(*words).returncode == code
     assert not any(line.startswith(("cordon", "label")) for line in cluster.log())
+
+
+@needs_bash
+def test_the_time_out_of_service_is_written_down_and_read_back(cluster: Cluster) -> None:
+    """What the ledger calls reconfiguring; a run that changes nothing is no such time."""
+    log = cluster.folder / "log.csv"
+    known = {"CHANGE_LOG": str(log)}
+    (cluster.folder / "broken").write_text("^uncordon")
+    assert cluster.run("apply", **known).returncode == 1
+    (cluster.folder / "broken").unlink()
+    assert cluster.run("apply", **known).returncode == cluster.run("apply", **known).returncode == 0
+    assert cluster.run("rollback", **known).returncode == 0
+    found = read("auto", log).tables["out_of_service"]
+    assert found.select("node", "gpus", "bucket").rows() == [("n2", 2.0, "reconfiguring")] * 2
+    assert (found["end_time"] >= found["start_time"]).all()

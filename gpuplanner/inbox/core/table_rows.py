@@ -32,6 +32,7 @@ KEYS = {
     "step_times": ("job", "worker"),
     "distributions": ("series",),
     "job_states": ("job_id",),
+    "out_of_service": ("node", "start_time"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),
 }
 """Columns of which a second word about the same values would contradict the first: a bill is that of a period."""

@@ -54,7 +54,13 @@ def trace_ledger(
     """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs."""
     if nodes is None:
         nodes = installed(trace, begin, end).inventory
-    booked = gpu_time_ledger(trace.jobs, nodes, start=begin, end=end, samples=trace.samples)
+    out = trace.tables.get("out_of_service")
+    if out is not None:
+        known = nodes.select("node", "gpu_model") if "gpu_model" in nodes.columns else nodes.select("node")
+        out = out.with_columns(pl.col("end_time").fill_null(end)).join(known, on="node")
+    booked = gpu_time_ledger(
+        trace.jobs, nodes, start=begin, end=end, samples=trace.samples, out_of_service=out
+    )
     closed = reconcile(booked, installed_gpu_hours(nodes, begin, end), tolerance=CLOSES)
     if not closed["balanced"]:
         text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed".format(

@@ -103,6 +103,7 @@ class SlurmCluster:
             "PATH": f"{bin_folder}:{os.environ['PATH']}:/usr/sbin",
             "SLURM_CONF": str(self.conf),
             "TZ": "UTC",
+            "XDG_STATE_HOME": str(folder / "state-home"),
         }
 
     def __enter__(self) -> Self:
