@@ -292,7 +292,7 @@ def lines_of(words: Sequence[str]) -> str:
 def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None) -> str:
     """The page that is read first."""
     rules = making.rules
-    where = "where kubectl speaks to the cluster"
+    where = f"where kubectl speaks to the cluster; the GPU operator is expected in namespace `{NAMESPACE}`"
     where = {"slurm": "on the controller of Slurm, as one who may change it", "parted": "where ssh reaches the nodes",
              "nvml": "where kubectl and ssh reach the nodes"}.get(rules.path, where)  # fmt: skip
     values = {
@@ -341,14 +341,22 @@ def _pool_line(rules: FleetRules, number: int) -> str:
 
 
 def _durations(making: Making, pack: Pack) -> list[str]:
-    changed = making.rules.layout_plan().filter("changed")["node"].n_unique() if making.rules.named else 0
-    if not changed or not any("change" in step.file for step in pack.steps):
-        return []
-    limit = minutes(float(making.limit_s))
-    return [
-        f"- {changed} nodes are emptied and cut: each takes no new work from the beginning, is waited for at most "
-        f"{limit}, and then takes {making.change.words()}. Jobs that run there end by themselves; none is ended."
-    ]
+    """How long changes take, and what is left to do by hand."""
+    rules, found = making.rules, list[str]()
+    changed = rules.layout_plan().filter("changed")["node"].n_unique() if rules.named else 0
+    if changed and any("change" in step.file for step in pack.steps):
+        found.append(
+            f"- {changed} nodes are emptied and cut: each takes no new work from the beginning, is waited for at most "
+            f"{minutes(float(making.limit_s))}, and then takes {making.change.words()}. Jobs that run there end by "
+            "themselves; none is ended. A script that gave a node up ends with 75: run the same words again."
+        )
+    if making.place("released.txt") in pack.files:
+        then = "give them back to whom they belong to" if rules.returned else "power them down"
+        found.append(
+            f"- Once the nodes of `{making.place('released.txt')}` are empty, {then} by your own means: the saving "
+            "counts on it, and no file here can do it."
+        )
+    return found
 
 
 def _fence(commands: Sequence[str]) -> str:

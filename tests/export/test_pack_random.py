@@ -1,0 +1,91 @@
+"""Five hundred random decisions through every format: nothing impossible, the same bytes twice, and few files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from gpuplanner.export import FleetRules, PoolRule, verify_file
+from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
+from gpuplanner.hardware import ChangeCost, list_layouts, load_gpu_model
+from gpuplanner.paths import MADE_BY
+from gpuplanner.simulate import Drain
+
+BOARDS = ("H100-80GB-SXM5", "H100-80GB-PCIe", "A100-40GB", "A100-80GB", "A30-24GB", "H200-141GB")
+DECISIONS = 500
+
+
+def drawn(rng: np.random.Generator) -> FleetRules:
+    """A fleet of a few nodes in a few pools, fixed or coming and going, on any path."""
+    board = str(rng.choice(BOARDS))
+    layouts = ["gpu", *list_layouts(board).by_counts["layout"].to_list()]
+    size, count = int(rng.choice([1, 2, 4, 8])), int(rng.integers(1, 7))
+    names = tuple(f"{rng.choice(['n', 'gpu-', 'a.b'])}{number:02d}" for number in range(count))
+
+    def cut() -> tuple[str, ...]:
+        return tuple(str(text) for text in rng.choice(layouts, size))
+
+    path, comes = str(rng.choice(list(MADE_BY))), bool(rng.integers(2))
+    kept = names[: int(rng.integers(1, count + 1))]
+    if comes:
+        pools = tuple(
+            PoolRule(f"cut-{one}", cut(), len(kept), kept, len(kept), int(rng.integers(2)))
+            for one in range(2)
+        )
+    else:
+        pools = tuple(PoolRule(f"cut-{name}", cut(), 1, (name,), 1) for name in kept)
+    today = tuple(PoolRule(f"today-{name}", cut(), 1, (name,)) for name in names)
+    return FleetRules(
+        "any", path, board, pools, len(kept), today, released=names[len(kept) :],
+        idle_s=float(rng.integers(1, 60)) * 60 if comes else None, lead_s=300.0, lead_slow_s=900.0,
+        cool_s=float(rng.integers(2)) * 600, placement=str(rng.choice(["best", "fullest"])),
+        begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def packed(rules: FleetRules) -> Pack:
+    return to_pack(rules, PageWords("Do it.", "some way"), ChangeCost.of(rules.board, rules.path), Drain())
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng([28, part])
+    for number in range(DECISIONS // 5):
+        rules = drawn(rng)
+        pack = packed(rules)
+        assert not pack.warnings, rules
+        assert pack.files == packed(rules).files
+        assert len(pack.files) <= 20
+        assert not any(re.search(r"@[A-Z_a-z.-]+@", text) for text in pack.files.values())
+        place = tmp_path / f"{number}.yaml"
+        for name, text in pack.files.items():
+            if name.endswith(("configmap.yaml", "mig-parted.yaml")):
+                place.write_text(text)
+                report = verify_file(place, rules.board, gpus_per_node=len(rules.pools[0].layouts))
+                assert report.ok, (rules, report.problems)
+        assert all(f"`{step.file}`" in pack.files[PAGE] for step in pack.steps)
+
+
+def test_a_planted_error_is_found(tmp_path: Path) -> None:
+    """One instance more than fits, in the file of each of fifty decisions."""
+    rng, found = np.random.default_rng(29), 0
+    while found < 50:
+        rules = drawn(rng)
+        board = load_gpu_model(rules.board)
+        for name, text in packed(rules).files.items():
+            if not name.endswith("mig-parted.yaml") or "mig-devices" not in text:
+                continue
+            values = yaml.safe_load(text)
+            entry = next(
+                one for entries in values["mig-configs"].values() for one in entries if one.get("mig-devices")
+            )
+            profile = max(entry["mig-devices"], key=lambda one: board.profile(one).memory_slices)
+            entry["mig-devices"][profile] += board.profile(profile).max_instances
+            place = tmp_path / "planted.yaml"
+            place.write_text(yaml.safe_dump(values))
+            assert not verify_file(place, rules.board, gpus_per_node=len(rules.pools[0].layouts)).ok
+            found += 1
