@@ -43,7 +43,7 @@ class Ways:
             more = (after @ self.beyond[way])[None, :] - (before @ self.beyond[way])[:, None]
             for price, gpus in ((come, more), (go, -more)):
                 if price:
-                    costs += price * -(-gpus.clip(0) // batch)
+                    costs += price * (gpus.clip(0) if batch == 1 else -(-gpus.clip(0) // batch))
         return costs
 
     def cost(self, before: Counts | None, after: Counts) -> float:
