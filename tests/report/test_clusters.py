@@ -63,7 +63,7 @@ def test_slurm_cluster_with_its_nodes(run, tmp_path, slurm):
     page = (tmp_path / "r" / "index.html").read_text()
     assert "A100-40GB" in page
     assert "H100-80GB" not in page
-    assert (tmp_path / "r" / "export" / "mig-parted.yaml").exists()
+    assert (tmp_path / "r" / "export" / "README.md").exists()
 
 
 def test_slurm_cluster_without_its_nodes(run, tmp_path, slurm):

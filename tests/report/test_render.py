@@ -15,6 +15,7 @@ import pytest
 from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.export import verify_file
 from gpuplanner.files import sha256
+from gpuplanner.hardware import parse_layout
 from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.report.figures import MISSING, value_of
 from gpuplanner.report.render import run_notebook, write_report
@@ -151,10 +152,19 @@ def test_page_asks_nobody_for_anything(report):
     assert "default-src 'none'" in page
 
 
-def test_exports_hold(report):
-    for name in ("mig-parted.yaml", "configmap.yaml"):
-        found = verify_file(report / "export" / name, "H100-80GB-SXM5")
-        assert found.ok, found.problems
+def test_the_files_of_the_decision_hold_and_have_every_layout_of_it(report):
+    decision = json.loads((report / "study.json").read_text())["decision"]
+    assert (report / "export" / "README.md").read_text().startswith(f"# {decision['sentence']}\n")
+    folder = report / "export" / decision["path"]
+    [parted] = [path for path in folder.iterdir() if path.name in ("mig-parted.yaml", "configmap.yaml")]
+    found = verify_file(parted, "H100-80GB-SXM5")
+    assert found.ok, found.problems
+    text = re.sub(r"\s", "", parted.read_text())
+    for part in decision["layouts"]:
+        devices = "".join(f'"{profile}":{count}' for profile, count in parse_layout(part["layout"]).items()
+                          ) if part["layout"] != "whole" else "mig-enabled:false"  # fmt: skip
+        assert devices in text, part["layout"]
+    assert sum(path.is_file() for path in (report / "export").rglob("*")) <= 40
 
 
 def test_made_again_it_is_the_same_to_the_byte(report, quick, tmp_path):
