@@ -33,6 +33,12 @@ def cost(
             "--focus", metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."
         ),
     ] = None,
+    bill: Annotated[
+        Path | None,
+        typer.Option(
+            "--bill", metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."
+        ),
+    ] = None,
     workbook: Annotated[
         Path | None, typer.Option("--workbook", metavar="FILE.xlsx", help="Write the tables as a workbook.")
     ] = None,
@@ -53,6 +59,7 @@ def cost(
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.export.focus import write_focus
     from gpuplanner.files import require_file
+    from gpuplanner.inbox import open_dataset
     from gpuplanner.study.future.cost_review import cost_review
     from gpuplanner.study.handover import write_cost_workbook
 
@@ -63,7 +70,7 @@ def cost(
         if file is not None:
             require_file(file, inputs=[scenario])
     asked = given.scenario(scenario)
-    found = cost_review(asked)
+    found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
     bought = None
     if months:
         from gpuplanner.study.future.purchase import purchase

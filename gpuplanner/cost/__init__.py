@@ -9,6 +9,7 @@ from gpuplanner.cost.energy import (
     power_model,
 )
 from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
+from gpuplanner.cost.measured import measured_energy
 from gpuplanner.cost.showback import Price, Rate, allocated, gpu_hour_price, showback
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "footprint",
     "gpu_hour_price",
     "gpu_kwh",
+    "measured_energy",
     "power_model",
     "showback",
     "total_of",

@@ -121,8 +121,11 @@ def footprint(
         seen = measured.select("tenant", "gpu_model", "state", seen="watts")
         cases = cases.join(seen, on=["tenant", "gpu_model", "state"], how="left", nulls_equal=True)
         known = pl.col("seen").is_not_null() & pl.col("watts").is_not_null()
+        # What was seen is the middle; hours that were not seen may still be anywhere in the range of the law.
+        sides = {"watts": pl.col("seen"), "watts_low": pl.min_horizontal("seen", "watts_low"),
+                 "watts_high": pl.max_horizontal("seen", "watts_high")}  # fmt: skip
         cases = cases.with_columns(
-            pl.when(known).then("seen").otherwise(name).alias(name) for name in _SIDED
+            pl.when(known).then(side).otherwise(name).alias(name) for name, side in sides.items()
         ).drop("seen")
     keys = ["tenant", "gpu_model", "bucket"]
     rows = hours.join(cases, on=keys, how="left", nulls_equal=True, maintain_order="left")

@@ -12,6 +12,7 @@ import fastexcel
 import polars as pl
 import pytest
 
+from gpuplanner.export.focus import write_focus
 from gpuplanner.inbox import read
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
@@ -159,3 +160,25 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     found = purchase(quick.but(price_book=str(tmp_path / "prices.yaml")), 3)
     assert found.held_gpus == 64
     assert found.action.startswith("wait")
+
+
+def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_refused(
+    quick: Scenario, tmp_path: Path, command
+):
+    (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
+    asked = ("cost", str(tmp_path / "scenario.yaml"), "--json")
+    lines = quick.but(price_usd_per_gpu_hour=1.234567)
+    write_focus(tmp_path / "bill.csv", cost_review(lines).costs)
+    code, _, err = command("ingest", "focus", str(tmp_path / "bill.csv"), "-o", str(tmp_path / "bill"))
+    assert code == 0, err
+    code, out, err = command(*asked, "--bill", str(tmp_path / "bill"))
+    assert code == 0, err
+    told = json.loads(out)
+    assert Decimal(told["total"]) == cost_review(lines).total == _sum(told["by_tenant"])
+    half = cost_review(lines).costs.filter(pl.col("SubAccountName") != "nobody")
+    write_focus(tmp_path / "half.csv", half)
+    assert command("ingest", "focus", str(tmp_path / "half.csv"), "-o", str(tmp_path / "half"))[0] == 0
+    code, _, err = command(*asked, "--bill", str(tmp_path / "half"))
+    assert code == 1
+    assert "-22,033.3" in err
+    assert "largest lines" in err

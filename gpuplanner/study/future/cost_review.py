@@ -11,15 +11,19 @@ import polars as pl
 from gpuplanner.catalog import facts
 from gpuplanner.cost import Price, RangedAmount, allocated, total_of
 from gpuplanner.cost.price_book import PriceBook
+from gpuplanner.errors import CheckError, message
+from gpuplanner.inbox.bills import gpu_lines
 from gpuplanner.ledger import held_by_state
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import Money, book_of, money
 from gpuplanner.study.past.history import history
-from gpuplanner.units import GRAMS_PER_KILOGRAM
+from gpuplanner.units import GRAMS_PER_KILOGRAM, split_exactly
 from gpuplanner.units import money as to_cents
 
 LOST = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "CANCELLED")
 """Ends of an attempt whose work may have to be done again."""
+BILL_CLOSES = 0.01
+"""A bill for GPU-hours that differ from those installed by a larger share is refused."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
 
 
@@ -73,8 +77,8 @@ class CostReview:
         }
 
 
-def cost_review(scenario: Scenario) -> CostReview:
-    """Review the month behind.
+def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> CostReview:
+    """Review the month behind; with the charge lines of a bill, its total is what tenants share.
 
     Examples
     --------
@@ -83,7 +87,7 @@ def cost_review(scenario: Scenario) -> CostReview:
     ('86016.00', 'nobody', True)
     """
     known, priced = history(scenario), money(scenario)
-    costs = priced.costs
+    costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
     by_tenant = _summed(costs, tenant="SubAccountName")
     held = by_tenant.filter(pl.col("tenant") != "nobody")
@@ -119,6 +123,28 @@ def cost_review(scenario: Scenario) -> CostReview:
         costs=costs,
         missing=priced.missing,
     )  # fmt: skip
+
+
+def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
+    """The lines with what a bill says that they cost in all; a bill for other GPU-hours is refused."""
+    mine = gpu_lines(charges.filter(BillingCurrency=currency))
+    installed, billed = float(costs["PricingQuantity"].sum()), float(mine["gpu_hours"].sum())
+    if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
+        largest = (
+            mine.sort(pl.col("EffectiveCost").abs(), descending=True)
+            .head(3)
+            .with_columns(what=pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName"))
+        )
+        told = [
+            f"{row['EffectiveCost']:.2f} {currency} {row['what']}" for row in largest.iter_rows(named=True)
+        ]
+        got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
+        todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
+        raise CheckError(message("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo))
+    total = to_cents(float(mine["EffectiveCost"].sum()))
+    shares = split_exactly(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
+    cost = pl.Series(shares, dtype=pl.Decimal(18, 2))
+    return costs.with_columns(ContractedCost=cost, EffectiveCost=cost, BilledCost=cost)
 
 
 def price_rows(found: CostReview) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from gpuplanner.cost import (
     carbon_factor,
     footprint,
     gpu_hour_price,
+    measured_energy,
     power_model,
     showback,
     total_of,
@@ -40,6 +41,8 @@ from gpuplanner.units import SECONDS_PER_HOUR, kwh_from_watt_hours
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND = "on_demand"
+LEAST_SEEN = 1.0
+"""GPU-hours from which measured power goes before the law: less says nothing of the rest."""
 Boards = Mapping[str | None, str | None]
 """Board of the catalogue by the word of the ledger; None where there is none."""
 
@@ -234,7 +237,21 @@ def _footprint(scenario: Scenario, known: History, booked: pl.DataFrame, boards:
     grid = _grid(scenario, known, booked["hour"])
     powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
     facility = Facility.of(scenario.pue)
-    return footprint(booked, powered, activity=_activity(known.jobs), facility=facility, grid=grid)
+    return footprint(booked, powered, activity=_activity(known.jobs), facility=facility, grid=grid,
+                     measured=_measured(known, powered))  # fmt: skip
+
+
+def _measured(known: History, boards: Boards) -> pl.DataFrame | None:
+    """Mean power by tenant and state where telemetry saw it; None without, or where boards cannot be told apart."""
+    samples, words = known.trace.samples, list(boards)
+    law = None if len(words) != 1 or boards[words[0]] is None else power_of(known.fleet)
+    if samples is None or law is None or known.fleet.chosen or not samples["power_w"].count():
+        return None
+    there = samples.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
+    found = measured_energy(there, known.trace.jobs, idle_w=law.idle_w).filter(
+        pl.col("gpu_hours") >= LEAST_SEEN
+    )
+    return found.select("tenant", "state", "watts", gpu_model=pl.lit(words[0], pl.String))
 
 
 def _grid(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
