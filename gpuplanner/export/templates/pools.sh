@@ -32,7 +32,7 @@ written() { # pools.conf with the hardware of each machine
       machine=$(scontrol show hostnames "$machine" | head -n 1)
       line="$line $(hardware "$machine")"
     fi
-    printf '%s\n' "${line//@PROGRAMS@/$programs}"
+    printf '%s\n' "${line//'@PROGRAMS@'/$programs}"
   done <"$here/pools.conf"
 }
 
@@ -71,9 +71,11 @@ case "${1:-}" in
     done <"$here/layouts.txt"
     ;;
   verify)
+    # All of it first: a grep that has seen enough ends the pipe, and with it this.
+    set_now=$(scontrol show config | tr -s ' ')
     for key in SuspendProgram ResumeProgram SuspendTimeout ResumeTimeout SuspendExcNodes; do
       wanted=$(sed -n "s#^$key=##p" "$ours")
-      scontrol show config | tr -s ' ' | grep -qF "$key = $wanted" || fail "$key: expected $wanted."
+      grep -qF "$key = $wanted" <<<"$set_now" || fail "$key: expected $wanted."
     done
     for partition in $(sed -n 's/^PartitionName=\([^ ]*\).*/\1/p' "$ours"); do
       scontrol show partition "$partition" >/dev/null || fail "$partition: slurmctld does not know it."

@@ -186,9 +186,9 @@ def start_controller(facts: dict[str, Any], *flags: str) -> None:
     start(facts, "slurmctld", ["slurmctld", "-D", *flags], SLURM_CONF=f"{facts['folder']}/slurm.conf")
 
 
-def start_node(facts: dict[str, Any], node: str) -> None:
+def start_node(facts: dict[str, Any], node: str, *flags: str) -> None:
     conf = f"{facts['folder']}/{node}/slurm.conf"
-    start(facts, node, ["slurmd", "-D", "-N", node, "-f", conf], SLURM_CONF=conf)
+    start(facts, node, ["slurmd", "-D", "-N", node, "-f", conf, *flags], SLURM_CONF=conf)
 
 
 def stop(facts: dict[str, Any], name: str) -> None:
@@ -238,8 +238,14 @@ def _free_ports(count: int) -> int:
 
 
 def main(folder: str, program: str, *words: str) -> int:
-    """Be ``ssh``, ``systemctl`` or ``nvidia-mig-parted``."""
+    """Be ``ssh``, ``systemctl``, ``nvidia-mig-parted``, or a machine's switch."""
     facts = json.loads((Path(folder) / "facts.json").read_text())
+    if program == "power":  # what a site writes: on or off, machine, node, configuration
+        if words[0] == "on":
+            start_node(facts, words[2], "-b")  # else it does not count as started anew
+        else:
+            stop(facts, words[2])
+        return 0
     if program == "ssh":
         environment = os.environ | {"NODE": words[0]}
         return subprocess.run(words[1:], env=environment, check=False).returncode

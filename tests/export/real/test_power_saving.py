@@ -1,0 +1,115 @@
+"""The power-saving block of a pack on real daemons: in effect, nodes go while they are idle and come for jobs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export.pack import PageWords, to_pack
+from gpuplanner.hardware import ChangeCost
+from gpuplanner.simulate import Drain
+from tests.export.real import slurm_cluster
+from tests.export.real.slurm_cluster import SlurmCluster, missing, until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.long,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+BOARD, PRODUCT, TYPE = "H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"
+NODES = ("n1", "n2", "n3")
+WHOLE, CUT = ("gpu", "gpu"), ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
+
+
+def rules(*, kept: int) -> FleetRules:
+    """Three nodes that may be whole or cut, and go when they are idle for five seconds."""
+    pools = (PoolRule("whole", WHOLE, 3, NODES, 3, kept), PoolRule("cut", CUT, 3, NODES, 3, 0))
+    return FleetRules(
+        "node_pools", "slurm", BOARD, pools, 3, (PoolRule("today-1", WHOLE, 3, NODES),), idle_s=5.0, lead_s=2.0,
+        lead_slow_s=40.0, begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def asleep(cluster: SlurmCluster) -> set[str]:
+    """Nodes that are powered down, of those that the machines are called."""
+    return {node for node, state in cluster.states().items() if state == "idle~" and node in NODES}
+
+
+def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
+    """One is kept; the others go when idle, come for a job by the programs of the pack, and go again."""
+    cost = ChangeCost.of(BOARD, "slurm")
+    pack = to_pack(rules(kept=1), PageWords("Power nodes down.", "node pools"), cost, Drain())
+    folder = tmp_path / "export"
+    for name, text in pack.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        # A node of this machine is down at once.
+        (folder / name).write_text(text.replace("SuspendTimeout=120", "SuspendTimeout=5"))
+    programs = tmp_path / "programs"
+    cluster = SlurmCluster(tmp_path / "cluster", list(NODES), PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
+    for node in NODES:
+        (cluster.folder / node / "gres.conf").write_text("AutoDetect=nvml\n")
+        (cluster.folder / node / "gpuplanner.conf").symlink_to(
+            cluster.folder / "gpuplanner.conf"
+        )  # shared, as all is
+    programs.mkdir()
+    # The site's own program: here a machine is its slurmd.
+    (programs / "power.sh").write_text(
+        f'#!/bin/sh\nexec {sys.executable} {slurm_cluster.__file__} {cluster.folder} power "$@"\n'
+    )
+    with cluster:
+        where = {"PROGRAMS": str(programs)}
+        cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
+        assert (
+            "power saving is set"
+            in cluster.run("bash", folder / "slurm" / "pools.sh", "verify", **where).stdout
+        )
+        # What a machine is when it is cut otherwise is known; slurmctld shows nobody nodes of the cloud that are away.
+        partition = cluster.run("scontrol", "show", "partition", "gpuplanner-cut").stdout
+        assert "Nodes=n1-cut,n2-cut,n3-cut" in partition.replace("n[1-3]-cut", "n1-cut,n2-cut,n3-cut")
+        until(
+            "all nodes heard of",
+            lambda: {cluster.states().get(node) for node in NODES} <= {"idle", "idle%", "idle~"},
+        )
+        until("two nodes gone", lambda: len(asleep(cluster)) == 2)
+        flags = [
+            "--parsable",
+            "--partition=gpuplanner-whole",
+            "--nodes=3",
+            "--gres=gpu:2",
+            "--time=5",
+            "--exclusive",
+        ]
+        job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
+
+        def over() -> bool:
+            return "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", job).stdout
+
+        until("the job", over)
+        lines = (programs / "power.log").read_text().splitlines()
+        assert sum(line.endswith(" on") for line in lines) == 2
+        until("two nodes gone again", lambda: len(asleep(cluster)) == 2)
+        cluster.run("bash", folder / "slurm" / "pools.sh", "rollback", **where)
+        assert "Include" not in cluster.conf.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("SuspendTimeout", "SuspendTime=60 SuspendTimeout"), ("SuspendProgram=", "SuspendProgramme=")],
+)
+def test_a_block_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    """The negative control, and why every key stands on a line of its own."""
+    pack = to_pack(
+        rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain()
+    )
+    block = pack.files["slurm/pools.conf"]
+    lines = [line for line in block.splitlines() if not line.startswith(("NodeName", "PartitionName"))]
+    cluster = SlurmCluster(tmp_path / "cluster", ["n1", "n2", "n3"], PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
+    for text, fine in (("\n".join(lines), True), ("\n".join(lines).replace(old, new), False)):
+        conf = tmp_path / "slurm.conf"
+        conf.write_text(cluster.conf.read_text() + text + "\n")
+        done = cluster.run("scontrol", "show", "hostnames", "n[1-2]", code=None, SLURM_CONF=str(conf))
+        assert ("error" not in done.stderr) == fine, done.stderr
