@@ -18,9 +18,6 @@ from gpuplanner.planner.program.realised_cost import realised_cost
 
 _WHERE = "robust plan"
 
-# A plan made slot after slot takes seconds; it is let finish where the time of a search was too short for any plan.
-_LAST_RESORT_S = 600.0
-
 
 @dataclass(frozen=True, eq=False)
 class RobustPlans:
@@ -29,8 +26,7 @@ class RobustPlans:
     Parameters
     ----------
     plans : dict of str to Plan
-        By name: each scenario's own, ``"mean"``, and ``"q90"`` and the like for quantiles. One whose search found
-        nothing within its limits is made slot after slot: its method is ``"greedy"``, and its explanation says so.
+        By name: each scenario's own, ``"mean"``, and ``"q90"`` and the like for quantiles.
     table : polars.DataFrame
         One row for each plan and scenario: ``plan``, ``scenario``, ``cost``; ``best_known``, the least cost
         of any of the plans under the scenario; ``bound``, which no plan at all undercuts under it;
@@ -84,7 +80,7 @@ def robust(
     ScenarioError
         If there is no scenario, or a name, weight, level or shape makes no sense.
     InfeasiblePlanError
-        If no plan keeps the limits, or not even one made slot after slot was found.
+        If no plan keeps the limits.
 
     Examples
     --------
@@ -113,7 +109,7 @@ def robust(
             demands, level, axis=0, weights=shares, method="inverted_cdf"
         )
     problems = {name: replace(problem, demand=demand) for name, demand in wanted.items()}
-    plans = {name: _found(given, plan(given, **how), how) for name, given in problems.items()}
+    plans = {name: plan(given, **how).require() for name, given in problems.items()}
     table = _table(plans, {name: problems[name] for name in names})
     methods = pl.DataFrame({"plan": list(plans), "method": [made.method for made in plans.values()]})
     odds = pl.DataFrame({"scenario": names, "share": shares})
@@ -128,16 +124,6 @@ def robust(
         .join(methods, on="plan", how="left", maintain_order="left")
     )
     return RobustPlans(plans, table, summary, problems)
-
-
-def _found(problem: PlanProblem, made: Plan, how: SearchArguments) -> Plan:
-    """A plan, or one made slot after slot where the search found none within its limits."""
-    if made.status != "unknown":
-        return made.require()
-    greedy: SearchArguments = {**how, "method": "greedy", "time_limit_s": _LAST_RESORT_S}
-    simple = plan(problem, **greedy).require()
-    words = f"Made slot after slot: the search ({made.method}) found no plan within its limits. "
-    return replace(simple, explanation=words + simple.explanation)
 
 
 def _table(plans: Mapping[str, Plan], problems: Mapping[str, PlanProblem]) -> pl.DataFrame:

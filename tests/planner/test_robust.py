@@ -95,16 +95,14 @@ def test_nothing_asked_for_is_no_division_by_zero(problem_of: Any) -> None:
     assert rows["some", "none"] == float("inf")
 
 
-def test_a_path_for_which_the_search_finds_nothing_is_planned_slot_after_slot(problem_of: Any) -> None:
-    """No search of a week in a microsecond has anything; what stands instead keeps the limits and is named."""
+def test_a_path_for_which_there_is_no_time_is_planned_slot_after_slot(problem_of: Any) -> None:
+    """No search of a week in a microsecond has anything better than the greedy plan, which is there before."""
     demand = np.tile(RUSH, (1, 1, 24))
     problem = problem_of(demand, ["3g.20gb"], gpus=40, unmet_price=3.0)
     found = robust(
         problem, {"a": 9 * demand, "b": 3 * demand}, quantiles=(), method="milp", time_limit_s=1e-6
     )
-    assert {made.method for made in found.plans.values()} == {"greedy"}
-    assert found.summary["method"].to_list() == ["greedy"] * 3
-    assert all("found no plan within its limits" in made.explanation for made in found.plans.values())
+    assert all(made.found and made.hit_time_limit for made in found.plans.values())
     assert (found.table["cost"] >= found.table["bound"] - 1e-6).all()
     assert found.plans["a"].objective < 1.1 * found.plans["a"].bound
     with pytest.raises(InfeasiblePlanError):
