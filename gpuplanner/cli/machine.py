@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -102,6 +103,7 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
 
 
 @app.command()
+@takes()
 def verify(
     file: Annotated[
         Path,
@@ -121,27 +123,54 @@ def verify(
         str | None,
         typer.Option(help="Instant of that plan (ISO 8601, UTC if no zone); default: its beginning."),
     ] = None,
+    *,
+    given: Given,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="What a plan must be of: a scenario, trace folder or 'sample' as 'plan' takes them, or a problem "
+            "file. Without, a plan is held against the problem in its own file."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Prove again what a file says: every layout placed on the board, every total recomputed."""
+    """Prove again what a file says: every layout placed, every total recomputed, the bound of a plan from its proof.
+
+    Exits with 1 if something is wrong, and with 8 if the plan holds and its bound is not proven.
+    """
+    from gpuplanner.planner import read_problems
     from gpuplanner.study import verify_any
     from gpuplanner.study.difference import carried_out
+    from gpuplanner.study.future.plans import plan_problem
 
+    due = None
+    if scenario is not None and scenario.endswith(".json"):
+        due = read_problems(scenario)
+    elif scenario is not None:
+        asked = given.scenario(scenario)
+        due = {"": plan_problem(asked if board is None else replace(asked, board=board), "rightsized")}
     report = (
-        verify_any(file, board, gpus_per_node=gpus_per_node)
+        verify_any(file, board, gpus_per_node=gpus_per_node, against=due)
         if against is None
         else carried_out(file, against, instant(at))
     )
     if as_json:
-        show({"ok": report.ok, "problems": report.problems, "findings": report.findings}, as_json=True)
+        parts = {name: getattr(report, name) for name in ("ok", "problems", "unproven", "findings")}
+        show(parts, as_json=True)
     else:
-        for line in report.findings:
-            put(f"ok: {line}")
-        for line in report.problems:
-            put(f"problem: {line}")
-        put(f"{file}: {'holds' if report.ok else 'does not hold'}")
+        for word, lines in (
+            ("ok", report.findings),
+            ("not proven", report.unproven),
+            ("problem", report.problems),
+        ):
+            for line in lines:
+                put(f"{word}: {line}")
+        verdict = (
+            "does not hold" if report.problems else "holds" if report.ok else "plan holds, bound not proven"
+        )
+        put(f"{file}: {verdict}")
     if not report.ok:
-        raise typer.Exit(Exit.CHECK_FAILED)
+        raise typer.Exit(Exit.CHECK_FAILED if report.problems else Exit.NOT_PROVEN)
 
 
 @app.command()

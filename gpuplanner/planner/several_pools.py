@@ -7,23 +7,23 @@ bounds is a bound, and the sum of best plans is a best plan.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import to_json
+from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.files import read_text, to_json
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
-from gpuplanner.planner.contract.plan import Plan, plan_from_json
+from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.verification.plans import verify
 from gpuplanner.solving.effort import relative_gap
+from gpuplanner.strict_json import load_json
 
-FORMAT = "gpuplanner.fleet-plan/1"
+FORMAT = "gpuplanner.fleet-plan/2"
 
 # First every pool gets this part of its time; what easy pools leave goes to the widest gap.
 _FIRST_SHARE = 0.4
@@ -174,21 +174,20 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
     GeometryError
         If it names a board, profile or layout that does not exist.
     """
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
+    values = load_json(text, where="plan file", error=ScenarioError)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found, problem = plan_from_json(text)
+        found, problem = plan_from_plain(values)
         return {problem.board.name: (found, problem)}
     pools = values.get("pools")
-    if not isinstance(pools, dict):
-        raise ScenarioError(
-            message("fleet plan file", "JSON written by fleet_to_json", "no 'pools'", "Mend it.")
-        )
-    return {
-        str(name): plan_from_json(to_json({"format": PLAN_FORMAT, **pool})) for name, pool in pools.items()
+    if set(values) != {"format", "pools"} or not isinstance(pools, dict):
+        text = message("fleet plan file", "'format' and 'pools'", examples(sorted(values)), "Plan again.")
+        raise ScenarioError(text)
+    plans = {
+        name: plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
+        for name, pool in pools.items()
     }
+    _check({name: problem for name, (_, problem) in plans.items()})
+    return plans
 
 
 def _distance(found: Plan) -> float:
@@ -228,10 +227,8 @@ def read_problems(path: str | Path) -> dict[str, PlanProblem]:
     GeometryError
         If it names a board, profile or layout that does not exist.
     """
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ScenarioError(message(str(path), _EXPECTED, str(error), "Check the file.")) from error
+    text = read_text(path, error=ScenarioError, what="problem", limit_bytes=LARGEST_FILE)
+    values = load_json(text, where=str(path), error=ScenarioError)
     if not isinstance(values, dict):
         raise ScenarioError(message(str(path), _EXPECTED, type(values).__name__, "Check the file."))
     pools = values.get("pools")

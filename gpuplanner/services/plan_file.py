@@ -54,7 +54,7 @@ def is_service_plan(text: str) -> bool:
     """Whether a text is a file of :func:`services_to_json`."""
     try:
         values = json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == FORMAT
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from gpuplanner.catalog import board_names
 from gpuplanner.cost.footprint import AMOUNTS
-from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
+from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, examples, message
 from gpuplanner.export import (
     FileReport,
     change_index,
@@ -27,12 +29,15 @@ from gpuplanner.export.csv import guarded
 from gpuplanner.export.focus import FOCUS_TIME
 from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
 from gpuplanner.export.workbook import Summary, write_workbook
-from gpuplanner.files import replaced_directory
+from gpuplanner.files import read_text, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
 from gpuplanner.plain import to_plain
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
-from gpuplanner.planner.numbered.assign import layouts_before
+from gpuplanner.planner.contract.plan import LARGEST_FILE
+from gpuplanner.planner.numbered.assign import layouts_before, node_reboots
+from gpuplanner.planner.verification.bounds import BoundCheck
+from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
 from gpuplanner.scenario import Scenario
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
@@ -84,14 +89,21 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
 
 def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
     """Read a plan.json of one pool or of a fleet, by pool."""
+    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
     try:
-        return fleet_from_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ScenarioError) as error:
-        text = message(str(path), "a plan.json", str(error), "Check the path.")
-        raise ScenarioError(text) from error
+        return fleet_from_json(text)
+    except ScenarioError as error:
+        fault = message(str(path), "a plan.json", str(error), "Plan again.")
+        raise ScenarioError(fault) from error
 
 
-def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -> FileReport:
+def verify_any(
+    path: str | Path,
+    board: str | None,
+    *,
+    gpus_per_node: int = 8,
+    against: Mapping[str, PlanProblem] | None = None,
+) -> FileReport:
     """Check a plan or an exported file again, with code that shares nothing with what made it.
 
     Parameters
@@ -102,6 +114,14 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
         Board of the nodes; a plan names its own, which must then be the same.
     gpus_per_node : int
         GPUs on a node, for files that do not say.
+    against : mapping of str to PlanProblem, optional
+        Problems by pool that the plans must be of; the name does not matter where there is one. Without, a plan is
+        held against the problem in its file, which is right about itself whoever wrote it.
+
+    Returns
+    -------
+    FileReport
+        Its words are those of the check; what a file says in words is not repeated.
 
     Raises
     ------
@@ -113,30 +133,65 @@ def verify_any(path: str | Path, board: str | None, *, gpus_per_node: int = 8) -
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
         return verify_file(path, board, gpus_per_node=gpus_per_node)
-    text = Path(path).read_text(encoding="utf-8")
+    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
     if is_service_plan(text):
         return _service_report(text, board)
-    problems: list[str] = []
-    findings: list[str] = []
+    report = FileReport(ok=True)
     pools = read_plans(path)
     for name, (plan, problem) in pools.items():
         where = f"{name}: " if len(pools) > 1 else ""
-        faults = list(verify(plan, problem))
-        if board is not None and as_board(board).name != problem.board.name:
-            faults.append(f"the plan is for {problem.board.name}, not for {as_board(board).name}")
-        if not faults and plan.found:
-            faults = list(verify(plan, problem, assign(plan, problem)))
-        proof = ""
-        if not faults:
-            faults, proof = verify_bound(plan, problem)
-        problems += [where + fault for fault in faults]
-        findings.append(
-            f"{where}status {plan.status}: {problem.n_slots} slots on {problem.gpus} x {problem.board.name}; every "
-            f"layout is placed, and cost, changes and unmet demand are as recomputed; {problem.change.words()}"
-        )
-        findings.append(f"{where}GPUs that are not needed are {problem.idle_words}")
-        findings.append(where + proof)
-    return FileReport(ok=not problems, problems=problems, findings=[] if problems else findings)
+        faults = _plan_faults(plan, problem, board)
+        bound = BoundCheck(faults, "", proven=False) if faults else verify_bound(plan, problem)
+        report.problems.extend(where + fault for fault in bound.faults)
+        report.findings.extend(where + line for line in _held_against(plan, problem))
+        (report.findings if bound.proven else report.unproven).append(where + bound.words)
+    if against is not None:
+        report.problems.extend(_differences({name: problem for name, (_, problem) in pools.items()}, against))
+    if report.problems:
+        return FileReport(ok=False, problems=report.problems)
+    return replace(report, ok=not report.unproven)
+
+
+def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:
+    """What is wrong with a plan, its bound aside."""
+    own, faults = problem.board.name, list(verify(plan, problem))
+    if board is not None and as_board(board).name != own:
+        faults.append(f"the plan is for {own}, not for {as_board(board).name}")
+    if own in board_names() and as_board(own) != problem.board:
+        faults.append(f"the file describes {own} otherwise than the catalogue")
+    if faults or not plan.found:
+        return faults
+    reboots = node_reboots(problem, plan.layouts, plan.counts, plan.parked)
+    if plan.reboots != reboots:
+        return [f"reboots: the plan says {plan.reboots}, its GPUs when numbered {reboots}"]
+    return layout_plan_faults(assign(plan, problem), plan, problem)
+
+
+def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """What a plan was held against: figures of its problem, no words of it."""
+    asked = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.slot_hours
+    yield (
+        f"held against the problem in the file: {asked:.6g} GPU-hours asked for in {problem.n_slots} slots from "
+        f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC on, {problem.gpus} x {problem.board.name}; "
+        f"{problem.change.words()}"
+    )
+    if plan.found:
+        yield "every layout is placed, and cost, changes, reboots and unmet demand are as recomputed"
+    silent = None if problem.prices is None else replace(problem.prices, basis="")
+    yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_words}"
+
+
+def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem]) -> Iterator[str]:
+    """In what the problems of a file are not those that they should be."""
+    if len(found) == len(due) == 1:
+        due = dict(zip(found, due.values(), strict=True))
+    if set(found) != set(due):
+        yield f"the file has the pools {examples(sorted(found))}, expected {examples(sorted(due))}"
+        return
+    for name, problem in found.items():
+        own, other = problem.to_dict(), due[name].to_dict()
+        if odd := [key for key in own if own[key] != other[key]]:
+            yield f"the plan is of another problem than the one to hold it against: {', '.join(odd)} differ"
 
 
 def export_plan(

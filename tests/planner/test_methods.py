@@ -173,7 +173,7 @@ def test_problem_files(two_days: PlanProblem, pools: dict[str, PlanProblem], tmp
     assert list(read_problems(path)) == ["old", "new"]
     for text, words in (
         ("[1]", "a JSON object"),
-        ("{", "a JSON object"),
+        ("{", "one whole JSON document"),
         ('{"pools": 3}', "'pools' of another kind"),
         (json.dumps(small | {"gpu": 1}), "missing or unknown 'gpu'"),
         (json.dumps({k: v for k, v in small.items() if k != "demand"}), "missing or unknown 'demand'"),

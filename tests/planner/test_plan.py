@@ -227,17 +227,16 @@ def test_infeasible_plans_say_why_and_what_to_do(problem_of: Any) -> None:
             found.require()
 
 
-@pytest.mark.parametrize("seconds", [False, True])
-def test_plan_and_problem_survive_a_file(problem_of: Any, seconds: bool) -> None:
+def test_plan_and_problem_survive_a_file(problem_of: Any) -> None:
     problem = problem_of(
         [[[3.3, 9.0]], [[0.0, 1.0]]], ["3g.20gb"], initial={"3g.20gb:2": 1}, whole_gpus_kept=1
     )
     for candidate in (problem, replace(problem, whole_gpus_kept=3, available=(2, 2))):
         found = plan(candidate)
-        text = plan_to_json(found, candidate, seconds=seconds)
+        text = plan_to_json(found, candidate)
         read, again = plan_from_json(text)
-        assert plan_to_json(read, again, seconds=seconds) == text
-        assert read.seconds == (found.seconds if seconds else None)
+        assert plan_to_json(read, again) == text
+        assert (read.method, read.stopped_by, read.explanation, read.seconds) == ("", "", "", None)
         assert verify(read, again) == []
 
 
@@ -268,7 +267,7 @@ def test_broken_files_are_refused(problem_of: Any, change: Any) -> None:
 
 
 def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="no JSON"):
+    with pytest.raises(ScenarioError, match="one whole JSON document"):
         plan_from_json("{")
 
 

@@ -17,7 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.plain_values import from_plain, is_count, texts
+
+SEARCHED = "a search over all states, or over the whole horizon, that leaves no proof behind"
+"""What a bound of a plan may rest on beyond its certificate: nobody can check that again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +41,8 @@ class Certificate:
     """Proof of a bound.
 
     - ``bound``: What it proves.
-    - ``rest``: What a higher bound of the plan rests on: the search itself, not proven here. Empty if there is none.
-    - ``layouts``: The layouts that the program has columns for: all others are no better than one of these.
+    - ``rest``: What a higher bound of the plan rests on: :data:`SEARCHED`, or empty if there is none.
+    - ``layouts``: The layouts that the program has columns for: each other one is covered by one of them, no dearer.
     - ``requests``: Sets of profiles of the coverage rows.
     - ``floors``: First slot, number of slots and proof of each floor.
     - ``tree``: Prices of the rows of the program over all slots; or a tree with such prices at its leaves.
@@ -69,28 +72,21 @@ class Certificate:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
         """Read what :meth:`to_dict` wrote. What it proves is a question for ``verify_bound``."""
-        try:
-            trees = [CutProof(_whole(first), tree) for first, tree in values["trees"]]
-            return cls(
-                bound=float(values["bound"]),
-                rest=str(values["rest"]),
-                layouts=tuple(map(str, values["layouts"])),
-                requests=tuple(tuple(map(str, names)) for names in values["requests"]),
-                floors=tuple((_whole(a), _whole(b), trees[_whole(c)]) for a, b, c in values["floors"]),
-                tree=values["tree"],
-            )
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            text = message(
-                "plan file: certificate",
-                "layouts, requests, trees and floors as the plan command writes them",
-                f"{type(error).__name__}: {error}",
-                "Plan again, or remove 'certificate': the bound is then not checked.",
-            )
-            raise ScenarioError(text) from error
+        held = {name: value for name, value in values.items() if name != "trees"}
+        return from_plain(
+            cls,
+            held,
+            "plan file: certificate",
+            layouts=texts,
+            requests=lambda sets: tuple(map(texts, sets)),
+            floors=lambda floors: _floors(floors, values["trees"]),
+        )
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        text = f"{value!r} is no whole number of at least 0"
+def _floors(floors: Any, trees: Any) -> tuple[tuple[int, int, CutProof], ...]:  # noqa: ANN401 - as above
+    numbers = [*(first for first, _ in trees), *(number for floor in floors for number in floor)]
+    if not all(map(is_count, numbers)):
+        text = "slots that are no whole numbers of at least 0"
         raise ValueError(text)
-    return value
+    proofs = [CutProof(first, tree) for first, tree in trees]
+    return tuple((start, width, proofs[place]) for start, width, place in floors)

@@ -105,8 +105,9 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
         if not (is_count(value, low) or (value is None and name in optional)):
             yield f"{name} must be a whole number of at least {low}, not {value!r}"
     slots = limits.change_slots
-    if slots is not None and not (isinstance(slots, tuple) and all(is_count(slot) for slot in slots)):
-        yield f"change_slots must be numbers of slots, not {slots!r}"
+    sound = slots is None or (isinstance(slots, tuple) and all(map(is_count, slots)))
+    if not sound or len(set(slots or ())) < len(slots or ()):
+        yield f"change_slots must be numbers of slots, each once, not {slots!r}"
     bad = [gpus for gpus in limits.pinned.values() if not is_count(gpus)]
     if bad or "off" in limits.pinned:
         yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,15 +12,17 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware import ChangeCost, GpuModel, Seconds, load_gpu_model
 from gpuplanner.hardware.profile import RESOURCES
+from gpuplanner.strict_json import LARGEST
 
 T = TypeVar("T")
 
 _TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
-_NUMBERS = {float: (int, float)}
+_KINDS = {str, int, float, NoneType}
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -46,8 +47,10 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
             return [value.value, value.low, value.high, value.basis]
         case datetime():
             return value.astimezone(UTC).isoformat()
+        case float():
+            return value + 0.0  # no sign before a zero
         case np.ndarray():
-            return value.tolist()
+            return (value + 0).tolist()
         case Mapping():
             return {key: to_plain(one) for key, one in value.items()}
         case tuple() | list():
@@ -87,26 +90,60 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
         return kind(**{**values, **read_in})
     except (ScenarioError, GeometryError):
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ScenarioError(message(what, "values of the right kind", str(error), "Mend it.")) from error
 
 
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - an annotation
-    """Whether a value is of a field of text and numbers; other fields look themselves."""
+    """Whether a value is nothing where that may be, or of a field of text and numbers; other fields look themselves."""
     kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if not {*kinds} <= {str, int, float, NoneType}:
-        return True
-    return any(isinstance(value, _NUMBERS.get(kind, kind)) for kind in kinds)
+    if value is None or not {*kinds} <= _KINDS:
+        return value is not None or NoneType in kinds or Any in kinds
+    if isinstance(value, int | float):
+        return is_number(value) and (float in kinds or (int in kinds and isinstance(value, int)))
+    return isinstance(value, str) and str in kinds
 
 
-def is_count(value: object, low: int = 0) -> bool:
-    """Whether a value is a whole number of at least so many."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number of a size to calculate with; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def is_count(value: object, low: int = 0, most: float = LARGEST) -> bool:
+    """Whether a value is a whole number of at least, and at most, so many."""
+    return isinstance(value, int) and is_number(value) and low <= value <= most
 
 
 def is_amount(value: object) -> bool:
     """Whether a value is a number that something can cost, or last."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int | float) and is_number(value) and value >= 0
+
+
+def grid(values: Any, *kinds: type) -> NDArray[Any]:  # noqa: ANN401 - what a file holds
+    """Nested lists of numbers of the given kinds as an array: no text, no true or false, nothing beyond measure.
+
+    Examples
+    --------
+    >>> grid([[1, 2.5]], int, float)
+    array([[1. , 2.5]])
+    >>> grid([[1, True]], int)
+    Traceback (most recent call last):
+        ...
+    ValueError: True is no number of the kind that is expected
+    """
+    given = np.array(values, dtype=object)
+    if odd := [one for one in given.flat if type(one) not in kinds or not is_number(one)]:
+        text = f"{odd[0]!r:.60} is no number of the kind that is expected"
+        raise ValueError(text)
+    return given.astype(np.float64 if float in kinds else np.int64)
+
+
+def texts(names: object) -> tuple[str, ...]:
+    """A list of texts as a tuple."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        got = f"{names!r:.60} instead of a list of texts"
+        raise ValueError(got)
+    return tuple(names)
 
 
 def _board_to_plain(board: GpuModel) -> dict[str, Any]:

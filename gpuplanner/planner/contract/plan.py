@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.files import to_json
 from gpuplanner.planner.contract.certificate import Certificate
-from gpuplanner.planner.contract.plain_values import from_plain, to_plain
+from gpuplanner.planner.contract.plain_values import from_plain, grid, texts, to_plain
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
+from gpuplanner.strict_json import load_json
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 """``optimal``: no plan costs less, within 1e-6. ``feasible``: the gap says how much less one could cost at
@@ -24,7 +23,13 @@ STOPS = ("proof", "passes", "time_limit", "work_limit", "user")
 """Why the search ended: the gap asked for (or infeasibility) was proven; all passes were made; the time was
 up; the work allowed was done; somebody pressed Ctrl-C."""
 
-FORMAT = "gpuplanner.plan/1"
+FORMAT = "gpuplanner.plan/2"
+
+LARGEST_FILE = 64_000_000
+"""Bytes; a larger file is refused before it is read. A month of hours for 400 pools has less."""
+
+_BOUND_OF = {"all plans": "", "plans without change": "static"}
+_TOLD = ("stopped_by", "explanation", "seconds")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,12 +40,11 @@ class Plan:
     ----------
     method : str
         How it was made, see :func:`gpuplanner.planner.contract.plan`. ``"static"``: the same counts in every slot; the
-        bound is then that of all such plans. Else the bound is that of all plans.
+        bound is then that of all such plans. Else the bound is that of all plans. A file says no more than that: of
+        a plan that was read, it is ``"static"`` or empty.
     status : str
         One of :data:`STATUSES`. Objective, bound and gap are None, and the arrays empty, unless it is
         ``optimal`` or ``feasible``.
-    stopped_by : str
-        One of :data:`STOPS`.
     objective, bound, gap : float or None
         Cost; what no plan undercuts; (objective - bound) / objective.
     layouts : tuple of str
@@ -58,10 +62,13 @@ class Plan:
         Reboots of nodes for changes of MIG mode, of numbered GPUs.
     gpu_hours_on, unmet_gpu_hours : float
         GPU-hours of GPUs that are on, and of demand that is not served [GPU h].
+    stopped_by : str
+        One of :data:`STOPS`. What follows is told when a plan is made, and stands in no file, where nobody could check
+        it: of a plan that was read it is empty.
     explanation : str
         What drives the plan, and what would help, in words.
     seconds : float or None
-        Time that the search took [s]; None in a plan read from a file written without it.
+        Time that the search took [s].
     parked : ndarray of int, shape (n_slots, n_layouts)
         GPUs that keep each layout, and are not on; nothing where GPUs that are not needed are released. Those that
         are neither counted here nor on are not cut.
@@ -71,7 +78,6 @@ class Plan:
 
     method: str
     status: str
-    stopped_by: str
     objective: float | None
     bound: float | None
     gap: float | None
@@ -83,7 +89,8 @@ class Plan:
     reboots: int
     gpu_hours_on: float
     unmet_gpu_hours: float
-    explanation: str
+    stopped_by: str = ""
+    explanation: str = ""
     seconds: float | None = None
     parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     certificate: Certificate | None = None
@@ -119,11 +126,12 @@ class Plan:
         text = message("plan", "a plan that keeps every limit", self.status, self.explanation)
         raise InfeasiblePlanError(text)
 
-    def to_dict(self, *, seconds: bool = False) -> dict[str, Any]:
-        """Plain values for JSON; the same problem and seed give the same ones unless `seconds` is true."""
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the answer and its proof, and nothing that cannot be checked."""
         plain: dict[str, Any] = to_plain(replace(self, certificate=None))
-        held = {"seconds": seconds, "parked": self.parked.any(), "certificate": False}
-        plain = {name: value for name, value in plain.items() if held.get(name, True)}
+        left_out = {"method", "certificate", *_TOLD} | (set() if self.parked.any() else {"parked"})
+        plain = {name: value for name, value in plain.items() if name not in left_out}
+        plain["bound_of"] = "plans without change" if self.method == "static" else "all plans"
         return plain | ({} if self.certificate is None else {"certificate": self.certificate.to_dict()})
 
     @classmethod
@@ -135,46 +143,29 @@ class Plan:
         ScenarioError
             If a value is missing, unknown, or not what it should be.
         """
+        held = {name: value for name, value in values.items() if name != "bound_of"}
+        if unproven := sorted(held.keys() & {"method", *_TOLD}):
+            _refuse(f"{', '.join(unproven)}, which nobody can check")
+        if values.get("bound_of") not in tuple(_BOUND_OF):
+            _refuse(f"a bound_of that is none of {', '.join(_BOUND_OF)}")
         return from_plain(
             cls,
-            values,
+            {**held, "method": _BOUND_OF[values["bound_of"]]},
             "plan",
-            layouts=_texts,
-            counts=lambda counts: _whole(counts, len(values["layouts"])),
-            parked=lambda counts: _whole(counts, len(values["layouts"])),
-            unmet=lambda unmet: np.array(unmet, dtype=np.float64),
+            layouts=texts,
+            counts=lambda counts: grid(counts, int).reshape(len(counts), len(values["layouts"])),
+            parked=lambda counts: grid(counts, int).reshape(len(counts), len(values["layouts"])),
+            unmet=lambda unmet: grid(unmet, int, float),
             certificate=Certificate.from_dict,
         )
 
 
-def _texts(layouts: object) -> tuple[str, ...]:
-    if not isinstance(layouts, list | tuple) or not all(isinstance(text, str) for text in layouts):
-        _refuse("layouts that are no text")
-    return tuple(layouts)
-
-
-def _whole(counts: ArrayLike, width: int) -> Counts:
-    """Counts by slot and layout."""
-    given = np.array(counts, dtype=np.float64)
-    whole: Counts = given.astype(np.int64).reshape(len(given), width)
-    if not np.array_equal(whole, given.reshape(whole.shape)):
-        _refuse("counts that are not whole numbers")
-    return whole
-
-
-def plan_to_json(plan: Plan, problem: PlanProblem, *, seconds: bool = False) -> str:
+def plan_to_json(plan: Plan, problem: PlanProblem) -> str:
     """Print a plan together with its problem, so that the file alone can be verified.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    problem : PlanProblem
-        Its problem.
-    seconds : bool
-        Whether to store how long the search took; without it the same input gives the same bytes.
+    The same plan and problem give the same bytes.
     """
-    return to_json({"format": FORMAT, "plan": plan.to_dict(seconds=seconds), "problem": problem.to_dict()})
+    return to_json({"format": FORMAT, "plan": plan.to_dict(), "problem": problem.to_dict()})
 
 
 def plan_from_json(text: str) -> tuple[Plan, PlanProblem]:
@@ -187,17 +178,20 @@ def plan_from_json(text: str) -> tuple[Plan, PlanProblem]:
     GeometryError
         If it names a board, profile or layout that does not exist.
     """
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        _refuse(f"no JSON: {error}")
+    return plan_from_plain(load_json(text, where="plan file", error=ScenarioError))
+
+
+def plan_from_plain(values: object) -> tuple[Plan, PlanProblem]:
+    """A plan and its problem from the values of a plan file."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        _refuse(f"no 'format' {FORMAT!r}")
-    if not all(isinstance(values.get(part), dict) for part in ("plan", "problem")):
-        _refuse("no 'plan' or no 'problem'")
+        _refuse(f"no 'format' {FORMAT!r}: no plan file, or one of another version")
+    if set(values) != {"format", "plan", "problem"}:
+        _refuse("other keys than 'format', 'plan' and 'problem'")
+    if not (isinstance(values["plan"], dict) and isinstance(values["problem"], dict)):
+        _refuse("a 'plan' or a 'problem' that is no object")
     return Plan.from_dict(values["plan"]), PlanProblem.from_dict(values["problem"])
 
 
 def _refuse(got: str) -> NoReturn:
-    text = message("plan file", "JSON written by plan_to_json", got, "Check that the file is whole.")
+    text = message("plan file", "JSON written by plan_to_json", got, "Plan again.")
     raise ScenarioError(text)

@@ -18,7 +18,9 @@ from gpuplanner.planner.contract.plain_values import (
     board_from_plain,
     change_from_plain,
     from_plain,
+    grid,
     is_amount,
+    texts,
     to_plain,
 )
 from gpuplanner.planner.contract.problem_check import TIERS, problem_faults
@@ -309,6 +311,11 @@ class PlanProblem:
             cls,
             values,
             "plan problem",
+            tenants=texts,
+            profiles=texts,
+            tiers=texts,
+            nodes=texts,
+            demand=lambda demand: grid(demand, int, float),
             board=board_from_plain,
             change=lambda change: change_from_plain(board_from_plain(values["board"]), change),
             slot_start=datetime.fromisoformat,

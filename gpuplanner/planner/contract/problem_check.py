@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from gpuplanner.errors import examples
 from gpuplanner.planner.contract.limits import limit_faults
 from gpuplanner.planner.contract.plain_values import is_amount, is_count
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.strict_json import LARGEST
 
 if TYPE_CHECKING:
     from gpuplanner.planner.contract.problem import PlanProblem
@@ -20,19 +21,22 @@ if TYPE_CHECKING:
 TIERS = ("guaranteed", "standard", "best_effort")
 """Service tiers, highest first. What cannot be served is taken from the lowest tier first."""
 
+MOST_GPUS = 1_000_000
+"""More GPUs of one pool are refused: each is numbered."""
+
+# A second and a year: shorter slots fall together, longer ones leave the calendar.
+_SHORTEST_H, _LONGEST_H = 1 / 3600, 8784
+
 
 def problem_faults(p: PlanProblem) -> Iterator[str]:
     """Yield, in words, each value of a problem that makes no sense."""
     for name, low in (("gpus", 1), ("gpus_per_node", 1), ("whole_gpus_kept", 0)):
-        if not is_count(getattr(p, name), low):
-            yield f"{name} must be a whole number of at least {low}, not {getattr(p, name)!r}"
+        if not is_count(getattr(p, name), low, MOST_GPUS):
+            yield f"{name} must be a whole number from {low} to {MOST_GPUS}, not {getattr(p, name)!r}"
     for name in ("on_price", "change_gpu_hours"):
         if not is_amount(getattr(p, name)):
             yield f"{name} must be a number of at least 0, not {getattr(p, name)!r}"
-    if not (is_amount(p.slot_hours) and p.slot_hours > 0):
-        yield f"slot_hours must be above 0, not {p.slot_hours!r}"
-    if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
-        yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
+    yield from _time_faults(p)
     for name in ("tenants", "profiles"):
         names = getattr(p, name)
         if len(set(names)) < len(names):
@@ -53,6 +57,19 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
             map(is_count, (p.limits.gpus_on_per_rack, racks, p.whole_gpus_kept), (0, 1, 0))
         ):
             yield from _power_faults(p)
+
+
+def _time_faults(p: PlanProblem) -> Iterator[str]:
+    sound = is_amount(p.slot_hours) and _SHORTEST_H <= p.slot_hours <= _LONGEST_H
+    if not sound:
+        yield f"slot_hours must be from a second to a year, not {p.slot_hours!r}"
+    if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
+        yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
+    elif sound and p.demand.ndim == 3:
+        try:
+            p.slot_start.astimezone(UTC) + p.n_slots * timedelta(hours=p.slot_hours)
+        except OverflowError:
+            yield f"slots must lie within the calendar, not {p.n_slots} from {p.slot_start} on"
 
 
 def _node_faults(p: PlanProblem) -> Iterator[str]:
@@ -94,7 +111,7 @@ def _demand_faults(p: PlanProblem) -> Iterator[str]:
             f"({expected[0]}, {expected[1]}, at least 1), not {p.demand.shape}"
         )
         return
-    for what, wrong in (("not finite", ~np.isfinite(p.demand)), ("below 0", p.demand < 0)):
+    for what, wrong in (("not finite", ~(np.abs(p.demand) <= LARGEST)), ("below 0", p.demand < 0)):
         places = np.argwhere(wrong)
         if len(places):
             i, j, t = places[0]

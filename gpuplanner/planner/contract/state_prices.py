@@ -90,10 +90,9 @@ class StatePrices:
     def __post_init__(self) -> None:
         """Check the values, and keep them as plain ones."""
         try:
-            known = {str(name): tuple(sorted(map(float, times))) for name, times in self.remaining_h.items()}
+            known = {str(name): tuple(sorted(times)) for name, times in self.remaining_h.items()}
         except (AttributeError, TypeError, ValueError) as error:
             _refuse(f"remaining_h that is no mapping of times: {error}")
-        object.__setattr__(self, "remaining_h", dict(sorted(known.items())))
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         wrong = [f"{name} = {value!r}" for name, value in numbers.items() if not is_amount(value)]
         wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
@@ -105,6 +104,8 @@ class StatePrices:
         wrong += ["a basis that is no text"] * (not isinstance(self.basis, str))
         if wrong:
             _refuse(", ".join(wrong))
+        given = {name: tuple(map(float, times)) for name, times in sorted(known.items())}
+        object.__setattr__(self, "remaining_h", given)
 
     @classmethod
     def of(cls, change: ChangeCost, gpus_per_node: int, **stated: Any) -> Self:  # noqa: ANN401

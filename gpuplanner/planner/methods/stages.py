@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpuplanner.errors import MissingDependencyError, ScenarioError, message
-from gpuplanner.planner.contract.certificate import Certificate
+from gpuplanner.planner.contract.certificate import SEARCHED, Certificate
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import cheapest_way, parked_best, parked_since, released_twin
 from gpuplanner.planner.methods.calendar import calendar_counts
@@ -21,8 +21,6 @@ from gpuplanner.solving.effort import Effort, relative_gap
 
 # Of the time that is left, what floors of one width may take.
 _FLOORS_SHARE = 0.7
-
-_REST = "a search over all states, or over the whole horizon, that leaves no proof behind"
 
 # Floors of wider windows cost more than they tell.
 _WIDEST_FLOOR = 4
@@ -69,7 +67,7 @@ class State:
         certificate = self.relaxation.certificate(fluid)
         if certificate is None or self.bound <= certificate.bound:
             return certificate
-        return replace(certificate, rest=_REST)
+        return replace(certificate, rest=SEARCHED)
 
     @property
     def plan(self) -> Counts:

@@ -23,6 +23,7 @@ from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.verification.limits import count_faults, pinned_alone_fits, within_quotas
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
+from gpuplanner.planner.verification.rebuilt import missing_steps
 from gpuplanner.planner.verification.state_changes import parked_faults, state_changes
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -82,8 +83,10 @@ def _claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     if plan.status not in STATUSES:
         yield f"status: {plan.status!r} is none of {', '.join(STATUSES)}"
         return
-    if any(value is not None for value in (plan.objective, plan.bound, plan.gap)) or plan.counts.size:
-        yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
+    held = (plan.objective, plan.bound, plan.gap, plan.certificate)
+    totals = (plan.changes, plan.departures, plan.reboots, plan.gpu_hours_on, plan.unmet_gpu_hours)
+    if any(one is not None for one in held) or any(totals) or plan.layouts or plan.counts.size:
+        yield f"status: {plan.status}, yet there is a cost, bound, gap, certificate or counts"
     if plan.status == "infeasible" and pinned_alone_fits(problem):
         yield "status: infeasible, yet GPUs that are all off, but for those that must stay, keep every limit"
 
@@ -100,7 +103,7 @@ def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield f"unmet: the shape is {plan.unmet.shape}, expected {problem.demand.shape}"
     elif not np.isfinite(plan.unmet).all():
         yield "unmet: not finite"
-    if plan.stopped_by not in STOPS:
+    if plan.stopped_by not in (*STOPS, ""):
         yield f"stopped_by: {plan.stopped_by!r} is none of {', '.join(STOPS)}"
     numbers = {"objective": plan.objective, "bound": plan.bound, "gap": plan.gap}
     for name, value in numbers.items():
@@ -151,7 +154,7 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
     able = [[i for i in supply if serves(problem.board, i, request)] for request in problem.profiles]
     pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
     prices = np.array(problem.unmet_price)
-    for slot in range(problem.n_slots):
+    for slot, steps in enumerate(missing_steps(problem)):
         instances = dict.fromkeys(supply, 0)
         for counts, gpus in zip(held, plan.counts[slot].tolist(), strict=True):
             for name, number in counts.items():
@@ -162,35 +165,20 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
             if matching.serve(request, int(served[request])) < served[request]:
                 yield f"slot {slot}: more is said to be served than the instances can serve"
                 break
-        stated = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
-        least = _least_shortage(problem, demand, slot, Matching(able, instances))
+        hourly = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
+        stated, least = hourly * problem.slot_hours, _least_shortage(steps, Matching(able, instances))
         if not _near(stated, least):
-            yield (
-                f"slot {slot}: unmet demand is priced {stated:.6g} an hour, but these counts leave {least:.6g} "
-                "at the least"
-            )
+            yield f"slot {slot}: unmet demand is priced {stated:.6g}, but these counts leave {least:.6g} at the least"
     yield from _order_faults(plan, problem, demand)
 
 
-def _least_shortage(problem: PlanProblem, demand: Floats, slot: int, matching: Matching) -> float:
-    """Price of an hour of unmet demand if instances serve the dearest requests first."""
-    offers = []
-    total = 0.0
-    dearest = sorted(range(len(problem.tenants)), key=lambda i: -problem.unmet_price[i])
-    for request, share in enumerate(problem.shares.tolist()):
-        wanted = demand[dearest, request, slot]
-        worth = np.array([problem.unmet_price[i] * share for i in dearest]) * wanted
-        total += float(worth.sum())
-        whole = np.arange(math.ceil(wanted.sum() - 1e-9) + 1)
-        earned = np.interp(
-            whole, np.concatenate([[0], np.cumsum(wanted)]), np.concatenate([[0], np.cumsum(worth)])
-        )
-        gains = np.diff(earned).round(12)
-        values, runs = np.unique(gains, return_counts=True)
-        offers += [(value, request, int(run)) for value, run in zip(values.tolist(), runs, strict=True)]
-    for value, request, run in sorted(offers, reverse=True):
-        total -= value * matching.serve(request, run)
-    return total
+def _least_shortage(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
+    """Price of what is missing in a slot if instances serve the dearest requests first."""
+    offers = [(price, request, width) for request, one in enumerate(steps) for width, price in one]
+    return sum(
+        price * (width - matching.serve(request, width))
+        for price, request, width in sorted(offers, reverse=True)
+    )
 
 
 def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
@@ -241,8 +229,9 @@ def _proof_faults(plan: Plan) -> Iterator[str]:
     if distance < -_TOLERANCE * max(1.0, plan.objective):
         yield f"bound: {plan.bound} is above the objective, {plan.objective}"
     proven = distance <= _TOLERANCE * max(1.0, plan.objective)
-    if not math.isclose(plan.gap, 0.0 if proven else distance / plan.objective, abs_tol=_TOLERANCE):
-        yield f"gap: the plan says {plan.gap}, objective and bound say {distance / max(1e-12, plan.objective)}"
+    gap = 0.0 if proven else distance / max(1e-12, plan.objective)
+    if not math.isclose(plan.gap, gap, abs_tol=_TOLERANCE):
+        yield f"gap: the plan says {plan.gap}, objective and bound say {gap}"
     if proven != (plan.status == "optimal"):
         yield f"status: {plan.status}, while the bound {'is' if proven else 'is not'} reached"
 

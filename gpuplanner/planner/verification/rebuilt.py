@@ -1,20 +1,43 @@
-"""The linear program of a problem, built anew from the problem alone; only names come from a certificate."""
+r"""The linear program of a problem, built anew from the problem alone; only names come from a certificate.
+
+Not every layout needs a column. Let L be any multiset of profiles that the board can hold, cut or whole, and M a
+layout with a column, cut if L is, that has as many instances as L for every set of requests of the program. If M
+also costs no more to empty, to take up and to give up, then wherever a plan has L it can have M, on and parked
+alike, and costs no more:
+
+* no limit notices, for as many GPUs are on, parked and cut; coverage can only rise;
+* the GPUs with M change by the sum of what those with L and those with M did. An edge costs a price times
+  :math:`\max(0, \text{change})`: for a sum no more than for its parts, and for M no more than for L;
+* waking has one price, and MIG mode and reboots look at all GPUs that are cut together.
+
+Layouts that are there before the first slot or must stay, whose numbers stand in rows as constants, have columns of
+their own. A layout without instances for any set that anybody asks for needs no cover: instead of taking it up, a
+GPU is parked with what it had before or, if that was not cut, with what it has next; parked costs no more than on.
+Where GPUs are released, all that are cut cost the same, and such a GPU is released. So the least cost over the columns
+that are there is the least over all layouts, for windows of slots and for plans without change as well.
+
+Only profiles with demand count for a set: none of the others is ever missing, and without them the rows are narrower
+and prove more.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from gpuplanner.hardware import pareto_counts, parse_layout
+from gpuplanner.hardware import format_layout, multisets, parse_layout, prove
 from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.verification.limits import power_for, within_quotas
-from gpuplanner.planner.verification.weak_duality import NoProof, PricedProgram
+from gpuplanner.planner.verification.weak_duality import MOST_LEAVES, NoProof, PricedProgram, Unfinished
 from gpuplanner.schemas import WHOLE_GPU
+
+Held: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -39,55 +62,80 @@ class Edge:
 class Rebuilt:
     """The problem in numbers, with the layouts and the sets of requests that a certificate names.
 
-    Raises ``NoProof`` if the certificate leaves out what a plan may use.
+    Raises ``NoProof`` if the certificate names what there is not, ``Unfinished`` if it leaves out what a plan may use.
     """
 
     def __init__(self, certificate: Certificate, problem: PlanProblem) -> None:
         self.problem = problem
         self.layouts = certificate.layouts
-        self.sets = [_positions(names, problem.profiles) for names in certificate.requests]
-        self.cover = self._cover(map(parse_layout, self.layouts))
-        self._check_layouts()
+        self.steps = missing_steps(problem)
+        self.required = [[sum(w for w, _ in steps) for steps in slot] for slot in self.steps]
+        wanted = {p for slot in self.required for p, needed in enumerate(slot) if needed}
+        self.sets = [_positions(names, problem.profiles) & wanted for names in certificate.requests]
+        held = [self._possible(text) for text in self.layouts]
+        self.cover = self._cover(held)
+        self._check_complete(held)
         self.kept = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
         self.fleet = np.minimum(problem.gpus_in_service, power_for(problem))
         self.cuttable = np.minimum(problem.gpus_in_service - self.kept, power_for(problem, cut=True))
         self.held_cut = min(problem.gpus - self.kept, power_for(problem, cut=True))
-        self.steps = _missing_steps(problem)
-        self.required = [[sum(w for w, _ in steps) for steps in slot] for slot in self.steps]
+        self.leaves = iter(range(MOST_LEAVES))
         self.cut = [layout for layout, text in enumerate(self.layouts) if text != WHOLE_GPU]
         # Parked GPUs have columns behind those that are on, one for each layout that is cut.
         self.parked = [] if problem.prices is None else [*self.cut]
-        self.edges = list(self._edges())
+        # What has no price is no column: sums of what goes over an edge hold what is paid for.
+        self.edges = [edge for edge in self._edges() if edge.price]
 
-    def _cover(self, layouts: Iterator[dict[str, int]]) -> list[list[int]]:
+    def _possible(self, text: str) -> Held:
+        """Instances of a layout that the board can hold."""
+        held = parse_layout(text)
+        if text != format_layout(held) or not held or not prove(self.problem.board, held):
+            reason = f"{text!r:.60} is no layout of {self.problem.board.name}"
+            raise NoProof(reason)
+        return held
+
+    def _cover(self, layouts: Sequence[Held]) -> list[list[int]]:
         """Instances of each layout that can serve a request of each set, one list a layout."""
         board, profiles = self.problem.board, self.problem.profiles
-        able: dict[str, list[bool]] = {}
-
-        def of(name: str) -> list[bool]:
-            if name not in able:
-                able[name] = [any(serves(board, name, profiles[p]) for p in places) for places in self.sets]
-            return able[name]
-
+        able = {
+            name: [any(serves(board, name, profiles[p]) for p in places) for places in self.sets]
+            for name in {name for held in layouts for name in held}
+        }
         return [
-            [sum(number for name, number in held.items() if of(name)[k]) for k in range(len(self.sets))]
+            [sum(number for name, number in held.items() if able[name][k]) for k in range(len(self.sets))]
             for held in layouts
         ]
 
-    def _check_layouts(self) -> None:
-        """There must be a column for whatever a plan may use, or for something that serves as well."""
+    def _check_complete(self, own: Sequence[Held]) -> None:
+        """There must be a column for whatever a plan may use, or for what serves as well at no higher price."""
         problem = self.problem
         named = {*(problem.initial or {}), *(problem.parked or {}), *problem.limits.pinned} - {"off"}
         missing = sorted(named - set(self.layouts))
         if missing or len(set(self.layouts)) < len(self.layouts):
             text = f"its layouts lack {', '.join(missing) or 'names of their own'}"
             raise NoProof(text)
-        possible = [{WHOLE_GPU: 1}, *(pareto_counts(problem.board) if problem.board.profiles else [])]
-        for held, needed in zip(possible, self._cover(iter(possible)), strict=True):
-            enough = (all(map(int.__ge__, own, needed)) for own in self.cover)
-            if any(needed) and not any(enough):
-                text = f"no layout of it does what {held} can do"
-                raise NoProof(text)
+        possible: list[Held] = [
+            {WHOLE_GPU: 1},
+            *(multisets(problem.board) if problem.board.profiles else []),
+        ]
+        worth = [self._worth(held, cover) for held, cover in zip(own, self.cover, strict=True)]
+        for held, cover in zip(possible, self._cover(possible), strict=True):
+            due = self._worth(held, cover)
+            if any(cover) and not any(all(map(float.__ge__, its, due)) for its in worth):
+                text = f"none of its layouts serves as much as {format_layout(held)} at no higher price of a change"
+                raise Unfinished(text)
+
+    def _worth(self, held: Held, cover: Sequence[int]) -> list[float]:
+        """What a layout offers: instances for each set, low prices to empty, take up and give up; and its side."""
+        cut, prices, text = float(WHOLE_GPU not in held), self.problem.prices, format_layout(held)
+        offer = [*map(float, cover), cut, -cut]
+        if prices is not None:
+            offer += [
+                -prices.drain_of(self.problem.board, text),
+                -prices.dress_of(text),
+                -prices.strip_of(text),
+            ]
+        return offer
 
     def _edges(self) -> Iterator[Edge]:
         """What is paid for from slot to slot."""
@@ -123,7 +171,7 @@ class Rebuilt:
         constant: bool = False,
     ) -> PricedProgram:
         """Rows and columns of consecutive slots."""
-        made = PricedProgram()
+        made = PricedProgram(leaves=self.leaves)
         own, entry = [], []
         previous: list[int] | None = None
         for at, slot in enumerate(slots, named_from):
@@ -225,15 +273,15 @@ class Rebuilt:
         return [column for columns in by_kind.values() for column in columns]
 
 
-def _positions(names: Sequence[str], profiles: Sequence[str]) -> list[int]:
+def _positions(names: Sequence[str], profiles: Sequence[str]) -> set[int]:
     strangers = sorted(set(names) - set(profiles))
     if strangers:
         text = f"nobody asks for {strangers} here"
         raise NoProof(text)
-    return sorted({profiles.index(name) for name in names})
+    return {profiles.index(name) for name in names}
 
 
-def _missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
+def missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
     """Instances and their price if missing, cheapest first, by slot and profile.
 
     Whoever pays most is served first, so that the last instance is worth least; what instances are worth changes

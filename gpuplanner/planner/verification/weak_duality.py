@@ -9,22 +9,31 @@ much, whatever the prices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuplanner.planner.contract.plain_values import is_count, is_number
+
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 _DEEPEST = 2_000
+
+# As many as a quarter of an hour can look at; the largest certificates have a hundredth of it.
+MOST_LEAVES = 1_000_000
 _EPS = float(np.finfo(np.float64).eps)
 
 
 class NoProof(ValueError):
     """A certificate that proves nothing: what is wrong with it."""
+
+
+class Unfinished(NoProof):
+    """A certificate that is sound as far as it goes, and leaves something out: what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +48,11 @@ class PricedRow:
 
 @dataclass(eq=False)
 class PricedProgram:
-    """Columns with bounds and costs, and named rows; `whole` names sums and columns that are whole numbers."""
+    """Columns with bounds and costs, and named rows; `whole` names sums and columns that are whole numbers.
+
+    Of `leaves` one is taken for each that is looked at: a file of some megabytes can name more than anybody has time
+    for, since a tree may serve any number of floors.
+    """
 
     names: dict[str, int] = field(default_factory=dict)
     cost: list[float] = field(default_factory=list)
@@ -47,6 +60,7 @@ class PricedProgram:
     high: list[float] = field(default_factory=list)
     rows: dict[str, PricedRow] = field(default_factory=dict)
     whole: dict[str, Places] = field(default_factory=dict)
+    leaves: Iterator[int] = field(default_factory=lambda: iter(range(MOST_LEAVES)))
 
     def column(self, name: str, cost: float, low: float, high: float) -> int:
         """Add a column; say its place."""
@@ -67,12 +81,15 @@ class PricedProgram:
     def least(self, tree: Any) -> float:  # noqa: ANN401 - what a file holds
         """What a tree of prices proves: the least of its leaves."""
         arrays = tuple(np.array(values, dtype=np.float64) for values in (self.cost, self.low, self.high))
-        found = math.inf
+        leaves: list[float] = []
         open_nodes: list[tuple[Any, dict[str, tuple[float, float]]]] = [(tree, {})]
         while open_nodes:
             node, limits = open_nodes.pop()
             if isinstance(node, dict):
-                found = min(found, self._leaf(node, limits, *arrays))
+                if next(self.leaves, None) is None:
+                    text = f"its trees have more than {MOST_LEAVES} leaves"
+                    raise NoProof(text)
+                leaves.append(self._leaf(node, limits, *arrays))
                 continue
             name, below, small, large = _branch(node, limits)
             if name not in self.whole:
@@ -81,7 +98,7 @@ class PricedProgram:
             low, high = limits.get(name, (-math.inf, math.inf))
             open_nodes.append((small, {**limits, name: (low, min(high, below))}))
             open_nodes.append((large, {**limits, name: (max(low, below + 1), high)}))
-        return found
+        return min(leaves)
 
     def _leaf(
         self,
@@ -99,8 +116,8 @@ class PricedProgram:
                 low[at], high[at] = max(low[at], least), min(high[at], most)
         left, size, terms = cost.copy(), np.abs(cost), []
         for name, price in prices.items():
-            if isinstance(price, bool) or not isinstance(price, int | float) or not math.isfinite(price):
-                text = f"the price of {name} is {price!r}"
+            if not is_number(price):
+                text = f"the price of {name} is {price!r:.60}"
                 raise NoProof(text)
             row = self._row(name, limits)
             side = row.low if price > 0 else row.high
@@ -111,7 +128,11 @@ class PricedProgram:
             np.add.at(size, row.columns, np.abs(price * row.weights))
         own = np.where(left > 0, left * low, left * high)
         error = float((size * np.maximum(np.abs(low), np.abs(high))).sum()) + sum(map(abs, terms))
-        return math.fsum([*terms, *own.tolist()]) - 4 * (len(prices) + 4) * _EPS * error
+        proven: float = math.fsum([*terms, *own.tolist()]) - 4 * (len(prices) + 4) * _EPS * error
+        if not math.isfinite(proven):
+            text = "its sums leave the range of numbers"
+            raise NoProof(text)
+        return proven
 
     def _row(self, name: str, limits: Mapping[str, tuple[float, float]]) -> PricedRow:
         if name in self.rows:
@@ -127,8 +148,8 @@ def _branch(node: Any, limits: Mapping[str, Any]) -> tuple[str, int, Any, Any]: 
     if not isinstance(node, list) or len(node) != 4 or not isinstance(node[0], str):
         text = "a tree is neither prices nor a name, a number and two trees"
         raise NoProof(text)
-    if isinstance(node[1], bool) or not isinstance(node[1], int):
-        text = f"it branches at {node[1]!r}, no whole number"
+    if not is_count(node[1]):
+        text = f"it branches at {node[1]!r:.60}, no whole number of at least 0"
         raise NoProof(text)
     if len(limits) > _DEEPEST:
         text = "a tree is too deep"
