@@ -34,7 +34,7 @@ from tests.planner.forgeries import DOWNGRADED, PLAN, PROBLEM, PROOF, TEXT, Forg
 
 HOPPER = ("1g.10gb", "2g.20gb", "3g.40gb", "gpu")
 PRICES = StatePrices(
-    parked_price=0.2, wake=0.05, dress=0.1, mode=0.1, reboot=0.4, drain=0.2, basis="as stated"
+    parked_price=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2, basis="as stated"
 )
 KINDS = {**PLAN, **PROOF, **DOWNGRADED, **PROBLEM}
 
