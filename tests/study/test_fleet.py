@@ -227,9 +227,9 @@ def test_instances_without_known_layouts_are_said():
     assert "do not say how the GPUs are cut" in found.remarks()[0]
 
 
-def test_money_is_that_of_the_planned_pool(tmp_path):
+def test_a_plan_is_for_one_board_and_the_bill_is_for_all_that_is_installed(tmp_path):
     write_dataset(made(MIXED, TWO_BOARDS), tmp_path / "t")
     study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
     assert study.headline.installed_gpu_hours == 20 * 24 * DAYS
-    assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(16 * 24 * DAYS)
+    assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(20 * 24 * DAYS)
     assert study.headline.fleet_gpus == 16

@@ -99,7 +99,7 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
     kept.write_text(plan_to_json(found, problem), encoding="utf-8")
     for formats, folder in (("runbook", "runbook"), ("slurm", "slurm")):
         export_plan(kept, tmp_path / folder, formats=formats)
-        (script,) = (tmp_path / folder / folder).glob("change-*.sh")
+        (script,) = (tmp_path / folder).rglob("change-*.sh")
         stated = re.search(rf"about ([\d.]+) min \(.*\) by {path}, without the drain(.*)", script.read_text())
         assert float(stated[1]) == pytest.approx(minutes, rel=1e-3)  # four digits are printed
         assert ("reboot" in stated[2]) == reboot
