@@ -39,7 +39,8 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     >>> read |= {"profile": None, "job_id": ["1", "1", None], "sm_activity": [0.9, 0.0, None], "power_w": 500.0}
     >>> read = pl.DataFrame(read | {"energy_counter_j": [0.0, 900000.0, 1080000.0]})
     >>> jobs = pl.DataFrame({"job_id": ["1"], "tenant": ["a"]})
-    >>> measured_energy(read, jobs, idle_w=70.0).select("tenant", "state", "energy_kwh", "watts").rows()
+    >>> seen = measured_energy(read, jobs, idle_w=70.0)
+    >>> seen.select("tenant", "state", pl.col("energy_kwh", "watts").round(6)).rows()
     [('a', 'busy', 0.25, 500.0), ('a', 'idle', 0.05, 100.0)]
     """
     steps = (

@@ -21,14 +21,14 @@ ONE = [[[1.0, 2.0]]]
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"gpus": 0}, "gpus must be a whole number of at least 1, not 0"),
+        ({"gpus": 0}, "gpus must be a whole number from 1 to 1000000, not 0"),
         ({"gpus": 2.5}, "gpus must be a whole number"),
         ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
-        ({"whole_gpus_kept": -1}, "whole_gpus_kept must be a whole number of at least 0"),
+        ({"whole_gpus_kept": -1}, "whole_gpus_kept must be a whole number from 0"),
         ({"on_price": -1.0}, "on_price must be a number of at least 0"),
         ({"on_price": float("nan")}, "on_price must be a number"),
         ({"change_gpu_hours": float("inf")}, "change_gpu_hours must be a number"),
-        ({"slot_hours": 0}, "slot_hours must be above 0"),
+        ({"slot_hours": 0}, "slot_hours must be from a second to a year"),
         ({"slot_start": datetime(2026, 1, 1)}, "slot_start must be a datetime with time zone"),
         ({"slot_start": "2026-01-01"}, "slot_start must be a datetime with time zone"),
         ({"tenants": ["a", "b"]}, r"not \(1, 1, 2\)"),

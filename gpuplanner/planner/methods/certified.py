@@ -50,8 +50,8 @@ def certified(found: Plan, problem: PlanProblem) -> Plan:
     >>> problem = PlanProblem(
     ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4]]]
     ... )
-    >>> verify_bound(certified(plan(problem), problem), problem)
-    ([], 'bound 4.56666667 and status optimal proven again, without a solver')
+    >>> verify_bound(certified(plan(problem), problem), problem).words
+    'proven again, without a solver: no plan costs less than 4.56666667; status optimal'
     """
     if not found.found or found.certificate is not None:
         return found

@@ -91,7 +91,7 @@ def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
     ...     initial={"gpu": 1, "3g.20gb:2": 1},
     ... )
     >>> layouts_before(plan(problem), problem).rows()
-    [('node0', 0, '3g.20gb:2'), ('node0', 1, 'gpu')]
+    [('node0', 0, 'gpu'), ('node0', 1, '3g.20gb:2')]
     """
     placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
     if placed.initial is None:

@@ -58,7 +58,7 @@ def verify_bound(plan: Plan, problem: PlanProblem) -> BoundCheck:
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner import plan
     >>> problem = PlanProblem(
-    ...     "A100-40GB", 30, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 25, 4]]]
+    ...     "A100-40GB", 8, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 12, 4]]]
     ... )
     >>> best = plan(problem, method="milp")
     >>> verify_bound(best, problem).proven
