@@ -31,6 +31,7 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 if TYPE_CHECKING:
     from gpuplanner.hardware import ChangeCost, GpuModel
     from gpuplanner.hardware.abilities import PathAbilities
+    from gpuplanner.planner.methods.search import SearchLimits
 
 PRICES = "prices"
 FILES = ("projects", "price_book", "carbon_file")
@@ -246,9 +247,15 @@ class Scenario:
         "plan", 0.005, "Gap between plan and bound at which the planner may stop.",
         KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1),
     )  # fmt: skip
-    time_limit_s: float = knob(
-        "plan", 20.0, "Time after which the planner may stop.",
+    work_limit: int | None = knob(
+        "plan", None,
+        "Units of work, some 15 ms each, after which the planner may stop: the same plan on any machine, however busy.",
+        at_least(1), none="2000, or as many as the time allows where time_limit_s is given", option="--work-limit",
+    )  # fmt: skip
+    time_limit_s: float | None = knob(
+        "plan", None, "Time after which the planner may stop: how far it has come then depends on the machine.",
         KnobRule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s", option="--time-limit",
+        none="no limit of time",
     )  # fmt: skip
     queue: str = knob("simulation", "easy", "Backfill rule of every policy.", one_of("easy", "strict"))
     substitute: bool = knob(
@@ -433,6 +440,16 @@ class Scenario:
             row = knobs_of(type(self)).get(key.strip())
             values[key.strip()] = value if row is None else row.read(value)
         return replace(self, **self._known(values, "--set"))
+
+    @property
+    def effort(self) -> SearchLimits:
+        """How hard plans are searched for, as the planner takes it."""
+        return {
+            "gap_target": self.gap_target,
+            "time_limit_s": self.time_limit_s,
+            "work_limit": self.work_limit,
+            "seed": self.seed,
+        }
 
     @property
     def slot_s(self) -> float:

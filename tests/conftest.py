@@ -16,7 +16,6 @@ from hypothesis import Phase, settings
 from gpuplanner.cli.app import main
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Budget
-from gpuplanner.solving.effort import Effort as PlanningEffort
 from gpuplanner.study import Study, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,15 +47,11 @@ def public_data() -> Path:
 
 @pytest.fixture(scope="module")
 def unhurried() -> Iterator[None]:
-    """Time limits of two seconds or more are a day, so that no result depends on how busy the machine is.
+    """Time limits of packings of two seconds or more are a day, so that no result depends on how busy the machine is.
 
-    A search then ends by its proof, its gap or its work limit; a test that wants one to run out of time gives it
-    less, or moves the clock itself.
+    A search then ends by its proof or its work limit; a test that wants one to run out of time gives it less.
     """
-    begin, check = PlanningEffort.begin.__func__, Budget.__post_init__  # type: ignore[attr-defined]
-
-    def planning(cls: type[PlanningEffort], *, time_limit_s: float, **limits: Any) -> PlanningEffort:
-        return begin(cls, time_limit_s=patient(time_limit_s), **limits)
+    check = Budget.__post_init__
 
     def packing(budget: Budget) -> None:
         budget.time_limit_s = patient(budget.time_limit_s)
@@ -66,7 +61,6 @@ def unhurried() -> Iterator[None]:
         return 86_400.0 if 2.0 <= seconds < 86_400.0 else seconds
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PlanningEffort, "begin", classmethod(planning))
         patched.setattr(Budget, "__post_init__", packing)
         yield
 

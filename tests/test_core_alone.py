@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import Exit
 from tests.core_alone import core_tests, run, with_tests, without_the_lab
 
 MAIN = "import sys; from gpuplanner.cli import main; sys.argv[0] = 'gpuplanner'; main()"
@@ -32,8 +31,7 @@ def test_the_help_knows_nothing_of_the_lab(place):
 
 def test_the_demo_goes_to_its_page(place, tmp_path):
     ended = run(place, "-c", MAIN, "demo", "-o", str(tmp_path / "demo"))
-    in_time = (Exit.DONE, Exit.TIME_LIMIT)  # a busy machine may not close the gap of the plan
-    assert ended.returncode in in_time, ended.stderr[-2000:]
+    assert ended.returncode == 0, ended.stderr[-2000:]
     assert (tmp_path / "demo" / "index.html").stat().st_size > 100_000
 
 

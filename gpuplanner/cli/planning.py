@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuplanner.cli.app import Exit, app, put, say
+from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Given, Json, Out, Quiet, takes
 from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file
 from gpuplanner.cli.services import (
@@ -35,7 +35,7 @@ DEMO = "static_whole,static_mig"
 
 
 @app.command()
-@takes("board", "seed", "time_limit_s")
+@takes("board", "seed", "work_limit", "time_limit_s")
 def plan(
     scenario: MaybeScenario = None,
     *,
@@ -50,9 +50,6 @@ def plan(
     ] = None,
     calendars: Annotated[
         int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
-    ] = None,
-    work_limit: Annotated[
-        int | None, typer.Option("--work-limit", min=1, help="Most models solved: the same on any machine.")
     ] = None,
     paths: Annotated[
         int | None,
@@ -91,15 +88,14 @@ def plan(
 
     files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
-        if any(option is not None for option in (method, calendars, work_limit)):
-            text = "--method, --calendars and --work-limit mean nothing with --services"
+        if method is not None or calendars is not None:
+            text = "--method and --calendars mean nothing with --services"
             raise typer.BadParameter(text)
         raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
     how: dict[str, Any] = {
         "method": None if method is None else resolve(method, METHODS, what="method"),
         "calendars": calendars,
-        "work_limit": work_limit,
     }
     if scenario.endswith(".json"):
         if given.assignments or "board" in given.fields:
@@ -130,7 +126,7 @@ def plan(
     if not quiet:
         for remark in fleet.remarks():
             say(remark)
-        say(found.explanation)
+        say(f"{found.explanation} Found in {found.seconds:.1f} s.")
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
         if compared:
@@ -145,7 +141,7 @@ def plan(
 
 
 @app.command()
-@takes("board", "seed", "time_limit_s", "tz", "currency")
+@takes("board", "seed", "work_limit", "time_limit_s", "tz", "currency")
 def report(
     month: Annotated[
         str,
@@ -242,5 +238,5 @@ def _report(
         for number, finding in enumerate(study.findings, start=1):
             put(f"{number}. {finding}")
         put(str(out / "index.html"))
-    if study.plan is not None and study.plan.hit_time_limit:
-        raise typer.Exit(Exit.TIME_LIMIT)
+    if study.plan is not None and study.plan.hit_time_limit and not quiet:
+        say(f"the plan is as far as it came within the time limit: {study.plan.explanation}")

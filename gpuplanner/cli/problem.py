@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuplanner.cli.options import Given
     from gpuplanner.planner import Plan, PlanProblem
 
-_PLAN_KEYS = ("status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes")
+_PLAN_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
 """What ``plan --json`` prints of any plan: scripts rely on it."""
 
 
@@ -63,7 +63,6 @@ def plan_file(
         "objective": fleet.objective,
         "bound": fleet.bound,
         "gap": fleet.gap,
-        "seconds": fleet.seconds,
         "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
         "changes": sum(found.changes for found in fleet.plans.values()),
     }
@@ -73,7 +72,7 @@ def plan_file(
         totals = next(iter(parts.values())) | totals
     show(totals, as_json=as_json)
     if not quiet:
-        say(fleet.explanation)
+        say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.")
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))

@@ -98,7 +98,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     from gpuplanner.services.demands import read_service_demands
     from gpuplanner.services.plan_file import services_to_json
     from gpuplanner.services.profiles import BOARD, read_service_profiles
-    from gpuplanner.services.search import LATENCY_SHARE, TIME_LIMIT_S, plan_services
+    from gpuplanner.services.search import LATENCY_SHARE, plan_services
     from gpuplanner.services.verify import verify_services
 
     if out is not None:
@@ -113,8 +113,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
         latencies,
         board,
         latency_share=LATENCY_SHARE if files.latency_share is None else files.latency_share,
-        time_limit_s=given.fields.get("time_limit_s", TIME_LIMIT_S),
-        seed=given.fields.get("seed", 0),
+        **{name: value for name, value in given.fields.items() if name != "board"},
     )
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()

@@ -144,7 +144,7 @@ def choose_portfolio(
     held: Sequence[float] = (),
     risk: float = 0.0,
     gap: float = 1e-3,
-    time_limit_s: float = 30.0,
+    time_limit_s: float | None = None,
     seed: int = 1,
 ) -> Portfolio:
     """Choose how many GPUs to commit, as what and when, so that commitments and rent cost least.
@@ -198,7 +198,7 @@ def choose_portfolio(
             for month in range(months):
                 mine = [counts[place] for place in places if month in columns[place][2]]
                 model.add_row(f"cap_{name}_{month}", mine, [1.0] * len(mine), "<=", cap // step)
-    effort = Effort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed, solver="highs")
+    effort = Effort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
     rented = float(mean[:, 0].sum())
     best, bound = _search(model, counts, columns, tables, steps, effort, risk, gap, price, rented)
     committed = _committed(best, columns, months)

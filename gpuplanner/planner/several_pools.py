@@ -18,9 +18,9 @@ from gpuplanner.files import read_text, to_json
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import SearchArguments, plan
+from gpuplanner.planner.methods.search import SearchArguments, planned_within
 from gpuplanner.planner.verification.plans import verify
-from gpuplanner.solving.effort import relative_gap
+from gpuplanner.solving.effort import WORK_LIMIT, Effort, relative_gap
 from gpuplanner.strict_json import load_json
 
 FORMAT = "gpuplanner.fleet-plan/2"
@@ -82,15 +82,16 @@ class FleetPlan:
 def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
     """Plan every pool of a fleet.
 
-    Pools are planned one after the other with a part of the time each; what is left then goes to the pools
-    that are furthest from proof, widest absolute gap first.
+    Pools are planned one after the other with a part of the work, or time, each; what is left then goes to the
+    pools that are furthest from proof, widest absolute gap first.
 
     Parameters
     ----------
     pools : mapping of str to PlanProblem
         By name, over the same slots.
     **how
-        Arguments of :func:`~gpuplanner.planner.plan`, for each pool; ``time_limit_s`` (60) is for all of them together.
+        Arguments of :func:`~gpuplanner.planner.plan`; its limits are those of all pools together, and without any,
+        each pool adds the work of one.
 
     Returns
     -------
@@ -115,24 +116,21 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     ('optimal', 8.05, [])
     """
     _check(pools)
-    began, time_limit_s = time.perf_counter(), how.get("time_limit_s", 60.0)
-    deadline = began + time_limit_s
+    began = time.perf_counter()
+    limits: dict[str, Any] = {"gap_target": 0.005, **how}
+    method, calendars = limits.pop("method", "auto"), limits.pop("calendars", 2)
+    if limits.get("time_limit_s") is None and limits.get("work_limit") is None:
+        limits["work_limit"] = WORK_LIMIT * len(pools)
+    effort = Effort.begin(**limits)
     plans: dict[str, Plan] = {}
     for place, (name, problem) in enumerate(pools.items()):
-        left = deadline - time.perf_counter()
         part = _FIRST_SHARE if place + 1 < len(pools) else 1.0
-        share = max(left / (len(pools) - place) * part, 1e-3)
-        plans[name] = plan(problem, **_within(share, how))
+        plans[name] = planned_within(problem, method, calendars, effort.share(part / (len(pools) - place)))
     for name in sorted(plans, key=lambda one: -_distance(plans[one])):
-        left = deadline - time.perf_counter()
-        if plans[name].hit_time_limit and left > time_limit_s / (2 * len(pools)):
-            again = plan(pools[name], **_within(left, how))
+        if plans[name].stopped_by in ("time_limit", "work_limit") and effort.left() > 1 / (2 * len(pools)):
+            again = planned_within(pools[name], method, calendars, effort)
             plans[name] = min(plans[name], again, key=_distance)
     return FleetPlan(plans, time.perf_counter() - began)
-
-
-def _within(time_limit_s: float, how: SearchArguments) -> SearchArguments:
-    return {**how, "time_limit_s": time_limit_s}
 
 
 def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:

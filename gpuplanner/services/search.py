@@ -26,9 +26,6 @@ LATENCY_SHARE = 0.45
 """Share of a latency limit that a batch may take, by the rule of ParvaGPU: a half, since a request that comes
 just after a batch has begun waits for its end and then for its own, less 10 % for the spread of latencies."""
 
-TIME_LIMIT_S = 60.0
-"""Longest search where none is given [s]."""
-
 METHODS = ("joint", "alone")
 """``joint``: all services together, by integer program. ``alone``: each by itself, packed first fit."""
 
@@ -41,7 +38,8 @@ def plan_services(
     *,
     latency_share: float = LATENCY_SHARE,
     method: str = "joint",
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = None,
+    work_limit: int | None = None,
     seed: int = 0,
     solver: str = "highs",
 ) -> ServicePlan:
@@ -64,8 +62,10 @@ def plan_services(
         measured latency of a batch is taken for what a user sees, as if no request ever waited.
     method : {"joint", "alone"}
         See :data:`METHODS`.
-    time_limit_s : float
+    time_limit_s : float, optional
         Longest search [s].
+    work_limit : int, optional
+        Most units of work; see :func:`gpuplanner.planner.plan`.
     seed : int
         Seed of the solver.
     solver : {"highs", "cbc"}
@@ -74,7 +74,7 @@ def plan_services(
     Returns
     -------
     ServicePlan
-        If the time is up, or at Ctrl-C, the best plan so far with the bounds so far.
+        If a limit is reached, or at Ctrl-C, the best plan so far with the bounds so far.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def plan_services(
     [('1g.10gb', 8, 1), ('2g.20gb', 8, 1)]
     """
     began = time.perf_counter()
-    effort = Effort.begin(gap_target=0.0, time_limit_s=time_limit_s, seed=seed, solver=solver)
+    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit)
     _require_arguments(latency_share, method)
     board = as_board(board)
     profiles = check(profiles, ServiceProfiles, where="service profiles")

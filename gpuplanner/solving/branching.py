@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +31,9 @@ that, and the tree with the sum above it."""
 
 _WHOLE = 1e-6
 _DIGITS = 10
+
+# Steps of a linear program beside its pivots, as those of solver.py.
+_NODE = 20_000
 
 # Lowered as bounds of solvers are, see solver.py.
 _BOUND_SLACK = 1e-7
@@ -77,15 +79,14 @@ def branch_and_bound(
     >>> model = LinearModel()
     >>> x = model.add_columns(["x", "y"], cost=[1.0, 1.0], high=[9.0, 9.0])
     >>> model.add_row("demand", x, [2.0, 2.0], ">=", 5.0)
-    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> effort = Effort.begin()
     >>> found = branch_and_bound(model, {"both": x}, x, effort)
     >>> round(found.bound, 6), found.tree[:2]
     (3.0, ['both', 2])
     """
     if effort.spent():
         return None
-    effort.work.take()
-    search = _OpenTree(model, sums, columns)
+    search = _OpenTree(model, sums, columns, effort)
     root = search.node({})
     if root is None:
         return None
@@ -96,7 +97,7 @@ def branch_and_bound(
         value, _, node = heap[0]
         if value >= best - max(gap * abs(best), 1e-9) or tried >= nodes:
             break
-        if tried % 16 == 0 and time.monotonic() > effort.deadline:
+        if tried % 16 == 0 and effort.spent():
             break
         if node.point is None:
             break
@@ -123,8 +124,10 @@ def branch_and_bound(
 class _OpenTree:
     """The linear program of a model with its sums as rows, and the nodes made of it."""
 
-    def __init__(self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns) -> None:
-        self.model, self.columns = model, columns
+    def __init__(
+        self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: Effort
+    ) -> None:
+        self.model, self.columns, self.effort = model, columns, effort
         self.n, self.m = len(model.names), len(model.rows)
         self.names = [*model.names, *sums]
         self.limits = [*zip(model.low, model.high, strict=True), *[(-math.inf, math.inf)] * len(sums)]
@@ -163,12 +166,17 @@ class _OpenTree:
     def node(self, limits: dict[int, tuple[float, float]]) -> _TreeNode | None:
         """Solve the linear program within limits of columns and sums; None without an answer."""
         self._apply(limits)
-        self.highs.run()
+        self._run()
         if self.highs.getModelStatus() != self.highspy.HighsModelStatus.kOptimal:
             return None
         answer = self.highs.getSolution()
         value = float(self.highs.getInfo().objective_function_value)
         return _TreeNode(limits, value, np.array(answer.col_value), self._prices(answer.row_dual, limits))
+
+    def _run(self) -> None:
+        self.highs.run()
+        pivots = max(self.highs.getInfo().simplex_iteration_count, 0)
+        self.effort.spend(_NODE + pivots * (self.m + len(self.sums)))
 
     def _apply(self, limits: dict[int, tuple[float, float]]) -> None:
         for at in {*limits, *self.applied}:
@@ -189,7 +197,7 @@ class _OpenTree:
         aim[at if at < self.n else self.sums[at - self.n] > 0] = sign
         every = np.arange(self.n, dtype=np.int32)
         self.highs.changeColsCost(self.n, every, aim)
-        self.highs.run()
+        self._run()
         optimal = self.highs.getModelStatus() == self.highspy.HighsModelStatus.kOptimal
         duals = np.array(self.highs.getSolution().row_dual) if optimal else None
         self.highs.changeColsCost(self.n, every, np.array(self.model.cost))

@@ -15,62 +15,61 @@ _MOST_SEED = 2**31 - 1
 TOLERANCE = 1e-6
 """Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
 UNIT = 1_000_000
-"""Elementary steps (moments of bins looked at, labels made) in one unit of work."""
+"""Elementary steps (pivots of a row, moments of bins looked at, labels made) in one unit of work."""
+
+
+WORK_LIMIT = 2000
+"""Units of work of a search that is given no limit: half a minute of one processor of 2026, whatever the machine."""
 
 
 @dataclass
 class Work:
-    """How many models may still be solved: a limit that means the same on every machine.
+    """Elementary steps that a search has done so far, all of its parts together."""
 
-    - ``left``: Models left; None for any number.
-    """
-
-    left: int | None = None
-
-    def take(self) -> None:
-        """Count one model."""
-        if self.left is not None:
-            self.left -= 1
-
-    def done(self, kept: int = 0) -> bool:
-        """Whether none is left, but for those that are kept for later."""
-        return self.left is not None and self.left <= kept
+    done: float = 0.0
 
 
 @dataclass(frozen=True)
 class Effort:
     """Limits of one search.
 
-    Stop rules are the gap and fixed numbers of passes and nodes, so that the same problem and seed give the
-    same plan on every machine; the deadline is a safety net.
+    Stop rules are the gap, fixed numbers of passes and nodes, and elementary steps, which are counted: pivots, nodes,
+    numbers of a model that is handed over. So the same problem and seed give the same plan on every machine, however
+    busy it is; the clock is read only where a time limit was asked for.
 
     - ``gap_target``: Relative gap between plan and bound at which the search may stop.
     - ``deadline``: Instant of :func:`time.monotonic` after which no further step is begun [s].
     - ``time_limit_s``: Time from the beginning to the deadline [s].
     - ``seed``: Seed of the solver.
     - ``solver`` {"highs", "cbc"}: Name of the solver.
-    - ``work``: Models that may still be handed to the solver.
-    - ``kept``: Models of these that are kept for what comes later.
+    - ``most``: Elementary steps after which no further one is begun.
+    - ``work``: Steps done so far.
     """
 
-    gap_target: float
-    deadline: float
-    time_limit_s: float = 0.0
+    gap_target: float = 0.0
+    deadline: float = math.inf
+    time_limit_s: float = math.inf
     seed: int = 0
     solver: str = "highs"
+    most: float = math.inf
     work: Work = field(default_factory=Work)
-    kept: int = 0
 
     @classmethod
     def begin(
-        cls, *, gap_target: float, time_limit_s: float, seed: int, solver: str, work_limit: int | None = None
+        cls,
+        *,
+        gap_target: float = 0.0,
+        time_limit_s: float | None = None,
+        seed: int = 0,
+        solver: str = "highs",
+        work_limit: int | None = None,
     ) -> Effort:
-        """Check the limits and start the clock.
+        """Check the limits, and start the clock where it counts; without any limit, :data:`WORK_LIMIT` holds.
 
         Examples
         --------
-        >>> Effort.begin(gap_target=0.005, time_limit_s=60, seed=0, solver="highs").spent()
-        False
+        >>> Effort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * UNIT
+        True
         """
         faults = []
         if not 0 <= gap_target < 1:
@@ -81,36 +80,57 @@ class Effort:
         if faults:
             text = message("plan", "limits that can be kept", "; ".join(faults), "Mend them.")
             raise ScenarioError(text)
-        return cls(gap_target, time.monotonic() + time_limit_s, time_limit_s, seed, solver, Work(work_limit))
+        if work_limit is None and time_limit_s is None:
+            work_limit = WORK_LIMIT
+        most = math.inf if work_limit is None else work_limit * float(UNIT)
+        if time_limit_s is None:
+            return cls(gap_target, seed=seed, solver=solver, most=most)
+        return cls(gap_target, time.monotonic() + time_limit_s, time_limit_s, seed, solver, most)
+
+    def spend(self, steps: float) -> None:
+        """Count elementary steps."""
+        self.work.done += steps
 
     def remaining_s(self) -> float:
-        """Seconds left, at least 0; none once the work allowed is done."""
-        return 0.0 if self.work.done(self.kept) else max(0.0, self.deadline - time.monotonic())
+        """Seconds left, at least 0; infinite without a time limit, and then no clock is read."""
+        return math.inf if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
 
-    def share(self, part: float, *, keep: int = 0) -> Effort:
-        """The same limits with a part of the time that is left, and with some models kept for later."""
-        return replace(self, deadline=time.monotonic() + part * self.remaining_s(), kept=self.kept + keep)
+    def remaining_steps(self) -> float:
+        """Elementary steps left, at least 0."""
+        return max(0.0, self.most - self.work.done)
+
+    def left(self) -> float:
+        """Part of the time, or of the work where less of that is left, that is still allowed."""
+        parts = [(self.remaining_s(), self.time_limit_s), (self.remaining_steps(), self.most)]
+        return min((left / whole for left, whole in parts if whole < math.inf), default=1.0)
+
+    def share(self, part: float) -> Effort:
+        """The same limits with a part of the time and of the work that are left."""
+        deadline = self.deadline
+        if deadline < math.inf:
+            deadline = time.monotonic() + part * self.remaining_s()
+        return replace(self, deadline=deadline, most=self.work.done + part * self.remaining_steps())
 
     def unlimited(self) -> Effort:
         """The same without limits, for what comes before all of them."""
         return Effort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
 
     def past_half(self) -> bool:
-        """Whether more than half of the time is over."""
-        return self.deadline - time.monotonic() < 0.5 * self.time_limit_s
+        """Whether more than half of the time is over, or of the work done."""
+        return self.left() < 0.5
 
     def why_spent(self) -> str | None:
         """Which limit was reached, if one was."""
-        if self.work.done():
+        if self.work.done >= self.most:
             return "work_limit"
         return "time_limit" if self.remaining_s() == 0.0 else None
 
     def spent(self) -> bool:
         """Whether the time is up, or the work done."""
-        return self.remaining_s() == 0.0
+        return self.why_spent() is not None
 
 
-def limit_faults(time_limit_s: float, seed: int, work_limit: int | None) -> list[str]:
+def limit_faults(time_limit_s: float | None, seed: int, work_limit: int | None) -> list[str]:
     """What is wrong with the limits of a search; empty if nothing is.
 
     Examples
@@ -119,7 +139,7 @@ def limit_faults(time_limit_s: float, seed: int, work_limit: int | None) -> list
     ([], ['seed must be a whole number from 0 to 2147483647, not -1'])
     """
     faults = []
-    if not 0 < time_limit_s < math.inf:
+    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
         faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
     if not (_is_whole(seed) and 0 <= seed <= _MOST_SEED):
         faults.append(f"seed must be a whole number from 0 to {_MOST_SEED}, not {seed!r}")

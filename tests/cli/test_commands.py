@@ -130,7 +130,7 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     assert code == 0
     told = json.loads(text)
     assert set(told) == {
-        "status", "objective", "bound", "gap", "seconds", "unmet_gpu_hours", "changes",
+        "status", "objective", "bound", "gap", "unmet_gpu_hours", "changes",
         "change_gpu_hours", "change_takes", "layout_changes", "comparison", "departures", "reboots",
         "gpus_not_needed",
     }  # fmt: skip

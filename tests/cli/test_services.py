@@ -152,7 +152,7 @@ def test_published_scenarios(command, public_data, row, gpus, slices) -> None:
     assert found["slices"] <= slices
 
 
-@pytest.mark.parametrize("option", [["--method", "dp"], ["--calendars", "3"], ["--work-limit", "5"]])
+@pytest.mark.parametrize("option", [["--method", "dp"], ["--calendars", "3"]])
 def test_options_of_layouts_over_time_are_refused(command, files, option) -> None:
     code, _, err = command("plan", *files, *option)
     assert code == Exit.USAGE

@@ -114,8 +114,3 @@ def problem_of() -> Callable[..., PlanProblem]:
 @pytest.fixture(scope="session")
 def least_cost() -> Callable[[PlanProblem], float]:
     return brute_force
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _unhurried(unhurried: None) -> None:
-    """No plan here may end because the machine is busy."""

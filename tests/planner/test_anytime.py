@@ -52,7 +52,7 @@ def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
     rng = np.random.default_rng(3)
     for _ in range(200):
         problem = some_problem(problem_of, rng)
-        how = {"work_limit": int(rng.integers(1, 4 * problem.n_slots)), "time_limit_s": 600}
+        how = {"work_limit": int(rng.integers(1, 8))}
         best, greedy = (plan(problem, method=method, **how) for method in ("auto", "greedy"))
         assert best.objective <= greedy.objective + 1e-9
         for found in (best, greedy):
@@ -65,7 +65,7 @@ def test_bounds_without_work_are_below_those_with_work_and_above_nothing(problem
     rng = np.random.default_rng(4)
     for _ in range(20):
         fluid = Fluid.of(some_problem(problem_of, rng))
-        effort = Effort.begin(gap_target=0, time_limit_s=600, seed=0, solver="highs")
+        effort = Effort.begin()
         assert 0 < instant_bound(fluid).bound <= lower_bound(fluid, (), effort).bound + 1e-9
 
 
@@ -74,7 +74,7 @@ def test_floors_that_came_in_time_count(problem_of: Any) -> None:
     hours = np.arange(24)
     problem = problem_of([[1.3 + hours % 5, 0.7 + hours % 3]], ["1g.5gb", "3g.20gb"], gpus=9)
     bare, some, all_of_them = (
-        plan(problem, method="milp", gap_target=0, work_limit=limit).bound for limit in (40, 62, 90)
+        plan(problem, method="milp", gap_target=0, work_limit=limit).bound for limit in (1, 3, 9)
     )
     assert bare < some < all_of_them
 

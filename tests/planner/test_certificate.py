@@ -57,7 +57,7 @@ def test_bounds_of_random_plans_are_proven_again(problem_of: Any, prices: StateP
     rng = np.random.default_rng(1)
     for _ in range(15):
         problem = some_problem(problem_of, rng, prices=prices)
-        found = plan(problem, method="milp", gap_target=0.02, time_limit_s=600)
+        found = plan(problem, method="milp", gap_target=0.02)
         read, question = plan_from_json(plan_to_json(found, problem))
         assert verify(read, question) == []
         faults, words, proven = verify_bound(read, question)
@@ -125,7 +125,7 @@ def test_two_hundred_forgeries_are_all_found(problem_of: Any) -> None:
     while len(texts) < 15:
         problem = some_problem(problem_of, rng, prices=PRICES if len(texts) % 2 else None)
         method = "static" if len(texts) % 3 == 2 else "milp"
-        found = certified(plan(problem, method=method, gap_target=0.03, time_limit_s=600), problem)
+        found = certified(plan(problem, method=method, gap_target=0.03), problem)
         proof = found.certificate
         assert proof is not None
         honest = found.gap > 1e-3 and not proof.rest and proof.bound < found.bound + 1e-6
@@ -153,7 +153,7 @@ def test_bounds_of_plans_without_change_are_proven_again(problem_of: Any, prices
     rng = np.random.default_rng(11)
     for _ in range(10):
         problem = some_problem(problem_of, rng, prices=prices)
-        best = plan(problem, method="static", gap_target=0, time_limit_s=600)
+        best = plan(problem, method="static", gap_target=0)
         written, question = plan_from_json(plan_to_json(certified(best, problem), problem))
         assert verify(written, question) == []
         faults, words, _ = verify_bound(written, question)
@@ -162,7 +162,7 @@ def test_bounds_of_plans_without_change_are_proven_again(problem_of: Any, prices
         assert written.certificate is not None
         proven = proven_bound(written.certificate, question, constant=True)
         assert 0.97 * best.objective <= proven <= best.objective + 1e-9
-        free = plan(problem, method="greedy", time_limit_s=600)
+        free = plan(problem, method="greedy")
         claim = replace(written.certificate, rest="")
         moved = replace(free, certificate=claim, bound=min(written.certificate.bound, free.objective))
         assert verify_bound(moved, problem)[0] != []

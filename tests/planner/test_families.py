@@ -84,7 +84,7 @@ def test_start_values_are_a_feasible_answer_of_the_same_cost(fluid: Fluid, befor
 def test_least_cost_of_fixed_counts_is_what_the_arrays_say(problem_of: Any) -> None:
     """The model with counts fixed, solved, against the greedy service of :class:`Fluid`."""
     rng = np.random.default_rng(3)
-    effort = Effort.begin(gap_target=0, time_limit_s=60, seed=0, solver="highs")
+    effort = Effort.begin()
     for _ in range(20):
         demand = rng.choice([0.1, 0.4, 1, 2.6, 5], size=(2, 4, 1))
         names = ["1g.5gb", "1g.10gb", "3g.20gb", "1g.5gb+me"]

@@ -14,8 +14,8 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
 
-def effort(seconds: float = 60) -> Effort:
-    return Effort.begin(gap_target=0, time_limit_s=seconds, seed=0, solver="highs")
+def effort() -> Effort:
+    return Effort.begin()
 
 
 def test_gives_back_what_it_needs_again(problem_of: Any) -> None:

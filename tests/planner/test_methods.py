@@ -39,7 +39,7 @@ def two_days(problem_of: Any) -> PlanProblem:
 
 
 def test_methods_stand_in_the_right_order(two_days: PlanProblem) -> None:
-    found = {method: plan(two_days, method=method, gap_target=0, time_limit_s=20) for method in METHODS}
+    found = {method: plan(two_days, method=method, gap_target=0) for method in METHODS}
     for method, one in found.items():
         assert one.method == method
         assert verify(one, two_days, assign(one, two_days)) == []
@@ -90,7 +90,7 @@ def test_dp_refuses_a_fleet_too_large_to_list(problem_of: Any) -> None:
 def test_a_work_limit_gives_the_same_bytes_and_says_so(two_days: PlanProblem) -> None:
     texts = []
     for _ in range(2):
-        found = plan(two_days, method="milp", gap_target=0, work_limit=60, time_limit_s=600)
+        found = plan(two_days, method="milp", gap_target=0, work_limit=20)
         assert found.stopped_by == "work_limit"
         assert "the work allowed was done" in found.explanation
         assert verify(found, two_days) == []
@@ -113,7 +113,7 @@ def pools(two_days: PlanProblem, problem_of: Any) -> dict[str, PlanProblem]:
 
 
 def test_a_fleet_is_the_sum_of_its_pools(pools: dict[str, PlanProblem]) -> None:
-    fleet = plan_fleet(pools, time_limit_s=30)
+    fleet = plan_fleet(pools)
     alone = {name: plan(problem) for name, problem in pools.items()}
     assert fleet.objective == pytest.approx(sum(one.objective for one in alone.values()), rel=0.01)
     assert fleet.bound <= fleet.objective
@@ -129,7 +129,7 @@ def test_a_fleet_is_the_sum_of_its_pools(pools: dict[str, PlanProblem]) -> None:
 
 def test_one_pool_without_a_plan_leaves_the_fleet_without_one(pools: dict[str, PlanProblem]) -> None:
     broken = replace(pools["old"], whole_gpus_kept=9, available=[3] * 48)
-    fleet = plan_fleet({"new": pools["new"], "old": broken}, time_limit_s=20)
+    fleet = plan_fleet({"new": pools["new"], "old": broken})
     assert fleet.status == "infeasible"
     assert (fleet.objective, fleet.bound, fleet.gap, fleet.found) == (None, None, None, False)
     assert "Cheapest way out" in fleet.explanation

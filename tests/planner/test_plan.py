@@ -88,7 +88,7 @@ def test_never_changing_is_never_cheaper(problem_of: Any, demand: np.ndarray) ->
 
 
 def test_rounds_reach_the_gap_and_say_so(day: PlanProblem) -> None:
-    found = plan(day, gap_target=0.006, time_limit_s=60)
+    found = plan(day, gap_target=0.006)
     assert found.gap is not None
     assert found.gap <= 0.006
     assert (found.stopped_by, found.hit_time_limit) == ("proof", False)
@@ -96,7 +96,7 @@ def test_rounds_reach_the_gap_and_say_so(day: PlanProblem) -> None:
 
 
 def test_same_problem_and_seed_give_the_same_bytes(day: PlanProblem) -> None:
-    one, other = (plan_to_json(plan(day, gap_target=0.01, seed=3, time_limit_s=60), day) for _ in range(2))
+    one, other = (plan_to_json(plan(day, gap_target=0.01, seed=3), day) for _ in range(2))
     assert one == other
 
 
@@ -110,7 +110,7 @@ def test_demand_ten_thousand_times_larger_takes_no_more_columns(problem_of: Any)
 
 def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None:
     fluid = Fluid.of(day)
-    effort = Effort.begin(gap_target=0.02, time_limit_s=60, seed=0, solver="highs")
+    effort = Effort.begin(gap_target=0.02)
     alone = window_floors(fluid, 1, (), effort)
     assert alone.complete
     bound = sum(floor.cost for floor in alone.floors)
@@ -151,7 +151,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
     monkeypatch.setattr("gpuplanner.solving.effort.time", jumping)
     monkeypatch.setattr(stages, "cheapest_way", then_the_time_is_up)
-    found = plan(day, method="milp", gap_target=0)
+    found = plan(day, method="milp", gap_target=0, time_limit_s=3600)
     assert found.status == "feasible"
     assert found.hit_time_limit
     assert "the time was up" in found.explanation
@@ -174,7 +174,7 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_bound_that_fails_leaves_an_honest_gap(monkeypatch: pytest.MonkeyPatch, day: PlanProblem) -> None:
     monkeypatch.setattr(stages, "lower_bound", lambda *_: Relaxation(0.0))
-    found = plan(day, method="milp", gap_target=0.09, time_limit_s=60)
+    found = plan(day, method="milp", gap_target=0.09)
     assert (found.status, found.stopped_by) == ("feasible", "proof")
     assert found.gap is not None
     assert 0 < found.gap <= 0.09
@@ -294,7 +294,7 @@ def test_a_week_of_64_gpus_is_planned_within_one_percent(root: Any) -> None:
     finally:
         sys.path.pop(0)
     problem = week(26, 0.25, 0, whole=1 / 3, fleet=64)
-    found = plan(problem, time_limit_s=120, gap_target=0.01)
+    found = plan(problem, gap_target=0.01)
     assert found.gap is not None
     assert found.gap <= 0.01
     assert not found.hit_time_limit

@@ -68,7 +68,7 @@ def test_what_always_holds(problem_of: Any, prices: StatePrices | None) -> None:
         unmet_price=[9.0, 1.0],
         prices=prices,
     )
-    found = robust(problem, scenarios, gap_target=0, time_limit_s=30)
+    found = robust(problem, scenarios, gap_target=0)
     table = found.table
     assert table.height == len(found.plans) * 3
     assert set(found.plans) == {"s0", "s1", "s2", "mean", "q50", "q90"}

@@ -22,8 +22,7 @@ from gpuplanner.solving.linear import LinearModel
 
 
 def effort(**changes: Any) -> Effort:
-    values: dict[str, Any] = {"gap_target": 0.0, "time_limit_s": 60.0, "seed": 0, "solver": "highs"}
-    return Effort.begin(**{**values, **changes})
+    return Effort.begin(**changes)
 
 
 def knapsack(n: int, rows: int, seed: int = 0) -> LinearModel:
@@ -78,9 +77,11 @@ def test_no_answer_is_said_to_be_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["highs", "cbc"])
 def test_a_stopped_solver_is_not_believed_to_be_optimal(name: str) -> None:
-    """Both report 'Optimal' when the time is up."""
+    """Both report 'Optimal' when they are stopped; and how far they came does not depend on the machine."""
     model = knapsack(120, 40)
-    answer = solver.solve(model, effort(solver=name, time_limit_s=1.0))
+    answer, again = (solver.solve(model, effort(solver=name, work_limit=100)) for _ in range(2))
+    np.testing.assert_array_equal(answer.values, again.values)
+    assert (answer.objective, answer.bound) == (again.objective, again.bound)
     assert answer.status in ("feasible", "unknown")
     if answer.status == "feasible":
         assert answer.values is not None

@@ -16,7 +16,7 @@ from gpuplanner.solving.solver import solve
 
 
 def effort() -> Effort:
-    return Effort.begin(gap_target=0, time_limit_s=60, seed=0, solver="highs")
+    return Effort.begin()
 
 
 @pytest.fixture

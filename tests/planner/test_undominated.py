@@ -17,7 +17,7 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g
 
 
 def effort() -> Effort:
-    return Effort.begin(gap_target=0, time_limit_s=60, seed=0, solver="highs")
+    return Effort.begin()
 
 
 @settings(max_examples=60, deadline=None)

@@ -31,7 +31,7 @@ def planned(quick: Scenario) -> Planned:
     ]
     demand = np.array([[row if len(row) else np.zeros(WEEK) for row in rows] for rows in y])
     week = replace(problem, demand=demand)
-    return Planned(week, plan(week, gap_target=0.005, time_limit_s=60, seed=1))
+    return Planned(week, plan(week, gap_target=0.005, seed=1))
 
 
 def test_a_week_is_planned_to_one_percent_and_holds(planned):

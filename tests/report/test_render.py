@@ -236,7 +236,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
         ("01_demand_and_phases", {}),
         ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
         ("03_static_vs_dynamic", {"policies": "static_whole,static_mig"}),
-        ("04_mig_layouts", {"horizon_slots": 48, "time_limit_s": 2}),
+        ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 100}),
         ("05_size_a_job", {}),
         ("06_cost_review", {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6}),
     ],

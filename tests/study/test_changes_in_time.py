@@ -14,12 +14,10 @@ from gpuplanner.study import export_plan
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import change_slots, plan_problem, plan_view, sets_of_layouts
 
-WORK = 300
-
 
 @pytest.fixture(scope="module")
 def planned():
-    return plan_view(Scenario(time_limit_s=600.0), "rightsized", work_limit=WORK)
+    return plan_view(Scenario(), "rightsized")
 
 
 @pytest.mark.parametrize(("path", "sets"), [("operator", 3), ("slurm", 3), ("nvml", 0), ("dra", 0)])
@@ -36,8 +34,8 @@ def test_changes_of_the_default_are_made_in_time(planned):
     found = rehearse(Scenario(), planned.layout_plan, planned.problem)
     assert found.height
     assert found["in_time"].mean() >= 0.95
-    often = Scenario(change_gpu_hours=0.0, time_limit_s=600.0)
-    plan = plan_view(often, "rightsized", work_limit=WORK)
+    often = Scenario(change_gpu_hours=0.0)
+    plan = plan_view(often, "rightsized")
     made = rehearse(often, plan.layout_plan, plan.problem)
     assert made.height >= 8
     assert made["in_time"].mean() >= 0.95

@@ -65,8 +65,7 @@ def test_other_prices_are_refused(price):
 @pytest.mark.long
 def test_parking_empties_no_more_gpus_and_cuts_fewer_than_releasing():
     parked, released = (
-        plan_view(Scenario(parked_price=price, time_limit_s=600.0), "rightsized", work_limit=300).plan
-        for price in (None, "released")
+        plan_view(Scenario(parked_price=price), "rightsized").plan for price in (None, "released")
     )
     assert parked.departures <= released.departures
     assert parked.changes < released.changes

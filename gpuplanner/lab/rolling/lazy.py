@@ -26,7 +26,7 @@ def lazy(
     problem: PlanProblem,
     *,
     max_states: int = MAX_STATES,
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
     gap_target: float = 0.005,
     seed: int = 0,
     solver: str = "highs",

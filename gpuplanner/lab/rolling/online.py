@@ -78,7 +78,6 @@ def roll(
     *,
     commit: int = 1,
     horizon: int = 24,
-    hindsight_time_limit_s: float = 60.0,
     **how: Unpack[SearchArguments],
 ) -> Online:
     """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
@@ -93,8 +92,6 @@ def roll(
         Slots done before the next plan, at most `horizon`.
     horizon : int
         Slots planned ahead; fewer near the end.
-    hindsight_time_limit_s : float
-        Of the plan in hindsight [s].
     **how
         Arguments of :func:`~gpuplanner.planner.plan`, for each plan.
 
@@ -142,8 +139,7 @@ def roll(
         replans += 1
     layouts, counts, parked = _counts_of(done, idle)
     cost = realised_cost(problem, layouts, counts, parked)
-    later: SearchArguments = {**how, "time_limit_s": hindsight_time_limit_s}
-    hindsight = plan(problem, **later).require()
+    hindsight = plan(problem, **how).require()
     return Online(layouts, counts, parked, cost, hindsight, replans)
 
 

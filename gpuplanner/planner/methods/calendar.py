@@ -47,7 +47,7 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     ...     change_gpu_hours=0.1,
     ... )
     >>> fluid = Fluid.of(problem)
-    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> effort = Effort.begin()
     >>> [calendar_counts(fluid, distinct, effort).ravel().tolist() for distinct in (1, 2, 3)]
     [[3, 3, 3, 3, 3, 3], [1, 1, 3, 3, 1, 1], [1, 1, 3, 2, 1, 1]]
     """

@@ -17,7 +17,7 @@ from gpuplanner.solving.branching import branch_and_bound
 from gpuplanner.solving.effort import Effort
 
 _WIDEST = 2
-_TIME_LIMIT_S = 60.0
+_WORK = 3000
 
 # Up to this many numbers of GPUs (slots times columns) branching over the whole horizon may close the proof.
 _SMALL = 600
@@ -57,7 +57,7 @@ def certified(found: Plan, problem: PlanProblem) -> Plan:
         return found
     assert found.bound is not None
     fluid = Fluid.of(problem)
-    effort = Effort.begin(gap_target=0.0, time_limit_s=_TIME_LIMIT_S, seed=0, solver="highs")
+    effort = Effort.begin(work_limit=_WORK)
     best = _constant(fluid, effort) if found.method == "static" else _free(fluid, effort)
     state = State(bound=found.bound - 1e-6 * max(1.0, abs(found.bound)), relaxation=best)
     return replace(found, certificate=state.proof(fluid))

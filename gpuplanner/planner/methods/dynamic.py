@@ -16,6 +16,8 @@ MAX_STATES = 100_000
 
 # Up to this many states, the way from each to each is worked out.
 _MOST_PAIRED = 1500
+# Steps of a state that is tried in a slot, for each layout, in the measure of gpuplanner.solving.
+_TRIED = 4
 # Costs are sums of few products: what differs by less is equal.
 _TIE = 1e-12
 
@@ -51,7 +53,7 @@ def dynamic_counts(
     ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)
-    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> effort = Effort.begin()
     >>> counts, bound = dynamic_counts(fluid, effort)
     >>> counts.ravel().tolist(), bound
     ([2, 2, 2, 2], 8.0)
@@ -65,6 +67,7 @@ def dynamic_counts(
     for slot, (own, costs) in enumerate(zip(lattice.own, lattice.costs, strict=True)):
         if effort.spent():
             return None
+        effort.spend(_TRIED * lattice.states.size)
         if slot:
             entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], fluid.ways.taking_up)
             values.append(entering[own] + costs)
@@ -90,6 +93,7 @@ def _of_all_states(fluid: Fluid, effort: Effort, max_states: int) -> tuple[Count
     for slot in range(fluid.problem.n_slots):
         if effort.spent():
             return None
+        effort.spend(between.size)
         costs = np.where(fluid.allowed(slot, states), fluid.slot_costs(slot, states), np.inf)
         if slot:
             costs = costs + (values[-1][:, None] + between).min(axis=0)
@@ -183,8 +187,10 @@ def undominated(fluid: Fluid, max_states: int, effort: Effort) -> Lattice | None
     """
     growth = _Growth(fluid, max_states)
     while growth.more():
+        tried = growth.tried
         if effort.spent() or not growth.grow():
             return None
+        effort.spend(_TRIED * (growth.tried - tried))
     return growth.lattice()
 
 
@@ -193,7 +199,7 @@ class _Growth:
 
     def __init__(self, fluid: Fluid, max_states: int) -> None:
         self.fluid = fluid
-        self.max_states = max_states
+        self.max_states, self.tried = max_states, 0
         self.prices = fluid.ways.taking_up
         self.slots = range(fluid.problem.n_slots)
         self.caps = _caps(fluid)
@@ -250,6 +256,7 @@ class _Growth:
         kept = np.zeros(len(children), dtype=bool)
         for slot in self.busiest_first:
             tried = np.flatnonzero(open_below[slot])
+            self.tried += tried.size * len(self.radix)
             own[slot, tried] = self._costs(slot, states[tried], places[:, tried], costs[slot])
             kept |= np.isfinite(own[slot])
             if held + np.count_nonzero(kept) > self.max_states:

@@ -126,7 +126,7 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)
-    >>> effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    >>> effort = Effort.begin()
     >>> greedy_counts(fluid, effort).ravel().tolist()  # two idle hours would cost less than a cut
     [2, 0, 0, 2]
     """

@@ -28,16 +28,21 @@ slot without looking ahead. ``calendar``: few different days. ``static``: no cha
 _DECIMALS = 9
 
 
-class SearchArguments(TypedDict, total=False):
-    """How a plan is searched for: arguments of :func:`plan` that other searches hand on."""
+class SearchLimits(TypedDict, total=False):
+    """How hard a plan is searched for: arguments of :func:`plan`."""
 
-    method: str
-    calendars: int
-    time_limit_s: float
+    time_limit_s: float | None
     gap_target: float
     seed: int
     solver: str
     work_limit: int | None
+
+
+class SearchArguments(SearchLimits, total=False):
+    """How a plan is searched for: arguments of :func:`plan` that other searches hand on."""
+
+    method: str
+    calendars: int
 
 
 def plan(
@@ -45,7 +50,7 @@ def plan(
     *,
     method: str = "auto",
     calendars: int = 2,
-    time_limit_s: float = 10.0,
+    time_limit_s: float | None = None,
     gap_target: float = 0.005,
     seed: int = 0,
     solver: str = "highs",
@@ -57,9 +62,9 @@ def plan(
     slot's (later, each few slots') own optimum in whole GPUs is a floor, and each floor raises the bound; a
     sweep through the slots, forward or backward, rounds the program to a plan; the cheapest path through all
     states seen so far, and windows of slots solved anew, make it better. Last, the whole horizon is one model.
-    The search ends when the gap is reached. The same problem and seed give the same plan, whatever the machine,
-    unless the time runs out first. Whenever it is stopped there is a bound; by ``work_limit``, ``auto`` is never
-    dearer than ``greedy``.
+    The search ends when the gap is reached. The same problem and seed give the same plan, whatever the machine
+    and however busy it is, unless a time limit ends it. Whenever it is stopped there is a bound; by
+    ``work_limit``, ``auto`` is never dearer than ``greedy``.
 
     Parameters
     ----------
@@ -69,8 +74,8 @@ def plan(
         See :data:`METHODS`.
     calendars : int
         Most different vectors of counts over the horizon, for the method ``"calendar"``.
-    time_limit_s : float
-        No new step is begun after this time [s].
+    time_limit_s : float, optional
+        No new step is begun after this time [s]: where it ends depends on the machine.
     gap_target : float
         Relative gap at which to stop; 0 asks for the optimum.
     seed : int
@@ -78,7 +83,8 @@ def plan(
     solver : {"highs", "cbc"}
         Solver.
     work_limit : int, optional
-        Most models handed to the solver: a limit that gives the same plan on every machine.
+        No new step is begun after so many units of work, each a million elementary steps and some 15 ms of one
+        processor: a limit that gives the same plan on every machine. 2000 if neither limit is given.
 
     Returns
     -------
@@ -105,15 +111,20 @@ def plan(
     >>> best.status, best.objective, best.changes, best.layouts
     ('optimal', 32.1, 2, ('3g.20gb:2',))
     """
+    effort = Effort.begin(
+        gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
+    )
+    return planned_within(problem, method, calendars, effort)
+
+
+def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
+    """A plan within limits that a search may share with others; see :func:`plan`."""
     if method not in METHODS:
         text = message("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
         raise ScenarioError(text)
     if isinstance(calendars, bool) or not isinstance(calendars, int) or calendars < 1:
         text = message("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
         raise ScenarioError(text)
-    effort = Effort.begin(
-        gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
-    )
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:

@@ -115,7 +115,7 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     widest = 1 if n_slots * len(fluid.owner) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
     for width in range(1, 1 + widest):
         # What is left of the time must do for the program that makes a bound of the floors.
-        found = window_floors(fluid, width, floors, effort.share(_FLOORS_SHARE, keep=1))
+        found = window_floors(fluid, width, floors, effort.share(_FLOORS_SHARE))
         floors += found.floors
         states.append(found.states)
         if width == 1:
@@ -184,7 +184,7 @@ def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 
 def _bounded(fluid: Fluid, state: State, known: Learned, effort: Effort) -> Stages:
-    found = window_floors(fluid, 1, (), effort.share(_FLOORS_SHARE, keep=1))
+    found = window_floors(fluid, 1, (), effort.share(_FLOORS_SHARE))
     known.floors += found.floors
     known.states.append(found.states)
     relaxation = lower_bound(fluid, found.floors, effort)

@@ -18,7 +18,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.solving.effort import Effort
 
 _NAMED = 3
-_SECONDS_FOR_WAY_OUT = 5.0
+_WORK_FOR_WAY_OUT = 200
 
 
 def explain_limits(problem: PlanProblem) -> str | None:
@@ -205,9 +205,7 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
         nodes=None,
         limits=Limits(quotas=problem.limits.quotas),
     )
-    limits = Effort.begin(
-        gap_target=0.0, time_limit_s=_SECONDS_FOR_WAY_OUT, seed=effort.seed, solver=effort.solver
-    )
+    limits = Effort.begin(seed=effort.seed, solver=effort.solver, work_limit=_WORK_FOR_WAY_OUT)
     try:
         found = window_floors(Fluid.of(alone), 1, (), limits)
     except MissingDependencyError:

@@ -102,9 +102,7 @@ def path_plans(scenario: Scenario, *, most: int = 20, method: str | None = None)
         weights=dict(zip(names, weights.tolist(), strict=True)),
         quantiles=(0.9, 0.95),
         method=method or ("calendar" if sets_of_layouts(scenario, problem.board) else "milp"),
-        time_limit_s=scenario.time_limit_s,
-        gap_target=scenario.gap_target,
-        seed=scenario.seed,
+        **scenario.effort,
     )
     of_few = {name: name if name in names else f"{most} paths {name}" for name in few.plans}
     made |= {of_few[name]: Planned(few.problems[name], one) for name, one in few.plans.items()}

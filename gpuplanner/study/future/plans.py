@@ -137,20 +137,13 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
 
 
 def plan_view(
-    scenario: Scenario,
-    view: str,
-    method: str | None = None,
-    *,
-    calendars: int | None = None,
-    work_limit: int | None = None,
+    scenario: Scenario, view: str, method: str | None = None, *, calendars: int | None = None
 ) -> Planned:
     """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.contract.plan`.
 
     Without a method the scenario says whether few sets of layouts take turns, or any number.
     """
-    return planned_for(
-        plan_problem(scenario, view), scenario, method, calendars=calendars, work_limit=work_limit
-    )
+    return planned_for(plan_problem(scenario, view), scenario, method, calendars=calendars)
 
 
 def planned_for(
@@ -159,20 +152,11 @@ def planned_for(
     method: str | None = None,
     *,
     calendars: int | None = None,
-    work_limit: int | None = None,
 ) -> Planned:
     """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
     most = sets_of_layouts(scenario, problem.board)
     method = method or ("calendar" if most else "milp")
-    found = plan(
-        problem,
-        method=method,
-        calendars=calendars or most or 2,
-        time_limit_s=scenario.time_limit_s,
-        gap_target=scenario.gap_target,
-        seed=scenario.seed,
-        work_limit=work_limit,
-    )
+    found = plan(problem, method=method, calendars=calendars or most or 2, **scenario.effort)
     planned = Planned(problem, found)
     faults = verify(found, problem, planned.layout_plan) if found.found else []
     require_sound(f"plan ({method})", faults)

@@ -139,7 +139,7 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
         known.fleet.board, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
         wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
-    found = plan(problem, gap_target=0.0, time_limit_s=scenario.time_limit_s, seed=scenario.seed).require()
+    found = plan(problem, **scenario.but(gap_target=0.0).effort).require()
     layouts = [
         f"{count} x {text}" for text, count in zip(found.layouts, found.counts[0], strict=True) if count
     ]

@@ -14,9 +14,7 @@ from gpuplanner.planner import PlanProblem, StatePrices
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import realised_cost
 
-EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
-
-pytestmark = pytest.mark.usefixtures("unhurried")
+EXACT = {"gap_target": 0.0}
 
 
 def one_layout(problem_of: Any, demand: Any, **changes: Any) -> PlanProblem:

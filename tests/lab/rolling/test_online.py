@@ -13,7 +13,7 @@ from gpuplanner.planner import PlanProblem, StatePrices, plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 
-EXACT = {"gap_target": 0.0, "time_limit_s": 60.0}
+EXACT = {"gap_target": 0.0}
 PARKED = StatePrices(parked_price=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)
 
 

@@ -32,7 +32,7 @@ def by_programme(problem: Assignment, *, gap: float = GAP) -> NDArray[np.bool_]:
         mine = problem.kind == kind
         if mine.any():
             model.add_row(f"kind{kind}", columns[mine], problem.gpus[mine], "<=", gpus)
-    effort = Effort.begin(gap_target=0, time_limit_s=10, seed=0, solver="highs")
+    effort = Effort.begin()
     values = solve(model, effort, gap=gap).values
     assert values is not None  # nobody gets anything is always possible
     chosen: NDArray[np.bool_] = values > 0.5

@@ -89,7 +89,7 @@ def static_layouts(harder: Harder) -> Counter[str]:
         design.board, design.gpus, design.gpus, MORNING, harder.slot_min / 60.0, ["case"], PROFILES, busiest[None],
         on_price=ON_PRICE, change_gpu_hours=0.0,
     )  # fmt: skip
-    best = plan(problem, method="static", gap_target=0.01, work_limit=40, time_limit_s=600).require()
+    best = plan(problem, method="static", gap_target=0.01, work_limit=40).require()
     chosen = +Counter(dict(zip(best.layouts, best.counts[0].tolist(), strict=True)))
     return chosen + Counter({design.static_layout: design.gpus - chosen.total()})
 

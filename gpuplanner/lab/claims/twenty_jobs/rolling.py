@@ -158,7 +158,7 @@ def _decided(scene: Scene, harder: Harder, foresight: str) -> Counter[str]:
         harder.slot_min / 60.0, ["case"], PROFILES, demand.clip(0.0)[None], on_price=ON_PRICE,
         change=harder.design.change, available=available.tolist(), initial=dict(idle),
     )  # fmt: skip
-    best = plan(problem, gap_target=0.02, work_limit=8, time_limit_s=600).require()
+    best = plan(problem, gap_target=0.02, work_limit=8).require()
     chosen = +Counter(dict(zip(best.layouts, best.counts[0].tolist(), strict=True)))
     spare = idle - chosen
     recut = (chosen - idle).total()
