@@ -179,6 +179,8 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
     problem, counts = fluid.problem, state.plan
     on, parked = fluid.split(counts)
     used = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
+    # Which GPU is numbered how may turn on the layouts that are named: reboots are those of the plan as it is handed on.
+    layouts, on, parked = tuple(fluid.layouts[i] for i in used), on[:, used], parked[:, used]
     missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
     unmet = unmet_by_tenant(problem, missing)
     pairs = list(zip([fluid.initial, *counts], counts, strict=False))
@@ -189,13 +191,13 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         objective=round(state.cost, _DECIMALS),
         bound=round(min(state.bound, state.cost), _DECIMALS),
         gap=round(state.gap, _DECIMALS),
-        layouts=tuple(fluid.layouts[i] for i in used),
-        counts=on[:, used],
-        parked=parked[:, used],
+        layouts=layouts,
+        counts=on,
+        parked=parked,
         unmet=unmet,
         changes=sum(fluid.changes(before, now) for before, now in pairs),
         departures=sum(fluid.departures(before, now) for before, now in pairs),
-        reboots=node_reboots(problem, fluid.layouts, on, parked),
+        reboots=node_reboots(problem, layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
