@@ -179,7 +179,7 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
     problem, counts = fluid.problem, state.plan
     on, parked = fluid.split(counts)
     used = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
-    # Which GPU is numbered how may turn on the layouts that are named: reboots are those of the plan as it is handed on.
+    # How GPUs are numbered may turn on the layouts that are named: reboots are those of the plan as it is handed on.
     layouts, on, parked = tuple(fluid.layouts[i] for i in used), on[:, used], parked[:, used]
     missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
     unmet = unmet_by_tenant(problem, missing)
