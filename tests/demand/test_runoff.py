@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.demand import demand_series
-from gpuplanner.demand.runoff import PATHS, occupancy, run_off
+from gpuplanner.demand.runoff import PATHS, _blocks, occupancy, run_off
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
@@ -181,3 +181,10 @@ def test_occupancy_is_the_integral_of_what_is_held(spans):
         np.clip(np.minimum(end[:, None], edges + 1) - np.maximum(begin[:, None], edges), 0, 1) * size[:, None]
     ).sum(0)
     assert held == pytest.approx(brute, abs=1e-8)
+
+
+def test_a_short_past_is_repeated_day_by_day_and_no_past_gives_no_block():
+    """Two days ahead with three days behind: each of the two days may repeat a day of its own."""
+    assert _blocks(72, 48, 1.0).shape[0] == 2
+    assert _blocks(72 * 24, 48, 1.0).shape[0] == 1
+    assert _blocks(0, 48, 1.0).size == 0
