@@ -148,7 +148,8 @@ def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterato
             [name for name in found.asked.nodes.names if name not in kept] if found.asked.nodes.named else []
         )
         if gone:
-            steps.append(f"drain {nodes_text(LayoutOnNodes('', 0, tuple(gone)))} and let them rest")
+            named = nodes_text(LayoutOnNodes("", 0, tuple(gone)))
+            steps.append(f"drain {named} and let {'it' if len(gone) == 1 else 'them'} rest")
         if REST in WAYS[one.policy].levers:
             knobs = _knobs(found, one.policy)
             steps.append(
