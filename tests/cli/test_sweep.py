@@ -42,7 +42,7 @@ def test_the_measure_that_ranks_is_shown_and_the_baseline_named(command):
 
 
 def test_an_interrupt_keeps_what_is_done(command, monkeypatch):
-    from gpuplanner.study.future import layout_sweep
+    from gpuplanner.study.future import sweep as layout_sweep
 
     whole = layout_sweep.sweep
 

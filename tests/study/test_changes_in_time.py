@@ -52,7 +52,8 @@ def test_a_week_is_at_most_forty_files(planned, tmp_path):
     assert {f"{name}.sh" for name in index["change"]} == {
         one.name for one in files if one.name.startswith("change-") and one.suffix == ".sh"
     }
-    assert index.filter(pl.col("before") != "")["drain_p95_minutes"].null_count() == 0
+    later = pl.col("planned") > index["planned"].min()  # nothing is played before the plan begins
+    assert index.filter(pl.col("before") != "", later)["drain_p95_minutes"].null_count() == 0
 
 
 def test_windows_are_slots_in_their_zone():
