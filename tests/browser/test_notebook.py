@@ -95,6 +95,7 @@ def opened(chromium, lab):
     page.close()
 
 
+@pytest.mark.long
 def test_slider_moves_and_the_answer_changes(opened):
     page = opened(WHAT_IF)
     page.wait_for_selector(".noUi-handle", timeout=900_000)

@@ -139,6 +139,7 @@ prices:
 """
 
 
+@pytest.mark.long
 def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, study: Study, tmp_path: Path):
     """A fleet that is rented by the hour, with weeks of 30 GPUs held day and night."""
     (tmp_path / "prices.yaml").write_text(PRICES)

@@ -145,6 +145,7 @@ def test_another_way_is_shown_at_once_and_asks_nothing(told, few):
     assert cells(panel, "way")[-1] == f"{SHORT['node_pools']} (not compared)"
 
 
+@pytest.mark.long
 def test_a_longer_limit_saves_no_less(panel):
     before = panel.newest.found.decision
     panel.controls["wait_minutes"].value = 120
