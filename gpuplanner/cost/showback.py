@@ -20,6 +20,7 @@ from gpuplanner.units import money, split_exactly
 NOBODY = "-"
 UNALLOCATED = "nobody"
 FLEET = "own fleet"
+CENTS = pl.Decimal(18, 2)
 NOT_STATED = "not stated"
 """Ownership where neither scenario nor inventory says one."""
 CATEGORIES = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
@@ -159,7 +160,7 @@ def showback(
         cost if price is None else price * Decimal(repr(amount))
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
-    cost = pl.Series(costs, dtype=pl.Decimal(18, 2))
+    cost = pl.Series(costs, dtype=CENTS)
     table = lines.select(
         BillingPeriodStart=pl.lit(start),
         BillingPeriodEnd=pl.lit(end),
@@ -197,9 +198,7 @@ def showback(
 def allocated(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:
     """An amount that was rounded once, split by `weight` so that the parts sum to it: ``by, weight, cost``."""
     parts = weights.group_by(by).agg(pl.col(weight).sum()).sort(weight, by, descending=[True, False])
-    return parts.with_columns(
-        cost=pl.Series(split_exactly(total, parts[weight].to_list()), dtype=pl.Decimal(18, 2))
-    )
+    return parts.with_columns(cost=pl.Series(split_exactly(total, parts[weight].to_list()), dtype=CENTS))
 
 
 def _ordered(hours: pl.DataFrame) -> pl.DataFrame:

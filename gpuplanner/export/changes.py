@@ -15,6 +15,9 @@ from gpuplanner.export.states import NodeState, file_stamp, node_states, stamp, 
 from gpuplanner.hardware import ChangeCost, GpuModel, Reconfiguration, minutes
 from gpuplanner.units import SECONDS_PER_MINUTE
 
+SHARED_PARTS = {"COMMON": "common.sh", "KUBERNETES": "kubernetes.sh"}
+"""Files that several scripts hold, by their word between at-signs."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayoutChange:
@@ -131,7 +134,6 @@ def change_script(
 ) -> str:
     """A script of this room with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
     notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
-    shared = {"COMMON": template_text("common.sh"), "KUBERNETES": template_text("kubernetes.sh")}
     known = {
         "TIME": one.stamps,
         "TIMES": " ".join(map(stamp, one.times)),
@@ -142,8 +144,16 @@ def change_script(
         "TIMEOUT_S": f"{_FOREVER_S if one.limit_s is None else one.limit_s:.0f}",
         "CUT_S": f"{_slowest_s(cost):.0f}",
     }
-    text = template_text(template)
-    for key, value in (shared | known | dict(parts)).items():
+    return filled_template(template, known | dict(parts))
+
+
+def filled_template(name: str, values: Mapping[str, str]) -> str:
+    """A file of this room with what others share with it, and its words between at-signs replaced."""
+    text = template_text(name)
+    for key, value in {
+        **{word: template_text(part) for word, part in SHARED_PARTS.items()},
+        **values,
+    }.items():
         text = text.replace(f"@{key}@", value)
     return text
 

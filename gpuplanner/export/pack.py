@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuplanner.catalog import facts
 from gpuplanner.errors import GeometryError
-from gpuplanner.export.changes import template_text
+from gpuplanner.export.changes import filled_template
 from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
 from gpuplanner.export.index import change_index, to_index_text
 from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE, to_change_scripts, to_config_map
@@ -109,7 +109,7 @@ class Making:
             else "Once they are empty power them down"
         )
         known = {
-            "COMMON": template_text("common.sh"), "KUBERNETES": template_text("kubernetes.sh"), "NAME": rules.policy,
+            "NAME": rules.policy,
             "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name, "TIMEOUT_S": self.limit_s,
             "AFTERWARDS": f"{after} by your own means; the plan counts on it.", **values,
         }  # fmt: skip
@@ -124,10 +124,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     >>> filled("buffer.yaml", {"POOL": "cut", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
     'apiVersion: autoscaling.x-k8s.io/v1beta1'
     """
-    text = template_text(f"templates/{template}")
-    for key, value in {**_told_to_controllers(), **values}.items():
-        text = text.replace(f"@{key}@", value)
-    return text
+    return filled_template(f"templates/{template}", {**_told_to_controllers(), **values})
 
 
 def _told_to_controllers() -> dict[str, str]:

@@ -14,13 +14,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import GeometryError, GpuPlannerError
-from gpuplanner.export.changes import template_text
+from gpuplanner.export.changes import SHARED_PARTS, filled_template
 from gpuplanner.export.index import INDEX, REHEARSED, index_line
 from gpuplanner.export.reread_slurm import fit_on, gres_counts
 from gpuplanner.hardware import GpuModel, layout_faults, parse_layout, parse_placements, prove
 from gpuplanner.schemas import WHOLE_GPU
 
-_SHARED = {"@COMMON@": "common.sh", "@KUBERNETES@": "kubernetes.sh"}
 _HOLE = re.compile(r"@([A-Z_]+)@")
 _MAY_BE = {
     "AFTERWARDS": r"[^\n]*",
@@ -73,7 +72,7 @@ def _scripts() -> tuple[str, ...]:
         found += [
             f"templates/{one.name}" for one in (room / "templates").iterdir() if one.name.endswith(".sh")
         ]
-    return tuple(sorted(set(found) - set(_SHARED.values())))
+    return tuple(sorted(set(found) - set(SHARED_PARTS.values())))
 
 
 @functools.cache
@@ -96,10 +95,7 @@ def _form(name: str) -> re.Pattern[str]:
 
 
 def _whole_template(name: str) -> str:
-    text = template_text(name)
-    for word, shared in _SHARED.items():
-        text = text.replace(word, template_text(shared))
-    return text
+    return filled_template(name, {})
 
 
 def _stranger(text: str) -> str:

@@ -14,7 +14,14 @@ import polars as pl
 
 from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.export.changes import LayoutChange, change_script, held_by, layout_changes_of, template_text
+from gpuplanner.export.changes import (
+    LayoutChange,
+    change_script,
+    filled_template,
+    held_by,
+    layout_changes_of,
+    template_text,
+)
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
 from gpuplanner.hardware import OFF, ChangeCost, GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
@@ -75,7 +82,7 @@ def to_slurm_files(
     first = min(frame["slot_start"])
     times = dict.fromkeys([first, *(one.times[0] for one in changes)])
     lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
-    static = template_text(STATIC_GRES).replace("@TYPE@", whole)
+    static = filled_template(STATIC_GRES, {"TYPE": whole})
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
         | lines

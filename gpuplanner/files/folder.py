@@ -25,7 +25,7 @@ from gpuplanner.files.manifest import (
 from gpuplanner.files.place import new_room, require_folder
 from gpuplanner.files.single import umask
 
-TODO = "Move them away, or choose another folder with -o; nothing was changed."
+REMEDY = "Move them away, or choose another folder with -o; nothing was changed."
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Writte
     changed = [name for name in theirs if name in ours]
     if changed:
         expected = "its files as they were written"
-        raise cannot_write(path, f"{examples(changed)}, changed since", expected=expected, todo=TODO)
+        raise cannot_write(path, f"{examples(changed)}, changed since", expected=expected, todo=REMEDY)
     taken = [name for name in mark.found_in(place) if name not in ours]
     if taken:
         raise _taken(path, taken)
@@ -195,7 +195,7 @@ def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Writte
     if fixed:
         expected = "things that can move to the new folder"
         got = f"{examples(fixed)}, mounted or of somebody else"
-        raise cannot_write(path, got, expected=expected, todo=TODO)
+        raise cannot_write(path, got, expected=expected, todo=REMEDY)
 
 
 def _require_apart(
@@ -223,4 +223,4 @@ def _movable(entry: Path) -> bool:
 
 def _taken(path: Path, names: list[str]) -> OutputError:
     got = f"{examples(names)}, not written by gpuplanner"
-    return cannot_write(path, got, expected="the names that it writes to be free", todo=TODO)
+    return cannot_write(path, got, expected="the names that it writes to be free", todo=REMEDY)

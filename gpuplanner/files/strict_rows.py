@@ -10,7 +10,7 @@ from typing import Any
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import nearest
 
-TODO = "Correct the file."
+REMEDY = "Correct the file."
 
 
 def list_of(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
@@ -82,4 +82,4 @@ def days_of(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
 
 def fault(where: str, line: int, expected: str, got: str) -> ScenarioError:
     """What is wrong in a line of a file."""
-    return ScenarioError(message(f"{where}, line {line}", expected, got, TODO))
+    return ScenarioError(message(f"{where}, line {line}", expected, got, REMEDY))

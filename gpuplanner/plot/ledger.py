@@ -241,7 +241,8 @@ def plot_costs(
     return theme.finish(alt.layer(bars, labels), title=title, bands=order, room=48)
 
 
-def plot_waterfall(frame: pl.DataFrame, *, unit: str, title: str = "What is saved, by lever") -> ChartType:
+@drawn("What is saved, by lever", "step", "amount", "low", "high", empty="Nothing is saved.")
+def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     """Steps that add up to a sum, each from where the last one ended; a range of the sum as a line across its bar.
 
     Parameters
@@ -250,8 +251,6 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str, title: str = "What is save
         ``step, amount, low, high`` in order; the last row is the sum, the only one that needs a range.
     unit : str
         Unit of the amounts: a currency code, ``"GPU-hours a week"``.
-    title : str
-        The quantity.
 
     Raises
     ------
@@ -264,9 +263,6 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str, title: str = "What is save
     >>> plot_waterfall(pl.DataFrame(steps), unit="USD").to_dict()["layer"][0]["encoding"]["x"]["title"]
     'USD'
     """
-    require(frame, ["step", "amount", "low", "high"], where="plot_waterfall")
-    if frame.is_empty():
-        return theme.saying("Nothing is saved.", title=title)
     amounts = frame["amount"].to_list()
     ends = [sum(amounts[: place + 1]) for place in range(len(amounts) - 1)] + [amounts[-1]]
     begins = [end - amount for end, amount in zip(ends, amounts, strict=True)]
@@ -289,7 +285,7 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str, title: str = "What is save
     ranges = (
         base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     )
-    return theme.finish(alt.layer(bars, ranges), title=title, bands=order, room=48)
+    return theme.finish(alt.layer(bars, ranges), bands=order, room=48)
 
 
 def _held_by_tenant(

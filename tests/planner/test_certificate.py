@@ -235,7 +235,7 @@ def test_bounds_of_long_horizons_are_those_of_their_parts(
     """Changes from one part to the next are free: a little is lost, and what is left is proven from the file."""
     problem = some_problem(problem_of, np.random.default_rng(5), prices=prices)
     fluid = Fluid.of(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
-    effort = Effort.begin(gap_target=0, time_limit_s=600, seed=0, solver="highs")
+    effort = Effort.begin(gap_target=0, seed=0, solver="highs")
     whole = bound.lower_bound(fluid, (), effort).bound
     monkeypatch.setattr(bound, "_PART", 7)
     parts = bound.lower_bound(fluid, (), effort)

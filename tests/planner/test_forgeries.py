@@ -80,7 +80,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 def written(asked: PlanProblem, **how: Any) -> str:
     """A plan file whose bound can be proven again."""
-    found = certified(plan(asked, time_limit_s=600, **how), asked)
+    found = certified(plan(asked, **how), asked)
     assert found.certificate is not None
     if found.certificate.rest:  # what rests on the search alone is given up
         bound = min(found.certificate.bound, found.objective)
@@ -95,7 +95,7 @@ def fleet() -> str:
     """Two pools, one that parks and one that releases."""
     pools = {"old": problem(10, prices=PRICES), "new": problem(11, board="H100-96GB-GH200", profiles=["gpu"] * 1,
              demand=np.random.default_rng(3).uniform(0, 3, (2, 1, 6)))}  # fmt: skip
-    made = plan_fleet(pools, method="milp", gap_target=0.03, time_limit_s=600)
+    made = plan_fleet(pools, method="milp", gap_target=0.03)
     texts = {name: json.loads(written(pools[name], method="milp", gap_target=0.03)) for name in pools}
     whole = json.loads(fleet_to_json(made, pools))
     for name, text in texts.items():
@@ -330,7 +330,7 @@ def test_no_honest_plan_is_refused(many: int) -> None:
     for number in range(many):
         asked = any_problem(rng)
         method = str(rng.choice(["auto", "milp", "greedy", "calendar", "static"]))
-        found = plan(asked, method=method, gap_target=0.01, time_limit_s=600)
+        found = plan(asked, method=method, gap_target=0.01)
         text = plan_to_json(certified(found, asked), asked)
         read, again = plan_from_json(text)
         assert plan_to_json(read, again) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -11,17 +12,18 @@ import polars as pl
 from gpuplanner.catalog import facts
 from gpuplanner.cost import Price, RangedAmount, allocated, total_of
 from gpuplanner.cost.price_book import PriceBook
+from gpuplanner.cost.showback import CENTS, UNALLOCATED
 from gpuplanner.errors import CheckError, message
 from gpuplanner.inbox.bills import gpu_lines
 from gpuplanner.ledger import held_by_state
+from gpuplanner.ledger.held import LOST_STATES
+from gpuplanner.ledger.window import Window
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import Money, book_of, money
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import History, history
 from gpuplanner.units import GRAMS_PER_KILOGRAM, split_exactly
 from gpuplanner.units import money as to_cents
 
-LOST = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED", "CANCELLED")
-"""Ends of an attempt whose work may have to be done again."""
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
@@ -90,7 +92,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
     by_tenant = _summed(costs, tenant="SubAccountName")
-    held = by_tenant.filter(pl.col("tenant") != "nobody")
+    held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
     to_tenants = Decimal(str(held["cost"].sum() or 0))
     attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
     by_end = allocated(
@@ -143,7 +145,7 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
         raise CheckError(message("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo))
     total = to_cents(float(mine["EffectiveCost"].sum()))
     shares = split_exactly(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
-    cost = pl.Series(shares, dtype=pl.Decimal(18, 2))
+    cost = pl.Series(shares, dtype=CENTS)
     return costs.with_columns(ContractedCost=cost, EffectiveCost=cost, BilledCost=cost)
 
 
@@ -194,13 +196,11 @@ def _summed(costs: pl.DataFrame, **named: str) -> pl.DataFrame:
     )
 
 
-def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: Any, end: Any) -> pl.DataFrame:  # noqa: ANN401
+def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
     """What each tenant was charged, split over its jobs by the GPU-hours that they held in the window."""
-    first = pl.col("start_time").clip(begin, end)
-    last = pl.col("end_time").fill_null(end).clip(begin, end)
     hours = jobs.filter(pl.col("start_time").is_not_null()).select(
         "job_id", pl.col("tenant").cast(pl.String),
-        gpu_hours=pl.col("gpus") * (last - first).dt.total_microseconds() / 3.6e9,
+        gpu_hours=pl.col("gpus") * Window(begin, end).overlap_h("start_time", "end_time"),
     )  # fmt: skip
     parts = [
         allocated(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
@@ -215,7 +215,7 @@ def _unit_costs(
     total: Decimal,
     jobs: pl.DataFrame,
     ends: pl.DataFrame,
-    known: Any,  # noqa: ANN401
+    known: History,
 ) -> dict[str, str | None]:
     """What a unit of work cost, idle included: the whole bill over what was delivered."""
     ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
@@ -223,7 +223,7 @@ def _unit_costs(
     delivered = float(
         priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))["PricingQuantity"].sum()
     )
-    lost = ends.filter(pl.col("state").cast(pl.String).is_in(LOST))["cost"].sum()
+    lost = ends.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum()
     units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
     found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
     return found | {"work_that_failed": str(lost or Decimal("0.00"))}

@@ -30,6 +30,7 @@ from gpuplanner.cost.grid import read_grid
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import NOT_STATED
 from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError
+from gpuplanner.ledger.window import Window
 from gpuplanner.paths import RENTED
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Costs, empty
@@ -37,12 +38,17 @@ from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.stages import stage
-from gpuplanner.units import SECONDS_PER_HOUR, kwh_from_watt_hours
+from gpuplanner.units import kwh_from_watt_hours
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND = "on_demand"
 LEAST_SEEN = 1.0
 """GPU-hours from which measured power goes before the law: less says nothing of the rest."""
+_INSTANT = pl.Datetime("us", "UTC")
+_OF_NODES: dict[str, pl.DataType] = {
+    "gpu_model": pl.String(), "ownership": pl.String(), "installed": _INSTANT, "retired": _INSTANT
+}  # fmt: skip
+"""Columns of an inventory that need not be there."""
 Boards = Mapping[str | None, str | None]
 """Board of the catalogue by the word of the ledger; None where there is none."""
 
@@ -114,13 +120,12 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
         kind = ON_DEMAND if scenario.ownership == RENTED else scenario.ownership
         return words.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
     nodes = known.fleet.installed.inventory
-    hours = nodes.select(
-        gpu_model=pl.col("gpu_model").cast(pl.String) if "gpu_model" in nodes.columns else pl.lit(None, pl.String),
-        ownership=(
-            pl.col("ownership").cast(pl.String) if "ownership" in nodes.columns else pl.lit(None, pl.String)
-        ).fill_null(NOT_STATED),
-        hours=pl.col("gpus") * _hours_there(nodes, known.begin, known.end),
-    )  # fmt: skip
+    absent = {name: kind for name, kind in _OF_NODES.items() if name not in nodes.columns}
+    hours = nodes.with_columns(pl.lit(None, kind).alias(name) for name, kind in absent.items()).select(
+        pl.col("gpu_model").cast(pl.String),
+        pl.col("ownership").cast(pl.String).fill_null(NOT_STATED),
+        hours=pl.col("gpus") * Window(known.begin, known.end).overlap_h("installed", "retired"),
+    )
     parts = []
     for word in words["gpu_model"]:
         mine = hours.filter(pl.col("gpu_model").str.to_lowercase() == word.lower()) if word else hours
@@ -279,16 +284,6 @@ def _activity(jobs: pl.DataFrame) -> dict[str, float]:
     return {
         name: min(float(value), 1.0) for name, value in means.items() if value is not None and value == value
     }
-
-
-def _hours_there(nodes: pl.DataFrame, begin: datetime, end: datetime) -> pl.Expr:
-    first = (
-        pl.col("installed").fill_null(begin).clip(begin, end)
-        if "installed" in nodes.columns
-        else pl.lit(begin)
-    )
-    last = pl.col("retired").fill_null(end).clip(begin, end) if "retired" in nodes.columns else pl.lit(end)
-    return (last - first).dt.total_seconds().clip(0) / SECONDS_PER_HOUR
 
 
 def _known(word: str) -> str | None:
