@@ -6,6 +6,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from gpuplanner.cli.app import Exit
 
 SMALL = [
@@ -20,6 +22,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.long
 def test_layouts_are_ranked(command):
     code, out, err = command("sweep", "sample", *SMALL, "--json")
     assert code == 0

@@ -53,7 +53,7 @@ def test_a_board_that_cannot_be_cut_is_not_cut_by_anyone(path):
         ("parted", "never"),
         ("autoscaler", "never"),
         ("slurm", "empty nodes"),
-        ("nvml", "gpus"),
+        ("nvml", "never"),
     ],
 )
 def test_who_cuts_for_a_job(path, cuts):

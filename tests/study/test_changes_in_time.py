@@ -43,6 +43,7 @@ def test_changes_of_the_default_are_made_in_time(planned):
     assert hasty["in_time"].mean() < 0.5
 
 
+@pytest.mark.long
 def test_a_week_is_at_most_forty_files(planned, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(plan_to_json(planned.plan, planned.problem))

@@ -105,7 +105,9 @@ def test_operations_of_random_plans(case: Any) -> None:
     agree(plan, problem, change, drain)
 
 
-@pytest.mark.parametrize(("parked_price", "least"), [("released", 40), (None, 5)])
+@pytest.mark.parametrize(
+    ("parked_price", "least"), [pytest.param("released", 40, marks=pytest.mark.long), (None, 5)]
+)
 @pytest.mark.parametrize(("board", "path"), [("A100-80GB", "operator"), ("H100-80GB-SXM5", "nvml")])
 def test_operations_of_the_sample(board: str, path: str, parked_price: str | None, least: int) -> None:
     scenario = Scenario(path=path, board=board, change_gpu_hours=0.1, parked_price=parked_price)

@@ -22,6 +22,7 @@ def no_clock() -> float:
     raise AssertionError("a search without a time limit looked at the clock")
 
 
+@pytest.mark.long
 def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
     monkeypatch.setattr("gpuplanner.solving.effort.time", SimpleNamespace(monotonic=no_clock))
     study = write_report(Scenario(**SMALL), tmp_path / "report")
