@@ -29,7 +29,7 @@ os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
 
 
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
-settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
 # A mutant is noticed or not (make mutants); nobody reads the smallest example.
 settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])

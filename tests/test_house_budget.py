@@ -8,27 +8,32 @@ import pytest
 
 from tests.house_budget import Weight, budget, lowered, rooms, weight_of
 
-NOW = rooms()
 SLACK = Weight(60, 1, 2)
 """How far a room may lie below its row before the row follows it down."""
 
 
-def test_every_room_has_a_row():
-    assert [row.room for row in budget()] == sorted(NOW)
+@pytest.fixture(scope="module")
+def now():
+    """What each room weighs."""
+    return rooms()
+
+
+def test_every_room_has_a_row(now):
+    assert [row.room for row in budget()] == sorted(now)
 
 
 @pytest.mark.parametrize("row", budget(), ids=lambda row: row.room)
-def test_a_room_weighs_at_most_its_row(row):
-    heavier = [now > most for now, most in zip(astuple(NOW[row.room]), astuple(row.most), strict=True)]
+def test_a_room_weighs_at_most_its_row(now, row):
+    heavier = [weighs > most for weighs, most in zip(astuple(now[row.room]), astuple(row.most), strict=True)]
     assert not any(heavier), (
-        f"{row.room} weighs {NOW[row.room]}, its row allows {row.most}: take out what is not needed, "
+        f"{row.room} weighs {now[row.room]}, its row allows {row.most}: take out what is not needed, "
         "or raise the row and state in it which capability came"
     )
 
 
 @pytest.mark.parametrize("row", budget(), ids=lambda row: row.room)
-def test_a_row_follows_its_room_down(row):
-    spare = [most - now for now, most in zip(astuple(NOW[row.room]), astuple(row.most), strict=True)]
+def test_a_row_follows_its_room_down(now, row):
+    spare = [most - weighs for weighs, most in zip(astuple(now[row.room]), astuple(row.most), strict=True)]
     within = [unused <= slack for unused, slack in zip(spare, astuple(SLACK), strict=True)]
     assert all(within), "python -m tests.house_budget --lower"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from html import unescape
 
@@ -181,7 +182,8 @@ def test_nodes_are_those_of_the_inventory(report):
 def hostile_trace(folder) -> str:
     trace = load_trace("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
-    jobs = trace.jobs.with_columns(pl.col("tenant").replace(evil))
+    lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=5)
+    jobs = trace.jobs.filter(lately).with_columns(pl.col("tenant").replace(evil))
     write_dataset(
         Dataset({"jobs": jobs, "inventory": trace.inventory}, trace.rejects, trace.quality, trace.provenance),
         folder / "trace",
