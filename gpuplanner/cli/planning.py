@@ -11,7 +11,7 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Given, Json, Out, Quiet, takes
-from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file
+from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file, show_choices
 from gpuplanner.cli.services import (
     Latencies,
     LatencyShare,
@@ -82,6 +82,7 @@ def plan(
     from gpuplanner.names import resolve
     from gpuplanner.planner import METHODS, certified, plan_to_json
     from gpuplanner.study.decision.record import compared as compared_ways
+    from gpuplanner.study.future.calm import calm_and_free
     from gpuplanner.study.future.path_plans import path_plans
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
@@ -121,8 +122,12 @@ def plan(
         text = plan_to_json(certified(found, planned.problem), planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     figures = plan_figures(found, planned.problem, as_json=as_json)
-    if not as_json:
+    choices = () if weighed is not None else calm_and_free(asked, planned)
+    if as_json:
+        figures |= {"plan_choices": choices}
+    else:
         show(figures, as_json=False)
+        show_choices(choices)
     if not quiet:
         for remark in fleet.remarks():
             say(remark)

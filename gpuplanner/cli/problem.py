@@ -6,15 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.cli.app import Exit, say
-from gpuplanner.cli.show import show
+from gpuplanner.cli.app import Exit, put, say
+from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from gpuplanner.cli.options import Given
-    from gpuplanner.planner import Plan, PlanProblem
+    from gpuplanner.planner import FleetPlan, Plan, PlanProblem
+    from gpuplanner.study.future.calm import PlanChoice
 
 _PLAN_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
 """What ``plan --json`` prints of any plan: scripts rely on it."""
+FREE = "auto"
+"""Method of the plan that stands beside one with few sets of layouts."""
 
 
 def plan_file(
@@ -27,28 +32,22 @@ def plan_file(
     quiet: bool,
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
-    from gpuplanner.errors import require_sound
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner import (
-        assign,
         certified,
         fleet_to_json,
-        plan_fleet,
         plan_to_json,
         read_problems,
-        verify,
-        verify_fleet,
     )
+    from gpuplanner.study.future.calm import choices
+    from gpuplanner.study.future.plans import Planned
 
     if out is not None:
         require_file(out, inputs=[path])
     pools = read_problems(path)
-    fleet = plan_fleet(pools, **{"seed": 0, **how, **given.fields})
-    faults = verify_fleet(fleet, pools)
-    for name, found in fleet.plans.items():
-        if found.found and not faults:
-            faults = verify(found, pools[name], assign(found, pools[name]))
-    require_sound(path, faults)
+    asked = {"seed": 0, **how, **given.fields}
+    fleet = _checked(path, pools, asked)
+    free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
     if out is not None:
         plans = {name: certified(found, pools[name]) for name, found in fleet.plans.items()}
         fleet = replace(fleet, plans=plans)
@@ -58,6 +57,13 @@ def plan_file(
         )
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
     parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
+    beside = {
+        name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
+        for name, found in fleet.plans.items()
+        if free is not fleet and found.found and free.plans[name].found
+    }
+    if as_json:
+        parts = {name: part | {"plan_choices": beside.get(name, ())} for name, part in parts.items()}
     totals: dict[str, object] = {
         "status": fleet.status,
         "objective": fleet.objective,
@@ -71,11 +77,27 @@ def plan_file(
     else:
         totals = next(iter(parts.values())) | totals
     show(totals, as_json=as_json)
+    for name, found in () if as_json else beside.items():
+        show_choices(found, of=f", {name}" if len(pools) > 1 else "")
     if not quiet:
         say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.")
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
+    """The plans of a fleet, each checked again."""
+    from gpuplanner.errors import require_sound
+    from gpuplanner.planner import assign, plan_fleet, verify, verify_fleet
+
+    fleet = plan_fleet(pools, **asked)
+    faults = verify_fleet(fleet, pools)
+    for name, found in fleet.plans.items():
+        if found.found and not faults:
+            faults = verify(found, pools[name], assign(found, pools[name]))
+    require_sound(path, faults)
+    return fleet
 
 
 def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
@@ -92,6 +114,26 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
     if as_json and found.found:
         figures["layout_changes"] = layout_changes(found, problem).to_dicts()
     return figures
+
+
+def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
+    """Print the calm plan and the free one beside it, and what both are in a sentence."""
+    import polars as pl
+
+    from gpuplanner.study.future.calm import choice_sentence, choice_table
+
+    if choices:
+        rows = choice_table(choices).drop("plan", "method")
+        sides = {
+            one.name: [float(value) for value in row] for one, row in zip(choices, rows.rows(), strict=True)
+        }
+        put("")
+        show_frame(
+            pl.DataFrame({"plans": rows.columns} | sides),
+            as_json=False,
+            title=f"few sets of layouts, or any number{of}",
+        )
+        put(choice_sentence(choices))
 
 
 def plan_exit(status: str, *, timed_out: bool) -> Exit:

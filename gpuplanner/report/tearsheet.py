@@ -13,6 +13,7 @@ from gpuplanner.report.first_screen import Links, first_screen
 from gpuplanner.report.section import Section
 from gpuplanner.report.ways import ways
 from gpuplanner.study import Study
+from gpuplanner.study.future.calm import choice_sentence, choice_table
 
 HELD = ("used", "held_idle", "unobserved")
 """Parts of the installed hours that somebody held."""
@@ -30,6 +31,20 @@ _COSTS = (
 )
 _ASSUMED = ("value", "low", "high", "unit", "source", "date")
 _CHOICE = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
+_CHOICES = {
+    "objective": "cost as planned, GPU h",
+    "bound": "no plan costs less than",
+    "gap": "gap, as a share",
+    "unmet_gpu_hours": "not met, GPU h",
+    "changes": "GPUs cut anew",
+    "departures": "layouts left",
+    "change_times": "times of change",
+    "files": "files to apply",
+    "played_cost": "cost as played, GPU h",
+    "played_gpu_hours": "on as played, GPU h",
+    "played_waited_gpu_hours": "waited for as played, GPU h",
+    "played_weeks": "weeks played",
+}
 _WEEKS = {
     "mean_gpus_whole": "whole GPUs held, mean",
     "gpus_whole": "GPUs if whole",
@@ -221,6 +236,7 @@ def layouts(study: Study) -> Section:
     )
     shown = [
         _bound(study),
+        *_choices(study),
         page.figure(
             plot.plot_layout_counts(counts),
             title="GPUs by layout over the horizon" if cut else "GPUs on over the horizon",
@@ -249,6 +265,15 @@ def layouts(study: Study) -> Section:
         )
     title = "The planned layouts" if cut else "GPUs on, as planned"
     return page.fold(title, *shown, about="hour by hour, with what no plan undercuts")
+
+
+def _choices(study: Study) -> list[str]:
+    """The plan with few sets of layouts, and the one that is free to change beside it."""
+    found = study.plan_choices
+    if not found:
+        return []
+    table = page.table(choice_table(found), caption="Few sets of layouts, or any number", headings=_CHOICES)
+    return [table, page.paragraph(choice_sentence(found))]
 
 
 def _bound(study: Study) -> str:

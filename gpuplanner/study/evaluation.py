@@ -15,6 +15,7 @@ from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.findings import doubts, findings
+from gpuplanner.study.future.calm import plan_choices
 from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorrow
@@ -89,6 +90,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         tables=tables,
         plan=plan,
         problem=problem,
+        plan_choices=() if reason else plan_choices(scenario),
         comparison=found,
         provenance=provenance_of(
             known, priced, inputs, cautions, doubts(known, tables["ledger_buckets"], found)

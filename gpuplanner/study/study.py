@@ -17,6 +17,7 @@ from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.future.calm import PlanChoice
 from gpuplanner.study.headline import Headline
 from gpuplanner.study.provenance import Provenance
 
@@ -47,6 +48,8 @@ class Study:
     plan, problem : Plan, PlanProblem, or None
         The planned calendar and what it answers; None where the history is too short to plan from, and then the
         tables of demand, forecast and plan are absent as well.
+    plan_choices : tuple of PlanChoice
+        The plan with few sets of layouts, and the one that is free to change; empty where the plan is free already.
     comparison : Comparison
         All ways to run the fleet, and the decision that follows, as ``gpuplanner compare --json`` prints them: the one
         place that says what is saved. See :func:`gpuplanner.study.decision.record.comparison`.
@@ -60,6 +63,7 @@ class Study:
     tables: Mapping[str, pl.DataFrame]
     plan: Plan | None
     problem: PlanProblem | None
+    plan_choices: tuple[PlanChoice, ...]
     comparison: Comparison
     provenance: Provenance
 
@@ -77,6 +81,7 @@ class Study:
                 "scenario": to_plain(self.scenario),
                 "headline": self.headline.to_dict(),
                 "findings": list(self.findings),
+                "plan_choices": to_plain(self.plan_choices),
                 "decision": comparison["decision"],
                 "comparison": comparison,
                 "provenance": to_plain(self.provenance),
@@ -111,6 +116,7 @@ def open_study(directory: str | Path) -> Study:
         planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
         scenario = Scenario(**values["scenario"])
         tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
+        beside = tuple(of_plain(PlanChoice, one) for one in values["plan_choices"])
         comparison = Comparison.from_dict(values["comparison"])
     except KeyError as missing:
         text = message(
@@ -129,6 +135,7 @@ def open_study(directory: str | Path) -> Study:
         tables=tables,
         plan=planned[0],
         problem=planned[1],
+        plan_choices=beside,
         comparison=comparison,
         provenance=of_plain(Provenance, values["provenance"]),
     )

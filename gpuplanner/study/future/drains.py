@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import polars as pl
 
@@ -11,7 +13,7 @@ from gpuplanner.hardware import EMPTIED, ChangeCost, GpuModel
 from gpuplanner.planner import PlanProblem
 from gpuplanner.scenario import Scenario, windows_of
 from gpuplanner.schemas import LayoutPlan, check
-from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
+from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, Run, simulate
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
@@ -83,8 +85,8 @@ def numbered_calendar(layout_plan: pl.DataFrame, problem: PlanProblem) -> Calend
     return Calendar(starts, tuple(layouts), counts, states, held=None if problem.prices is None else held)
 
 
-def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
-    """Play the changes of a plan on drawn weeks, as the scenario's path makes them."""
+def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> Iterator[Run]:
+    """Play a plan on drawn weeks, its changes made as the scenario's path makes them; the same weeks for every plan."""
     known, drain = history(scenario), drain_of(scenario, problem.change)
     if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
         problem.board.name,
@@ -100,11 +102,16 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
     calendar, past = numbered_calendar(layout_plan, problem), past_jobs(known)
     fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
     rules = Rules(scenario.queue, scenario.substitute, change=problem.change, drain=drain)
-    played = []
+    until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
     for number in range(min(scenario.replications, REHEARSALS)):
         jobs = workload(replicate(scenario, known, past, number), "rightsized")
-        until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
-        run = simulate(jobs, fleet, calendar, rules, policy="plan", until_s=until_s, leave_unservable=True)
+        yield simulate(jobs, fleet, calendar, rules, policy="plan", until_s=until_s, leave_unservable=True)
+
+
+def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
+    """Play the changes of a plan on drawn weeks, as the scenario's path makes them."""
+    played = []
+    for run in played_weeks(scenario, layout_plan, problem):
         held = run.spells.drop_nulls("start_s").select("node", "start_s", "end_s", place="gpu", size="gpus")
         made = run.changes.with_row_index("row")
         there = made.join(held, on="node").filter(

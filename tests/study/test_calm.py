@@ -1,0 +1,126 @@
+"""The plan with few sets of layouts beside the free one: both hold, neither flatters, and every door says the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from gpuplanner.planner import PlanProblem, assign, plan, verify
+from gpuplanner.report.tearsheet import layouts
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.calm import calm_and_free, choice_sentence, choice_table, choices, play
+from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
+from gpuplanner.study.handover import calendar_pack
+from tests.planner.conftest import brute_force
+
+
+def small(seed: int) -> PlanProblem:
+    """Two profiles of unsteady demand, on few GPUs."""
+    rng = np.random.default_rng(seed)
+    demand = rng.choice([0, 0.5, 1, 2, 3], size=(1, 2, 4))
+    return PlanProblem(
+        "A100-40GB", int(rng.integers(1, 4)), 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb", "gpu"],
+        demand, change_gpu_hours=float(rng.choice([0, 0.05, 0.5])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_free_plan_is_the_best_of_all_and_never_dearer(seed):
+    """Equal where few sets are all that the best plan has; both are verified by code that plans nothing."""
+    problem = small(seed)
+    sets = 1 + seed % 2
+    calm = plan(problem, method="calendar", calendars=sets, gap_target=0)
+    free = plan(problem, gap_target=0)
+    for found in (calm, free):
+        assert verify(found, problem, assign(found, problem)) == []
+    first, second = choices(Planned(problem, calm), Planned(problem, free), "auto")
+    assert second.objective == pytest.approx(brute_force(problem), abs=1e-6)
+    assert second.objective <= first.objective + 1e-9
+    assert len(np.unique(calm.counts, axis=0)) <= sets
+    if len(np.unique(free.counts, axis=0)) == 1:
+        assert first.objective == pytest.approx(second.objective, abs=1e-6)
+    assert (first.taken, second.taken) == (True, False)
+
+
+def test_a_free_plan_that_was_found_dearer_is_not_shown():
+    """The calm plan is one that the free method may choose."""
+    problem = small(3)
+    good, bad = plan(problem, gap_target=0), plan(problem, method="static")
+    assert bad.objective > good.objective + 0.1
+    found = choices(Planned(problem, good), Planned(problem, bad), "milp")
+    assert found[1].objective == found[0].objective
+    assert choice_sentence(found).endswith("no plan that changes more often was found to cost less.")
+    other = choice_sentence(choices(Planned(problem, bad), Planned(problem, good), "milp"))
+    assert "--method milp takes it" in other
+
+
+def test_files_are_those_that_are_written(study):
+    calm = study.plan_choices[0]
+    pack = calendar_pack(study.plan, study.problem, formats="runbook")
+    scripts = [name for name in pack.files if "/change-" in name]
+    assert calm.files == len(scripts)
+    index = pack.files["changes.csv"].splitlines()[1:]
+    assert calm.change_times == len({line.split(",")[1] for line in index})
+
+
+def test_a_plan_that_is_free_already_stands_alone():
+    scenario = Scenario(path="nvml", horizon_slots=24)
+    problem = plan_problem(scenario, "rightsized")
+    assert calm_and_free(scenario, planned_for(problem, scenario)) == ()
+
+
+def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on():
+    """All GPUs whole for a day: what is on is known, and only waiting is added, at its price."""
+    scenario = Scenario(horizon_slots=24, replications=2)
+    problem = replace(plan_problem(scenario, "rightsized"), unmet_price=1e6)
+    everything = replace(
+        problem, demand=np.full_like(problem.demand, problem.gpus), profiles=problem.profiles
+    )
+    found = Planned(everything, plan(everything, method="static", work_limit=200))
+    assert (found.plan.counts.sum(axis=1) == problem.gpus).all()
+    played = play(scenario, found)
+    assert played.weeks == 2
+    assert played.gpu_hours == pytest.approx(24 * problem.gpus)
+    assert played.cost == pytest.approx(played.gpu_hours + 10 * played.waited_gpu_hours)
+    twice = play(scenario.but(unmet_price=20.0), found)
+    assert twice.waited_gpu_hours == played.waited_gpu_hours
+    assert twice.cost - played.cost == pytest.approx(10 * played.waited_gpu_hours)
+
+
+def test_page_and_json_and_study_say_the_same(study):
+    calm, free = study.plan_choices
+    assert (calm.objective, calm.gap) == (
+        study.headline.plan_objective_gpu_hours,
+        study.headline.plan_gap_fraction,
+    )
+    assert free.objective <= calm.objective
+    assert calm.played is not None
+    told = json.loads(study.to_json())["plan_choices"]
+    assert [one["objective"] for one in told] == [calm.objective, free.objective]
+    assert told[1]["played"]["cost"] == free.played.cost
+    page = str(layouts(study))
+    for row in choice_table(study.plan_choices).rows(named=True):
+        assert f"{row['objective']:,.2f}" in page
+        assert f"{row['played_cost']:,.2f}" in page
+    assert choice_sentence(study.plan_choices) in page
+
+
+def test_a_problem_file_has_both_plans_and_nothing_played(command, tmp_path):
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps(small(3).to_dict()))
+    code, text, _ = command("plan", str(path), "--method", "calendar", "--calendars", "1", "--json")
+    told = json.loads(text)["plan_choices"]
+    assert code == 0
+    assert [(one["name"], one["method"], one["played"]) for one in told] == [
+        ("calm", "calendar", None),
+        ("free", "auto", None),
+    ]
+    assert told[0]["objective"] == json.loads(text)["objective"] > told[1]["objective"]
+    code, text, _ = command("plan", str(path), "--method", "calendar", "--calendars", "1", "--quiet")
+    assert code == 0
+    assert "few sets of layouts, or any number" in text
+    assert "played" not in text
