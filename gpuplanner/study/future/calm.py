@@ -116,8 +116,8 @@ def choices(
     >>> calm = Planned(problem, plan(problem, method="calendar", calendars=1))
     >>> for one in choices(calm, Planned(problem, plan(problem)), "auto"):
     ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
-    calm calendar 6.2 0.0 None
-    free auto 3.2 0.0 None
+    calm calendar 6.0 0.0 None
+    free auto 3.1 0.0 None
     """
     if _price(planned) <= _price(free):
         free = planned
