@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from gpuplanner._version import __version__
 from gpuplanner.errors import (
     CheckError,
     GpuPlannerError,
@@ -36,7 +38,22 @@ COMMANDS = (
     *("start", "inbox", "readings", "phases", "hints", "size"),
     *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
 )
-"""Modules of this room that hold commands, in the order in which help shows them."""
+"""Modules of this room that hold commands."""
+
+LAB_HEADING = "Lab"
+HEADINGS = {
+    "Start": ("start", "demo", "notebook"),
+    "Read": ("ingest", "scrape", "describe", "bill"),
+    "Explain": ("phases", "hints", "catalog"),
+    "Plan": ("size", "forecast", "compare", "plan", "cost"),
+    "Hand over": ("report", "export", "diff"),
+    "Check": ("verify",),
+    LAB_HEADING: ("simulate", "sweep", "calibrate", "classify", "pack"),
+}
+"""What people come for, and the commands that do it, in the order in which help shows them.
+
+What no heading names is an experiment, as all that the lab registers; a hidden command is named where it is used.
+"""
 
 LAB = "gpuplanner.lab.commands"
 """Where the lab registers its own; the core does without."""
@@ -49,18 +66,19 @@ ENDED_BY = {
 
 
 class _Headed(TyperGroup):
-    """Commands under the heading that each asks for."""
+    """Commands under the headings of what people come for."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
-        """Write a section for each heading; a help text gets what the longest name leaves of the line."""
-        room = formatter.width - 6 - max(map(len, self.commands))
-        headed: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            rows = headed.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
-            rows.append((name, command.get_short_help_str(room)))
-        for title, rows in headed.items():
+        """Write a section for each heading; of a help text its first clause."""
+        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+        named = {name for names in HEADINGS.values() for name in names}
+        rest = tuple(name for name in shown if name not in named)
+        for title, names in HEADINGS.items():
+            listed = [name for name in names + rest * (title == LAB_HEADING) if name in shown]
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
+                )
 
 
 app = typer.Typer(
@@ -68,10 +86,23 @@ app = typer.Typer(
     cls=_Headed,
     help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        put(f"gpuplanner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version, and end.")
+    ] = False,
+) -> None: ...
 
 
 class Exit(IntEnum):

@@ -114,7 +114,7 @@ def ingest(
         say(f"{out}: {done.news()}")
 
 
-@app.command("new-key")
+@app.command("new-key", hidden=True)
 def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to make.")]) -> None:
     """Make a key for pseudonyms, readable by its owner alone; keep it apart from the data."""
     from gpuplanner.privacy import new_key

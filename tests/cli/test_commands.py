@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from gpuplanner import __version__
 from gpuplanner.scenario import Scenario
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
@@ -363,3 +366,35 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
     assert paths.columns == ["unique_id", "path", "ds", "y"]
     assert paths.height == 7 * 200 * 6
     assert command("forecast", "sample", "--at", "soon")[0] == 2
+
+
+def test_help_lists_what_people_come_for():
+    """Twenty commands at most outside the lab, each under one heading, and none forgotten when one is renamed."""
+    from gpuplanner.cli.app import HEADINGS, LAB_HEADING, app, register_commands
+
+    register_commands()
+    there = {name for name, command in typer.main.get_command(app).commands.items() if not command.hidden}
+    named = [name for names in HEADINGS.values() for name in names]
+    outside = [name for title, names in HEADINGS.items() if title != LAB_HEADING for name in names]
+    assert len(named) == len(set(named))
+    assert set(named) <= there
+    assert len(outside) <= 20
+    assert outside[0] == "start"
+    shown = subprocess.run(
+        [sys.executable, "-m", "gpuplanner", "--help"], capture_output=True, text=True
+    ).stdout
+    assert there == set(re.findall(r"^  ([a-z-]+) +\S", shown.split("Start:")[1], re.M))
+
+
+def test_version_and_completion():
+    """The version is the package's own; a shell that asks gets the names that begin so."""
+    call = [sys.executable, "-m", "gpuplanner"]
+    assert (
+        subprocess.run([*call, "--version"], capture_output=True, text=True).stdout
+        == f"gpuplanner {__version__}\n"
+    )
+    asked = {"_GPUPLANNER_COMPLETE": "complete_bash", "COMP_WORDS": "gpuplanner ver", "COMP_CWORD": "1"}
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("gpuplanner")], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert answer.stdout.split() == ["verify"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@app.command(rich_help_panel="Lab")
+@app.command()
 def allocate(
     pods: Annotated[
         Path,

@@ -22,7 +22,7 @@ ALL = "all"
 WIDTH = 100
 
 
-@app.command(rich_help_panel="Lab")
+@app.command()
 def claims(
     names: Annotated[
         list[str] | None,
