@@ -94,6 +94,16 @@ def hints(
             help="Slurm's type of a whole GPU in slurm.conf, where it is not what slurmd finds; may be repeated.",
         ),
     ] = None,
+    trend: Annotated[
+        bool,
+        typer.Option("--trend", help="Where the memory of sampled jobs is heading, and what moving costs."),
+    ] = False,
+    checkpoint: Annotated[
+        float | None,
+        typer.Option(
+            "--checkpoint", metavar="HOURS", min=0, help="With --trend: hours between checkpoints of a job."
+        ),
+    ] = None,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -102,9 +112,9 @@ def hints(
 
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.names import resolve
-    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used
+    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used, peak_trends
     from gpuplanner.sizing import hints as hints_of
-    from gpuplanner.study.past.history import grouped, load_trace
+    from gpuplanner.study.past.history import end_of, grouped, load_trace
 
     if form is not None and form not in FORMS:
         text = f"--format: one of {', '.join(FORMS)}"
@@ -118,6 +128,18 @@ def hints(
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
     history = asked_and_used(jobs, _boards(board), samples=trace.samples)
+    if trend:
+        if trace.samples is None:
+            raise ScenarioError(message(folder, "telemetry of its jobs", "none", "Add it with 'ingest'."))
+        found = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
+        of_all = found.height
+        found = found.filter("running" if job is None else pl.col("job_id") == job)
+        if found.is_empty():
+            say(
+                f"{of_all} sampled jobs, none that is asked for: those that ended are followed by --job ID alone"
+            )
+        show_frame(found, as_json=as_json, title="memory of sampled jobs")
+        return
     groups = hints_of(history)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()

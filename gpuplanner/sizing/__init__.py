@@ -3,6 +3,7 @@
 from gpuplanner.sizing.hints.hints import hints
 from gpuplanner.sizing.hints.request_lines import FORMS, Request, is_gres_type, request_lines
 from gpuplanner.sizing.past_use import REQUEST, asked_and_used, boards_of
+from gpuplanner.sizing.peak_trend import peak_trends
 from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
 from gpuplanner.sizing.rightsize import EVIDENCE, keep_requests, rightsize
 from gpuplanner.sizing.smallest_profile import slices, smallest_of_compute, smallest_profile, smallest_serving
@@ -17,6 +18,7 @@ __all__ = [
     "hints",
     "is_gres_type",
     "keep_requests",
+    "peak_trends",
     "request_lines",
     "resolve_requests",
     "rightsize",
