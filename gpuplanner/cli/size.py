@@ -85,6 +85,15 @@ def size(
             help="Slices by peaks that were seen (job, peak_gib, program, ran_profile, ran), beside what is predicted.",
         ),
     ] = None,
+    speed_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--speed-table",
+            metavar="OWN.csv",
+            help="What is known of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed, "
+            "others): their speed on each slice of --gpus; with --model its one row narrows the slices of plans.",
+        ),
+    ] = None,
     learn: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +112,7 @@ def size(
     """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
     doors = (
         ("--model", model), ("--table", table), ("--evaluate", evaluate), ("--seen", seen), ("--learn", learn),
+        ("--speed-table", None if model else speed_table),
     )  # fmt: skip
     asked = [name for name, value in doors if value]
     if len(asked) != 1:
@@ -131,7 +141,8 @@ def size(
             cache_dtype,
             adapters,
         )
-        _plans(wish, _model(model_file), as_json=as_json)
+        speeds = None if speed_table is None else _own_speeds(speed_table)
+        _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
         _predict(table, out, _model(model_file), as_json=as_json)
     elif seen is not None:
@@ -140,6 +151,8 @@ def size(
         _learn(learn, out, _model(model_file), as_json=as_json)
     elif evaluate is not None:
         _evaluate(evaluate, leave, as_json=as_json)
+    elif speed_table is not None:
+        _speeds(speed_table, _counts(gpus), as_json=as_json)
 
 
 def _hours(text: str) -> float:
@@ -166,6 +179,13 @@ def _counts(given: list[str] | None) -> dict[str, int | None] | None:
     return counts or None
 
 
+def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
+    if boards is None or len(boards) != 1:
+        text = f"{door} goes with one --gpus BOARD, whose slices are meant"
+        raise typer.BadParameter(text)
+    return next(iter(boards))
+
+
 def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
     """Boards of a dataset or scenario; None where none was named."""
     if scenario is None:
@@ -175,10 +195,39 @@ def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
     return boards_at_hand(Given({}).scenario(scenario))
 
 
-def _plans(wish: Wish, peaks: PeakModel, *, as_json: bool) -> None:
+def _own_speeds(path: Path) -> pl.DataFrame:
+    """A table of what is known of jobs; columns that nobody reads are named."""
+    from gpuplanner.errors import TraceFormatError, examples, message
+    from gpuplanner.sizing.speed import SpeedJobs
+
+    rows, names = _read(path), list(SpeedJobs.columns())
+    if other := [name for name in rows.columns if name not in names]:
+        text = message(
+            f"table {path.name}", f"columns of {', '.join(names)}", examples(other), "Rename or drop them."
+        )
+        raise TraceFormatError(text)
+    return rows
+
+
+def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
+    """Speeds of the jobs of a table on the slices of a board."""
+    from gpuplanner.sizing.speed import default_model
+    from gpuplanner.study.job_slices import wide_speeds
+
+    board = _one_board(boards, "--speed-table")
+    found = default_model().predict(_own_speeds(path), board, where=f"table {path.name}")
+    if as_json:
+        show({"board": board, "speeds": found.to_dicts()}, as_json=True)
+    else:
+        show_frame(found, as_json=False, title=f"speed relative to a whole {board}")
+    if wide := wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
+        say(wide)
+
+
+def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
     from gpuplanner.study.size import sized
 
-    found = sized(wish, peaks)
+    found = sized(wish, peaks, speeds)
     if as_json:
         show(found.to_dict(), as_json=True)
         return
@@ -221,10 +270,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
     from gpuplanner.study.seen_peaks import peaks_of_folder, seen_and_predicted
 
-    if boards is None or len(boards) != 1:
-        text = "--seen goes with one --gpus BOARD, whose slices are meant"
-        raise typer.BadParameter(text)
-    board = next(iter(boards))
+    board = _one_board(boards, "--seen")
     rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
     found = seen_and_predicted(rows, board)
     if as_json:

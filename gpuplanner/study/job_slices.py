@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from gpuplanner.catalog import board_names, parameter
-from gpuplanner.errors import GeometryError
+from gpuplanner.errors import GeometryError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel
 from gpuplanner.sizing.predict.serving import serve
@@ -24,6 +24,9 @@ from gpuplanner.study.job_plans import (
     shapes,
 )
 from gpuplanner.study.wish import CACHES, Wish
+
+WIDE = 10.0
+"""Width of an interval of speed, as a ratio, from which it is said that it says little."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,37 @@ class SliceFit:
     recompute: str
     micro_batch: int
     tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+
+
+def wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None:
+    """Words on slices whose speed is known within a factor of ten only or worse, and what would narrow it.
+
+    Examples
+    --------
+    >>> wide_speeds([("1g.10gb", 0.02, 1.0), ("3g.40gb", 0.3, 1.0)])
+    'the speed on 1g.10gb is known within a factor of 50 only: more in --speed-table narrows it ...'
+    >>> wide_speeds([("3g.40gb", 0.3, 1.0)])
+    """
+    wide = {name: high / low for name, low, high in ends if high > WIDE * low}
+    if not wide:
+        return None
+    most = max(wide.values())
+    narrows = "more in --speed-table narrows it (power_share, step_s, measured_profile and measured_speed)"
+    return f"the speed on {', '.join(wide)} is known within a factor of {most:.0f} only: {narrows}"
+
+
+def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
+    """What is known of one job's speed; its memory is left to the prediction."""
+    if known is None:
+        return pl.DataFrame({"job_class": ["job"]})
+    if known.height != 1:
+        text = message(
+            "--speed-table", "one row, the job's, where --model says which job", f"{known.height}", "Keep it."
+        )
+        raise SchemaError(text)
+    return known.with_columns(memory_gib=None)
 
 
 def share_of(board: GpuModel, profile: str) -> float:
@@ -66,9 +100,17 @@ def _slices(board: GpuModel) -> list[tuple[str, float]]:
 
 
 def slice_plans(
-    wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+    wish: Wish,
+    model: Architecture,
+    tool: str,
+    boards: Sequence[tuple[Board, int]],
+    peaks: PeakModel,
+    known: pl.DataFrame,
 ) -> tuple[list[JobPlan], list[SliceFit]]:
-    """Plans of one slice, recompute and micro-batch chosen for it, at its speed; and how each slice would do."""
+    """Plans of one slice, recompute and micro-batch chosen for it, at its speed; and how each slice would do.
+
+    ``known`` is what the user knows of the job's speed, a row of :class:`~gpuplanner.sizing.speed.SpeedJobs`.
+    """
     from gpuplanner.sizing.speed import default_model
 
     ways = []
@@ -83,8 +125,10 @@ def slice_plans(
             continue
         board = load_gpu_model(facts.name)
         try:
-            speeds = default_model().predict(pl.DataFrame({"job_class": ["job"]}), board)
-        except GeometryError:  # no source states the SMs of its slices
+            speeds = default_model().predict(known, board, where="--speed-table")
+        except (
+            GeometryError
+        ):  # no source states the SMs of its slices, or the slice measured is another board's
             continue
         of_profile = {row["profile"]: row for row in speeds.iter_rows(named=True)}
         for profile, room in _slices(board):
@@ -116,6 +160,8 @@ def slice_plans(
                     job.recompute,
                     job.micro_batch,
                     rate,
+                    low,
+                    high,
                 )
             )
             if fitting:

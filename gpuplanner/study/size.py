@@ -19,7 +19,7 @@ from gpuplanner.sizing.predict import PeakModel, TrainingJob, describe, explaine
 from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
-from gpuplanner.study.job_slices import SliceFit, serving_plans, slice_plans
+from gpuplanner.study.job_slices import SliceFit, one_job, serving_plans, slice_plans, wide_speeds
 from gpuplanner.study.wish import Wish, boards_of, tags_of
 
 SHOWN = 8
@@ -67,12 +67,13 @@ class Sized:
         return plain
 
 
-def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
+def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | None = None) -> Sized:
     """Plans that fit, the best first, each with memory, probability, time, cost and energy, and why.
 
     Enumerates tensor, pipeline and data parallelism, sharding, recompute and micro-batch on each board, and slices of
     boards for what fits one; plans above the risk or past the deadline are left out, and of the rest those that take
-    the fewest GPUs, or the least of one, stand first, the cheapest of them before the others.
+    the fewest GPUs, or the least of one, stand first, the cheapest of them before the others. ``speeds`` is what is
+    known of the job's speed on slices, one row of :class:`~gpuplanner.sizing.speed.SpeedJobs`.
 
     Examples
     --------
@@ -93,8 +94,11 @@ def sized(wish: Wish, peaks: PeakModel | None = None) -> Sized:
         plans = list(serving_plans(wish, model, boards, peaks))
     else:
         plans = list(training_plans(wish, model, tool, boards, peaks))
-        cut, fits = slice_plans(wish, model, tool, boards, peaks)
+        cut, fits = slice_plans(wish, model, tool, boards, peaks, one_job(speeds))
         plans += cut + pool_plans(plans, wish)
+        shown = [(one.profile, one.tokens_per_s_low, one.tokens_per_s_high) for one in fits if one.fits]
+        if wish.boards and (wide := wide_speeds(shown)):
+            assumed.append(wide)
     if not plans:
         what = f"{wish.task} of {model.name} at {wish.seq} tokens on {', '.join(b.name for b, _ in boards)}"
         raise InfeasiblePlanError(

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.scenario import Scenario
 from gpuplanner.sizing.predict import describe
@@ -190,3 +190,70 @@ def test_the_command_answers_with_plans_probability_cost_and_energy():
     plain = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512", "--gpus", "A100-80GB=2"])
     assert "next smaller" in plain.stdout
     assert CliRunner().invoke(app, ["size", "--model", "gpt2", "--deadline", "soon"]).exit_code == 2
+
+
+def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
+    """Telemetry narrows an interval that spanned tenfold and more; a slice that was measured has its own speed."""
+    register_commands()
+    own = tmp_path / "own.csv"
+    words = [
+        "size",
+        "--model",
+        "llama-3.1-8b",
+        "--task",
+        "qlora",
+        "--seq",
+        "1024",
+        "--gpus",
+        "H100-80GB-SXM5=1",
+        "--json",
+    ]
+
+    def slices_of(rows: str | None) -> tuple[dict[str, dict[str, float]], list[str]]:
+        more = []
+        if rows is not None:
+            own.write_text(rows)
+            more = ["--speed-table", str(own)]
+        told = json.loads(CliRunner().invoke(app, words + more).stdout)
+        return {one["profile"]: one for one in told["slices"]}, told["assumed"]
+
+    free, said = slices_of(None)
+    known, nothing = slices_of("job_class,power_share\ntune,0.5\n")
+    run, _ = slices_of("job_class,measured_profile,measured_speed\ntune,3g.40gb,0.6\n")
+    width = [
+        one["2g.20gb"]["tokens_per_s_high"] / one["2g.20gb"]["tokens_per_s_low"] for one in (free, known, run)
+    ]
+    assert width[0] > 10 > width[1]
+    assert width[2] < width[0]
+    assert [line for line in said if "1g.20gb is known within a factor of" in line]
+    assert not [line for line in nothing if "factor" in line]
+    # the same micro-batch on 3g and 4g of the same memory: their rates are as their speeds are
+    whole = free["4g.40gb"]["tokens_per_s"] / 0.786
+    assert run["3g.40gb"]["tokens_per_s"] == pytest.approx(0.6 * whole, rel=0.01)
+
+
+def test_a_speed_table_says_what_it_does_not_read(tmp_path):
+    register_commands()
+    own = tmp_path / "own.csv"
+
+    def asked(rows: str, *more: str) -> object:
+        own.write_text(rows)
+        return CliRunner().invoke(app, ["size", "--speed-table", str(own), *more])
+
+    board = ("--gpus", "A100-40GB")
+    table = asked("job_class,memory_gib\nsmall,4\nlarge,30\n", *board, "--json")
+    rows = json.loads(table.stdout)["speeds"]
+    assert {row["profile"] for row in rows if row["job_class"] == "large"} == {"7g.40gb", "gpu"}
+    assert "known within a factor of" in table.stderr
+    assert asked("job_class\na\n").exit_code == 2
+    for rows, words in (
+        ("job_class,speed\na,0.5\n", "speed"),
+        ("job_class,power_share\na,much\n", "power_share"),
+        ("job_class,power_share\na,3\n", "power_share"),
+        ("job_class,measured_profile,measured_speed\na,9g.90gb,0.5\n", "9g.90gb"),
+        ("job_class,measured_profile\na,1g.5gb\n", "measured speed"),
+    ):
+        with pytest.raises(GpuPlannerError, match=words):
+            raise asked(rows, *board).exception
+    two = asked("job_class\na\nb\n", "--model", "gpt2", "--seq", "512", *board)
+    assert "one row" in str(two.exception)
