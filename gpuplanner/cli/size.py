@@ -23,6 +23,9 @@ PLAN = (
     "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
+HOPELESS = 0.99
+"""Probability to run out of memory on every slice, from which no table of them is shown."""
+
 Rows = Annotated[
     Path | None,
     typer.Option(
@@ -240,7 +243,9 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         put(
             f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
         )
-    if found.slices:
+    if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
+        put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
+    elif found.slices:
         show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
     for line in found.assumed:
         put(f"assumed: {line}")

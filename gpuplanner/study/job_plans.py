@@ -83,7 +83,7 @@ class JobPlan:
     @property
     def price(self) -> str | None:
         """What it costs, with its unit."""
-        return None if self.cost is None else f"{self.cost:.2f} {self.currency} {_PER[self.per]}"
+        return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_PER[self.per]}"
 
     def to_dict(self) -> dict[str, Any]:
         """The plan for JSON and tables; what does not apply to it is left out."""

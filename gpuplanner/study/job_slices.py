@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -12,7 +12,7 @@ from gpuplanner.catalog import board_names, parameter
 from gpuplanner.errors import GeometryError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel
-from gpuplanner.sizing.predict.serving import serve
+from gpuplanner.sizing.predict.serving import footprint, serve
 from gpuplanner.sizing.predict.throughput import Board, tokens_per_s
 from gpuplanner.sizing.predict.tools import figures
 from gpuplanner.study.job_plans import (
@@ -31,7 +31,10 @@ WIDE = 10.0
 
 @dataclass(frozen=True)
 class SliceFit:
-    """A job on one slice of a board: the fastest way that fits it, else the one least likely to run out of memory."""
+    """A job on one slice of a board: the fastest way that fits it, else the one least likely to run out of memory.
+
+    An engine that serves has no ``recompute``, and as ``micro_batch`` the sequences that it serves at once.
+    """
 
     board: str
     profile: str
@@ -176,12 +179,15 @@ def slice_plans(
 
 def serving_plans(
     wish: Wish, model: Architecture, boards: Sequence[tuple[Board, int]], peaks: PeakModel
-) -> Iterator[JobPlan]:
-    """Engines on boards and their slices that hold at least one sequence, as many as the deadline asks for."""
+) -> tuple[list[JobPlan], list[SliceFit]]:
+    """Engines on boards and their slices, as many as the deadline asks for; and how each slice would do."""
+    plans: list[JobPlan] = []
+    fits: list[SliceFit] = []
     if model.kind == "diffusion":
-        return
+        return plans, fits
     narrow = figures("quantization", wish.quantization, "weight_bytes") if wish.quantization else None
-    share = parameter("decode_bandwidth_share")
+    bytes_each = {"weight_bytes": narrow[0] if narrow else 2.0, "cache_bytes": CACHES[wish.cache_dtype]}
+    share, kept = parameter("decode_bandwidth_share"), parameter("serving_memory_share").value
     for board, count in boards:
         places = [(board, "gpu", 1.0, t) for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
         if board.name in board_names():
@@ -191,9 +197,23 @@ def serving_plans(
             ]
         for place, profile, part, t in places:
             engine = serve(
-                model, place, t, wish.seq, weight_bytes=narrow[0] if narrow else 2.0,
-                cache_bytes=CACHES[wish.cache_dtype], latency_s=wish.latency_s, adapters=wish.adapters,
-            )  # fmt: skip
+                model, place, t, wish.seq, latency_s=wish.latency_s, adapters=wish.adapters, **bytes_each
+            )
+            # weights are known, the workspace is not
+            taken = footprint(model, t, wish.seq, adapters=wish.adapters, **bytes_each)
+            least, radius = taken.least_gib, peaks.unseen / 4
+            room = place.memory_gib if engine is None else place.memory_gib - engine.cache_gib
+            need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
+            out = peaks.p_oom(need, room, radius)
+            rate = 0.0 if engine is None else engine.tokens_per_s
+            low, high = rate * share.low / share.value, rate * share.high / share.value
+            if profile != "gpu":
+                fits.append(
+                    SliceFit(
+                        board.name, profile, place.memory_gib, least, least * math.exp(radius), out,
+                        engine is not None, part, "", engine.concurrency if engine else 0, rate, low, high,
+                    )
+                )  # fmt: skip
             if engine is None:
                 continue
             replicas = 1
@@ -201,13 +221,9 @@ def serving_plans(
                 replicas = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
             if replicas * t * part > count:
                 continue
-            rate = engine.tokens_per_s * replicas
-            rates = (rate * share.low / share.value, rate, rate * share.high / share.value)
-            fixed = engine.weights_gib + engine.workspace_gib
-            # weights are known, the workspace is not
-            out = peaks.p_oom(fixed, place.memory_gib - engine.cache_gib, peaks.unseen / 4)
+            rates = (low * replicas, rate * replicas, high * replicas)
             memory = JobMemory(
-                place.memory_gib, fixed + engine.cache_gib, place.memory_gib, out, "tool unseen"
+                place.memory_gib, need + engine.cache_gib, place.memory_gib, out, "tool unseen"
             )
             parts = {
                 "weights": engine.weights_gib,
@@ -215,7 +231,8 @@ def serving_plans(
                 "workspace": engine.workspace_gib,
             }
             plan = priced(board, replicas * t, rates, memory, wish, part)
-            yield replace(plan, profile=profile, engine=engine, replicas=replicas, components=parts)
+            plans.append(replace(plan, profile=profile, engine=engine, replicas=replicas, components=parts))
+    return plans, fits
 
 
 def _cut(board: Board, known: GpuModel, profile: str, room: float) -> Board:

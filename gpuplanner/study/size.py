@@ -91,7 +91,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
         assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
     fits: list[SliceFit] = []
     if wish.task == "serve":
-        plans = list(serving_plans(wish, model, boards, peaks))
+        plans, fits = serving_plans(wish, model, boards, peaks)
     else:
         plans = list(training_plans(wish, model, tool, boards, peaks))
         cut, fits = slice_plans(wish, model, tool, boards, peaks, one_job(speeds))
@@ -200,6 +200,9 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
         smaller = [one for one in fits if one.board == plan.board and one.memory_gib < plan.board_gib - 1]
         if not smaller:
             return "there is nothing smaller"
+        if plan.job is None and not any(one.fits for one in smaller):
+            late = ", or none in that latency" if wish.latency_s else ""
+            return f"no smaller slice holds the model and one sequence of {wish.seq} tokens{late}"
         near = max(smaller, key=lambda one: (one.memory_gib, one.share_of_gpu))
         if near.fits:
             return f"{near.profile} would do it too, at {near.tokens_per_s:.0f} tokens/s"

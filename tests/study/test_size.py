@@ -257,3 +257,18 @@ def test_a_speed_table_says_what_it_does_not_read(tmp_path):
             raise asked(rows, *board).exception
     two = asked("job_class\na\nb\n", "--model", "gpt2", "--seq", "512", *board)
     assert "one row" in str(two.exception)
+
+
+def test_an_engine_says_how_each_slice_would_do():
+    """Each slice has its probability; more memory never makes it larger, and none that fits is likely to run out."""
+    found = sized(Wish("llama-2-7b", "serve", 8192, latency_s=0.05, boards={"H100-80GB-SXM5": 2}))
+    by_room = sorted(found.slices, key=lambda one: one.memory_gib)
+    assert {one.profile for one in by_room if one.fits} == {"3g.40gb", "4g.40gb"}
+    assert [one.p_oom for one in by_room] == sorted((one.p_oom for one in by_room), reverse=True)
+    assert all(one.fits == (one.micro_batch > 0) == (one.p_oom < 0.05) for one in by_room)
+    assert "no smaller slice holds the model" in found.plans[0].next_smaller
+
+
+def test_adapters_of_a_model_without_layers_are_sized():
+    """A diffusion model is known by its parameters alone: ranks have no width to exceed."""
+    assert sized(Wish("stable-diffusion-xl", "lora", 1024, boards={"A100-40GB": 2})).plans

@@ -49,6 +49,38 @@ def cache_bytes_per_token(model: Architecture, tp: int = 1, *, bytes_each: float
     return 2.0 * model.layers * model.kv_width * bytes_each / min(tp, model.kv_heads)
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that an engine takes on each GPU: weights, workspace, and the cache of one sequence."""
+
+    weights: float
+    workspace: float
+    sequence: float
+
+    @property
+    def least_gib(self) -> float:
+        """What an engine needs that serves one sequence at a time."""
+        return (self.weights + self.workspace + self.sequence) / GIB
+
+
+def footprint(
+    model: Architecture, tp: int, seq: int, *, weight_bytes: float, cache_bytes: float, adapters: int
+) -> Footprint:
+    """What an engine takes on each of its GPUs, whatever their size."""
+    weights = weight_bytes * model.params() / tp + adapters * 0.01 * model.params() / tp
+    width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
+    workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp
+    workspace += (
+        _GRAPH_GIB + parameter("cuda_context_gib").value + (tp > 1) * parameter("communicator_gib").value
+    ) * GIB
+    one = cache_bytes_per_token(model, tp, bytes_each=cache_bytes) * math.ceil(seq / BLOCK) * BLOCK
+    if (
+        model.kind == "encoder"
+    ):  # nothing is kept from step to step: a sequence takes what one layer works with
+        one = seq * (2 * width / tp + 4 * model.hidden) * 2.0
+    return Footprint(weights, workspace, one)
+
+
 def serve(
     model: Architecture,
     board: Board,
@@ -65,18 +97,9 @@ def serve(
     A decoding step reads weights and cache once, or computes 2 operations a parameter and sequence, whichever is
     longer.
     """
-    weights = weight_bytes * model.params() / tp + adapters * 0.01 * model.params() / tp
-    width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
-    workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp
-    workspace += (
-        _GRAPH_GIB + parameter("cuda_context_gib").value + (tp > 1) * parameter("communicator_gib").value
-    ) * GIB
+    taken = footprint(model, tp, seq, weight_bytes=weight_bytes, cache_bytes=cache_bytes, adapters=adapters)
+    weights, workspace, one = taken.weights, taken.workspace, taken.sequence
     room = board.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
-    one = cache_bytes_per_token(model, tp, bytes_each=cache_bytes) * math.ceil(seq / BLOCK) * BLOCK
-    if (
-        model.kind == "encoder"
-    ):  # nothing is kept from step to step: a sequence takes what one layer works with
-        one = seq * (2 * width / tp + 4 * model.hidden) * 2.0
     most = int(min(room, 1e4 * one) // one)
     if most < 1:
         return None

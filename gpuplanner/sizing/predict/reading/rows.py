@@ -184,7 +184,7 @@ def _contradictions(row: _Row, model: Architecture, seq: int) -> None:
         raise ScenarioError(message("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Mend it."))
     if "lora_rank" in text:
         rank = count(text, "lora_rank")
-        if rank > model.hidden:
+        if rank > (model.hidden or rank):
             raise ScenarioError(message("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Mend it."))
         if not row.method.of_rank:
             say(f"lora_rank is given with {row.method.name}, which has none: not read")
@@ -389,7 +389,7 @@ def _placed(row: _Row, job: TrainingJob, most: float | None) -> tuple[TrainingJo
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_SAVING}]
     if row.tool == ANY and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
-    if row.tool == ANY and row.method.of_rank and not row.method.targets:
+    if row.tool == ANY and row.method.of_rank and not row.method.targets and job.model.hidden:
         largest = job.lora_rank if "lora_rank" in row.text else _LARGE_RANK
         changes.append({"lora_targets": TARGETS, "lora_rank": min(largest, job.model.hidden)})
     if row.tool == ANY and not words["recompute"] and not job.quantization:
