@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpuplanner.catalog import facts
 from gpuplanner.export.fleet_rules import PoolRule
@@ -51,6 +51,12 @@ def power_saving(making: Making, pack: Pack) -> None:
         "power saving, a partition for each pool, and the nodes that machines are when they are cut otherwise"
     )
     pack.add(text, Step(place("pools.conf"), says))
+    if lines := _gres_lines(making, names):
+        says = "GPUs of those nodes, for the controller, which counts none while they are away"
+        pack.add(
+            making.script("controller_gres.conf", LINES="\n".join(lines)),
+            Step(place("controller-gres.conf"), says),
+        )
     programs = {
         "resume.sh": "ResumeProgram: one machine is up as one node at a time",
         "suspend.sh": "SuspendProgram",
@@ -94,12 +100,39 @@ def _kept(names: Sequence[str], count: int) -> str:
     return f"{head}[{numbers[0]}-{numbers[-1]}]{tail}:{count}"
 
 
+def _cloud(making: Making, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
+    """Nodes that are not a machine's own name: what it is when it is cut otherwise."""
+    for pool in making.rules.pools:
+        for name, machine in zip(names[pool.name], pool.nodes, strict=True):
+            if name != machine:
+                yield pool, name, machine
+
+
 def _node_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
-    """A line for each node that is not a machine's own name: what it is when it is cut otherwise."""
+    """A line of slurm.conf for each node of the cloud."""
     return [
         f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
         f"Gres={gres_of(pool.state, making.board, making.gres_type)}"
-        for pool in making.rules.pools
-        for name, machine in zip(names[pool.name], pool.nodes, strict=True)
-        if name != machine
+        for pool, name, machine in _cloud(making, names)
     ]
+
+
+def _gres_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
+    """Lines of the controller's gres.conf for the nodes of the cloud, one for each pool and type.
+
+    slurmctld counts files, which need not be there but may not be named twice; a bare count it does not read
+    (22.05.8), nor any line where its own file asks the driver, unless the line says otherwise.
+    """
+    members: dict[str, list[str]] = {}
+    for pool, name, _ in _cloud(making, names):
+        members.setdefault(pool.name, []).append(name)
+    lines = []
+    for pool in making.rules.pools:
+        first = 0
+        for gres in gres_of(pool.state, making.board, making.gres_type).split(",") * (pool.name in members):
+            kind, name, count = gres.split(":")
+            files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
+            first += int(count)
+            nodes = ",".join(members[pool.name])
+            lines.append(f"NodeName={nodes} AutoDetect=off Name={kind} Type={name} File={files}")
+    return lines

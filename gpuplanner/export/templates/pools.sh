@@ -16,6 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 conf="${SLURM_CONF:-$(scontrol show config | awk '$1 == "SLURM_CONF" { print $3 }')}"
 programs="${PROGRAMS:-@PROGRAMS@}"
 readonly here conf programs ours="${conf%/*}/gpuplanner.conf"
+readonly gres="${conf%/*}/gres.conf" our_gres="${conf%/*}/gpuplanner-gres.conf"
 
 @COMMON@
 hardware() { # MACHINE: what its own node line says of it
@@ -36,6 +37,10 @@ written() { # pools.conf with the hardware of each machine
   done <"$here/pools.conf"
 }
 
+same_gres() { # whether slurmctld reads our GPUs as they are now
+  [[ ! -e "$here/controller-gres.conf" ]] || cmp -s "$here/controller-gres.conf" "$our_gres"
+}
+
 case "${1:-}" in
   apply)
     mkdir -p "$programs"
@@ -43,7 +48,7 @@ case "${1:-}" in
     if [[ ! -e "$programs/power.sh" ]]; then cp "$here/power.sh" "$programs/"; fi
     chmod +x "$programs"/*.sh
     written >"$ours.new"
-    if cmp -s "$ours.new" "$ours" && grep -qx "Include ${ours##*/}" "$conf"; then
+    if cmp -s "$ours.new" "$ours" && same_gres && grep -qx "Include ${ours##*/}" "$conf"; then
       rm "$ours.new"
       echo "is so already"
       exit
@@ -52,6 +57,13 @@ case "${1:-}" in
     if ! grep -qx "Include ${ours##*/}" "$conf"; then
       cp -p "$conf" "$conf.before-pools"
       printf 'Include %s\n' "${ours##*/}" >>"$conf"
+    fi
+    if [[ -e "$here/controller-gres.conf" ]]; then
+      cp "$here/controller-gres.conf" "$our_gres"
+      if ! grep -qsx "Include ${our_gres##*/}" "$gres"; then
+        if [[ -e "$gres" ]]; then cp -p "$gres" "$gres.before-pools"; fi
+        printf 'Include %s\n' "${our_gres##*/}" >>"$gres"
+      fi
     fi
     ${COPY:-true} "$conf" "$ours"
     # What is up now is up under its own name.
@@ -86,6 +98,10 @@ case "${1:-}" in
     if [[ -e "$conf.before-pools" ]]; then
       mv "$conf.before-pools" "$conf"
       rm -f "$ours"
+      if [[ -e "$our_gres" ]]; then
+        rm "$our_gres" "$gres"
+        if [[ -e "$gres.before-pools" ]]; then mv "$gres.before-pools" "$gres"; fi
+      fi
       rm -rf "$programs/up"
       ${COPY:-true} "$conf"
       ${RESTART:-systemctl restart slurmctld}

@@ -14,6 +14,8 @@ for node in $(scontrol show hostnames "$1"); do
   bash "$here/power.sh" off "$machine" "$node" "$config"
   rm "$here/up/$machine"
   for other in $(awk -v node="$node" -v machine="$machine" '$2 == machine && $1 != node { print $1 }' "$here/layouts.txt"); do
-    scontrol update nodename="$other" state=resume
+    # One that was never drained, or came back by itself, needs no resuming.
+    scontrol update nodename="$other" state=resume ||
+      echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $other is not resumed" >>"$here/power.log"
   done
 done

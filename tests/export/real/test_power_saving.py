@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -94,6 +95,77 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
         until("two nodes gone again", lambda: len(asleep(cluster)) == 2)
         cluster.run("bash", folder / "slurm" / "pools.sh", "rollback", **where)
         assert "Include" not in cluster.conf.read_text()
+
+
+def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> None:
+    """Nodes of the cloud have GPUs before they were ever up; one comes, serves a slice, and goes again."""
+    cost = ChangeCost.of(BOARD, "slurm")
+    pack = to_pack(rules(kept=0), PageWords("Power nodes down.", "node pools"), cost, Drain())
+    folder = tmp_path / "export"
+    for name, text in pack.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace("SuspendTimeout=120", "SuspendTimeout=5"))
+    programs = tmp_path / "programs"
+    cluster = SlurmCluster(tmp_path / "cluster", list(NODES), PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
+    ports = dict(re.findall(r"NodeName=(\S+) .*?Port=(\d+)", cluster.conf.read_text()))
+    for node in NODES:
+        cut = f"{node}-cut"
+        (cluster.folder / cut / "spool").mkdir(parents=True)
+        for number in range(16):
+            (cluster.folder / cut / f"device{number}").touch()
+        slurm_cluster.write_devices(cluster.facts, cut, list(CUT))
+        for name in (node, cut):
+            (cluster.folder / name / "gres.conf").write_text("AutoDetect=nvml\n")
+            (cluster.folder / name / "gpuplanner.conf").symlink_to(cluster.folder / "gpuplanner.conf")
+        (cluster.folder / cut / "slurm.conf").symlink_to(cluster.conf)
+    # Machines of other names are all this one.
+    loopback = tmp_path / "loopback.py"
+    loopback.write_text(
+        "import re, sys\nfrom pathlib import Path\n"
+        f"ports = {ports!r}\npath = Path(sys.argv[-1])  # the whole file is ours, or has no such line\n"
+        "here = lambda m: f'NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[m[1]]}'\n"
+        "path.write_text(re.sub(r'NodeHostname=(\\S+) NodeAddr=\\S+', here, path.read_text()))\n"
+    )
+    programs.mkdir()
+    (programs / "power.sh").write_text(
+        f'#!/bin/sh\nexec {sys.executable} {slurm_cluster.__file__} {cluster.folder} power "$@"\n'
+    )
+    where = {"PROGRAMS": str(programs), "COPY": f"{sys.executable} {loopback}"}
+    with cluster:
+        cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
+        until("all nodes gone", lambda: len(asleep(cluster)) == 3)
+        flags = [
+            "--parsable",
+            "--partition=gpuplanner-cut",
+            f"--gres=gpu:{slice_type('1g.10gb')}:2",
+            "--time=5",
+        ]
+        job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
+
+        def shown() -> str:
+            return cluster.run("scontrol", "show", "job", job).stdout
+
+        until("the job", lambda: "JobState=COMPLETED" in shown())
+        assert "Restarts=0" in shown()
+        machine = re.search(r"\bNodeList=(n\d)-cut\b", shown())[1]
+        until("its machine gone", lambda: not (programs / "up" / machine).exists())
+        flags = [
+            "--parsable",
+            "--partition=gpuplanner-whole",
+            "--nodes=3",
+            "--gres=gpu:2",
+            "--time=5",
+            "--exclusive",
+        ]
+        job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
+        until("the job on whole nodes", lambda: "JobState=COMPLETED" in shown())
+        cluster.run("bash", folder / "slurm" / "pools.sh", "rollback", **where)
+        assert not (cluster.folder / "gpuplanner-gres.conf").exists()
+        assert not (cluster.folder / "gres.conf").exists()
+
+
+def slice_type(profile: str) -> str:
+    return slurm_cluster.found_by_nvml(PRODUCT, profile)
 
 
 @pytest.mark.parametrize(
