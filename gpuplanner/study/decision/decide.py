@@ -99,69 +99,124 @@ def nothing_ran(scenario: Scenario) -> str | None:
     return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
 
 
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """What to do with the fleet: how many GPUs are on at most and on average, cut how, and by which way of running it.
+
+    ``performed`` is what the files set up where that is not ``way``, by which service is counted.
+    """
+
+    action: str
+    policy: str
+    way: Trial
+    gpus: int
+    gpus_mean: float
+    layouts: tuple[LayoutOnNodes, ...]
+    saving: Saving
+    performed: Trial | None = None
+
+
 def _decided(found: Contest) -> tuple[Decision, Trial]:
     scenario, arena, asked = found.scenario, found.arena, found.asked
     fleet = asked.nodes.total
     needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
-    shortage = shortage_of(arena, needed)
-    short, waiting = short_share(arena), waiting_share(arena)
-    cut = _cut_that_ends(found) if waiting > SHORT_SHARE and asked.board.profiles else None
     winner = found.winner.trial
     assert winner is not None
-    peaks = _daily_peaks(asked)
-    held = _held_share(asked)
-    gpus, mean = fleet, float(fleet)
-    saving = Saving(None, reason="nothing is set free")
-    layouts = _layouts(asked, arena.today)
-    way, policy, action, fewer = arena.today, TODAY, "keep", None
     rightsized = winner.setting.view == RIGHTSIZED
     ahead = run_out_of(found, rightsized=rightsized)
-    if not (short > SHORT_SHARE and needed) and within(ahead.recommended, scenario.horizon_days):
+    peaks, held = _daily_peaks(asked), _held_share(asked)
+    cut = _cut_that_ends(found) if waiting_share(arena) > SHORT_SHARE and asked.board.profiles else None
+    short = bool(needed) and short_share(arena) > SHORT_SHARE
+    if not short and within(ahead.recommended, scenario.horizon_days):
         more = gpus_for(found, scenario.purchase_lead_days, rightsized=rightsized)
     else:
-        more = needed if short > SHORT_SHARE and cut is None else 0
-    if more:
-        action, gpus, mean = "buy", fleet + more, float(fleet + more)
-        layouts = _with_more(layouts, more)
-        shortage = replace(shortage, gpus_needed=more)
-    elif found.confidence == PEAKS:
-        level = None if held < WHOLE_LIST or asked.nodes.inferred else _level(peaks, scenario, fleet)
-        if level is not None:
-            kept = _nodes_for(asked, level)
-            gpus = int(sum(asked.nodes.gpus[number] for number in kept))
-            mean, action = float(gpus), "give_back" if gpus < fleet else "keep"
-            layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in kept])
-            fewer = replace(arena.today, setting=as_they_are(asked, TODAY, kept))
-            if gpus < fleet:
-                value = float((fleet - gpus) * HOURS_PER_WEEK)
-                saving = Saving(value, value, value)
-    elif cut is None and found.winner.policy != TODAY and held >= WHOLE_LIST:
-        policy = found.winner.policy
-        saving = _saving(found)
-        gpus = min(arena.most_gpus(winner), fleet)
-        mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
-        low = saving.low or 0.0
-        layouts, way = _layouts(asked, winner, gpus), winner
-        is_cut = any(one.layout != WHOLE_GPU for one in layouts) and winner.setting.view != AS_TODAY
-        action = "give_back" if gpus < fleet or low > 1e-6 else "cut" if is_cut else "keep"
-        if action == "keep":
-            policy, gpus, mean = TODAY, fleet, float(fleet)
-            layouts, way = _layouts(asked, arena.today), arena.today
-            saving = Saving(None, reason="what could be saved may be nothing in a week to come")
-    if action == "keep" and cut is not None:
-        action, policy, layouts, way = "cut", cut.setting.policy, _layouts(asked, cut), cut
-        gpus, mean, saving = fleet, float(fleet), Saving(None, reason="all GPUs stay on, cut otherwise")
+        more = needed if short and cut is None else 0
+    course = _bought(found, more) if more else _with_what_there_is(found, cut, peaks, held)
+    shortage = shortage_of(arena, needed)
     decision = Decision(
-        sentence="", action=action, fleet_gpus=fleet, gpus=gpus, gpus_mean=mean, layouts=layouts, policy=policy,
-        path=scenario.path, base=arena.base, confidence=found.confidence, shortage=shortage, saving=saving,
-        worth=worth_for(scenario, saving, freed=fleet - gpus, fleet_gpus=fleet), service=_service(found, way),
-        run_out=ahead, monday=(), missing=(), bases=_bases(found, way, saving), teams=_teams(scenario),
-        gpus_hold_rate=_rate_of(found, policy), left_out_share=_left_out(found), horizon_days=scenario.horizon_days,
-        purchase_lead_days=scenario.purchase_lead_days, fleet_inferred=asked.nodes.inferred,
-        board=found.known.fleet.name,
+        sentence="", action=course.action, fleet_gpus=fleet, gpus=course.gpus, gpus_mean=course.gpus_mean,
+        layouts=course.layouts, policy=course.policy, path=scenario.path, base=arena.base,
+        confidence=found.confidence, shortage=replace(shortage, gpus_needed=more) if more else shortage,
+        saving=course.saving,
+        worth=worth_for(scenario, course.saving, freed=fleet - course.gpus, fleet_gpus=fleet),
+        service=_service(found, course.way), run_out=ahead, monday=(), missing=(),
+        bases=_bases(found, course.way, course.saving), teams=_teams(scenario),
+        gpus_hold_rate=_rate_of(found, course.policy), left_out_share=_left_out(found),
+        horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
+        fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
     )  # fmt: skip
     said = in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
-    return said, fewer or way
+    return said, course.performed or course.way
+
+
+def _with_what_there_is(found: Contest, cut: Trial | None, peaks: np.ndarray, held: float) -> _Course:
+    """Nothing is bought: fewer GPUs do, or today's cut otherwise where that ends the waiting, or all stays as it is."""
+    if found.confidence == PEAKS:
+        course = _as_peaks_allow(found, peaks, held)
+    elif cut is None and found.winner.policy != TODAY and held >= WHOLE_LIST:
+        course = _run_by_the_winner(found)
+    else:
+        course = _kept(found, "nothing is set free")
+    return course if course.action != "keep" or cut is None else _cut_otherwise(found, cut)
+
+
+def _kept(found: Contest, why: str) -> _Course:
+    today, fleet = found.arena.today, found.asked.nodes.total
+    layouts = _layouts(found.asked, today)
+    return _Course("keep", TODAY, today, fleet, float(fleet), layouts, Saving(None, reason=why))
+
+
+def _bought(found: Contest, more: int) -> _Course:
+    kept = _kept(found, "nothing is set free")
+    gpus = kept.gpus + more
+    layouts = _with_more(kept.layouts, more)
+    return replace(kept, action="buy", gpus=gpus, gpus_mean=float(gpus), layouts=layouts)
+
+
+def _cut_otherwise(found: Contest, cut: Trial) -> _Course:
+    kept = _kept(found, "all GPUs stay on, cut otherwise")
+    layouts = _layouts(found.asked, cut)
+    return replace(kept, action="cut", policy=cut.setting.policy, way=cut, layouts=layouts)
+
+
+def _as_peaks_allow(found: Contest, peaks: np.ndarray, held: float) -> _Course:
+    """Only as many nodes as hold the peaks to come: nothing more is known of a short record."""
+    asked, today = found.asked, found.arena.today
+    fleet = asked.nodes.total
+    kept = _kept(found, "nothing is set free")
+    level = None if held < WHOLE_LIST or asked.nodes.inferred else _level(peaks, found.scenario, fleet)
+    if level is None:
+        return kept
+    numbers = _nodes_for(asked, level)
+    gpus = int(sum(asked.nodes.gpus[number] for number in numbers))
+    freed = float((fleet - gpus) * HOURS_PER_WEEK)
+    return replace(
+        kept,
+        action="give_back" if gpus < fleet else "keep",
+        gpus=gpus,
+        gpus_mean=float(gpus),
+        layouts=_grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers]),
+        saving=Saving(freed, freed, freed) if gpus < fleet else kept.saving,
+        performed=replace(today, setting=as_they_are(asked, TODAY, numbers)),
+    )
+
+
+def _run_by_the_winner(found: Contest) -> _Course:
+    """The fleet as the way runs it that serves jobs as today for least, if a week to come may save anything by it."""
+    arena, asked, winner = found.arena, found.asked, found.winner.trial
+    assert winner is not None
+    fleet = asked.nodes.total
+    saving = _saving(found)
+    gpus = min(arena.most_gpus(winner), fleet)
+    layouts = _layouts(asked, winner, gpus)
+    if gpus < fleet or (saving.low or 0.0) > 1e-6:
+        action = "give_back"
+    elif winner.setting.view != AS_TODAY and layouts != _layouts(asked, arena.today):
+        action = "cut"
+    else:
+        return _kept(found, "what could be saved may be nothing in a week to come")
+    mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
+    return _Course(action, found.winner.policy, winner, gpus, mean, layouts, saving)
 
 
 def _rate_of(found: Contest, policy: str) -> float | None:
