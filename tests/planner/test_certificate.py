@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpuplanner.planner.program import bound
 from gpuplanner.planner.program.bound import instant_bound
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.verification.bounds import proven_bound
+from gpuplanner.planner.verification.weak_duality import NoProof
 from gpuplanner.solving.effort import Effort
 from tests.planner.conftest import MONDAY
 
@@ -211,6 +213,31 @@ def test_words_for_what_was_not_checked(problem_of: Any) -> None:
     faults, *_ = verify_bound(whole, other)
     assert "proves nothing for this problem" in faults[0]
     assert "plan again" in faults[0]
+
+
+def test_certificates_that_speak_for_themselves_or_leave_layouts_out_prove_nothing(problem_of: Any) -> None:
+    problem = problem_of([[[1.0, 2.0, 1.0]]], ["3g.20gb"], gpus=2, initial={"1g.5gb:7": 1})
+    best = plan(problem, method="milp", gap_target=0)
+    honest = best.certificate
+    assert honest is not None
+    assert proven_bound(honest, problem) > 0
+    wrong = {
+        "it states a reason or a bound that there is not": [
+            replace(honest, rest="proven elsewhere"),
+            replace(honest, bound=True),
+            replace(honest, bound=math.nan),
+        ],
+        "its layouts lack 1g.5gb:7": [
+            replace(honest, layouts=[name for name in honest.layouts if name != "1g.5gb:7"])
+        ],
+        "its layouts lack names of their own": [
+            replace(honest, layouts=[*honest.layouts, honest.layouts[0]])
+        ],
+    }
+    for words, certificates in wrong.items():
+        for certificate in certificates:
+            with pytest.raises(NoProof, match=words):
+                proven_bound(certificate, problem)
 
 
 def test_plans_of_small_fleets_get_a_certificate_when_they_are_written(problem_of: Any) -> None:

@@ -130,6 +130,14 @@ def test_every_planted_fault_is_found(right: Plan, problem: PlanProblem, kind: s
     assert words in " ".join(faults)
 
 
+def test_who_goes_short_out_of_turn_is_named(right: Plan, problem: PlanProblem) -> None:
+    """The first place where it is so: the guaranteed tenant, who lacks what the other one should."""
+    wrong = replace(right, unmet=shifted_between_tenants(right))
+    [fault] = [text for text in verify(wrong, problem) if "by tier" in text]
+    assert fault.startswith(f"unmet: {problem.tenants[0]} lacks 0.2 of ")
+    assert fault.endswith("by tier it is 0")
+
+
 def test_a_more_costly_service_of_the_same_instances_is_found(problem_of: Any) -> None:
     """One 3g instance can serve the dear 3g request or the cheap 1g one; serving the cheap one is a fault."""
     question = problem_of([[[1.0], [1.0]]], ["1g.5gb", "3g.20gb"], gpus=1, on_price=1.0)

@@ -282,7 +282,7 @@ def _positions(names: Sequence[str], profiles: Sequence[str]) -> set[int]:
 
 
 def missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
-    """Instances and their price if missing, cheapest first, by slot and profile.
+    """Instances and their price if missing, dearest first, by slot and profile.
 
     Whoever pays most is served first, so that the last instance is worth least; what instances are worth changes
     only where the demand of one tenant ends and that of the next begins.
@@ -303,6 +303,6 @@ def missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
             gained = np.diff(np.interp(places, ends, worth))
             widths = np.diff(places)
             pairs = zip(widths.astype(int).tolist(), (gained / widths).tolist(), strict=True)
-            by_profile.append(list(pairs)[::-1])
+            by_profile.append(list(pairs))
         slots.append(by_profile)
     return slots
