@@ -318,6 +318,39 @@ class Scenario:
         none="nothing is announced",
     )  # fmt: skip
 
+    gate_days: int = knob(
+        "gate", 7, "Days back and ahead that ``gpuplanner check`` looks at.", between(1, 28), unit="days"
+    )
+    gate_wait_minutes: float = knob(
+        "gate",
+        60.0,
+        "A job that waited longer for want of GPUs was not served.",
+        between(0, 10_080),
+        unit="minutes",
+    )
+    gate_late_share: float = knob(
+        "gate",
+        0.1,
+        "Share of the jobs of a size that may not be served before the check fails.",
+        between(0, 1),
+    )
+    gate_short_share: float = knob(
+        "gate", 0.1, "A week is short in which more GPUs are wanted than there are in a larger share of its hours.",
+        between(0, 1),
+    )  # fmt: skip
+    gate_short_chance: float = knob(
+        "gate", 0.2, "Chance of a short week ahead from which on the check fails.", between(0, 1)
+    )
+    gate_miss_chance: float = knob(
+        "gate", 0.01,
+        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance.",
+        between(0, 0.5),
+    )  # fmt: skip
+    gate_run_out_chance: float = knob(
+        "gate", 0.9, "Chance that the fleet runs out within ``purchase_lead_days`` from which on the check fails.",
+        between(0, 1),
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         """Cast, resolve the board and check every value; all faults are reported at once."""
         check_knobs(self, where="scenario", resolve=self._resolve)

@@ -37,6 +37,7 @@ PATIENCE_S = 0.5
 COMMANDS = (
     *("start", "inbox", "readings", "phases", "hints", "size"),
     *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
+    "recurring.check",
 )
 """Modules of this room that hold commands."""
 
@@ -47,7 +48,7 @@ HEADINGS = {
     "Explain": ("phases", "hints", "catalog"),
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
     "Hand over": ("report", "export", "diff"),
-    "Check": ("verify",),
+    "Check": ("verify", "check"),
     LAB_HEADING: ("simulate", "sweep", "calibrate", "classify", "pack"),
 }
 """What people come for, and the commands that do it, in the order in which help shows them.

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.simulate.nodes import Readiness
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, least, order_statistic
-from gpuplanner.study.decision.asked import counts_of
+from gpuplanner.study.decision.asked import Asked, counts_of
 from gpuplanner.study.decision.types import ClassShortage, Shortage
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
@@ -29,13 +30,17 @@ def waited_s(arena: Arena) -> tuple[NDArray[np.float64], Mask]:
 
     Jobs that were there before the observation began do not count.
     """
-    asked = arena.asked
     if arena.played_waits_s is not None:  # other jobs than were seen: as they would wait
         return arena.played_waits_s, arena.judged
+    counts = (arena.asked.granted.submit_s >= 0) & arena.played
+    return np.where(counts, kept_waiting_s(arena.asked, arena.back), 0.0), counts
+
+
+def kept_waiting_s(asked: Asked, back: Readiness) -> NDArray[np.float64]:
+    """How long each job waited for the fleet alone, from readiness to its start or to the end of the record [s]."""
     until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
-    waited = np.where(np.isnan(arena.back.ready_s), 0.0, until - arena.back.ready_s)
-    counts = (asked.granted.submit_s >= 0) & arena.played
-    return np.where(counts, np.maximum(waited, 0.0), 0.0), counts
+    waited = np.where(np.isnan(back.ready_s), 0.0, until - back.ready_s)
+    return np.asarray(np.maximum(waited, 0.0))
 
 
 def _waited_long(arena: Arena) -> tuple[Mask, Mask]:
