@@ -150,6 +150,13 @@ def test_of_gpus_cut_alike_the_one_that_was_cut_today_stays(problem_of: Any, fir
     assert cuts == [1, 1]
 
 
+def test_layouts_of_before_are_no_cuts_of_the_first_day(problem_of: Any) -> None:
+    """The one GPU was cut before the plan begins, and is cut anew on its first day: that is one switch, not two."""
+    problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=1, initial={"3g.20gb:2": 1})
+    switches, _ = changes_when_numbered(problem, ["1g.5gb:7"], np.array([[1], [1]]), None)
+    assert switches == 1
+
+
 def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:
     """Three cut GPUs and three that are off, on nodes of three: one node has all the cuts, whatever they become."""
     problem = problem_of(np.zeros((1, 1, 3)), ["1g.5gb"], gpus=6, gpus_per_node=3)
