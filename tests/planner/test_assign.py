@@ -157,6 +157,23 @@ def test_layouts_of_before_are_no_cuts_of_the_first_day(problem_of: Any) -> None
     assert switches == 1
 
 
+@pytest.mark.parametrize("stays", ["3g.20gb:2", "2g.10gb:3"])
+def test_the_gpu_that_was_not_cut_today_becomes_whole(problem_of: Any, stays: str) -> None:
+    """One of two is cut anew in the first slot; where either could become whole in the next, it is the other one."""
+    before = {"3g.20gb:2": 1, "2g.10gb:3": 1}
+    problem = problem_of(
+        np.zeros((1, 1, 2)),
+        ["gpu"],
+        gpus=2,
+        gpus_per_node=1,
+        initial=before,
+        limits=Limits(switches_per_day=1),
+    )
+    counts = np.array([[1, 1, 0], [0, 0, 1]])
+    switches, _ = changes_when_numbered(problem, [stays, "1g.5gb:7", "gpu"], counts)
+    assert switches == 1
+
+
 def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:
     """Three cut GPUs and three that are off, on nodes of three: one node has all the cuts, whatever they become."""
     problem = problem_of(np.zeros((1, 1, 3)), ["1g.5gb"], gpus=6, gpus_per_node=3)
