@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import Phase, settings
 
+import gpuplanner
 from gpuplanner.cli.app import main
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Budget
@@ -34,6 +36,13 @@ settings.register_profile("explore", deadline=None)
 # A mutant is noticed or not (make mutants); nobody reads the smallest example.
 settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+@pytest.fixture(scope="session")
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed once for all tests that read code."""
+    package = Path(gpuplanner.__file__).parent
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
 
 
 @pytest.fixture(scope="session")

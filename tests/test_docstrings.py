@@ -62,11 +62,11 @@ def functions(
 
 
 @pytest.fixture(scope="module")
-def documented(public) -> list[tuple[str, bool, str]]:
+def documented(public, trees) -> list[tuple[str, bool, str]]:
     found: list[tuple[str, bool, str]] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path, tree in trees.items():
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        found += functions(ast.parse(path.read_text("utf-8")), module, "", public)
+        found += functions(tree, module, "", public)
     return found
 
 

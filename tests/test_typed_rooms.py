@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import gpuplanner
 
 PACKAGE = Path(gpuplanner.__file__).parent
@@ -22,11 +20,6 @@ OPEN_BY_NATURE = {
     "included, as provenance.json keeps it; other rooms read `stated` and show `summary`",
 }
 """Name that crosses rooms with an open mapping all the same → why. The list may only get shorter."""
-
-
-@pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def room_of(path: Path) -> str:

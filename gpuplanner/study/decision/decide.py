@@ -100,7 +100,7 @@ def nothing_ran(scenario: Scenario) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Course:
+class _Proposal:
     """What to do with the fleet: how many GPUs are on at most and on average, cut how, and by which way of running it.
 
     ``performed`` is what the files set up where that is not ``way``, by which service is counted.
@@ -149,7 +149,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
     return said, course.performed or course.way
 
 
-def _with_what_there_is(found: Contest, cut: Trial | None, peaks: np.ndarray, held: float) -> _Course:
+def _with_what_there_is(found: Contest, cut: Trial | None, peaks: np.ndarray, held: float) -> _Proposal:
     """Nothing is bought: fewer GPUs do, or today's cut otherwise where that ends the waiting, or all stays as it is."""
     if found.confidence == PEAKS:
         course = _as_peaks_allow(found, peaks, held)
@@ -160,26 +160,26 @@ def _with_what_there_is(found: Contest, cut: Trial | None, peaks: np.ndarray, he
     return course if course.action != "keep" or cut is None else _cut_otherwise(found, cut)
 
 
-def _kept(found: Contest, why: str) -> _Course:
+def _kept(found: Contest, why: str) -> _Proposal:
     today, fleet = found.arena.today, found.asked.nodes.total
     layouts = _layouts(found.asked, today)
-    return _Course("keep", TODAY, today, fleet, float(fleet), layouts, Saving(None, reason=why))
+    return _Proposal("keep", TODAY, today, fleet, float(fleet), layouts, Saving(None, reason=why))
 
 
-def _bought(found: Contest, more: int) -> _Course:
+def _bought(found: Contest, more: int) -> _Proposal:
     kept = _kept(found, "nothing is set free")
     gpus = kept.gpus + more
     layouts = _with_more(kept.layouts, more)
     return replace(kept, action="buy", gpus=gpus, gpus_mean=float(gpus), layouts=layouts)
 
 
-def _cut_otherwise(found: Contest, cut: Trial) -> _Course:
+def _cut_otherwise(found: Contest, cut: Trial) -> _Proposal:
     kept = _kept(found, "all GPUs stay on, cut otherwise")
     layouts = _layouts(found.asked, cut)
     return replace(kept, action="cut", policy=cut.setting.policy, way=cut, layouts=layouts)
 
 
-def _as_peaks_allow(found: Contest, peaks: np.ndarray, held: float) -> _Course:
+def _as_peaks_allow(found: Contest, peaks: np.ndarray, held: float) -> _Proposal:
     """Only as many nodes as hold the peaks to come: nothing more is known of a short record."""
     asked, today = found.asked, found.arena.today
     fleet = asked.nodes.total
@@ -201,7 +201,7 @@ def _as_peaks_allow(found: Contest, peaks: np.ndarray, held: float) -> _Course:
     )
 
 
-def _run_by_the_winner(found: Contest) -> _Course:
+def _run_by_the_winner(found: Contest) -> _Proposal:
     """The fleet as the way runs it that serves jobs as today for least, if a week to come may save anything by it."""
     arena, asked, winner = found.arena, found.asked, found.winner.trial
     assert winner is not None
@@ -216,7 +216,7 @@ def _run_by_the_winner(found: Contest) -> _Course:
     else:
         return _kept(found, "what could be saved may be nothing in a week to come")
     mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
-    return _Course(action, found.winner.policy, winner, gpus, mean, layouts, saving)
+    return _Proposal(action, found.winner.policy, winner, gpus, mean, layouts, saving)
 
 
 def _rate_of(found: Contest, policy: str) -> float | None:
