@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuplanner.planner.methods.search import SearchLimits
 
 PRICES = "prices"
-FILES = ("projects", "price_book", "carbon_file")
+FILES = ("projects", "price_book", "carbon_file", "quotas")
 """Fields that name files beside the data."""
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
@@ -176,6 +176,10 @@ class Scenario:
     policies: str | None = knob(
         "service", None, "Which policies are compared, names with commas between.",
         none="all that the path can perform",
+    )  # fmt: skip
+    quotas: str | None = knob(
+        "service", None, "File of the teams' quotas, weights and tiers, and of preemption, ``quotas.yaml``.", NOT_EMPTY,
+        none="the quotas that the data hold, and they bind nobody in what is played",
     )  # fmt: skip
     reconfigure_minutes: float | None = knob(
         "plan", None, "Time for which a GPU is out of service for a change of layout, see :meth:`change`.",

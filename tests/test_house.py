@@ -20,26 +20,10 @@ MOST_FILES = 20
 """Files on one level, beside its door: as many as a newcomer can hold in mind."""
 
 COMING: dict[str, tuple[str, ...]] = {
-    "compare: who was due what, who borrowed from whom": (
+    "lab: gangs on whole GPUs": (
         "simulate/gangs/schedule: run_gangs",
         "metrics/accounts: Scheduled",
         "metrics/accounts: always_on",
-        "metrics/borrowing: borrowing",
-        "metrics/finish_time: finish_time_fairness",
-        "metrics/finish_time: isolated_outcomes",
-        "metrics/finish_time: rho_by_tenant",
-        "metrics/tenants: entitlements",
-        "metrics/tenants: jain_index",
-        "metrics/tenants: shares_over_time",
-        "metrics/tenants: tenant_accounts",
-        "metrics/tenants: tenant_pieces",
-        "plot/fairness: borrowing_text",
-        "plot/fairness: entitlements_text",
-        "plot/fairness: plot_borrowing",
-        "plot/fairness: plot_entitlements",
-        "plot/fairness: plot_tenant_shares",
-        "study/future/fairness: Fairness",
-        "study/future/fairness: fairness",
     ),
     "compare: slices cut by phase instead of by job": (
         "simulate/job_phases: hold_largest",

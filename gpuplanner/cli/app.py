@@ -45,7 +45,7 @@ LAB_HEADING = "Lab"
 HEADINGS = {
     "Start": ("start", "demo", "notebook"),
     "Read": ("ingest", "scrape", "describe", "bill"),
-    "Explain": ("phases", "hints", "catalog"),
+    "Explain": ("fairness", "phases", "hints", "catalog"),
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
     "Hand over": ("report", "export", "diff"),
     "Check": ("verify", "check"),

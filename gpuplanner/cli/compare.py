@@ -1,4 +1,4 @@
-"""Commands that compare: ``sweep`` layouts on drawn weeks, ``compare`` ways to run the fleet at the same service."""
+"""Commands that compare: ``sweep`` layouts, ``compare`` ways to run the fleet, ``fairness`` among teams."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.record import Comparison, PolicyRow
+    from gpuplanner.study.tenants.fairness import Fairness
 
 
 @app.command()
@@ -210,3 +211,64 @@ def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
         "days_held": one.hold_rate,
         "holds": "yes" if one.meets_target else f"no: {why}",
     }
+
+
+@app.command()
+@takes("quotas", "board", "seed")
+def fairness(
+    scenario: ScenarioPath,
+    given: Given,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            "--chart",
+            metavar="FILE",
+            callback=drawable,
+            help="Draw what teams held, lent and are owed: .html, a page with all tables, or .svg, a picture.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what each team was due and got: lent, borrowed, owed, starved; why its jobs waited, and its next step."""
+    from gpuplanner.files import require_file
+    from gpuplanner.study.tenants.fairness import fairness as account
+
+    if chart is not None:
+        require_file(chart, inputs=[scenario])
+    asked = given.scenario(scenario)
+    found = account(asked)
+    if chart is not None:
+        from gpuplanner.report.teams import write_teams
+
+        write_teams(found, chart, title=f"Teams: {asked.name}")
+        say(f"written: {chart}")
+    if as_json:
+        show(found.to_dict(), as_json=True)
+        return
+    _show_teams(found)
+    if not quiet:
+        say(f"entitlements: {found.rules.source}; {found.basis}")
+        for note in found.notes:
+            say(note)
+
+
+def _show_teams(found: Fairness) -> None:
+    from gpuplanner.metrics import NOBODY
+
+    put(found.sentence)
+    table = found.teams.select(
+        "tenant", "entitled_gpus", got="held_gpu_hours", lent="lent_gpu_hours", borrowed="borrowed_gpu_hours",
+        owed="owed_gpu_hours", got_of_due="satisfaction", starved_h="starvation_h", rho="mean_rho",
+        later_than_alone="late_share",
+    )  # fmt: skip
+    show_frame(table, as_json=False, title="Teams, in GPU-hours")
+    pairs = found.borrowed.filter(borrower=NOBODY, lender=NOBODY)
+    between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
+    show_frame(
+        between.sort("gpu_hours", descending=True, maintain_order=True),
+        as_json=False,
+        title="Who borrowed from whom; '-' lends what nobody asked for, and borrows what stood idle",
+    )
+    for row in found.teams.iter_rows(named=True):
+        put(f"{row['tenant']}: {row['why']} {row['next_step']}")

@@ -2,7 +2,7 @@
 
 from gpuplanner.metrics.accounts import Scheduled, Simulated, always_on
 from gpuplanner.metrics.agreement import agreement, wait_quantiles
-from gpuplanner.metrics.borrowing import NOBODY, borrowing
+from gpuplanner.metrics.borrowing import NOBODY, borrowing, lent_hours
 from gpuplanner.metrics.claims import Claims, claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
 from gpuplanner.metrics.intervals import (
@@ -41,6 +41,7 @@ __all__ = [
     "isolated_outcomes",
     "jain_index",
     "job_measures",
+    "lent_hours",
     "mean_interval",
     "measure",
     "paired",

@@ -48,19 +48,7 @@ def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
     >>> borrowing(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0}).rows()
     [('x', '-', 1.0), ('x', 'y', 1.0)]
     """
-    pieces = tenant_pieces(claimed, entitled)
-    names = [NOBODY, *pieces["tenant"].unique().sort()]
-    number = {name: rank for rank, name in enumerate(names)}
-    edges = np.append(np.unique(pieces["start_s"].to_numpy()), claimed.window[1])
-    seconds = np.diff(edges)
-    tenant, low, high, above, deficit = (
-        pieces.with_columns(pl.col("tenant").replace_strict(number, return_dtype=pl.Int64))
-        .select("tenant", "start_s", "end_s", "above", "deficit")
-        .to_numpy()
-        .T
-    )
-    tenant = tenant.astype(np.int64)
-    low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
+    names, seconds, tenant, low, high, above, deficit, _ = _laid_out(claimed, entitled)
     above_all, deficit_all = (_summed(values, low, high, len(seconds)) for values in (above, deficit))
     most = np.maximum(above_all, deficit_all)
     per_gpu = np.divide(seconds, most, out=np.zeros_like(seconds), where=most > TINY_GPUS)
@@ -78,6 +66,48 @@ def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
         ]
     schema = {"borrower": pl.String, "lender": pl.String, "gpu_hours": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def lent_hours(claimed: Claims, entitled: Mapping[str, float]) -> list[tuple[str, float]]:
+    """GPU-hours of its entitlement that each tenant did not ask for, and that others held meanwhile.
+
+    What tenants hold above their entitlement comes first from what others lack, see :func:`borrowing`; the rest from
+    entitlement that nobody claims, of each in proportion to what it leaves; GPUs that are nobody's due come last.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x"], "submit_s": 0.0, "start_s": [0.0], "end_s": [3600.0], "wanted": [4],
+    ...     "held": [4]})
+    >>> lent_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 1.0, "z": 2.0})
+    [('x', 0.0), ('y', 0.66...), ('z', 1.33...)]
+    """
+    names, seconds, tenant, low, high, above, deficit, unclaimed = _laid_out(claimed, entitled)
+    above_all, deficit_all, left_all = (
+        _summed(values, low, high, len(seconds)) for values in (above, deficit, unclaimed)
+    )
+    freely = np.clip(above_all - deficit_all, 0.0, left_all)
+    part = np.divide(freely * seconds, left_all, out=np.zeros_like(seconds), where=left_all > TINY_GPUS)
+    so_far = np.append(0.0, np.cumsum(part))
+    lent = np.bincount(tenant, unclaimed * (so_far[high] - so_far[low]), minlength=len(names))
+    return list(zip(names[1:], (lent[1:] / SECONDS_PER_HOUR).tolist(), strict=True))
+
+
+def _laid_out(
+    claimed: Claims, entitled: Mapping[str, float]
+) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Names, nobody first; seconds between edges; and of each piece its tenant, first and last edge, and amounts."""
+    pieces = tenant_pieces(claimed, entitled)
+    names = [NOBODY, *pieces["tenant"].unique().sort()]
+    number = {name: rank for rank, name in enumerate(names)}
+    edges = np.append(np.unique(pieces["start_s"].to_numpy()), claimed.window[1])
+    tenant, low, high, above, deficit, unclaimed = (
+        pieces.with_columns(pl.col("tenant").replace_strict(number, return_dtype=pl.Int64))
+        .select("tenant", "start_s", "end_s", "above", "deficit", "unclaimed")
+        .to_numpy()
+        .T
+    )
+    low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
+    return names, np.diff(edges), tenant.astype(np.int64), low, high, above, deficit, unclaimed
 
 
 def _summed(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:

@@ -190,7 +190,7 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
         tooltip=tips(borrower="borrower", lender="from", gpu_hours=("GPU-hours", ",.1f")),
     )
     numbers = base.mark_text(fontSize=11).encode(
-        text=alt.Text("gpu_hours:Q", format=".3~s"),
+        text=alt.Text("gpu_hours:Q", format=",.1f"),
         color=alt.condition(f"datum.gpu_hours > {half!r}", alt.value("white"), alt.value(theme.INK)),
     )
     height, names = theme.BAND_HEIGHT * len(borrowers), theme.label_width(borrowers) + 20

@@ -11,9 +11,11 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.first_screen import Links, first_screen
 from gpuplanner.report.section import Section
+from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
 from gpuplanner.study import Study
 from gpuplanner.study.future.calm import choice_sentence, choice_table
+from gpuplanner.study.tenants.fairness import Fairness
 
 HELD = ("used", "held_idle", "unobserved")
 """Parts of the installed hours that somebody held."""
@@ -214,6 +216,12 @@ def _by_week(study: Study) -> list[str]:
 def comparison(study: Study) -> Section:
     """Every way to run the fleet, in full."""
     return ways(study.comparison)
+
+
+def teams(study: Study) -> Section:
+    """What every team was due and got; nothing in a study that was kept before that was accounted for."""
+    found = Fairness.of_tables(study.tables)
+    return Section("") if found is None else shared_by(found)
 
 
 def layouts(study: Study) -> Section:

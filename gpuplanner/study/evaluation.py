@@ -26,6 +26,7 @@ from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.provenance import provenance_of
 from gpuplanner.study.study import Study, open_study
+from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.units import HOURS_PER_WEEK
 
 MISMATCH = 1.5
@@ -71,7 +72,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     reason = too_short(scenario)
     planned = None if reason else planned_calendar(scenario)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
-    tables = _past_tables(scenario, known, priced) | _compared_tables(found)
+    tables = _past_tables(scenario, known, priced) | _compared_tables(found) | fairness(scenario).to_tables()
     ahead = None
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)

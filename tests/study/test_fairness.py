@@ -1,83 +1,161 @@
-"""Fairness of whole policies."""
+"""How a fleet was shared: identities of lending and borrowing, waits by cause, and files of quotas."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.simulate import Checkpoints, Failures, FairShare, Fleet, Rules, schedule
-from gpuplanner.study.future.fairness import fairness
+from gpuplanner import Scenario
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.study.decision.asked import Asked, View
+from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared
+from gpuplanner.study.tenants.quotas import (
+    SharingRules,
+    TeamQuota,
+    entitled_gpus,
+    quotas_of_queues,
+    read_quotas,
+)
 
-FLEET = Fleet("H100-80GB-SXM5", nodes=2, gpus_per_node=8)
+BOARD = load_gpu_model("H100-80GB-SXM5")
+ZERO = datetime(2026, 3, 2, tzinfo=UTC)
+PROFILES = ("gpu", "1g.20gb", "3g.40gb")
 
 
-def two_tenants(jobs: int = 600) -> pl.DataFrame:
-    """A tenant that floods the queue at once, and one that comes now and then."""
-    rng = np.random.default_rng(2)
+def two_teams(seed: int, jobs: int = 300) -> Asked:
+    """A team that floods the queue at once, and one that comes now and then, on slices and whole GPUs."""
+    rng = np.random.default_rng(seed)
     flood = rng.random(jobs) < 0.8
-    return pl.DataFrame(
-        {
-            "job_id": np.arange(jobs).astype(str),
-            "tenant": np.where(flood, "flood", "meek"),
-            "submit_s": np.where(flood, 0.0, np.sort(rng.uniform(0, 40_000, jobs))),
-            "run_s": rng.integers(300, 2000, jobs).astype(float),
-            "gpus": rng.choice([1, 2], jobs),
-            "profile": "gpu",
-        }
+    submit = np.where(flood, 0.0, np.sort(rng.uniform(0, 40_000, jobs)))
+    run = rng.integers(300, 4000, jobs).astype(float)
+    profile = rng.choice(3, jobs)
+    total = np.where(profile == 0, rng.choice([1, 2], jobs), 1)
+    ones = np.ones(jobs)
+    requests = NodeRequests(submit, submit, run, run, profile, total, ones)
+    fleet = NodeFleet(
+        PROFILES,
+        np.array([8, 8]),
+        np.array([[[4, 4, 6]], [[8, 0, 0]]]),
+        np.zeros(2),
+        np.array([1, 1 / 7, 3 / 7]),
     )
+    start = play(requests, fleet).start_s
+    layouts = (("gpu",) * 4 + ("3g.40gb:2",) * 3 + ("1g.20gb:4",), ("gpu",) * 8)
+    frame = pl.DataFrame({"tenant": np.where(flood, "flood", "meek")})
+    return Asked(
+        frame, TodaysNodes(("a", "b"), (8, 8), layouts, True, False, False), fleet, BOARD,
+        {"as today": View(requests, ones)}, start, start + run, [None] * jobs, "observed starts", ZERO,
+        ZERO + timedelta(seconds=float(np.ceil(start.max() + 5000))), np.zeros(jobs, bool),
+    )  # fmt: skip
 
 
-def test_fair_share_takes_from_those_who_flood_and_gives_to_the_others():
-    jobs = two_tenants()
-    fifo = fairness(jobs, FLEET, Rules(queue="strict"))
-    fair = fairness(jobs, FLEET, Rules(queue="strict", order="fair"))
-    lacking = {
-        name: found.tenants.filter(tenant="meek").row(0, named=True)
-        for name, found in (("fifo", fifo), ("fair", fair))
-    }
-    assert lacking["fair"]["deficit_gpu_hours"] < 0.5 * lacking["fifo"]["deficit_gpu_hours"]
-    assert lacking["fair"]["mean_rho"] < lacking["fifo"]["mean_rho"]
-    assert lacking["fair"]["starvation_h"] < lacking["fifo"]["starvation_h"]
-    assert fair.jain_satisfaction > fifo.jain_satisfaction
-    parts = dict(fifo.borrowed.filter(lender="meek").select("borrower", "gpu_hours").iter_rows())
-    assert set(parts) == {"flood", "-"}
-    assert sum(parts.values()) == pytest.approx(lacking["fifo"]["deficit_gpu_hours"])
-    assert parts["flood"] > 10 * parts["-"]
+def account(asked: Asked, rules: SharingRules) -> Fairness:
+    none = np.zeros(len(asked.start_s))
+    waits = _waits(asked, asked.start_s, none + np.inf, none, seen=True)
+    return shared(asked, rules, asked.start_s, asked.end_s, waits, "as played", "easy")
 
 
-def test_everything_is_fair_to_a_single_tenant():
-    jobs = two_tenants(200).with_columns(tenant=pl.lit("only"))
-    pool = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=16)
-    found = fairness(jobs, pool, Rules(queue="pass"))
-    assert found.mean_rho == found.max_rho == found.jain_rho == found.jain_satisfaction == 1.0
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_lent_owed_and_borrowed_adds_up(seed):
+    asked = two_teams(seed)
+    found = account(asked, SharingRules((TeamQuota("meek", gpus=10.0), TeamQuota("flood", gpus=4.0))))
+    teams = {row["tenant"]: row for row in found.teams.iter_rows(named=True)}
+    quota = np.array([1.0, 0.25, 0.5])[asked.granted.profile] * asked.granted.total
+    for name, row in teams.items():
+        mine = (asked.jobs["tenant"] == name).to_numpy()
+        assert row["held_gpu_hours"] == pytest.approx(quota[mine] @ asked.granted.run_s[mine] / 3600)
+    borrowed = sum(row["borrowed_gpu_hours"] for row in teams.values())
+    between = found.borrowed.filter(pl.col("borrower") != "-")
+    assert between["gpu_hours"].sum() == pytest.approx(borrowed)
+    owed = found.borrowed.filter(pl.col("lender") != "-")
+    assert owed["gpu_hours"].sum() == pytest.approx(sum(row["owed_gpu_hours"] for row in teams.values()))
+    freely = between.filter(lender="-")["gpu_hours"].sum()
+    lent = sum(row["lent_gpu_hours"] for row in teams.values())
+    assert 0 < lent <= freely + 1e-9  # the rest comes from the two GPUs that nobody has a quota for
+    assert freely - lent <= 2 * asked.seen_s / 3600
+    assert teams["flood"]["waited_full_gpu_hours"] > 100 * teams["flood"]["waited_no_place_gpu_hours"]
+
+
+def test_nobody_borrows_from_anybody_where_there_is_one_team():
+    asked = two_teams(1)
+    alone = Asked(**{**vars(asked), "jobs": pl.DataFrame({"tenant": ["only"] * asked.jobs.height})})
+    found = account(alone, SharingRules())
     assert set(found.borrowed["borrower"]) <= {"-"}
+    assert found.teams["borrowed_gpu_hours"].item() == found.teams["lent_gpu_hours"].item() == 0.0
+    assert found.jain_satisfaction == found.jain_rho == 1.0
+    assert Fairness.of_tables(found.to_tables()).to_dict() == found.to_dict()
+
+
+def test_the_sample_says_of_each_team_why_its_jobs_waited():
+    found = fairness(Scenario())
+    kept = found.teams.select("^waited_.*$").sum_horizontal()
+    waited = found.teams.filter(kept > 1)
+    assert waited.height > 0
+    assert not (waited["why"] == "Its jobs did not wait.").any()
+    assert found.teams["entitled_gpus"].sum() == pytest.approx(64)
+    assert "equal shares" in found.notes[0]
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "quotas.yaml"
+    file.write_text(text, "utf-8")
+    return file
+
+
+def test_a_file_of_quotas_is_read(tmp_path):
+    text = (
+        "teams:\n- {name: a, gpus: 32, borrow: 8, lend: 4, cohort: x, weight: 2, tier: low, risk: 0.1}\n"
+        "- {name: b, gpu_hours_per_month: 900}\n"
+        "cohorts:\n- {name: x, parent: all, gpus: 8}\n- {name: all}\ntiers: [high, low]\norder: fair\n"
+        "preemption: {by_tier: true, reclaim: true, min_run_minutes: 5, checkpoint_minutes: 60}\n"
+    )
+    found = read_quotas(written(tmp_path, text))
+    assert found.of("a") == TeamQuota("a", 32.0, 8.0, 4.0, "x", 2.0, "low", None, 0.1)
+    assert found.of("b").gpu_hours_per_month == 900.0
+    assert found.of("c") == TeamQuota("c")
+    assert [one.cohort for one in found.cohorts] == ["all", None]
+    assert found.stopping.by_tier
+    assert found.stopping.checkpoint_minutes == 60.0
 
 
 @pytest.mark.parametrize(
-    "rules",
+    ("text", "said"),
     [
-        Rules(queue="pass", failures=Failures(mtbf_gpu_h=2.0), checkpoints=Checkpoints(interval_s=600.0)),
+        ("teams:\n- {name: a, gpus: 1}\n- {name: a, gpus: 2}\n", "teams of different names"),
+        ("teams:\n- {name: a, gpus: 1, weight: 0}\n", "line 2.*weight"),
+        ("teams:\n- {name: a, gpus: -1}\n", "line 2.*gpus"),
+        ("teams:\n- {name: a, gpu: 1}\n", "did you mean 'gpus'"),
+        ("tiers: [x, y]\nteams:\n- {name: a, tier: z}\n", "line 3.*tier x or y"),
+        ("teams:\n- {name: a, tier: z}\n", "a list tiers"),
+        ("cohorts:\n- {name: x, parent: y}\n- {name: y, parent: x}\n", "a circle: x in y in x"),
+        ("cohorts:\n- {name: x, parent: why}\n- {name: wha}\n", "did you mean 'wha'"),
+        ("preemption: {by_tier: true}\n", "two tiers"),
+        ("preemption: {reclaim: maybe}\n", "true or false"),
     ],
 )
-def test_where_jobs_are_stopped_tenants_are_charged_for_what_was_held(rules):
-    jobs = two_tenants(200)
-    found = fairness(jobs, FLEET, rules)
-    outcomes = schedule(jobs, FLEET, rules, policy="p")
-    assert outcomes["preemptions"].sum() > 20
-    held = (jobs["run_s"] * jobs["gpus"] + outcomes["lost_gpu_s"]).sum()
-    assert found.tenants["held_gpu_hours"].sum() * 3600 == pytest.approx(held)
-    lent = found.borrowed.filter(lender="meek")["gpu_hours"].sum()
-    assert lent == pytest.approx(found.tenants.filter(tenant="meek")["deficit_gpu_hours"].item())
+def test_what_is_wrong_in_a_file_of_quotas_is_named(tmp_path, text, said):
+    with pytest.raises(ScenarioError, match=said):
+        read_quotas(written(tmp_path, text))
 
 
-def test_shares_come_from_the_rules_unless_given():
-    jobs = two_tenants(50)
-    rules = Rules(queue="pass", order="fair", fair_share=FairShare(shares={"meek": 3.0}))
-    by_rules = fairness(jobs, FLEET, rules).tenants
-    assert by_rules["entitled_gpus"].to_list() == [4.0, 12.0]
-    given = fairness(jobs, FLEET, rules, shares={"flood": 7.0}).tenants
-    assert given["entitled_gpus"].to_list() == [14.0, 2.0]
-    with pytest.raises(SchemaError, match="meek"):
-        fairness(jobs, FLEET, rules, shares={"meek": 0.0})
+def test_quotas_that_cannot_be_as_stated_are_said_to_be_so():
+    rules = SharingRules((TeamQuota("a", gpus=90.0), TeamQuota("nobody", gpus=30.0)), source="q.yaml")
+    entitled, notes = entitled_gpus(rules, ["a", "b"], 60)
+    assert entitled == {"a": 45.0, "nobody": 15.0, "b": 0.0}
+    assert all(
+        word in note for word, note in zip(("above 60 installed", "'b'", "'nobody'"), notes, strict=True)
+    )
+
+
+def test_slices_of_kueue_count_the_larger_of_compute_and_memory():
+    base = {"tenant": "t", "cohort": "c", "gpu_model": None, "borrow": None, "lend": 2.0}
+    rows = [base | {"profile": None, "nominal": 4.0}, base | {"profile": "1g.20gb", "nominal": 8.0}]
+    one = quotas_of_queues(pl.DataFrame(rows), BOARD).of("t")
+    assert (one.gpus, one.borrow, one.lend, one.cohort) == (6.0, None, 2.5, "c")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import ScenarioError
 from gpuplanner.lab.job_lists import totals
 from gpuplanner.lab.orders import ResearchRules
-from gpuplanner.metrics import always_on, measure
+from gpuplanner.metrics import always_on, claims, measure, tenant_accounts
 from gpuplanner.simulate import (
     Failures,
     Fleet,
@@ -21,13 +21,11 @@ from gpuplanner.simulate import (
     run_gangs,
     schedule,
 )
-from gpuplanner.study.future.fairness import fairness
 from tests.lab.job_lists.test_reference import differences, fleet_of, jobs_of
 from tests.simulate import test_spells as spells
 from tests.simulate.test_gangs import NODE, gangs
 from tests.simulate.test_gangs_oracle import FREE, assert_same, clusters
 from tests.simulate.test_theory_gangs import MEAN_S, contains, exponential, replicate
-from tests.study.test_fairness import two_tenants
 
 BOARD = "H100-80GB-SXM5"
 SRTF = ResearchRules(order="srtf", queue="pass")
@@ -209,9 +207,21 @@ def test_overhead_is_paid_in_the_run_that_makes_up_for_it():
 
 
 def test_where_jobs_are_stopped_tenants_are_charged_for_what_was_held():
-    jobs, fleet, rules = two_tenants(200), Fleet(BOARD, 1, 16), ResearchRules(queue="pass", order="las")
-    found = fairness(jobs, fleet, rules)
+    rng = np.random.default_rng(2)
+    jobs = pl.DataFrame(
+        {
+            "job_id": np.arange(200).astype(str),
+            "tenant": rng.choice(["flood", "meek"], 200, p=[0.8, 0.2]),
+            "submit_s": rng.choice([0.0, 9000.0], 200),
+            "run_s": rng.integers(300, 2000, 200).astype(float),
+            "gpus": rng.choice([1, 2], 200),
+            "profile": "gpu",
+        }
+    )
+    fleet, rules = Fleet(BOARD, 1, 16), ResearchRules(queue="pass", order="las")
+    found = run_gangs(jobs, fleet, rules, policy="p")
     outcomes = schedule(jobs, fleet, rules, policy="p")
     assert outcomes["preemptions"].sum() > 20
     held = (jobs["run_s"] * jobs["gpus"] + outcomes["lost_gpu_s"]).sum()
-    assert found.tenants["held_gpu_hours"].sum() * 3600 == pytest.approx(held)
+    accounts = tenant_accounts(claims(found), {"flood": 12.0, "meek": 4.0})
+    assert accounts["held_gpu_hours"].sum() * 3600 == pytest.approx(held)

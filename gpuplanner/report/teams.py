@@ -1,0 +1,93 @@
+"""Teams of one fleet on a page: what each was due and got, who borrowed from whom, why jobs waited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuplanner import plot
+from gpuplanner._version import __version__
+from gpuplanner.report import page
+from gpuplanner.report.section import Section
+from gpuplanner.study.tenants.fairness import Fairness
+
+_TITLE = "Teams and what they were due"
+_HOURS = ",.0f"
+_COLUMNS = {
+    "tenant": "team",
+    "jobs": "jobs",
+    "entitled_gpus": "due, GPUs",
+    "held_gpu_hours": "got, GPU-hours",
+    "lent_gpu_hours": "lent",
+    "borrowed_gpu_hours": "borrowed",
+    "owed_gpu_hours": "owed",
+    "satisfaction": "got of what it was due",
+    "starvation_h": "starved, hours",
+    "mean_rho": "time against alone",
+    "late_share": "jobs later than alone",
+}
+_SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
+
+
+def teams(found: Fairness) -> Section:
+    """What every team was due, got, lent, borrowed and is owed; why its jobs waited, and what it can do."""
+    table = found.teams
+    accounts = table.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
+    alone = (
+        ""
+        if found.mean_rho is None
+        else f"Jobs took {found.mean_rho:.2f} times as long as on their team's share alone (a pool without fragments), "
+        f"at most {found.max_rho:,.1f} times; 1 is what sharing promises."
+    )
+    return page.fold(
+        _TITLE,
+        page.paragraph(found.sentence),
+        *(page.note(note) for note in found.notes),
+        page.figure(
+            plot.plot_entitlements(accounts),
+            title="GPU-hours held and missing, by team",
+            alt=plot.entitlements_text(accounts),
+            numbers=table.select("tenant", "held_gpu_hours", "borrowed_gpu_hours", "owed_gpu_hours"),
+        ),
+        page.table(
+            table.select(list(_COLUMNS)),
+            caption=f"Teams in figures ({found.rules.source}; {found.basis})",
+            headings=_COLUMNS,
+            formats=dict.fromkeys([name for name in _COLUMNS if name.endswith("_gpu_hours")], _HOURS)
+            | {"satisfaction": ".0%", "late_share": ".0%", "mean_rho": ".2f", "starvation_h": ",.1f"},
+        ),
+        page.table(table.select(list(_SAID)), caption="Why jobs waited", headings=_SAID),
+        page.paragraph(alone) if alone else "",
+        page.figure(
+            plot.plot_borrowing(found.borrowed),
+            title="GPU-hours borrowed, by borrower and lender",
+            alt=plot.borrowing_text(found.borrowed),
+            numbers=found.borrowed,
+        )
+        if found.borrowed.height
+        else "",
+        page.figure(
+            plot.plot_tenant_shares(found.shares),
+            title="GPUs held over time, by team",
+            alt="How many GPUs each team held, slot by slot.",
+        )
+        if found.shares["gpus"].max()
+        else "",
+        about="what each was due, got, lent, borrowed and is owed",
+    )
+
+
+def write_teams(found: Fairness, path: str | Path, *, title: str) -> Path:
+    """Write the account of teams as a page of its own (``.html``) or as a picture (``.svg``)."""
+    accounts = found.teams.rename(
+        {"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"}
+    )
+    return page.write_drawn(
+        path,
+        page=lambda: page.render_page(
+            teams(found).replace("<details><summary><h2>", "<details open><summary><h2>", 1),
+            title=title,
+            subtitle=found.sentence,
+            provenance={"entitlements": found.rules.source, "starts": found.basis, "gpuplanner": __version__},
+        ),
+        picture=lambda: page.told_svg([plot.plot_entitlements(accounts)], [found.sentence]),
+    )

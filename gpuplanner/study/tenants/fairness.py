@@ -1,0 +1,317 @@
+"""How a fleet was shared: what teams were due, what they got, who borrowed from whom, who waited and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.metrics import (
+    NOBODY,
+    Claims,
+    borrowing,
+    finish_time_fairness,
+    isolated_outcomes,
+    jain_index,
+    lent_hours,
+    rho_by_tenant,
+    shares_over_time,
+    tenant_accounts,
+)
+from gpuplanner.plain import of_plain, to_plain
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.study.decision.asked import Asked
+from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.types import ASSUMED, OBSERVED
+from gpuplanner.study.past.history import History
+from gpuplanner.study.stages import stage
+from gpuplanner.study.tenants.quotas import (
+    SharingRules,
+    entitled_gpus,
+    quota_share,
+    quotas_of_queues,
+    read_quotas,
+)
+from gpuplanner.units import SECONDS_PER_HOUR
+
+UNITS = 5040
+"""Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
+SLOTS = 120
+"""Slots over the observation in which the shares of teams are shown."""
+NO_TEAM = "(no team)"
+CAUSES = ("full", "no_place", "not_the_fleet")
+"""What kept jobs: too few GPUs free; enough, but not together; neither, so something that the data do not show."""
+TINY_GPU_HOURS = 0.05
+_FACTS = ("basis", "rules", "notes", "mean_rho", "max_rho", "jain_satisfaction", "jain_rho")
+
+
+@dataclass(frozen=True, eq=False)
+class Fairness:
+    """How a fleet was shared.
+
+    - ``basis``: What starts and ends are from.
+    - ``rules``: Quotas that count, and where they are from.
+    - ``notes``: What had to be done about them.
+    - ``teams``: A row a team: what it was due, got, lent, borrowed and is owed in GPU-hours; its satisfaction (got of
+      due); hours in which it starved; how its jobs ended against its own share alone (rho); GPU-hours of waiting by
+      cause; ``why`` its jobs waited and its ``next_step``.
+    - ``borrowed``: :func:`gpuplanner.metrics.borrowing`.
+    - ``shares``: :func:`gpuplanner.metrics.shares_over_time`.
+    - ``mean_rho``, ``max_rho``: Over all jobs.
+    - ``jain_satisfaction``, ``jain_rho``: Jain's index of the teams' satisfaction, and of 1 / mean rho.
+    """
+
+    basis: str
+    rules: SharingRules
+    notes: tuple[str, ...]
+    teams: pl.DataFrame
+    borrowed: pl.DataFrame
+    shares: pl.DataFrame
+    mean_rho: float | None
+    max_rho: float | None
+    jain_satisfaction: float | None
+    jain_rho: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        owed = self.teams.filter(pl.col("owed_gpu_hours") > TINY_GPU_HOURS)
+        lent = float(self.teams["lent_gpu_hours"].sum())
+        if owed.is_empty():
+            return (
+                f"All {self.teams.height} teams got what they were due; {lent:,.0f} GPU-hours that teams did not ask "
+                "for served others."
+            )
+        worst = owed.sort("owed_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
+        return (
+            f"{owed.height} of {self.teams.height} teams were kept from GPU-hours that they were due: "
+            f"{owed['owed_gpu_hours'].sum():,.0f} in all, most of them {worst['tenant']} with "
+            f"{worst['owed_gpu_hours']:,.0f}."
+        )
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What is no table, as plain values."""
+        return {name: to_plain(getattr(self, name)) for name in _FACTS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``--json``; shares over time are left to the page."""
+        rows = {"teams": self.teams.to_dicts(), "borrowed": self.borrowed.to_dicts()}
+        return {"sentence": self.sentence} | self._facts | rows
+
+    def to_tables(self) -> dict[str, pl.DataFrame]:
+        """Everything as tables that a study keeps."""
+        facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
+        return {
+            "teams": self.teams,
+            "team_borrowing": self.borrowed,
+            "team_shares": self.shares,
+            "team_facts": facts,
+        }
+
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
+        """The inverse of :meth:`to_tables`; None where a study has no such tables."""
+        if "team_facts" not in tables:
+            return None
+        facts = json.loads(tables["team_facts"]["facts"][0])
+        facts |= {"rules": of_plain(SharingRules, facts["rules"]), "notes": tuple(facts["notes"])}
+        return cls(
+            teams=tables["teams"], borrowed=tables["team_borrowing"], shares=tables["team_shares"], **facts
+        )
+
+
+@stage
+def fairness(scenario: Scenario) -> Fairness:
+    """Account for what every team was due and got in the recent past, as it was seen.
+
+    Where the source does not say when jobs started, they are played on today's fleet from when they came.
+    """
+    known, asked, arena, _ = opened(scenario)
+    rules = rules_of(scenario, known)
+    start, end, basis = asked.start_s, asked.end_s, OBSERVED
+    if asked.base == ASSUMED:
+        requests = asked.granted
+        start = play(requests, asked.fleet, queue=scenario.queue).start_s
+        end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
+    waits = _waits(asked, start, arena.back.by_count_s, arena.back.by_place_s, seen=basis == OBSERVED)
+    return shared(asked, rules, start, end, waits, basis, scenario.queue)
+
+
+def rules_of(scenario: Scenario, known: History) -> SharingRules:
+    """The rules that a scenario names, else those that the data hold."""
+    if scenario.quotas is not None:
+        return read_quotas(scenario.quotas)
+    table = known.trace.quotas
+    if table is None or table.is_empty():
+        return SharingRules()
+    return quotas_of_queues(table, known.fleet.board)
+
+
+def units_of(asked: Asked) -> NDArray[np.int64]:
+    """What each job counts against a quota: a slice the larger of its shares of compute and memory."""
+    parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
+    each = np.round(UNITS * np.array(parts)).astype(np.int64)
+    return np.asarray(each[asked.granted.profile] * asked.granted.total)
+
+
+def teams_of(asked: Asked) -> pl.Series:
+    """The team of each job."""
+    return asked.jobs["tenant"].fill_null(NO_TEAM).cast(pl.String)
+
+
+def shared(
+    asked: Asked,
+    rules: SharingRules,
+    start_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    waits: pl.DataFrame,
+    basis: str,
+    queue: str,
+) -> Fairness:
+    """Account for jobs that held their GPUs from a start to an end; NaN: not while it was observed."""
+    units, team, requests = units_of(asked), teams_of(asked), asked.granted
+    installed = float(asked.nodes.total)
+    entitled, notes = entitled_gpus(rules, team, installed)
+    frame = pl.DataFrame(
+        {
+            "job_id": pl.int_range(len(team), eager=True).cast(pl.String),
+            "tenant": team,
+            "submit_s": np.where(start_s < 0, start_s, requests.submit_s),
+            "start_s": pl.Series(start_s).fill_nan(None),
+            "end_s": pl.Series(end_s).fill_nan(None),
+            "gpus": units,
+            "run_s": requests.run_s,
+            "limit_s": requests.limit_s,
+        }
+    )
+    seen = asked.seen_s
+    begun = pl.col("start_s").fill_null(seen)
+    claimed = Claims(
+        frame.select(
+            "tenant",
+            submit_s="submit_s",
+            start_s=begun,
+            end_s=pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen))),
+            wanted="gpus",
+            held="gpus",
+        ),
+        UNITS,
+        (0.0, seen),
+    )
+    rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
+    late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
+    lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
+    counts = frame.group_by("tenant").agg(jobs=pl.len())
+    teams = (
+        tenant_accounts(claimed, entitled)
+        .rename({"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"})
+        .join(lent, on="tenant", how="left", maintain_order="left")
+        .join(counts, on="tenant", how="left", maintain_order="left")
+        .join(late.drop("jobs"), on="tenant", how="left", maintain_order="left")
+        .join(waits, on="tenant", how="left", maintain_order="left")
+        .with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
+    )
+    said = [_why(row, pairs) for row in teams.iter_rows(named=True)]
+    teams = teams.with_columns(
+        why=pl.Series([one[0] for one in said], dtype=pl.String),
+        next_step=pl.Series([one[1] for one in said], dtype=pl.String),
+    ).select(*_FIRST, pl.exclude(_FIRST))
+    mean_rho, max_rho = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
+    return Fairness(
+        basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
+        shares=shares_over_time(claimed, slot_s=max(seen / SLOTS, SECONDS_PER_HOUR)),
+        mean_rho=mean_rho, max_rho=max_rho,
+        jain_satisfaction=jain_index(teams["satisfaction"].drop_nulls().to_numpy()),
+        jain_rho=jain_index(1 / late["mean_rho"].to_numpy()),
+    )  # fmt: skip
+
+
+_FIRST = (
+    "tenant", "jobs", "entitled_gpus", "held_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
+    "owed_gpu_hours", "satisfaction", "starvation_h",
+)  # fmt: skip
+
+
+def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
+    """Time from submission to end against that of the team's jobs alone on its share, one pool without fragments."""
+    promised = frame.filter(
+        pl.col("tenant").is_in([name for name, units in entitled.items() if units > 0]),
+        pl.col("start_s").is_not_null(),
+    )
+
+    def alone(mine: pl.DataFrame, units: int) -> pl.DataFrame:
+        submit, run, limit = (mine[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
+        profile, gpus = np.zeros(mine.height, np.int64), mine["gpus"].to_numpy()
+        asked = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(mine.height, np.int64))
+        end = play(asked, NodeFleet.whole([units]), queue=queue).start_s + run
+        return mine.select("job_id", "tenant", jct_s=pl.Series(end - submit))
+
+    if promised.is_empty():
+        return pl.DataFrame(schema={"job_id": pl.String, "tenant": pl.String, "rho": pl.Float64})
+    together = promised.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("submit_s"))
+    return finish_time_fairness(together, isolated_outcomes(promised, entitled, alone))
+
+
+def _waits(
+    asked: Asked,
+    start_s: NDArray[np.float64],
+    by_count_s: NDArray[np.float64],
+    by_place_s: NDArray[np.float64],
+    *,
+    seen: bool,
+) -> pl.DataFrame:
+    """GPU-hours that each team's jobs waited, by what kept them."""
+    requests, gpus = asked.granted, asked.gpus() / SECONDS_PER_HOUR
+    until = np.where(np.isnan(start_s), asked.seen_s, start_s)
+    wait = np.clip(until - np.maximum(requests.submit_s, 0.0), 0.0, None)
+    count, place = (by_count_s, by_place_s) if seen else (wait, np.zeros(len(wait)))
+    count = np.minimum(count, wait)
+    place = np.minimum(place, wait - count)
+    parts = {"full": count, "no_place": place, "not_the_fleet": wait - count - place}
+    return (
+        pl.DataFrame({f"waited_{name}_gpu_hours": gpus * seconds for name, seconds in parts.items()})
+        .with_columns(tenant=teams_of(asked))
+        .group_by("tenant")
+        .sum()
+        .sort("tenant")
+    )
+
+
+def _why(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
+    """Why the jobs of a team waited, and what it can do about it."""
+    waited = {name: row[f"waited_{name}_gpu_hours"] for name in CAUSES}
+    total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
+    if total <= TINY_GPU_HOURS:
+        return "Its jobs did not wait.", "Nothing to do."
+    said = f"Its jobs waited {total:,.1f} GPU-hours"
+    if cause == "not_the_fleet":
+        return (
+            f"{said}, {waited[cause]:,.1f} of them while they would have fitted: the fleet did not keep them.",
+            "Look for limits, dependencies or reservations in the scheduler; these waits no fleet ends.",
+        )
+    if cause == "no_place":
+        return (
+            f"{said}, {waited[cause]:,.1f} of them while enough GPUs were free, but not together.",
+            "Fewer GPUs on one node, or nodes filled one after the other.",
+        )
+    owed = row["owed_gpu_hours"]
+    if owed > TINY_GPU_HOURS and row["entitled_gpus"] > 0:
+        mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY).sort(
+            "gpu_hours", "borrower", descending=[True, False]
+        )
+        to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
+        step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
+        return f"{said} while the fleet was full, and it was owed {owed:,.1f}{to}.", step
+    if row["entitled_gpus"] > 0:
+        return (
+            f"{said} while the fleet was full; it held what it was due.",
+            "A larger quota, at the cost of others, or more GPUs.",
+        )
+    return f"{said} while the fleet was full; it has no quota.", "A quota of its own, or patience."

@@ -1,0 +1,280 @@
+"""By which rules teams share a fleet: quotas that lend and borrow, weights, tiers, preemption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.errors import examples
+from gpuplanner.files import read_yaml
+from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of, word_of
+from gpuplanner.hardware import GpuModel, load_gpu_model
+from gpuplanner.metrics import entitlements
+from gpuplanner.names import nearest
+
+TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption")
+TEAM = ("name", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
+COHORT = ("name", "parent", "gpus", "borrow", "lend")
+STOPPING = (
+    "by_tier",
+    "reclaim",
+    "min_run_minutes",
+    "restart_minutes",
+    "checkpoint_minutes",
+    "checkpoint_write_seconds",
+)
+ORDERS = ("fifo", "fair")
+MOST_GPUS = 1e7
+MOST_MINUTES = 1e6
+
+
+@dataclass(frozen=True)
+class TeamQuota:
+    """What a team or a cohort has, in GPUs; None: no limit, or for ``gpus`` no quota at all.
+
+    - ``gpus``: Its own, also called nominal.
+    - ``borrow``, ``lend``: Of others at most, and to others at most.
+    - ``cohort``: Within which it lends and borrows; of a cohort the one above it.
+    - ``weight``: Its share where teams take turns, and of what nobody has a quota for.
+    - ``tier``: Of all its jobs; None: as its jobs say.
+    - ``gpu_hours_per_month``: Its budget.
+    - ``risk``: Share of the hours in which its own GPUs may be too few, for what quota it should have.
+    """
+
+    name: str
+    gpus: float | None = None
+    borrow: float | None = None
+    lend: float | None = None
+    cohort: str | None = None
+    weight: float = 1.0
+    tier: str | None = None
+    gpu_hours_per_month: float | None = None
+    risk: float | None = None
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When running jobs are stopped for others, and what that costs them.
+
+    - ``by_tier``: Jobs of a less urgent tier are stopped for those that do not fit.
+    - ``reclaim``: Jobs of teams that borrow are stopped for a team that asks for its own.
+    - ``min_run_minutes``: Who has run for less is spared.
+    - ``restart_minutes``: What a stopped job needs on top when it starts again.
+    - ``checkpoint_minutes``: Work between two checkpoints; 0: nothing is lost; None: all of it is.
+    - ``checkpoint_write_seconds``: Time that writing one takes.
+    """
+
+    by_tier: bool = False
+    reclaim: bool = False
+    min_run_minutes: float = 0.0
+    restart_minutes: float = 0.0
+    checkpoint_minutes: float | None = None
+    checkpoint_write_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SharingRules:
+    """How teams share a fleet.
+
+    - ``teams``, ``cohorts``: Quotas; teams that are not named have none.
+    - ``tiers``: Names, the most urgent first; jobs of others come last.
+    - ``order``: Who is first within a tier: who came first, or the team that used least for its weight.
+    - ``half_life_days``: In which use is half forgotten.
+    - ``stopping``: Preemption.
+    - ``source``: Where they are from, in words.
+    """
+
+    teams: tuple[TeamQuota, ...] = ()
+    cohorts: tuple[TeamQuota, ...] = ()
+    tiers: tuple[str, ...] = ()
+    order: str = "fifo"
+    half_life_days: float = 7.0
+    stopping: Stopping = field(default_factory=Stopping)
+    source: str = "no quota is stated"
+
+    def of(self, team: str) -> TeamQuota:
+        """What a team has; nothing is limited where it is not named."""
+        return next((one for one in self.teams if one.name == team), TeamQuota(team))
+
+    @property
+    def stated(self) -> bool:
+        """Whether any team has a quota."""
+        return any(one.gpus is not None for one in self.teams)
+
+
+def read_quotas(path: str | Path) -> SharingRules:
+    r"""Read ``quotas.yaml`` strictly: what is wrong is named with its line.
+
+    ``teams`` is a list of ``name`` and, where they apply, ``gpus``, ``borrow``, ``lend``, ``cohort``, ``weight``,
+    ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``parent``, ``gpus``, ``borrow`` and
+    ``lend``; ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
+    ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``, ``checkpoint_minutes`` and
+    ``checkpoint_write_seconds``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "quotas.yaml"
+    ...     _ = file.write_text("teams:\n- {name: nlp, gpus: 32, cohort: all}\n- {name: web, gpus: 8, weight: 0}\n")
+    ...     read_quotas(file)
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: quotas.yaml, line 3: expected weight, a number from 1e-06 to 1e+06; got 0. ...
+    """
+    file = Path(path).name
+    top = keys_of(read_yaml(path), TOP, f"{file}, the file", 1)
+    tiers = tuple(str(one) for one in top.get("tiers") or ())
+    teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in list_of(top, "teams", file))
+    cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in list_of(top, "cohorts", file))
+    for kind, rows in (("teams", teams), ("cohorts", cohorts)):
+        _refuse_twice([one.name for one in rows], file, kind)
+    _refuse_twice(list(tiers), file, "tiers")
+    known = {one.name for one in cohorts} | {one.cohort for one in teams if one.cohort is not None}
+    above = {one.name: one.cohort for one in cohorts}
+    for name, upper in above.items():
+        if upper is not None and upper not in known:
+            near = nearest(upper, sorted(known))[:1]
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise fault(file, 1, f"a cohort that is named as parent of {name!r}", f"{upper!r}{hint}")
+        _refuse_cycle(name, above, file)
+    half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
+    order = word_of(top, "order", file, ORDERS) if "order" in top else "fifo"
+    return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file)
+
+
+def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
+    values = keys_of(given, keys, f"{file}, {'team' if keys == TEAM else 'cohort'}", line, needed=("name",))
+    found: dict[str, Any] = {"name": str(values["name"])}
+    limits = {"gpus": (0.0, MOST_GPUS), "borrow": (0.0, MOST_GPUS), "lend": (0.0, MOST_GPUS)}
+    limits |= {"weight": (1e-6, 1e6), "gpu_hours_per_month": (0.0, 1e10), "risk": (1e-4, 0.5)}
+    for key, (low, high) in limits.items():
+        if values.get(key) is not None:
+            found[key] = number_of(values, key, file, low, high)
+    above = values.get("cohort" if keys == TEAM else "parent")
+    found["cohort"] = None if above is None else str(above)
+    if values.get("tier") is not None:
+        if not tiers:
+            raise fault(
+                file, values.lines["tier"], "a list tiers in the file", f"tier {values['tier']!r} and none"
+            )
+        found["tier"] = word_of(values, "tier", file, tiers)
+    return TeamQuota(**found)
+
+
+def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
+    if top.get("preemption") is None:
+        return Stopping()
+    values = keys_of(top["preemption"], STOPPING, f"{file}, preemption", top.lines["preemption"])
+    found: dict[str, Any] = {}
+    for key in ("by_tier", "reclaim"):
+        if key in values:
+            if not isinstance(values[key], bool):
+                raise fault(file, values.lines[key], f"{key}, true or false", repr(values[key]))
+            found[key] = values[key]
+    if found.get("by_tier") and len(tiers) < 2:
+        raise fault(file, values.lines["by_tier"], "a list of two tiers at least", "by_tier without them")
+    for key in STOPPING[2:]:
+        if values.get(key) is not None:
+            found[key] = number_of(values, key, file, 0, MOST_MINUTES)
+    if found.get("checkpoint_minutes") == 0 and found.get("checkpoint_write_seconds"):
+        got = "0 with checkpoint_write_seconds above 0"
+        raise fault(file, values.lines["checkpoint_minutes"], "checkpoint_minutes above 0", got)
+    return Stopping(**found)
+
+
+def _refuse_twice(names: list[str], file: str, kind: str) -> None:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise fault(file, 1, f"{kind} of different names", repr(twice[0]))
+
+
+def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None:
+    way, upper = [name], above.get(name)
+    while upper is not None:
+        if upper in way:
+            raise fault(file, 1, "cohorts that form a tree", f"a circle: {' in '.join([*way, upper])}")
+        way.append(upper)
+        upper = above.get(upper)
+
+
+def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
+    """The quotas of Kueue's queues, slices as the larger of their shares of compute and memory.
+
+    Examples
+    --------
+    >>> row = {"tenant": "ads", "cohort": "web", "gpu_model": None, "profile": None, "nominal": 8.0, "borrow": 4.0,
+    ...     "lend": None}
+    >>> quotas_of_queues(pl.DataFrame([row]), load_gpu_model("H100-80GB-SXM5")).teams[0].borrow
+    4.0
+    """
+    rows: dict[str, TeamQuota] = {}
+    for one in table.sort("tenant", maintain_order=True).iter_rows(named=True):
+        model = board if one["gpu_model"] is None else load_gpu_model(one["gpu_model"])
+        part = 1.0 if one["profile"] is None else quota_share(model, one["profile"])
+        before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"]))
+        rows[before.name] = replace(
+            before,
+            gpus=_sum(before.gpus, one["nominal"], part),
+            borrow=_sum(before.borrow, one["borrow"], part),
+            lend=_sum(before.lend, one["lend"], part),
+        )
+    return SharingRules(tuple(rows.values()), source="quotas of Kueue's queues")
+
+
+def _sum(before: float | None, more: float | None, part: float) -> float | None:
+    return None if before is None or more is None else before + part * more
+
+
+def quota_share(board: GpuModel, profile: str) -> float:
+    """What an instance counts against a quota: the larger of its shares of compute and memory.
+
+    Examples
+    --------
+    >>> quota_share(load_gpu_model("H100-80GB-SXM5"), "1g.20gb")
+    0.25
+    """
+    one = board.profile(profile)
+    return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
+
+
+def entitled_gpus(
+    rules: SharingRules, teams: Iterable[str], fleet_gpus: float
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """GPUs that each team is due, and what had to be done about the quotas.
+
+    Quotas where they are stated, and nothing for teams without; else shares of the whole fleet by weight. Quotas above
+    the fleet cannot all be honoured at once: they are scaled down together.
+
+    Examples
+    --------
+    >>> rules = SharingRules((TeamQuota("a", gpus=60.0), TeamQuota("b", gpus=60.0)), source="q.yaml")
+    >>> entitled_gpus(rules, ["a", "b", "c"], 80)
+    ({'a': 40.0, 'b': 40.0, 'c': 0.0}, ('Quotas of 120 GPUs stand above 80 installed: each counts 67 % of itself.', ...
+    """
+    names, notes = sorted(set(teams)), []
+    if not rules.stated:
+        weights = {one.name: one.weight for one in rules.teams}
+        by = "the weights" if rules.teams else "equal shares"
+        return entitlements(fleet_gpus, names, weights), (
+            f"No team has a quota: each is due its part of the {fleet_gpus:,.0f} GPUs by {by}.",
+        )
+    given = {one.name: one.gpus or 0.0 for one in rules.teams}
+    total = sum(given.values())
+    factor = min(1.0, fleet_gpus / total) if total else 1.0
+    if factor < 1.0:
+        part = f"{100 * factor:.0f} %"
+        notes.append(
+            f"Quotas of {total:,.0f} GPUs stand above {fleet_gpus:,.0f} installed: each counts {part} of itself."
+        )
+    if strange := [name for name in names if name not in given]:
+        notes.append(f"No quota is stated for {examples(strange)}: due nothing, they run on what is free.")
+    if absent := [name for name in given if name not in names]:
+        near = {one: nearest(one, names)[:1] for one in absent}
+        hints = [f"{one!r} (like {found[0]!r})" if found else repr(one) for one, found in near.items()]
+        notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
+    return {name: factor * given.get(name, 0.0) for name in {*names, *given}}, tuple(notes)
