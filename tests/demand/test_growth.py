@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.demand import growth
 from gpuplanner.demand.growth import chance_by_week, fit_growth, run_out
 from gpuplanner.errors import SchemaError
 
@@ -86,6 +87,34 @@ def test_calibration_of_sixty_runs_of_each_kind(noise):
         assert np.abs((said - came).mean(axis=0))[:2].max() < 0.15
     for kind in ("flat", "walk"):
         assert np.abs((found[kind, 52][0] - found[kind, 52][1]).mean(axis=0)).max() < 0.15
+
+
+def test_every_law_is_weighed_as_its_normal_density_says():
+    """The filter against one joint normal density: all weeks after the first, their level and trend, given that one."""
+    values = np.array([1.0, 1.4, np.nan, 1.1, 1.7])
+    weeks = np.arange(1, len(values))
+    noise, (walk, walk_odds), (spread, trend_odds), at = growth._laws(len(values))
+    evidence, *_, level, trend, cov = growth._weighed(values, logs=False)
+    seen = np.isfinite(values[1:])
+    gone = np.minimum.outer(weeks, weeks)
+    for k in range(0, len(at), 7):
+        trending = (spread[k] / growth.WEEKS_IN_YEAR) ** 2
+        levels = noise[k] ** 2 + trending * np.outer(weeks, weeks) + walk[k] ** 2 * gone
+        levels += growth.JUMP**2 * ((at[k] > 0) & (gone >= at[k]))
+        joint = np.block(
+            [[levels, trending * weeks[:, None]], [trending * weeks[None, :], np.full((1, 1), trending)]]
+        )
+        read = np.append(seen, False)
+        own = joint[np.ix_(read, read)] + noise[k] ** 2 * np.eye(seen.sum())
+        missed = values[1:][seen] - values[0]
+        odds = walk_odds[k] * trend_odds[k] * (1 - growth.IN_LOGS) * (growth.JUMP_ODDS if at[k] else 1.0)
+        density = np.log(odds) - 0.5 * (np.linalg.slogdet(own)[1] + missed @ np.linalg.solve(own, missed))
+        last = [len(weeks) - 1, len(weeks)]
+        gain = np.linalg.solve(own, joint[np.ix_(read, last)]).T
+        left = joint[np.ix_(last, last)] - gain @ joint[np.ix_(read, last)]
+        assert evidence[k] == pytest.approx(density)
+        assert [level[k], trend[k]] == pytest.approx([values[0], 0.0] + gain @ missed)
+        assert cov[:, k] == pytest.approx([left[0, 0], left[0, 1], left[1, 1]])
 
 
 def test_noise_alone_is_not_read_as_a_walk():

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.planner import Limits, PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.numbered.assign import changes_when_numbered
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
@@ -150,10 +151,12 @@ def test_of_gpus_cut_alike_the_one_that_was_cut_today_stays(problem_of: Any, fir
     assert cuts == [1, 1]
 
 
-def test_layouts_of_before_are_no_cuts_of_the_first_day(problem_of: Any) -> None:
+@pytest.mark.parametrize("prices", [None, StatePrices()])
+def test_layouts_of_before_are_no_cuts_of_the_first_day(problem_of: Any, prices: StatePrices | None) -> None:
     """The one GPU was cut before the plan begins, and is cut anew on its first day: that is one switch, not two."""
-    problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=1, initial={"3g.20gb:2": 1})
-    switches, _ = changes_when_numbered(problem, ["1g.5gb:7"], np.array([[1], [1]]), None)
+    problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=1, initial={"3g.20gb:2": 1}, prices=prices)
+    parked = None if prices is None else np.zeros((2, 1), int)
+    switches, _ = changes_when_numbered(problem, ["1g.5gb:7"], np.array([[1], [1]]), parked)
     assert switches == 1
 
 
