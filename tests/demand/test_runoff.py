@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.demand import demand_series
-from gpuplanner.demand.runoff import PATHS, _blocks, occupancy, run_off
+from gpuplanner.demand.runoff import HALF_LIFE_H, LIKENESS, PATHS, _blocks, occupancy, run_off
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 
@@ -188,3 +188,12 @@ def test_a_short_past_is_repeated_day_by_day_and_no_past_gives_no_block():
     assert _blocks(72, 48, 1.0).shape[0] == 2
     assert _blocks(72 * 24, 48, 1.0).shape[0] == 1
     assert _blocks(0, 48, 1.0).size == 0
+
+
+def test_days_with_as_much_running_as_now_are_likelier_to_come_again():
+    """Of two past weeks without arrivals one had 100 GPUs running as now: it weighs e to the load's distance more."""
+    jobs = jobs_of([0.0, 600.0], 0.0, np.array([240.0, 200.0]), gpus=100.0, now_h=672.0)
+    known = run_off(jobs, start=MONDAY).known(672)
+    busy, idle = known._likely(672.0, 24, np.array([[168.0, 336.0]]))[0]
+    older = 0.5 ** ((336.0 - 168.0) / HALF_LIFE_H)
+    assert busy / idle == pytest.approx(older * np.exp(np.log1p(100 / 24) / LIKENESS))
