@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from gpuplanner.study.future.cost_review import CostReview
     from gpuplanner.study.future.purchase import Purchase
 
+LEDGER = {
+    "Savings": "what each month promised a week, and what the next month's data show of it",
+    "Baseline": "each month beside the first, whose hours are frozen",
+}
+"""What the tables of a savings ledger are."""
 TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
 
 
@@ -52,16 +57,26 @@ def cost(
         float,
         typer.Option("--risk", min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
     ] = 0.0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="Ledger that 'report --ledger' keeps: also say what was promised, what came, and why they differ.",
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Say what the month cost, for whom and why: every sum is the total to the cent, energy and carbon with ranges."""
+    import polars as pl
+
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.export.focus import write_focus
     from gpuplanner.files import require_file
     from gpuplanner.inbox import open_dataset
     from gpuplanner.study.future.cost_review import cost_review
     from gpuplanner.study.handover import write_cost_workbook
+    from gpuplanner.study.savings_ledger import read_savings, savings_file, savings_sheets
 
     if by not in TABLES:
         text = f"one of {', '.join(TABLES)}"
@@ -71,6 +86,7 @@ def cost(
             require_file(file, inputs=[scenario])
     asked = given.scenario(scenario)
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
+    saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     bought = None
     if months:
         from gpuplanner.study.future.purchase import purchase
@@ -82,11 +98,20 @@ def cost(
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if workbook is not None:
-        say(f"written: {write_cost_workbook(workbook, found)}")
+        say(f"written: {write_cost_workbook(workbook, found, saved)}")
     if as_json:
-        show(found.to_dict() | ({} if bought is None else {"portfolio": bought.to_dict()}), as_json=True)
+        more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
+        more |= {name.lower(): table for name, table in saved.items()}
+        show(found.to_dict() | more, as_json=True)
         return
     _told(found, by)
+    for name, table in saved.items():
+        shown = table.select(
+            pl.exclude(
+                "demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$"
+            )
+        )
+        show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
     if bought is not None:
         _told_portfolio(bought)
     if not quiet:

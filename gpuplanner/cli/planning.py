@@ -162,7 +162,10 @@ def report(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the report.")] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(help="Parquet of past forecasts: the page says how they did, and this one is added."),
+        typer.Option(
+            help="Parquet of past forecasts, with promised savings beside it: the page says how they did, and this "
+            "month is added."
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -111,6 +111,16 @@ BILLS = (
         "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
         Form("charges", "bills.cur:read_cur", whole_files=False),
     ),
+    published(
+        "azure",
+        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or Parquet, or a folder)",
+        Form("charges", "bills.azure:read_azure", whole_files=False),
+    ),
+    published(
+        "gcp",
+        "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
+        Form("charges", "bills.gcp:read_gcp", whole_files=False),
+    ),
 )
 
 SLURM = (

@@ -11,6 +11,7 @@ from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.future.cost_review import CostReview, price_rows
 from gpuplanner.study.future.purchase import Purchase
+from gpuplanner.study.savings_ledger import SavingsMonth, outcomes, savings_table, standing_table
 from gpuplanner.units import money_text
 
 _TWO = ",.2f"
@@ -105,3 +106,55 @@ def savings(found: Comparison) -> Section:
         ),
         *(page.paragraph(text) for text in worth.basis.split("\n")),
     )
+
+
+def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
+    """What earlier reports promised to save, what the data of the months after show of it, and why they differ."""
+    came, standing = list(outcomes(months)), standing_table(months)
+    title = "Savings promised and realised"
+    if not came:
+        last = months[-1]
+        hours = f"{last.promise.gpu_hours:,.0f} GPU-hours a week"
+        waits = (
+            f"{last.month} promises {hours}; the report of a later month says what came of it."
+            if last.seen.measured
+            else f"{last.month} promises {hours}; nothing can be realised without a node list, which says what is "
+            "installed."
+        )
+        return page.section(title, page.paragraph(waits))
+    one = came[-1]
+    steps = [("promised", one.promised, one.low, one.high), *((_STEPS[name], getattr(one, name), None, None)
+             for name in _STEPS), ("realised", one.realised, None, None)]  # fmt: skip
+    schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
+    frame = pl.DataFrame(steps, schema=schema, orient="row")
+    parts = ", ".join(f"{part.gpu_hours:,.0f} by {part.lever}" for part in one.levers)
+    said = (
+        f"{one.month} promised {one.promised:,.0f} GPU-hours a week; the data of {one.next_month} show "
+        f"{one.realised:,.0f}: {parts}. Work was {one.demand_ratio:.2f} times that of {one.month}. Against "
+        f"{standing['month'][0]}, the frozen baseline, all that is realised so far is "
+        f"{standing['saved_gpu_hours'].sum():,.0f} GPU-hours{_worth(standing)}."
+    )
+    return page.section(
+        title,
+        page.paragraph(said),
+        page.figure(
+            plot.plot_waterfall(frame, unit="GPU-hours a week"),
+            title=f"From what {one.month} promised to what {one.next_month} shows",
+            alt="Steps from promised to realised: demand, service, and what was not carried out.",
+            numbers=frame,
+            formats=dict.fromkeys(("amount", "low", "high"), _TWO),
+        ),
+        page.table(
+            savings_table(months), caption="Promises that came due, a week: hours and money, step by step"
+        ),
+        page.table(standing, caption="Each month beside the first, whose hours are the frozen baseline"),
+    )
+
+
+_STEPS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
+
+
+def _worth(standing: pl.DataFrame) -> str:
+    """What was realised so far in money, if anybody knows what an hour is worth."""
+    known = standing["saved_usd"].null_count() < standing.height
+    return f", worth {money_text(standing['total_usd'][-1], 'USD')} USD" if known else ""

@@ -14,6 +14,7 @@ from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examp
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
+from gpuplanner.report.cost import savings_record
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
 from gpuplanner.report.forecast import forecast_record
@@ -27,6 +28,7 @@ from gpuplanner.study.decision_pack import pack_into
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.handover import notes, write_study_workbook
+from gpuplanner.study.savings_ledger import booked, read_savings, savings_file, savings_json, savings_sheets
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
@@ -51,11 +53,13 @@ def write_report(
 
     The folder gets ``index.html``, ``study.json``, ``workbook.xlsx``, ``plan.json``, ``scenario.yaml``,
     ``report.ipynb`` (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails,
-    what stood there stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``.
+    what stood there stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `ledger` holds what earlier
+    months forecast, and its neighbour, ``<ledger>.savings.json``, what they promised to save.
     """
     out = Path(out)
     check_options(scenario)
     told = None if ledger is None else read_ledger(ledger)
+    saved = None if ledger is None else read_savings(savings_file(ledger))
     for name, extra in NEEDED.items():
         import_optional(name, extra=extra)
     with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
@@ -72,6 +76,8 @@ def write_report(
         told = None if told is None else remember(told, study)
         body = page_body(executed)
         body += "" if told is None else forecast_record(told)
+        saved = None if saved is None else booked(saved, scenario, study.comparison)
+        body += "" if saved is None else savings_record(saved)
         page = render_page(
             body,
             title=f"GPU report: {scenario.name}",
@@ -86,11 +92,15 @@ def write_report(
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
-        write_study_workbook(folder / "workbook.xlsx", study)
+        more = {} if saved is None else savings_sheets(saved)
+        write_study_workbook(folder / "workbook.xlsx", study, more)
         pack_into(scenario, study.comparison, folder)
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     if ledger is not None and told is not None:
         write_atomically(ledger, told.write_parquet)
+    if ledger is not None and saved is not None:
+        text = savings_json(saved)
+        write_atomically(savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"))
     return study
 
 

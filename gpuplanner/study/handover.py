@@ -320,19 +320,23 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str]) -> None:
         pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due", do))
 
 
-def write_study_workbook(path: str | Path, study: Study) -> Path:
-    """Write the tables of a study as a workbook whose totals are those of the report."""
+def write_study_workbook(
+    path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None
+) -> Path:
+    """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report."""
     there = {name: study.tables[name] for name in SHEETS if name in study.tables}
-    sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width}
+    sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width} | dict(more or {})
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
     return _with_totals(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
 
 
-def write_cost_workbook(path: str | Path, found: CostReview) -> Path:
+def write_cost_workbook(
+    path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None
+) -> Path:
     """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
     sheets = {
         "Costs": found.costs, "Tenants": found.by_tenant, "Reasons": found.by_bucket, "Ownership": found.by_ownership,
-        "Ends": found.by_end, "Jobs": found.by_job, "Energy": found.states, "Prices": price_rows(found),
+        "Ends": found.by_end, "Jobs": found.by_job, "Energy": found.states, "Prices": price_rows(found), **(more or {}),
     }  # fmt: skip
     told = {"Period": " to ".join(found.period), "Not stated": " ".join(found.missing) or "nothing"}
     totals = {"Energy": list(AMOUNTS)}

@@ -100,7 +100,7 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     row = decided.row(decided.winner) or decided.today
     busy = None if row is None else row.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
-    demand, growth = _paths(scenario, known, months, margin)
+    demand, growth = demand_paths(_hours(scenario, known, margin), months, seed=scenario.seed)
     owners = ownerships(scenario, known, ledger(scenario))
     share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
     held = known.fleet.gpus * share
@@ -124,25 +124,38 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     )
 
 
-def _paths(
-    scenario: Scenario, known: History, months: int, margin: float
-) -> tuple[list[NDArray[np.float64]], float | None]:
-    """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth."""
+def _hours(scenario: Scenario, known: History, margin: float) -> NDArray[np.float64]:
+    """GPUs that the decision has on for those that jobs held in each hour behind."""
     booked = known.fleet.hours_of(ledger(scenario))
     held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS)).then("gpu_hours").otherwise(0.0)
-    hours = booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
+    return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
+
+
+def demand_paths(
+    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = PATHS
+) -> tuple[list[NDArray[np.float64]], float | None]:
+    """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
+
+    Beside them the growth a year that the law says; None where too few weeks are known, which then come as they were.
+
+    Examples
+    --------
+    >>> found, growth = demand_paths(np.full(336, 8.0), 2, seed=1, paths=3)
+    >>> [one.shape for one in found], growth
+    ([(3, 730), (3, 731)], None)
+    """
     hours = hours if len(hours) >= WEEK else np.resize(hours, WEEK)
     weeks = hours[len(hours) % WEEK :].reshape(-1, WEEK)
     ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
-    rng = np.random.default_rng(scenario.seed)
-    drawn = weeks[rng.integers(len(weeks), size=(PATHS, ahead))]
+    rng = np.random.default_rng(seed)
+    drawn = weeks[rng.integers(len(weeks), size=(paths, ahead))]
     growth = None
     if len(weeks) >= FEWEST_WEEKS:
         law = fit_growth(weeks.mean(axis=1))
         growth = round(law.growth_per_year, 6)
-        levels = law.paths(ahead, seed=scenario.seed, count=PATHS)
+        levels = law.paths(ahead, seed=seed, count=paths)
         drawn = drawn * (levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
-    flat = drawn.reshape(PATHS, -1)
+    flat = drawn.reshape(paths, -1)
     edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)
     return [flat[:, first:last] for first, last in itertools.pairwise(edges)], growth
 

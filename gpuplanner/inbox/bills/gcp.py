@@ -1,0 +1,184 @@
+"""Google Cloud billing exports: tables of BigQuery, standard or detailed, as lines of JSON or as Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill
+from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.json_items import read_items
+from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.rows import Records, Rows
+from gpuplanner.inbox.core.source import header_has, looks
+from gpuplanner.schemas.kinds import DECIMAL
+
+COLUMN_MAP = {
+    "billing_account_id": Field("BillingAccountId"),
+    "invoice": Field("invoice"),
+    "usage_start_time": Field("ChargePeriodStart", "instant"),
+    "usage_end_time": Field("ChargePeriodEnd", "instant"),
+    "service": Field("service"),
+    "sku": Field("sku"),
+    "cost": amount("cost"),
+    "currency": Field("BillingCurrency"),
+    "cost_type": Field("cost_type"),
+    "usage": Field("usage", nullable=True),
+    "cost_at_list": amount("ListCost", nullable=True, optional=True),
+    **{
+        name: Field(name, nullable=True, optional=True)
+        for name in ("project", "location", "labels", "system_labels", "credits", "resource")
+    },
+}
+"""Columns of the standard and the detailed table; records and lists stand as JSON [1]_."""
+
+CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
+"""``cost_type`` → FOCUS charge category; the fee of a commitment is a purchase."""
+FEE = r"(?i)^commitment\b"
+GPU = r"(?i)\bgpu\b"
+CORE = r"(?i)\bcore\b"
+SPARE = r"(?i)\b(?:spot|preemptible)\b"
+MACHINE = "compute.googleapis.com/machine_spec"
+NOT_A_LINE = "not a charge line: no object with a billing_account_id"
+
+
+def looks_like_gcp(lines: Sequence[str]) -> bool:
+    """True if the first lines of a file look like an export: names of columns, or an object of them."""
+    needed = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    if header_has(needed)(lines):
+        return True
+    return lines[0].lstrip().startswith("{") and all(f'"{name}"' in lines[0] for name in needed[:6])
+
+
+@looks(looks_like_gcp)
+def read_gcp(paths: Sequence[str | Path]) -> Dataset:
+    r"""Read billing exports of Google Cloud. What is billed is the cost with the credits of its line.
+
+    A machine with GPUs is charged part by part: its GPUs, its cores and its memory each have a line. GPU-hours are
+    those of the lines of GPUs; the type of the machine stands on all of its lines.
+
+    References
+    ----------
+    .. [1] Google Cloud, Cloud Billing: "Structure of Standard data export" and "Structure of Detailed data export".
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> line = {"billing_account_id": "01-A", "invoice": {"month": "202509"}, "currency": "USD", "cost": 11.06,
+    ...         "usage_start_time": "2025-09-02 10:00:00 UTC", "usage_end_time": "2025-09-02 11:00:00 UTC",
+    ...         "service": {"description": "Compute Engine"}, "cost_type": "regular",
+    ...         "sku": {"id": "1", "description": "A3 High H100 GPU"}, "credits": [{"amount": -1.06}],
+    ...         "usage": {"amount_in_pricing_units": 8, "pricing_unit": "hour"}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "export.json"
+    ...     _ = path.write_text(json.dumps(line) + "\n")
+    ...     read_gcp([path]).table.select("PricingUnit", pl.col("BilledCost").cast(pl.Float64)).row(0)
+    ('GPU-Hours', 10.0)
+    """
+    delivery = delivered(paths)
+    if all(path.suffix == ".parquet" for path in delivery.files):
+        rows = read_rows(delivery.files, COLUMN_MAP, source="gcp", dialect=BILL)
+    else:
+        rows = _from_json(delivery.files)
+    month = _of("invoice", "month")
+    start = (month + "01").str.to_datetime("%Y%m%d", time_unit="us", time_zone="UTC", strict=False)
+    rows = rows.with_columns(
+        BillingPeriodStart=start,
+        given=_credits("credits"),
+        what=_of("sku", "description"),
+        machine=pl.col("system_labels").map_elements(_machine, return_dtype=pl.String),
+    )
+    rows = rows.reject(
+        {
+            "invoice.month: not a month as YYYYMM": pl.col("BillingPeriodStart").is_null(),
+            f"cost_type: not one of {', '.join(CATEGORIES)}": ~pl.col("cost_type").is_in(list(CATEGORIES)),
+            "credits: not a list of amounts": pl.col("credits").is_not_null() & pl.col("given").is_null(),
+        }
+    )
+    what, unit = pl.col("what"), _of("usage", "pricing_unit")
+    fee = what.str.contains(FEE).fill_null(value=False)
+    billed = pl.col("cost") + pl.col("given").fill_null(0)
+    rows = rows.with_columns(
+        BillingPeriodEnd=pl.col("BillingPeriodStart").dt.offset_by("1mo"),
+        ProviderName=pl.lit("Google Cloud"),
+        SubAccountId=_of("project", "id"),
+        SubAccountName=_of("project", "name"),
+        ChargeCategory=pl.when(fee).then(pl.lit("Purchase")).otherwise(
+            pl.col("cost_type").replace_strict(CATEGORIES)),
+        ChargeClass=pl.when(pl.col("cost_type") == "adjustment").then(pl.lit("Correction")),
+        ChargeDescription="what",
+        ServiceName=_of("service", "description"),
+        ServiceCategory=pl.when(_of("service", "description") == "Compute Engine").then(pl.lit("Compute")),
+        SkuId=_of("sku", "id"),
+        RegionId=_of("location", "region"),
+        ResourceId=pl.coalesce(_of("resource", "global_name"), _of("resource", "name")),
+        x_InstanceType="machine",
+        PricingCategory=pl.when(fee).then(pl.lit("Committed")).when(what.str.contains(SPARE)).then(pl.lit("Dynamic"))
+        .otherwise(pl.lit("Standard")),
+        PricingQuantity=_of("usage", "amount_in_pricing_units").cast(DECIMAL, strict=False),
+        PricingUnit=pl.when(unit == "hour", what.str.contains(GPU)).then(pl.lit("GPU-Hours"))
+        .when(unit == "hour", what.str.contains(CORE)).then(pl.lit("Core-Hours")).otherwise(unit),
+        CommitmentDiscountId=pl.lit(None, pl.String),
+        CommitmentDiscountStatus=pl.lit(None, pl.String),
+        BilledCost=billed,
+        EffectiveCost=billed,
+        Tags=pl.when(pl.col("labels") != "[]").then("labels"),
+    )  # fmt: skip
+    return assemble_bill(rows, delivery, source="gcp", notes=["cost with credits"])
+
+
+def _from_json(paths: Sequence[Path]) -> Rows:
+    """Lines of JSON as rows: what is nested stays as JSON."""
+    records, files = Records(COLUMN_MAP), []
+    for number, path in enumerate(paths):
+        file, items = read_items(path, ())
+        files.append(file)
+        for item in items:
+            line = item.value
+            if item.fault or not isinstance(line, dict) or "billing_account_id" not in line:
+                records.reject(number, item.place, item.raw, item.fault or NOT_A_LINE)
+            else:
+                records.add(
+                    number, item.place, item.raw, {name: _text(line.get(name)) for name in COLUMN_MAP}
+                )
+    return records.rows(files)
+
+
+def _text(value: Any) -> str | None:  # noqa: ANN401 - anything JSON holds
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _of(column: str, key: str) -> pl.Expr:
+    """A member of a record."""
+    return pl.col(column).str.json_path_match(f"$.{key}")
+
+
+def _credits(column: str) -> pl.Expr:
+    """The exact sum of the credits of a line; null where they are no list of amounts."""
+    return pl.col(column).map_elements(_sum, return_dtype=pl.String).cast(DECIMAL, strict=False)
+
+
+def _sum(text: str) -> str | None:
+    try:
+        found = json.loads(text, parse_float=Decimal)
+        return str(sum((Decimal(one["amount"]) for one in found), Decimal()))
+    except (ValueError, TypeError, KeyError, ArithmeticError):
+        return None
+
+
+def _machine(text: str) -> str | None:
+    """The type of the machine by the labels that Google sets."""
+    try:
+        labels: Sequence[Mapping[str, str]] = json.loads(text)
+        return next((one["value"] for one in labels if one["key"] == MACHINE), None)
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,382 @@
+"""The savings ledger: what each month promised, what the next month's data show of it, and why the two differ."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.cost.showback import CENTS
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import to_json
+from gpuplanner.ledger.views import HELD_BUCKETS
+from gpuplanner.plain import of_plain, rounded, to_plain
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.decide import worth_for
+from gpuplanner.study.decision.frames import levers
+from gpuplanner.study.decision.policies import REST
+from gpuplanner.study.decision.record import Comparison, comparison
+from gpuplanner.study.decision.types import DECIMALS, LayoutOnNodes, Saving
+from gpuplanner.study.past.accounts import ledger as gpu_time
+from gpuplanner.study.past.history import history
+from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money
+
+FORMAT = "gpuplanner savings 1"
+ENDING = ".savings.json"
+SIZES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
+LARGER = "more GPUs"
+HELD, RESTED = "fewer GPUs held", "GPUs at rest"
+"""Levers that a month's data can tell apart: GPUs that are no longer there, and hours in which GPUs were off."""
+REASONS = ("demand", "service", "not_carried_out")
+
+
+@dataclass(frozen=True)
+class ClassWait:
+    """Jobs of one size that began in a month, and the wait from submission that the quantile of them had [min]."""
+
+    size: str
+    jobs: int
+    minutes: float
+
+
+@dataclass(frozen=True)
+class MonthSeen:
+    """What the data of a month say, GPU-hours a week: the baseline of its own promise, the outcome of the one before.
+
+    - ``begin``, ``end``: Instants of what was observed.
+    - ``gpus``, ``installed_gpu_hours``: Installed GPUs, their mean, and their hours.
+    - ``down_gpu_hours``, ``rest_gpu_hours``: Hours out of service, and those of them that are rest: beyond the first
+      month's, once a plan lets GPUs rest. An outage is no saving.
+    - ``busy_gpu_hours``: Hours that jobs held.
+    - ``waits``: How long jobs waited, by size.
+    - ``late_gpu_hours``, ``later_gpu_hours``: GPU-hours that jobs waited longer than the month's own limits allow, and
+      longer than those of the month before in the ledger; a limit is a size's wait and the minutes of the target.
+    - ``value_per_gpu_hour``, ``kwh_per_gpu_hour``: What an hour less is worth to who pays [USD], and its electricity;
+      None where nobody knows.
+    - ``measured``: False where no node list says what is installed: then nothing can be realised.
+    """
+
+    begin: str
+    end: str
+    gpus: float
+    installed_gpu_hours: float
+    down_gpu_hours: float
+    rest_gpu_hours: float
+    busy_gpu_hours: float
+    waits: tuple[ClassWait, ...]
+    late_gpu_hours: float
+    later_gpu_hours: float | None
+    ownership: str
+    value_per_gpu_hour: float | None
+    kwh_per_gpu_hour: float | None
+    measured: bool
+
+    @property
+    def on_gpu_hours(self) -> float:
+        """GPU-hours a week in which GPUs were there and on."""
+        return self.installed_gpu_hours - self.rest_gpu_hours
+
+    @property
+    def weeks(self) -> float:
+        """Length of the month."""
+        seconds = (datetime.fromisoformat(self.end) - datetime.fromisoformat(self.begin)).total_seconds()
+        return seconds / SECONDS_PER_HOUR / HOURS_PER_WEEK
+
+
+@dataclass(frozen=True)
+class LeverHours:
+    """GPU-hours a week that come by one lever."""
+
+    lever: str
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class SavingPromise:
+    """What a month's decision promises for the next, GPU-hours a week with their range, and the plan that it rests on.
+
+    ``gpu_hours`` 0 is a promise as well: keep the fleet. ``minutes`` and ``quantile`` are the target of its service.
+    """
+
+    decision: str
+    action: str
+    policy: str
+    gpus: int
+    layouts: tuple[LayoutOnNodes, ...]
+    gpu_hours: float
+    low: float | None
+    high: float | None
+    levers: tuple[LeverHours, ...]
+    quantile: float
+    minutes: float
+    usd_per_week: float | None
+    next_purchase: str | None
+    next_purchase_today: str | None
+
+
+@dataclass(frozen=True)
+class SavingsMonth:
+    """One month of the ledger: what was seen in it, frozen, and what was promised at its end."""
+
+    month: str
+    name: str
+    seen: MonthSeen
+    promise: SavingPromise
+
+
+@dataclass(frozen=True)
+class SavingOutcome:
+    """What came of a promise in the month after, GPU-hours a week; the reasons lead from promised to realised.
+
+    ``promised + demand + service + not_carried_out == realised``. ``levers`` sum to what was saved before service.
+    """
+
+    month: str
+    next_month: str
+    promised: float
+    low: float | None
+    high: float | None
+    demand: float
+    service: float
+    not_carried_out: float
+    realised: float
+    demand_ratio: float
+    levers: tuple[LeverHours, ...]
+
+    def money(self, then: float, now: float) -> dict[str, Decimal]:
+        """The same steps in money a week, at a GPU-hour's worth then and now; their last one is the price.
+
+        Examples
+        --------
+        >>> one = SavingOutcome("2026-02", "2026-03", 100.0, None, None, 0.0, 0.0, -40.0, 60.0, 1.0, ())
+        >>> {name: str(amount) for name, amount in one.money(2.0, 1.5).items() if amount}
+        {'promised': '200.00', 'not_carried_out': '-80.00', 'price': '-30.00', 'realised': '90.00'}
+        """
+        steps = {name: money(getattr(self, name) * then) for name in ("promised", *REASONS)}
+        realised = money(self.realised * now)
+        return {**steps, "price": realised - sum(steps.values(), Decimal()), "realised": realised}
+
+
+def savings_file(ledger: Path) -> Path:
+    """Where a ledger keeps what was promised and realised: beside its forecasts, as JSON that people can read.
+
+    Examples
+    --------
+    >>> savings_file(Path("past.parquet")).name, savings_file(Path("past.savings.json")).name
+    ('past.savings.json', 'past.savings.json')
+    """
+    return ledger if ledger.name.endswith(ENDING) else ledger.with_suffix(ENDING)
+
+
+def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
+    """Open a savings ledger; one that does not exist is empty."""
+    place = Path(path)
+    if not place.exists():
+        return ()
+    try:
+        values = json.loads(place.read_text(encoding="utf-8"))
+        if values["format"] != FORMAT:
+            raise ValueError(values["format"])
+        return tuple(of_plain(SavingsMonth, one) for one in values["months"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        text = message(str(place), f"a file of {FORMAT!r}", str(error).splitlines()[0], "Name another file.")
+        raise ScenarioError(text) from None
+
+
+def savings_json(months: tuple[SavingsMonth, ...]) -> str:
+    """The ledger as it is kept: the same months give the same bytes."""
+    return to_json({"format": FORMAT, "months": [to_plain(one) for one in months]})
+
+
+def booked(
+    months: tuple[SavingsMonth, ...], scenario: Scenario, found: Comparison | None = None
+) -> tuple[SavingsMonth, ...]:
+    """Add a month behind those that are there; what once stood of a month stands.
+
+    A month that overlaps one of the ledger, or lies before the last of them, is a ``ScenarioError``.
+    """
+    known = history(scenario)
+    begin, end = known.begin.isoformat(), known.end.isoformat()
+    if any(one.seen.begin == begin and one.seen.end == end for one in months):
+        return months
+    if months and begin < months[-1].seen.end:
+        got = f"{begin} to {end}, and {months[-1].seen.begin} to {months[-1].seen.end} stands already"
+        todo = "Report months in their order, or begin another ledger."
+        raise ScenarioError(message("savings ledger", "a month after its last", got, todo))
+    promise = _promise(comparison(scenario) if found is None else found)
+    month = scenario.month or f"{begin[:10]} to {end[:10]}"
+    seen = _seen(scenario, months, promise)
+    added = SavingsMonth(month, scenario.name, rounded(seen, DECIMALS), rounded(promise, DECIMALS))
+    return (*months, added)
+
+
+def outcomes(months: tuple[SavingsMonth, ...]) -> Iterator[SavingOutcome]:
+    """What came of each month's promise in the month after; none where no node list says what was installed.
+
+    Each is held against the month that made it, so that they sum to what the last month has less than the first, and
+    no hour is counted for two promises. Demand explains what the plan would have needed for the work that came, in the
+    direction of the miss and no further; service takes back what jobs waited longer; the rest was not carried out.
+    """
+    for before, after in itertools.pairwise(months):
+        if before.seen.measured and after.seen.measured:
+            yield _outcome(before, after)
+
+
+def savings_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
+    """A row for each promise that came due: hours a week and money a week, step by step."""
+    seen = {one.month: one.seen for one in months}
+    rows = []
+    for one in outcomes(months):
+        then, now = seen[one.month].value_per_gpu_hour, seen[one.next_month].value_per_gpu_hour
+        steps = {} if then is None or now is None else one.money(then, now)
+        hours = {name: getattr(one, name) for name in ("promised", "low", "high", *REASONS, "realised")}
+        rows.append(
+            {"month": one.month, "seen_in": one.next_month, "demand_ratio": one.demand_ratio}
+            | {f"{name}_gpu_hours": value for name, value in hours.items()}
+            | {f"{name}_usd": steps.get(name) for name in ("promised", *REASONS, "price", "realised")}
+        )
+    hours_of = ("promised", "low", "high", *REASONS, "realised")
+    columns: dict[str, pl.DataType] = {
+        "month": pl.String(),
+        "seen_in": pl.String(),
+        "demand_ratio": pl.Float64(),
+    }
+    columns |= {f"{name}_gpu_hours": pl.Float64() for name in hours_of}
+    columns |= {f"{name}_usd": CENTS for name in ("promised", *REASONS, "price", "realised")}
+    return pl.DataFrame(rows, schema=columns)
+
+
+def standing_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
+    """Each month beside the first, whose hours are the frozen baseline: what it had less, and what that was worth.
+
+    ``saved_gpu_hours`` and ``saved_usd`` are of the whole month, ``total_usd`` all so far. What jobs waited longer than
+    the month before allows is taken off.
+    """
+    hours_of = ("on_gpu_hours_per_week", "baseline_gpu_hours_per_week", "saved_gpu_hours")
+    columns: dict[str, pl.DataType] = {"month": pl.String(), **dict.fromkeys(hours_of, pl.Float64())}
+    columns |= {"saved_usd": CENTS, "total_usd": CENTS}
+    there = [one for one in months if one.seen.measured]
+    service = {one.next_month: one.service for one in outcomes(months)}
+    rows, total = [], Decimal()
+    for one in there:
+        seen, first = one.seen, there[0].seen.on_gpu_hours
+        saved = round((first - seen.on_gpu_hours + service.get(one.month, 0.0)) * seen.weeks, DECIMALS)
+        worth = None if seen.value_per_gpu_hour is None else money(saved * seen.value_per_gpu_hour)
+        total += worth or Decimal()
+        rows.append((one.month, seen.on_gpu_hours, first, saved, worth, total))
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def savings_sheets(months: tuple[SavingsMonth, ...]) -> dict[str, pl.DataFrame]:
+    """The two tables by the names that they have in workbooks and in JSON."""
+    return {"Savings": savings_table(months), "Baseline": standing_table(months)}
+
+
+def _outcome(before: SavingsMonth, after: SavingsMonth) -> SavingOutcome:
+    base, came, promise = before.seen, after.seen, before.promise
+    planned, on = base.on_gpu_hours - promise.gpu_hours, came.on_gpu_hours
+    ratio = came.busy_gpu_hours / base.busy_gpu_hours if base.busy_gpu_hours else 1.0
+    needed = min(planned * ratio, base.on_gpu_hours)
+    # Towards what came, and no further: less demand does not excuse a fleet that did not shrink.
+    low, high = min(planned, on), max(planned, on)
+    demand = planned - min(max(needed, low), high)
+    saved = base.on_gpu_hours - on
+    late = max((came.later_gpu_hours or 0.0) - base.late_gpu_hours, 0.0)
+    service = -min(late, max(saved, 0.0))
+    held = base.installed_gpu_hours - came.installed_gpu_hours
+    split = (LeverHours(HELD, held), LeverHours(RESTED, came.rest_gpu_hours - base.rest_gpu_hours))
+    return SavingOutcome(
+        before.month, after.month, promise.gpu_hours, promise.low, promise.high, demand, service,
+        saved - promise.gpu_hours - demand, saved + service, ratio, split,
+    )  # fmt: skip
+
+
+def _promise(found: Comparison) -> SavingPromise:
+    decision = found.decision
+    saving, ends = decision.saving, decision.run_out
+    return SavingPromise(
+        decision=decision.sentence,
+        action=decision.action,
+        policy=decision.policy,
+        gpus=decision.gpus,
+        layouts=decision.layouts,
+        gpu_hours=saving.value or 0.0,
+        low=saving.low,
+        high=saving.high,
+        levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
+        quantile=found.quantile,
+        minutes=found.minutes,
+        usd_per_week=decision.worth.usd_per_week,
+        next_purchase=ends.recommended.date,
+        next_purchase_today=ends.today.date,
+    )
+
+
+def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingPromise) -> MonthSeen:
+    known = history(scenario)
+    hours = gpu_time(scenario).group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    by_bucket = dict(hours.iter_rows())
+    weeks = (known.end - known.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
+    installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks
+    may_rest = any(lever.lever == REST for one in months for lever in one.promise.levers)
+    rest = max(down - months[0].seen.down_gpu_hours, 0.0) if may_rest else 0.0
+    waits = _waits(scenario)
+    own = _by_size(waits, promise.quantile)
+    limits = {one.size: one.minutes + promise.minutes for one in own}
+    late_before = None
+    if months:
+        last = months[-1]
+        allowed = {one.size: one.minutes + last.promise.minutes for one in last.seen.waits}
+        late_before = _late(waits, allowed) / weeks
+    fleet = known.fleet.gpus
+    everything = Saving(fleet * HOURS_PER_WEEK)
+    worth = worth_for(scenario, everything, freed=fleet, fleet_gpus=fleet)
+    per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
+    return MonthSeen(
+        begin=known.begin.isoformat(),
+        end=known.end.isoformat(),
+        gpus=installed / HOURS_PER_WEEK,
+        installed_gpu_hours=installed,
+        down_gpu_hours=down,
+        rest_gpu_hours=rest,
+        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in HELD_BUCKETS) / weeks,
+        waits=own,
+        late_gpu_hours=_late(waits, limits) / weeks,
+        later_gpu_hours=late_before,
+        ownership=worth.ownership,
+        value_per_gpu_hour=None if worth.usd_per_week is None else worth.usd_per_week / per_hour,
+        kwh_per_gpu_hour=None if worth.kwh_per_week is None else worth.kwh_per_week / per_hour,
+        measured=not known.fleet.installed.inferred,
+    )
+
+
+def _waits(scenario: Scenario) -> pl.DataFrame:
+    """``size, gpus, minutes`` of the jobs that began in the month: from submission, by what they asked for."""
+    known = history(scenario)
+    size = pl.lit(LARGER)
+    for most, name in sorted(SIZES.items(), reverse=True):
+        size = pl.when(pl.col("gpus") <= most).then(pl.lit(name)).otherwise(size)
+    began = known.jobs.filter(pl.col("start_time").is_between(known.begin, known.end, closed="left"))
+    waited = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 60
+    return began.select("gpus", size=size, minutes=waited.fill_null(0.0))
+
+
+def _by_size(waits: pl.DataFrame, quantile: float) -> tuple[ClassWait, ...]:
+    found = waits.group_by("size").agg(
+        jobs=pl.len(), minutes=pl.col("minutes").quantile(quantile, interpolation="higher")
+    )
+    return tuple(ClassWait(*row) for row in found.sort("size").iter_rows())
+
+
+def _late(waits: pl.DataFrame, limits: Mapping[str, float]) -> float:
+    """GPU-hours that jobs waited longer than their size may; a size that was not there has the widest limit."""
+    widest = max(limits.values(), default=float("inf"))
+    limit = pl.col("size").replace_strict(dict(limits), default=widest, return_dtype=pl.Float64)
+    over = pl.col("gpus") * (pl.col("minutes") - limit).clip(lower_bound=0.0) / 60
+    return float(waits.select(over.sum()).item() or 0.0)

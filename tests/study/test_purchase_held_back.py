@@ -1,0 +1,68 @@
+"""Commitments chosen on public demand, month after month, and paid on the month that came after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.cost.portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
+from gpuplanner.study.future.purchase import WEEK, demand_paths
+
+AHEAD = 730
+"""Hours of a month held back."""
+
+
+def held(start_h: np.ndarray, hours: np.ndarray, gpus: np.ndarray, until: int) -> np.ndarray:
+    """GPUs held on average in each hour: what each job adds to the integral up to every full hour."""
+    edges = np.arange(until + 1.0)
+    upto = np.zeros(until + 1)
+    for begin, length, count in zip(start_h, hours, gpus, strict=True):
+        upto += count * np.clip(edges - begin, 0.0, length)
+    return np.diff(upto)
+
+
+def clusters(folder: Path) -> Iterator[np.ndarray]:
+    """Hourly demand of Philly's virtual clusters and of the clusters of ITP."""
+    jobs = pl.read_csv(folder / "philly" / "philly.csv.gz", ignore_errors=True).drop_nulls("timestamp")
+    jobs = jobs.with_columns(pl.col("timestamp").str.to_datetime(strict=False)).drop_nulls("timestamp")
+    since = (pl.col("timestamp") - pl.col("timestamp").min()).dt.total_seconds() / 3600
+    jobs = jobs.with_columns(start=since).filter(pl.col("duration") > 600)
+    tables = [
+        part.select("start", pl.col("duration") / 3600, "num_gpus") for part in jobs.partition_by("cluster")
+    ]
+    for path in sorted((folder / "itp").glob("*.csv.gz")):
+        start = (pl.col("submission_time") - pl.col("submission_time").min()) / 3600
+        tables.append(pl.read_csv(path).select(start, pl.col("duration") / 3600, "num_gpu"))
+    for table in tables:
+        start, hours, gpus = (table[name].cast(pl.Float64).to_numpy() for name in table.columns)
+        found = held(start, hours, gpus, int(start.max()) // WEEK * WEEK)
+        if found.mean() >= 2:
+            yield found
+
+
+@pytest.mark.slow
+def test_months_of_public_demand_cost_little_more_than_in_hindsight(public_data: Path):
+    """In sum at most a tenth above hindsight, and below the better of renting all and committing the past mean."""
+    offer, rent, rows = Offer("month", 0.7 * HOURS_PER_MONTH, 1), Rent(1.0), []
+    for hours in clusters(public_data):
+        weekly = hours.reshape(-1, WEEK).mean(axis=1)
+        first = int(np.argmax(weekly > np.median(weekly) / 4)) * WEEK  # a record that begins thin is none yet
+        for now in range(first + 4 * WEEK, len(hours) - AHEAD, WEEK):
+            behind, came = hours[first:now], hours[now : now + AHEAD][None, :]
+            paths, _ = demand_paths(behind, 1, seed=1)
+            chosen = choose_portfolio(paths, [offer], rent).committed[0]
+            hindsight = choose_portfolio([came], [offer], rent)
+
+            def paid(gpus: float, came: np.ndarray = came) -> float:
+                beyond = float(np.maximum(came - gpus, 0).mean())
+                return HOURS_PER_MONTH * (0.7 * gpus + beyond)
+
+            rows.append((paid(chosen), hindsight.cost, hindsight.all_rented, paid(round(behind.mean()))))
+    ours, hindsight, rented, at_the_mean = np.array(rows).T
+    assert len(rows) >= 20
+    assert ours.sum() <= 1.10 * hindsight.sum()
+    assert ours.sum() <= 1.02 * min(rented.sum(), at_the_mean.sum())
