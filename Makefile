@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm test-mig-parted mutants lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook docs lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -36,6 +36,12 @@ build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not insta
 
 test-slurm: $(VENV)/.dev  ## written files and scripts on real daemons of Slurm (Debian: slurm-wlm, munge)
 	$(BIN)/python -m pytest -q -m slurm tests/export/real
+
+replay-slurm: $(VENV)/.dev  ## a day of jobs through a real controller, beside what the engine says; about a quarter of an hour
+	$(BIN)/python -m tests.export.real.replay_slurm $(REPLAY)
+
+test-crds: $(VENV)/.dev  ## custom resources against the published schemas and rules of their controllers
+	$(BIN)/python -m pytest -q -m crds tests/export
 
 test-mig-parted: $(VENV)/.dev  ## written configurations through the nvidia-mig-parted that GPUPLANNER_MIG_PARTED names
 	$(BIN)/python -m pytest -q -m mig_parted tests/export/real

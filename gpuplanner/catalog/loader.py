@@ -61,6 +61,7 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "training_words": {},
     "path_abilities": {"low": pl.Float64, "high": pl.Float64},
     "controllers": {},
+    "sharing_modes": {},
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},

@@ -27,6 +27,9 @@ GROUP = (
     "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
 
+PLUGIN = "device-plugin"
+"""Form of what shares by MPS or in turn."""
+
 
 @app.command()
 def classify(
@@ -84,7 +87,10 @@ def hints(
         ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="Print lines to paste: sbatch, pod or dra.")
+        str | None,
+        typer.Option(
+            "--format", help="Print lines to paste: sbatch, pod or dra; device-plugin with --sharing."
+        ),
     ] = None,
     gres_type: Annotated[
         list[str] | None,
@@ -104,6 +110,13 @@ def hints(
             "--checkpoint", metavar="HOURS", min=0, help="With --trend: hours between checkpoints of a job."
         ),
     ] = None,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--sharing",
+            help="How each class may share a GPU: whole, MIG, MPS or time-slicing, and what it means.",
+        ),
+    ] = False,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -112,12 +125,13 @@ def hints(
 
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.names import resolve
-    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used, peak_trends
+    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used, peak_trends, plugin_configs, sharing
     from gpuplanner.sizing import hints as hints_of
     from gpuplanner.study.past.history import end_of, grouped, load_trace
 
-    if form is not None and form not in FORMS:
-        text = f"--format: one of {', '.join(FORMS)}"
+    forms = (PLUGIN,) if share else FORMS
+    if form is not None and form not in forms:
+        text = f"--format: one of {', '.join(forms)}"
         raise typer.BadParameter(text)
     if smallest_group and job is not None:
         text = "--job goes without --smallest-group: a job is one person's"
@@ -128,6 +142,13 @@ def hints(
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
     history = asked_and_used(jobs, _boards(board), samples=trace.samples)
+    if share:
+        table = sharing(history if tenant is None else history.filter(tenant=tenant))
+        if form is not None:
+            put(plugin_configs(table))
+        else:
+            show_frame(table, as_json=as_json, title="sharing a GPU, by class")
+        return
     if trend:
         if trace.samples is None:
             raise ScenarioError(message(folder, "telemetry of its jobs", "none", "Add it with 'ingest'."))

@@ -1,7 +1,7 @@
 """Plans as files for operators and finance, each with its own check."""
 
 from gpuplanner.export.csv import write_csv_safe
-from gpuplanner.export.fleet_rules import FleetRules, PoolRule
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule, TenantQuota
 from gpuplanner.export.index import REHEARSED, change_index, to_index_text
 from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
 from gpuplanner.export.mig_parted import to_mig_parted
@@ -16,6 +16,7 @@ __all__ = [
     "FleetRules",
     "NodeState",
     "PoolRule",
+    "TenantQuota",
     "allocatable",
     "change_index",
     "to_change_scripts",

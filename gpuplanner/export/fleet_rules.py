@@ -70,6 +70,32 @@ class PoolRule:
 
 
 @dataclass(frozen=True)
+class TenantQuota:
+    """What a tenant may hold of the GPUs of today.
+
+    Attributes
+    ----------
+    tenant : str
+        Its queue.
+    gpus : float
+        Its own [GPUs]; an instance counts with its share of one.
+    cohort : str or None
+        Tenants of one lend each other what they leave.
+    borrow, lend : float or None
+        How much it may borrow on top, and lend, at most [GPUs]; None: no limit.
+    namespaces : tuple of str
+        Whose jobs are its own.
+    """
+
+    tenant: str
+    gpus: float
+    cohort: str | None = None
+    borrow: float | None = None
+    lend: float | None = None
+    namespaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FleetRules:
     """The fleet as it shall be run.
 
@@ -99,6 +125,8 @@ class FleetRules:
         What jobs ask for: as today, as they request, or as they need.
     begins : str or None
         Instant from which it can hold: the end of what was read.
+    quotas : tuple of TenantQuota
+        What tenants may hold, where something says so.
 
     Examples
     --------
@@ -124,6 +152,7 @@ class FleetRules:
     placement: str = "best"
     requests: str = "as today"
     begins: str | None = None
+    quotas: tuple[TenantQuota, ...] = ()
 
     @property
     def named(self) -> bool:

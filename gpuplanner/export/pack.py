@@ -176,6 +176,10 @@ def _write(making: Making, pack: Pack) -> None:
         recipe = power_saving
     if rules.named or recipe is pools:
         recipe(making, pack)
+    if recipe in (_by_operator, pools):
+        from gpuplanner.export.queues import add_queues
+
+        add_queues(making, pack)
 
 
 def _by_operator(making: Making, pack: Pack) -> None:

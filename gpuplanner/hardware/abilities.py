@@ -47,6 +47,9 @@ class PathAbilities:
     - ``cool_s``: How long after any node was added none is taken away [s].
     - ``shortest_idle_s``: The shortest idle time after which a node can be taken away [s]: what may be set.
     - ``usual_idle_s``: What it is unless somebody sets it [s]; None: never.
+    - ``queue`` {"easy", "slurm"}, ``placements``: Who may pass whom, and which nodes may be taken first, in the words
+      of :func:`~gpuplanner.simulate.nodes.play`.
+    - ``look_s``: How often somebody looks whether nodes that were called are there [s].
     - ``drains_ahead``: Jobs that would run past a planned change are kept away from the node before it.
     - ``facts``: Where each of these comes from, by its name here.
 
@@ -71,6 +74,9 @@ class PathAbilities:
     cool_s: float
     shortest_idle_s: float
     usual_idle_s: float | None
+    queue: str
+    placements: tuple[str, ...]
+    look_s: float
     drains_ahead: bool
     facts: Mapping[str, PathFact]
 
@@ -123,7 +129,7 @@ def abilities(
     switches = by == "yes" or (by != "no" and returns == RETURNED)
     # What switches the nodes of a path that cannot do so itself brings its own delays.
     timed = path_facts(by) if switches and by != "yes" else own
-    found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s")}}
+    found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s", "look_s")}}
     boot = known_seconds("node_lead_s").stated(lead_s, lead_slow_s)
     cut = _cut_on_arrival(path, board, found["cut_on_arrival"], returns)
     return PathAbilities(
@@ -141,6 +147,9 @@ def abilities(
         cool_s=float(_text(found["cool_s"])),
         shortest_idle_s=found["shortest_idle_s"].low or 0.0,
         usual_idle_s=None if (usual := found["shortest_idle_s"].value) is None else float(usual),
+        queue=_text(found["queue"]),
+        placements=tuple(_text(found["placements"]).split(";")),
+        look_s=float(_text(found["look_s"])),
         drains_ahead=_yes(found["drains_ahead"]),
         facts=MappingProxyType(found),
     )

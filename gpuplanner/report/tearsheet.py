@@ -198,7 +198,32 @@ def rightsizing(study: Study) -> Section:
         study.tables["rightsizing"].head(25),
         caption="Jobs by profile requested and needed, most frequent first",
     )
-    return page.fold(title, said, page.paragraph(text), frequent, *_by_week(study), about=about)
+    return page.fold(
+        title, said, page.paragraph(text), frequent, *_sharing(study), *_by_week(study), about=about
+    )
+
+
+def _sharing(study: Study) -> list[str]:
+    """A row a class: how its jobs may share a GPU, and what they have to know of each other."""
+    table = study.tables.get("sharing")
+    if table is None or table.is_empty():
+        return []
+    kept = (
+        "job_class",
+        "gpus",
+        "jobs",
+        "mode",
+        "profile",
+        "together",
+        "why",
+        "isolation",
+        "memory_guard",
+        "with_whom",
+    )
+    caption = (
+        "How jobs of each class may share a GPU; together: jobs on one. gpuplanner hints --sharing says more"
+    )
+    return [page.table(table.select(kept), caption=caption)]
 
 
 def _by_week(study: Study) -> list[str]:

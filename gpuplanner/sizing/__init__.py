@@ -6,6 +6,7 @@ from gpuplanner.sizing.past_use import REQUEST, asked_and_used, boards_of
 from gpuplanner.sizing.peak_trend import peak_trends
 from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
 from gpuplanner.sizing.rightsize import EVIDENCE, keep_requests, rightsize
+from gpuplanner.sizing.sharing import plugin_configs, sharing
 from gpuplanner.sizing.smallest_profile import slices, smallest_of_compute, smallest_profile, smallest_serving
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "is_gres_type",
     "keep_requests",
     "peak_trends",
+    "plugin_configs",
     "request_lines",
     "resolve_requests",
     "rightsize",
+    "sharing",
     "slices",
     "smallest_of_compute",
     "smallest_profile",

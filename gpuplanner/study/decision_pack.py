@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
+
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.export import FleetRules
+from gpuplanner.export import FleetRules, TenantQuota
 from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.scenario import Scenario
@@ -16,7 +19,7 @@ from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.future.drains import drain_of
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import History, history
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
 FOLDER = "export"
@@ -28,7 +31,9 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     rules, decision = found.rules, found.decision
     if rules is None:
         return None
-    change = scenario.change(history(scenario).fleet.board)
+    known = history(scenario)
+    change = scenario.change(known.fleet.board)
+    rules = replace(rules, quotas=tuple(_quotas(known)))
     told = PageWords(
         decision.sentence,
         WAYS[decision.policy].meaning,
@@ -85,6 +90,28 @@ def write_pack(pack: Pack, folder: Path) -> list[Path]:
     return [folder / name for name in sorted(pack.files)]
 
 
+def _quotas(known: History) -> Iterator[TenantQuota]:
+    """What tenants may hold of the board, where its queues were read; flavors of other boards are left out."""
+    board, table = known.fleet.board, known.trace.quotas
+    if table is None:
+        return
+    share = pl.col("profile").map_elements(board.share, return_dtype=pl.Float64).fill_null(1.0)
+    gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
+    mine = table.filter(pl.col("gpu_model").fill_null(board.name) == board.name)
+    rows = mine.group_by("tenant", maintain_order=True).agg(
+        gpus["nominal"],
+        *(
+            pl.when(pl.col(name).is_null().any()).then(None).otherwise(gpus[name]).alias(name)
+            for name in ("borrow", "lend")
+        ),
+        pl.col("cohort", "namespaces").first(),
+    )  # fmt: skip
+    for tenant, own, borrow, lend, cohort, namespaces in rows.iter_rows():
+        yield TenantQuota(
+            tenant, own, cohort, borrow, lend, tuple((namespaces or "").split(",") if namespaces else ())
+        )
+
+
 def _touched(decision: Decision) -> Iterator[str]:
     """Who starts later than today, and who is asked to ask otherwise."""
     later = [one for one in decision.service.by_class if one.added_minutes >= 0.5]
@@ -99,15 +126,9 @@ def _touched(decision: Decision) -> Iterator[str]:
 
 def _means(rules: FleetRules) -> str:
     """What has to hold for the figures to hold."""
-    lines = ["Jobs ask for what they ask for today."]
     if rules.requests == RIGHTSIZED:
-        lines = [
+        return (
             "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints` lists what to "
             "write into which job."
-        ]
-    if rules.path == "slurm" and rules.comes_and_goes and rules.placement != "lowest":
-        lines.append(
-            "The figures fill the fullest of the nodes that are on first; Slurm takes the lowest number, so that some "
-            "more stay on, and some jobs start a little later."
         )
-    return " ".join(lines)
+    return "Jobs ask for what they ask for today."

@@ -10,6 +10,7 @@ from gpuplanner.demand import pool
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.planner import layout_changes
 from gpuplanner.scenario import FILES, Scenario
+from gpuplanner.sizing import asked_and_used, sharing
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
@@ -107,6 +108,7 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
         "ledger_buckets": by_bucket(booked),
         "ledger_tenants": by_tenant(booked),
         "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
+        "sharing": sharing(asked_and_used(known.jobs, samples=known.trace.samples)),
         "costs": priced.costs,
         "energy": priced.states,
         "weeks": weeks(scenario),

@@ -96,6 +96,20 @@ def _yaml() -> Any:
     return yaml
 
 
+def _name(one: dict[str, Any]) -> str:
+    """By what an object is known: kinds that two groups have stand with their group."""
+    kind = _resource(one) if one["kind"] == "Queue" else one["kind"].lower()
+    space = one["metadata"]["namespace"] if one["kind"] == "LocalQueue" else ""
+    return "/".join(filter(None, [kind, space, one["metadata"]["name"]]))
+
+
+def _resource(one: dict[str, Any]) -> str:
+    """Its kind as a server lists it."""
+    kind = one.get("kind", "").lower()
+    plural = kind.removesuffix("y") + "ies" if kind.endswith("y") else f"{kind}s"
+    return f"{plural}.{one.get('apiVersion', '').partition('/')[0]}"
+
+
 def _node(layouts: list[str]) -> dict[str, Any]:
     return {
         "layouts": layouts, "labels": {}, "annotations": {}, "pods": [], "unschedulable": False, "gone": False,
@@ -156,11 +170,31 @@ class Commands:
         verb, plain = words[0], [word for word in words if not word.startswith("-")]
         if verb in ("apply", "delete") and "-f" in words:
             for one in filter(None, _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text())):
-                name = f"{one['kind'].lower()}/{one['metadata']['name']}"
+                name = _name(one)
                 if verb == "apply":
                     self.objects[name] = one
                 else:
                     self.objects.pop(name, None)
+            return ""
+        if verb == "get" and "--ignore-not-found" in words and "-f" in words:
+            mine = _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text())
+            there = [self.objects[_name(one)] for one in filter(None, mine) if _name(one) in self.objects]
+            return _yaml().safe_dump({"kind": "List", "items": there}) if there else ""
+        if verb == "diff":
+            mine = _yaml().safe_load_all(Path(words[2]).read_text())
+            if any(self.objects.get(_name(one)) != one for one in filter(None, mine)):
+                raise SystemExit(1)
+            return ""
+        if verb == "replace":
+            items = _yaml().safe_load(Path(words[2]).read_text())["items"]
+            self.objects.update({_name(one): one for one in items})
+            return ""
+        if verb == "delete" and "--selector" in words:
+            key, _, value = words[words.index("--selector") + 1].partition("=")
+            for name, one in list(self.objects.items()):
+                ours = one.get("metadata", {}).get("labels", {}).get(key) == value
+                if ours and _resource(one) in words[1].split(","):
+                    del self.objects[name]
             return ""
         if verb == "get":
             return self.get(words, plain)

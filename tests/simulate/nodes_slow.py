@@ -71,8 +71,8 @@ def play_slow(
     pinned: list[list[int] | None] | None,
 ) -> tuple[list[float], list[list[tuple[float, float, int]]]]:
     """Start of each request in the order of the rows (nan: never), and (from, until, pool) of each node."""
-    game = Game(requests, fleet, queue, placement, larger, weights, switching, pinned)
-    return game.play()
+    rules = SlurmGame if queue == "slurm" else Game
+    return rules(requests, fleet, queue, placement, larger, weights, switching, pinned).play()
 
 
 class Game:
@@ -218,7 +218,7 @@ class Game:
                 self.grow()
                 # What went may have made room, under the most that may be on, for what waits.
                 if self.shrink() and self.queue:
-                    self.grow()
+                    self.again()
         raise AssertionError("the play never ends")
 
     def next_instant(self):
@@ -517,7 +517,10 @@ class Game:
         return [pool for pool, counts in enumerate(pools) if counts[profile] >= need]
 
     def boot(self, node, pool, virtual):
-        node["state"], node["pool"], node["come_s"] = COMING, pool, self.now + self.switching["lead_s"]
+        come_s = self.now + self.switching["lead_s"]
+        if look_s := self.switching.get("look_s"):  # somebody looks every so often, and finds it there
+            come_s = math.ceil(come_s / look_s) * look_s
+        node["state"], node["pool"], node["come_s"] = COMING, pool, come_s
         node["on"].append((self.now, math.inf, pool))
         self.last_add = self.now
         virtual[node["number"]] = self.counts(node, pool)
@@ -527,7 +530,15 @@ class Game:
         node["on"].append((since, self.now, pool))
         node["state"] = OFF
 
+    def again(self):
+        self.grow()
+
     # Step 6: idle nodes go off.
+
+    def holds_back(self, node):
+        """Whether an idle node may yet be of use to somebody who waits."""
+        wanted = {profile for request in self.queue for profile in self.profiles_for(request)}
+        return any(self.capacity(node, profile) > 0 for profile in wanted)
 
     def shrink(self):
         gone = False
@@ -538,11 +549,7 @@ class Game:
                 continue
             if self.now < self.last_add + self.switching["cool_s"]:
                 continue
-            if any(
-                self.capacity(node, profile) > 0
-                for request in self.queue
-                for profile in self.profiles_for(request)
-            ):
+            if self.holds_back(node):
                 continue
             idle = [
                 other
@@ -557,13 +564,133 @@ class Game:
         return gone
 
 
+class SlurmGame(Game):
+    """A partition for whole GPUs and one for slices; the first to wait in each reserves nodes, all of each."""
+
+    def start_requests(self):
+        heads: set[bool] = set()
+        self.reserved = {}  # number of a node: from when on
+        for request in list(self.queue):
+            found = self.places_for(request)
+            if found:
+                profile, numbers = found
+                for number, need in zip(numbers, request["places"], strict=True):
+                    node = self.nodes[number]
+                    if node["state"] == OFF:
+                        self.boot(node, self.pools_with(node, profile, need)[0], {})
+                amounts = dict(zip(numbers, request["places"], strict=True))
+                self.start(request, profile, amounts)
+                begins = max(
+                    [self.now]
+                    + [self.nodes[n]["come_s"] for n in numbers if self.nodes[n]["state"] == COMING]
+                )
+                self.start_s[request["row"]] = begins
+                self.running[-1].update(
+                    start=begins, end=begins + request["run"], over_at_the_latest=begins + request["limit"]
+                )
+            elif (request["profile"] > 0) not in heads and self.reserves(request):
+                heads.add(request["profile"] > 0)
+
+    def places_for(self, request):
+        """The profile and the nodes that it gets: those that are on first, then those that come, then others."""
+        over = self.now + request["limit"]
+        for profile in self.profiles_for(request):
+            mine: list[int] = []
+            for need in request["places"]:
+                able = [
+                    node
+                    for node in self.nodes
+                    if node["number"] not in mine
+                    and self.can_give(node, profile, need)
+                    and over <= self.reserved.get(node["number"], math.inf)
+                ]
+                key = self.key(profile)
+                able.sort(
+                    key=lambda node: (
+                        [ON, COMING, OFF].index(node["state"]),
+                        () if node["state"] == OFF else key(node),
+                        node["number"],
+                    )
+                )
+                mine += [node["number"] for node in able[:1]]
+            if len(mine) == len(request["places"]):
+                return profile, mine
+        return None
+
+    def can_give(self, node, profile, need):
+        if node["state"] == OFF:
+            return bool(self.switching) and bool(self.pools_with(node, profile, need))
+        return self.free(node, profile) >= need
+
+    def reserves(self, request):
+        """Reserve where it can start first, by the limits of all that runs or is to run there."""
+        for profile in self.profiles_for(request):
+            firsts = []
+            for node in self.nodes:
+                if node["state"] == OFF:
+                    times = [self.now] if self.can_give(node, profile, request["per"]) else []
+                else:
+                    moments = {self.now} | {max(self.now, run["over_at_the_latest"]) for run in self.running}
+                    times = [
+                        time
+                        for time in sorted(moments)
+                        if self.free_then(node, profile, time) >= request["per"]
+                    ]
+                firsts += [(time, node["number"]) for time in times[:1]]
+            if len(firsts) >= request["nodes"]:
+                firsts = sorted(firsts)[: request["nodes"]]
+                for _, number in firsts:
+                    self.reserved[number] = min(self.reserved.get(number, math.inf), firsts[-1][0])
+                return True
+        return False
+
+    def free_then(self, node, profile, time):
+        over = [
+            run["amounts"].get(node["number"], 0)
+            for run in self.running
+            if run["profile_served"] == profile and max(self.now, run["over_at_the_latest"]) <= time
+        ]
+        return self.free(node, profile) + sum(over)
+
+    def grow(self):
+        """Only what is kept idle is brought: who waits has been given what sleeps."""
+        self.virtual = {}
+        for pool, kept in enumerate(self.switching["kept"]):
+            idle = [
+                node
+                for node in self.nodes
+                if node["state"] != OFF and node["pool"] == pool and self.is_empty(node)
+            ]
+            for node in [
+                node for node in self.nodes if node["state"] == OFF and any(self.counts(node, pool))
+            ]:
+                if len(idle) >= kept:
+                    break
+                self.boot(node, pool, {})
+                idle.append(node)
+
+    def again(self):
+        self.start_requests()
+        self.grow()
+
+    def is_empty(self, node):
+        return not any(node["number"] in run["amounts"] for run in self.running)
+
+    def unclaimed(self, node, virtual):
+        return True
+
+    def holds_back(self, node):
+        return False
+
+
 # Cases.
 
 
-def random_case(seed: int, *, flexible: bool = False) -> dict[str, Any]:
+def random_case(seed: int, *, flexible: bool = False, queue: str | None = None) -> dict[str, Any]:
     """What ``play_slow`` takes, by name: a small fleet on which time, GPUs and instances are short.
 
-    If it is flexible, the GPUs of nodes in some pools are cut as jobs come and go.
+    If it is flexible, the GPUs of nodes in some pools are cut as jobs come and go. A queue is played under its own
+    rules, with a look at nodes that come every so often.
     """
     rng = random.Random(seed)
     nodes, profiles = rng.randint(2, 6), rng.choice([2, 3, 3] if flexible else [1, 2, 3, 3, 3])
@@ -597,6 +724,10 @@ def random_case(seed: int, *, flexible: bool = False) -> dict[str, Any]:
         case["requests"] = requests = [each for each in requests if _starts_alone(each, case)]
     if mode == "pinned":
         case["pinned"] = [_pin(rng, request, fleet) for request in requests]
+    if queue is not None:
+        case |= {"queue": queue, "pinned": None}
+        if case["switching"]:
+            case["switching"] = case["switching"] | {"look_s": float(rng.choice([0, 2, 5]))}
     return case
 
 

@@ -17,6 +17,7 @@ from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switchi
 from tests.simulate.nodes_slow import play_slow, random_case
 
 CASES, BATCHES = 200, 20
+NOBODY = -1
 BOARD = load_gpu_model("H100-80GB-SXM5")
 
 
@@ -46,9 +47,9 @@ def as_engine_takes_it(case):
 
 
 @cache
-def played(seed, flexible=False):
+def played(seed, flexible=False, queue=None):
     """A case, and what the engine makes of it."""
-    case = random_case(seed, flexible=flexible)
+    case = random_case(seed, flexible=flexible, queue=queue)
     (requests, fleet), options = as_engine_takes_it(case)
     return case, play(requests, fleet, **options)
 
@@ -61,9 +62,9 @@ def intervals(outcome, nodes):
     return [sorted(each) for each in found]
 
 
-def differences(seed, flexible=False):
+def differences(seed, flexible=False, queue=None):
     """What the engine and the slow program say differently, in words."""
-    case, outcome = played(seed, flexible)
+    case, outcome = played(seed, flexible, queue)
     start_s, on = play_slow(**case)
     said = [
         f"case {seed}, request {row}: {mine} here, {theirs} by the engine"
@@ -94,6 +95,34 @@ def test_the_engine_plays_as_the_slow_program_does(number):
 @in_batches
 def test_gpus_that_are_cut_as_jobs_come_are_played_as_the_slow_program_does(number):
     assert [line for seed in batch(number) for line in differences(seed, flexible=True)] == []
+
+
+@in_batches
+def test_a_queue_of_slurm_is_played_as_the_slow_program_does(number):
+    assert [line for seed in batch(number) for line in differences(seed, queue="slurm")] == []
+
+
+def test_in_slurm_a_slice_that_waits_holds_a_whole_node_and_a_job_stays_with_the_node_that_it_woke():
+    """Node 0 has two 1g and one 3g. One 1g is taken until 100 s by limit; who asks for two reserves all of the node."""
+    columns = {
+        #             1g   2 × 1g  3g long  3g short
+        "ready_s": [0.0, 1.0, 2.0, 3.0],
+        "submit_s": [0.0, 1.0, 2.0, 3.0],
+        "run_s": [50.0, 10.0, 10.0, 10.0],
+        "limit_s": [100.0, 10.0, 400.0, 20.0],
+        "profile": [1, 1, 2, 2],
+        "total": [1, 2, 1, 1],
+        "nodes": [1, 1, 1, 1],
+    }
+    fleet = NodeFleet(("gpu", "1g.10gb", "3g.40gb"), [1], [[[0, 2, 1]]], [0], (8.0, 1.0, 3.0))
+    assert play(NodeRequests(**columns), fleet).start_s.tolist() == [0.0, 50.0, 2.0, 12.0]
+    assert play(NodeRequests(**columns), fleet, queue="slurm").start_s.tolist() == [0.0, 50.0, 50.0, 3.0]
+    # Two nodes of one GPU, the second one asleep; the first is free again before the second is there.
+    jobs = NodeRequests([0, 1], [0, 1], [20, 10], [20, 10], [0, 0], [1, 1], [1, 1])
+    nodes = NodeFleet(("gpu",), [1, 1], [[[1]], [[1]]], [0, NOBODY], (1.0,))
+    for queue, start, look_s in (("easy", 20.0, 0.0), ("slurm", 101.0, 0.0), ("slurm", 120.0, 30.0)):
+        switching = Switching(idle_s=600.0, lead_s=100.0, look_s=look_s)
+        assert play(jobs, nodes, queue=queue, switching=switching).start_s.tolist() == [0.0, start], queue
 
 
 def spans(case, outcome):

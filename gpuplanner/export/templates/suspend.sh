@@ -8,8 +8,13 @@ readonly here
 
 for node in $(scontrol show hostnames "$1"); do
   read -r machine config < <(awk -v node="$node" '$1 == node { print $2, $3 }' "$here/layouts.txt")
-  # One that was refused never came.
-  if [[ "$(cat "$here/up/$machine" 2>/dev/null)" != "$node" ]]; then continue; fi
+  # One that was refused never came. Powering it down took its drain away, and without that it is called again and again.
+  if [[ "$(cat "$here/up/$machine" 2>/dev/null)" != "$node" ]]; then
+    if [[ -e "$here/up/$machine" ]]; then
+      scontrol update nodename="$node" state=drain reason="gpuplanner: $machine is up as $(<"$here/up/$machine")"
+    fi
+    continue
+  fi
   echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $node off" >>"$here/power.log"
   bash "$here/power.sh" off "$machine" "$node" "$config"
   rm "$here/up/$machine"

@@ -18,11 +18,16 @@ def note(w: NodeWorld, node: int, at: float, on: int) -> None:
 
 
 @called
-def come_up(w: NodeWorld, node: int, now: float) -> None:
-    """Offer all that a node has in its pool."""
-    w.state[node], w.since[node] = ON, now
+def offer(w: NodeWorld, node: int) -> None:
+    """Let a node have all that it has in its pool."""
     for profile in range(w.free.shape[1]):
-        w.free[node, profile] = w.capacity[node, w.pool[node], profile]
+        w.free[node, profile] = w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
+
+
+@compiled
+def come_up(w: NodeWorld, node: int, now: float) -> None:
+    """A node is there."""
+    w.state[node], w.since[node] = ON, now
 
 
 @called
@@ -32,6 +37,10 @@ def grow(w: NodeWorld) -> None:
     keeps = 0
     for pool in range(len(w.kept)):
         keeps += w.kept[pool]
+    if w.slurm:
+        if keeps:
+            keep_idle(w)
+        return
     if s.waiting == 0 and keeps == 0:
         return
     w.claimed[:] = 0
@@ -122,8 +131,9 @@ def bring(w: NodeWorld, node: int, pool: int) -> None:
     s = w.status[0]
     w.state[node], w.pool[node] = COMING, pool
     w.come[node], s.last_add = s.now + w.lead_s, s.now
-    for profile in range(w.free.shape[1]):
-        w.virtual[node, profile] = w.capacity[node, pool, profile]
+    if w.look_s > 0:
+        w.come[node] = np.ceil(w.come[node] / w.look_s) * w.look_s
+    offer(w, node)
     note(w, node, s.now, 1)
 
 
@@ -133,7 +143,7 @@ def keep_idle(w: NodeWorld) -> None:
     for pool in range(len(w.kept)):
         idle = 0
         for node in range(len(w.gpus)):
-            resting = w.state[node] == COMING or (w.state[node] == ON and w.busy[node] == 0)
+            resting = w.state[node] != GONE and w.busy[node] == 0
             idle += resting and not w.claimed[node] and w.pool[node] == pool
         for node in range(len(w.gpus)):
             able = w.state[node] == GONE
@@ -170,7 +180,8 @@ def shrink(w: NodeWorld) -> bool:
             s.timer = min(s.timer, may if s.now < may else cool)
             continue
         pool, useful = w.pool[node], False
-        for profile in range(len(w.wanted)):
+        # Slurm looks at nodes alone, and who waits may have those that sleep.
+        for profile in range(0 if w.slurm else len(w.wanted)):
             useful |= w.wanted[profile] and w.capacity[node, pool, profile] > 0
         if useful or w.idle[pool] <= w.kept[pool]:
             continue

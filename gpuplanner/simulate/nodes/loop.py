@@ -10,10 +10,11 @@ import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.coming import come_up, grow, note, shrink
+from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle, spares
 from gpuplanner.simulate.nodes.node_world import BEST, COMING, DEPTH, FULLEST, NONE, ON, NodeWorld
 from gpuplanner.simulate.nodes.shadow import cast_shadow
+from gpuplanner.simulate.nodes.slurm import choose_nodes, reserve, wake
 
 
 @entry
@@ -24,6 +25,7 @@ def advance(w: NodeWorld) -> bool:
         s.begun = 1
         for node in range(len(w.gpus)):
             if w.pool[node] != NONE:
+                offer(w, node)
                 come_up(w, node, -np.inf)
                 note(w, node, -np.inf, 1)
     while len(w.log) - s.logged > 4 * len(w.gpus):
@@ -53,6 +55,8 @@ def advance(w: NodeWorld) -> bool:
             grow(w)
             # What went may come at once for what waits.
             if shrink(w) and s.waiting:
+                if w.slurm:
+                    start_some(w)
                 grow(w)
     return False
 
@@ -104,6 +108,7 @@ def start_some(w: NodeWorld) -> None:
     s.head, s.hopeful, s.behind = NONE, s.kinds, 0
     w.blocked[:] = 0
     w.dead[:] = 0
+    w.reserved[:] = np.inf
     while place < s.waiting and (s.hopeful or w.pinned):
         request = w.queue[place]
         kind = w.kind[request]
@@ -130,6 +135,8 @@ def try_start(w: NodeWorld, request: int) -> bool:
     s, profile, kind = w.status[0], w.profile[request], w.kind[request]
     if w.pinned and w.pins[request] < w.pins[request + 1]:
         return start_pinned(w, request)
+    if w.slurm:
+        return try_in_slurm(w, request)
     if w.dead[kind] or w.blocked[profile]:
         return False
     behind, room = s.head != NONE and (profile == 0 or w.flexible), False
@@ -157,6 +164,28 @@ def try_start(w: NodeWorld, request: int) -> bool:
     else:
         s.head = request
         cast_shadow(w, request)
+    return False
+
+
+@called
+def try_in_slurm(w: NodeWorld, request: int) -> bool:
+    """Start a request beside nodes that others wait for, if need be on some that sleep; the first to wait reserves."""
+    s, kind, part, room = w.status[0], w.kind[request], min(w.profile[request], 1), False
+    if w.dead[kind]:
+        return False
+    for rank in range(w.larger.shape[1]):
+        serving = w.larger[w.profile[request], rank]
+        if serving == NONE or not choose_nodes(w, request, serving, np.inf):
+            continue
+        room = True
+        if s.behind < DEPTH and choose_nodes(w, request, serving, s.now + w.limit[request]):
+            wake(w, request, serving)
+            begin(w, request, serving, w.nodes[request], False)
+            return True
+    s.behind += room
+    w.dead[kind] = not room or s.behind >= DEPTH
+    if not w.blocked[part] and reserve(w, request):
+        w.blocked[part] = 1
     return False
 
 
@@ -233,6 +262,8 @@ def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> N
         else:
             w.free[node, profile] -= w.given[rank]
             w.extra[node] -= w.given[rank] if late and profile == s.wants else 0
+        if w.state[node] == COMING:
+            made = max(made, w.come[node] - s.now)
         w.used[node] += w.weight[profile] * w.given[rank]
         w.busy[node] += 1
         w.before[held], w.next_of[held] = NONE, w.first_of[node]

@@ -182,16 +182,19 @@ class Switching:
         Idle nodes that each pool keeps on.
     cool_s : float
         For how long after a node was brought none goes [s].
+    look_s : float
+        How often somebody looks whether nodes that were called are there [s]; 0: all the time.
     """
 
     idle_s: float
     lead_s: float
     kept: tuple[int, ...] = ()
     cool_s: float = 0.0
+    look_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the values."""
-        numbers = (self.idle_s, self.lead_s, self.cool_s, *self.kept)
+        numbers = (self.idle_s, self.lead_s, self.cool_s, self.look_s, *self.kept)
         if not all(0 <= number < np.inf for number in numbers):
             text = message("switching", "times and counts not below 0", str(self), "Change them.")
             raise ScenarioError(text)

@@ -60,12 +60,14 @@ class NodeWorld(NamedTuple):
     """Everything that the loop reads and writes; requests are numbered in the order of the queue."""
 
     strict: bool
+    slurm: bool  # who waits reserves whole nodes, and who wakes nodes has them at once
     pinned: bool
     placement: int
     switching: bool
     flexible: bool  # some GPUs are cut as jobs come and go
     idle_s: float
     lead_s: float
+    look_s: float
     cool_s: float
     most_waiting: int  # with more in the queue the play is given up
     kept: Ints  # [pool]
@@ -105,7 +107,7 @@ class NodeWorld(NamedTuple):
     chosen: Ints  # [rank] nodes chosen for a start
     given: Ints  # [rank] how much of each
     taken: Ints  # [node] stamp of the last search that used it
-    blocked: Ints  # [profile] 1 if a request for it waits
+    blocked: Ints  # [profile] 1 if a request for it waits; in Slurm [0] for whole GPUs and [1] for slices
     wanted: Ints  # [profile] 1 if it would serve one that waits
     of_kind: Ints  # [kind] how many of them wait
     asks: Ints  # [kind] its profile
@@ -113,6 +115,7 @@ class NodeWorld(NamedTuple):
     lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
     at: Floats  # [node] when it has room for the head
     in_shadow: Ints  # [node]
+    reserved: Floats  # [node] from when on a request that waits has it for itself; infinite: none does
     extra: Ints  # [node] what others may still hold when the head starts
     virtual: Ints  # [node, profile] what is not claimed by requests that wait
     claimed: Ints  # [node]

@@ -20,7 +20,7 @@ from gpuplanner.simulate.nodes.machine import (
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
 from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
 
-QUEUES = ("easy", "strict")
+QUEUES = ("easy", "strict", "slurm")
 PLACEMENTS = ("best", "fullest", "lowest")
 NONE = -1
 ROOM = 1 << 14
@@ -42,7 +42,8 @@ def play(
 
     Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
     first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
-    limits they do not delay it [1]_.
+    limits they do not delay it [1]_. In ``"slurm"`` whoever passes, slices as well, leaves alone the nodes that the
+    first to wait will start on; and requests are given nodes that sleep at once, and stay with them [2]_.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def play(
         What is asked for.
     fleet : NodeFleet
         Where.
-    queue : {"easy", "strict"}
+    queue : {"easy", "strict", "slurm"}
         Who may pass.
     placement : {"best", "fullest", "lowest"}
         Which nodes are taken first: with least of the profile to spare, with most in use, or of the lowest number.
@@ -76,6 +77,7 @@ def play(
     References
     ----------
     .. [1] D. Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995, doi:10.1007/3-540-60153-8_35.
+    .. [2] SchedMD, slurm.conf(5), SchedulerParameters bf_job_part_count_reserve, and power_save.html.
 
     Examples
     --------
@@ -93,7 +95,7 @@ def play(
         return Outcome(start, _on([], fleet), held)
     world = _world(
         kept, order, requests, fleet,
-        resolve(queue, QUEUES, what="queue", error=ScenarioError) == "strict",
+        resolve(queue, QUEUES, what="queue", error=ScenarioError),
         PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError)),
         larger, switching, pinned, most_waiting,
     )  # fmt: skip
@@ -143,7 +145,7 @@ def _world(
     order: Ints,
     requests: NodeRequests,
     fleet: NodeFleet,
-    strict: bool,
+    queue: str,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
     switching: Switching | None,
@@ -168,9 +170,10 @@ def _world(
         return np.zeros(shape)
 
     return NodeWorld(
-        strict=strict, pinned=pinned is not None, placement=placement, switching=switching is not None,
+        strict=queue == "strict", slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
+        pinned=pinned is not None, placement=placement, switching=switching is not None,
         flexible=fleet.flexible is not None,
-        idle_s=float(how.idle_s), lead_s=float(how.lead_s), cool_s=float(how.cool_s),
+        idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
         ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, nodes=kept.nodes,
@@ -184,9 +187,10 @@ def _world(
         on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
         before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
         served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
-        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes), blocked=ints(wide),
+        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes), blocked=ints(max(wide, 2)),
         wanted=ints(wide), of_kind=ints(kinds),
         asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
+        reserved=floats(nodes),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
     )  # fmt: skip

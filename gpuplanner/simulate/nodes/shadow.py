@@ -7,7 +7,7 @@ import numpy as np
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.coming import pool_with
 from gpuplanner.simulate.nodes.cutting import due_of, is_flexible, left_at
-from gpuplanner.simulate.nodes.node_world import COMING, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import COMING, GONE, NONE, ON, NodeWorld
 
 
 @called
@@ -30,8 +30,11 @@ def find_nodes(w: NodeWorld, head: int) -> None:
     w.in_shadow[:] = 0
     for node in range(len(w.gpus)):
         w.at[node] = np.inf
-        if w.state[node] == ON:
+        if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
             w.at[node] = room_at(w, node, per)
+        elif w.slurm and w.state[node] == GONE:
+            if w.switching and pool_with(w, node, s.wants, per) != NONE:
+                w.at[node] = s.now
         elif w.state[node] == COMING and w.capacity[node, w.pool[node], s.wants] >= per:
             w.at[node] = w.come[node]
     s.shadow = np.inf
@@ -90,7 +93,7 @@ def room_at(w: NodeWorld, node: int, need: int) -> float:
 def free_by(w: NodeWorld, node: int, at: float) -> int:
     """How much of what the head wants is free on a node at an instant if nothing else starts there."""
     wants = w.status[0].wants
-    if w.state[node] == COMING:
+    if w.state[node] == COMING and not w.slurm:
         return int(w.capacity[node, w.pool[node], wants])
     room = 0
     if is_flexible(w, node):

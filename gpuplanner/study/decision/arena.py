@@ -154,7 +154,9 @@ class Arena:
             limit = np.where(self.carried, np.maximum(view.requests.limit_s, run), view.requests.limit_s)
             requests = replace(view.requests, ready_s=ready, run_s=run, limit_s=limit).take(rows)
             found = play(
-                requests, setting.fleet, queue=self.queue, placement=setting.placement,
+                requests, setting.fleet, queue=self.queue,
+                # Slurm takes the first of its table, whoever runs the fleet how.
+                placement="lowest" if self.queue == "slurm" else setting.placement,
                 larger=self.larger, switching=setting.switching,
                 most_waiting=None if hopeless is None else max(int(hopeless * len(rows)), FEWEST_WAITING),
             )  # fmt: skip

@@ -111,8 +111,9 @@ def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked,
     )  # fmt: skip
     larger = larger_of(asked) if able.substitutes and scenario.substitute else None
     back = asked.back(larger)
+    queue = able.queue if scenario.queue == "easy" else scenario.queue
     arena = Arena(
-        asked, back, scenario.queue, scenario.wait_quantile, scenario.wait_minutes, larger, base or asked.base,
+        asked, back, queue, scenario.wait_quantile, scenario.wait_minutes, larger, base or asked.base,
         scenario.seed,
     )  # fmt: skip
     if scenario.arrival_scale != 1.0:

@@ -35,7 +35,6 @@ ROUNDS, MORE = 3, 1.3
 """How often, and by how much, the profile that is shortest gets more of the GPUs that are cut."""
 IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
 """For how long a node may be idle before it goes."""
-PLACEMENTS = ("best", "fullest")
 SEARCH_DRAWS = 1
 """Replays while settings are looked for; the chosen one is played in all."""
 MOST_CHECKED = 6
@@ -201,6 +200,7 @@ class Tuning:
             self.able.lead.value + self.able.scan_s,
             tuple(kept),
             self.able.cool_s,
+            self.able.look_s,
         )
 
     def on_off(self) -> list[Trial]:
@@ -212,7 +212,7 @@ class Tuning:
             switching = self._switching(idle, [kept])
             return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
-        return self._descend(setting, PLACEMENTS)
+        return self._descend(setting, self.able.placements)
 
     def _descend(
         self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
@@ -298,7 +298,7 @@ class Tuning:
                     break
                 wanted[short] *= MORE
         if self.able.cuts_on_demand == GPUS:
-            settings = (self._cut_by_jobs(REQUESTED, how, None) for how in PLACEMENTS)
+            settings = (self._cut_by_jobs(REQUESTED, how, None) for how in self.able.placements)
             found += [self._try(setting) for setting in settings if setting is not None]
         return found
 
@@ -342,14 +342,14 @@ class Tuning:
             ]
             fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
             for cut in (1, 2) if self._is_slow else (0, 1):
-                found += self._descend(partial(setting, fixed, cut), PLACEMENTS[1:])
+                found += self._descend(partial(setting, fixed, cut), self.able.placements[-1:])
         return found
 
     def on_demand(self) -> list[Trial]:
         """As few nodes as hold the target, with instances made for each job."""
         most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
         views = dict.fromkeys(view for view, _ in self._demands())
-        for view, placement in itertools.product(views, PLACEMENTS):
+        for view, placement in itertools.product(views, self.able.placements):
             found += self._least(partial(self._cut_by_jobs, view, placement), most)
         return found
 

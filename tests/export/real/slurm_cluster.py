@@ -25,6 +25,9 @@ from typing import Any, Self
 
 import yaml
 
+SPEED = float(os.environ.get("REPLAY_SPEED", "1"))
+"""How many times as fast as it is the clock goes that libfaketime gives to all that is started."""
+SCHEDULER = "SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "scontrol", "sbatch", "squeue", "scancel")
 CONF = """\
 ClusterName=gpuplanner
@@ -50,7 +53,6 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 DebugFlags=NO_CONF_HASH
 {lines}
 """
@@ -66,7 +68,15 @@ def missing() -> str | None:
 class SlurmCluster:
     """Daemons, nodes and their devices, in one folder; ends what it started."""
 
-    def __init__(self, folder: Path, nodes: list[str], product: str, gpus: int, lines: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: list[str],
+        product: str,
+        gpus: int,
+        lines: str,
+        settings: str = SCHEDULER,
+    ) -> None:
         self.folder, self.nodes, self.product = folder, nodes, product
         port = _free_ports(len(nodes) + 1)
         (folder / "state").mkdir(parents=True)
@@ -77,9 +87,8 @@ class SlurmCluster:
             for number, node in enumerate(nodes)
         )
         known = {"user": getpass.getuser(), "folder": folder, "port": port}
-        everything = (
-            f"GresTypes=gpu\n{addresses}\nPartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-        )
+        everyone = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
+        everything = f"{settings}\nGresTypes=gpu\n{addresses}\n{everyone}"
         self.conf = folder / "slurm.conf"
         self.conf.write_text(CONF.format(lines=everything, **known))
         for node in nodes:
@@ -104,6 +113,7 @@ class SlurmCluster:
             "SLURM_CONF": str(self.conf),
             "TZ": "UTC",
             "XDG_STATE_HOME": str(folder / "state-home"),
+            **clock(),
         }
 
     def __enter__(self) -> Self:
@@ -131,7 +141,7 @@ class SlurmCluster:
         """Run a command as somebody who has the scripts would."""
         done = subprocess.run(
             [*map(str, words)], env=self.environment | environment, cwd=self.folder,
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, timeout=300 * SPEED, check=False,
         )  # fmt: skip
         if code is not None and done.returncode != code:
             msg = f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -147,6 +157,15 @@ class SlurmCluster:
         """Gres of a node as the controller has it, without sockets, in a fixed order."""
         found = re.search(r"Gres=(\S*)", self.run("scontrol", "show", "node", node).stdout)
         return ",".join(sorted(re.sub(r"\([^)]*\)", "", found[1] if found else "").split(",")))
+
+
+def clock() -> dict[str, str]:
+    """What lets a program have the clock that this one has."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("FAKETIME") or name in ("LD_PRELOAD", "REPLAY_SPEED")
+    }
 
 
 def found_by_nvml(product: str, profile: str) -> str:
@@ -204,15 +223,16 @@ def stop(facts: dict[str, Any], name: str) -> None:
         for _ in range(50):
             if not _alive(number):
                 return
-            time.sleep(0.1)
+            time.sleep(0.1 * SPEED)
 
 
 def until(what: str, check: Callable[[], object], limit_s: float = 120.0) -> None:
-    end = time.monotonic() + limit_s
+    """Wait for something, in seconds as they pass here whatever the clock says."""
+    end = time.monotonic() + limit_s * SPEED
     while not check():
         if time.monotonic() > end:
             raise AssertionError(f"gave up waiting for {what}")
-        time.sleep(0.2)
+        time.sleep(0.2 * SPEED)
 
 
 def _alive(number: int) -> bool:

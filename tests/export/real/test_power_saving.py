@@ -26,11 +26,15 @@ NODES = ("n1", "n2", "n3")
 WHOLE, CUT = ("gpu", "gpu"), ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
 
 
-def rules(*, kept: int) -> FleetRules:
-    """Three nodes that may be whole or cut, and go when they are idle for five seconds."""
-    pools = (PoolRule("whole", WHOLE, 3, NODES, 3, kept), PoolRule("cut", CUT, 3, NODES, 3, 0))
+def rules(*, kept: int, nodes: tuple[str, ...] = NODES) -> FleetRules:
+    """Nodes that may be whole or cut, and go when they are idle for five seconds."""
+    count = len(nodes)
+    pools = (
+        PoolRule("whole", WHOLE, count, nodes, count, kept),
+        PoolRule("cut", CUT, count, nodes, count, 0),
+    )
     return FleetRules(
-        "node_pools", "slurm", BOARD, pools, 3, (PoolRule("today-1", WHOLE, 3, NODES),), idle_s=5.0, lead_s=2.0,
+        "node_pools", "slurm", BOARD, pools, count, (PoolRule("today-1", WHOLE, count, nodes),), idle_s=5.0, lead_s=2.0,
         lead_slow_s=40.0, begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
@@ -97,18 +101,20 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
         assert "Include" not in cluster.conf.read_text()
 
 
-def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> None:
-    """Nodes of the cloud have GPUs before they were ever up; one comes, serves a slice, and goes again."""
+def machines(
+    tmp_path: Path, nodes: tuple[str, ...] = NODES
+) -> tuple[SlurmCluster, Path, Path, dict[str, str]]:
+    """A cluster of machines that may be whole or cut, its pack, its programs, and what scripts have to know."""
     cost = ChangeCost.of(BOARD, "slurm")
-    pack = to_pack(rules(kept=0), PageWords("Power nodes down.", "node pools"), cost, Drain())
+    pack = to_pack(rules(kept=0, nodes=nodes), PageWords("Power nodes down.", "node pools"), cost, Drain())
     folder = tmp_path / "export"
     for name, text in pack.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text.replace("SuspendTimeout=120", "SuspendTimeout=5"))
     programs = tmp_path / "programs"
-    cluster = SlurmCluster(tmp_path / "cluster", list(NODES), PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
+    cluster = SlurmCluster(tmp_path / "cluster", list(nodes), PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
     ports = dict(re.findall(r"NodeName=(\S+) .*?Port=(\d+)", cluster.conf.read_text()))
-    for node in NODES:
+    for node in nodes:
         cut = f"{node}-cut"
         (cluster.folder / cut / "spool").mkdir(parents=True)
         for number in range(16):
@@ -130,7 +136,35 @@ def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> 
     (programs / "power.sh").write_text(
         f'#!/bin/sh\nexec {sys.executable} {slurm_cluster.__file__} {cluster.folder} power "$@"\n'
     )
-    where = {"PROGRAMS": str(programs), "COPY": f"{sys.executable} {loopback}"}
+    return cluster, folder, programs, {"PROGRAMS": str(programs), "COPY": f"{sys.executable} {loopback}"}
+
+
+def test_who_asks_for_a_machine_that_another_way_has_waits_for_it(tmp_path: Path) -> None:
+    """A slice and a whole node are called at once on one machine: the later one is refused once, and comes after."""
+    cluster, folder, programs, where = machines(tmp_path, NODES[:1])
+    with cluster:
+        cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
+        until("the machine gone", lambda: len(asleep(cluster)) == 1)
+        jobs = [
+            cluster.run(
+                "sbatch", "--parsable", f"--partition=gpuplanner-{pool}", f"--gres=gpu:{kind}:1", "--time=5",
+                "--output=/dev/null", "--wrap=sleep 45",
+            ).stdout.strip()
+            for pool, kind in (("cut", slice_type("1g.10gb")), ("whole", TYPE))
+        ]  # fmt: skip
+
+        def over(job: str) -> bool:
+            return "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", job).stdout
+
+        until("both jobs", lambda: all(map(over, jobs)), limit_s=400.0)
+        lines = (programs / "power.log").read_text().splitlines()
+        assert sum("refused" in line for line in lines) <= 1
+        cluster.run("bash", folder / "slurm" / "pools.sh", "rollback", **where)
+
+
+def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> None:
+    """Nodes of the cloud have GPUs before they were ever up; one comes, serves a slice, and goes again."""
+    cluster, folder, programs, where = machines(tmp_path)
     with cluster:
         cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
         until("all nodes gone", lambda: len(asleep(cluster)) == 3)

@@ -24,7 +24,8 @@ from gpuplanner.study.decision.types import ASSUMED, OBSERVED, QUEUE, TODAY, Sav
 from tests.study.test_calibration import GPUS, cluster, trace_of
 
 JOBS = 1500
-FEW = {"policies": "static_whole", "path": "slurm"}
+FEW = {"policies": "static_whole", "path": "operator"}
+"""The queue of these clusters is the plain one, which reserves room and not nodes."""
 
 
 @pytest.fixture(scope="module")

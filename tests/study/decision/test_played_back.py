@@ -64,8 +64,10 @@ def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...
         [pool] = [number for number, (nodes, _) in enumerate(partitions) if name in nodes]
         table[machines.index(machine)][pool] = totals(configs[config], profiles)
     lead = float(re.search(r"Assumed: (\d+) s", conf)[1])  # type: ignore[index]
-    rows = facts("path_abilities").filter(paths="slurm", ability="scan_s")["value"]
-    return table, machines, Switching(partitions[0][1], lead + float(rows.item()), tuple(kept), 0.0)
+    rows = facts("path_abilities").filter(paths="slurm").select("ability", "value")
+    able = {name: float(value) for name, value in rows.iter_rows() if name in ("scan_s", "look_s")}
+    switching = Switching(partitions[0][1], lead + able["scan_s"], tuple(kept), 0.0, able["look_s"])
+    return table, machines, switching
 
 
 def autoscaled(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
