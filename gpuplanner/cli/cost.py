@@ -13,6 +13,7 @@ from gpuplanner.cli.show import show, show_frame
 from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
+    from gpuplanner.study.future.burst import BurstPlan
     from gpuplanner.study.future.cost_review import CostReview
     from gpuplanner.study.future.purchase import Purchase
 
@@ -57,6 +58,14 @@ def cost(
         float,
         typer.Option("--risk", min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
     ] = 0.0,
+    burst: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RULES.yaml",
+            help="Also say which jobs to send to rented GPUs where more is wanted than there is; who may leave, and "
+            "with what data, stands in the file.",
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +96,11 @@ def cost(
     asked = given.scenario(scenario)
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
     saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
-    bought = None
+    bought, sent = None, None
+    if burst is not None:
+        from gpuplanner.study.future.burst import burst_plan, read_burst
+
+        sent = burst_plan(asked, read_burst(burst))
     if months:
         from gpuplanner.study.future.purchase import purchase
 
@@ -101,6 +114,7 @@ def cost(
         say(f"written: {write_cost_workbook(workbook, found, saved)}")
     if as_json:
         more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
+        more |= {} if sent is None else {"burst": sent}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
         return
@@ -114,6 +128,8 @@ def cost(
         show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
     if bought is not None:
         _told_portfolio(bought)
+    if sent is not None:
+        _told_burst(sent)
     if not quiet:
         for text in found.missing:
             say(text)
@@ -142,6 +158,16 @@ def _told(found: CostReview, by: str) -> None:
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
         put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+
+
+def _told_burst(found: BurstPlan) -> None:
+    put(
+        f"\n{found.over_gpu_hours:,.1f} GPU-hours were wanted beyond what is installed; {found.jobs.height:,} jobs "
+        f"go out for {money_text(found.total, found.currency)} {found.currency} (gap {found.gap:.2%}), "
+        f"{found.left_gpu_hours:,.1f} GPU-hours stay over"
+    )
+    show_frame(found.jobs, as_json=False, title="Jobs that go out")
+    show_frame(found.stays, as_json=False, title="Jobs of these hours that stay")
 
 
 def _told_portfolio(found: Purchase) -> None:

@@ -105,8 +105,7 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
     held = known.fleet.gpus * share
     offers, notes = _offers(scenario, known, price.value)
-    spot = _spot(scenario, known)
-    rent = Rent(price.value, spot, scenario.spot_share if spot is not None else 0.0, _overhead(scenario))
+    rent = rented(scenario, known, price.value, scenario.spot_share)
     if growth is None:
         notes.append(
             f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were."
@@ -192,13 +191,14 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
     return offers, notes
 
 
-def _spot(scenario: Scenario, known: History) -> float | None:
-    if not scenario.spot_share or not known.fleet.in_catalogue:
-        return None
-    rate = rate_of(scenario, known, known.fleet.name, "spot")
-    return None if rate is None else rate.price.value
-
-
-def _overhead(scenario: Scenario) -> float:
+def rented(scenario: Scenario, known: History, on_demand: float, spot_share: float) -> Rent:
+    """GPUs by the hour: on demand, and spot for a share of the load, with what its interruptions waste."""
+    rate = None
+    if spot_share and known.fleet.in_catalogue:
+        rate = rate_of(scenario, known, known.fleet.name, "spot")
+    if rate is None:
+        return Rent(on_demand)
     checkpoint, restart = parameter("checkpoint_s").value, parameter("restart_s").value
-    return spot_overhead(scenario.spot_interruptions_per_day / 24, checkpoint_s=checkpoint, restart_s=restart)
+    often = scenario.spot_interruptions_per_day / 24
+    wasted = spot_overhead(often, checkpoint_s=checkpoint, restart_s=restart)
+    return Rent(on_demand, rate.price.value, spot_share, wasted)
