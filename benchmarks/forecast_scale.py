@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.demand.runoff import PATHS, run_off
 from gpuplanner.forecast import affordable, fold_scores, mean_scores
-from gpuplanner.study.future.gpus_wanted import laid_out
+from gpuplanner.study.future.demand_at_hand import laid_out
 from gpuplanner.study.future.rolling import rolling
 
 START = datetime(2026, 1, 5, tzinfo=UTC)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from gpuplanner.scenario import Scenario
 
-HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 0.5
+HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0
 """Of ``--backtest``: slots forecast, slots before them, origins, CPU seconds a series."""
+SERIES = ("tenant", "board", "profile")
 LONG_S = 60.0
 """CPU seconds from which on all processors take part, if nothing else is asked for."""
 
@@ -53,7 +54,12 @@ def forecast(
     known: Annotated[
         bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
     ] = True,
-    by: Annotated[str, typer.Option(help="Series of GPUs by tenant, or of instances by profile.")] = "tenant",
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Series of GPUs by tenant (and board, where every job says it) or board, or of instances by profile."
+        ),
+    ] = "tenant",
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
     ] = None,
@@ -70,6 +76,12 @@ def forecast(
     growth: Annotated[
         float | None, typer.Option(help="Growth a year that is assumed, 0.5 for half as much again.")
     ] = None,
+    lead: Annotated[
+        int | None,
+        typer.Option(
+            "--lead-weeks", min=0, help="Weeks from an order to GPUs: by when to order, with --capacity."
+        ),
+    ] = None,
     announced: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +95,8 @@ def forecast(
     sums: Annotated[
         str | None,
         typer.Option(
-            help="Make series add up to the fleet: top shares its forecast out, mint moves all by their errors."
+            help="How series add up to the fleet: mint moves all by their errors (the default), top shares its "
+            "forecast out, none leaves each as forecast."
         ),
     ] = None,
     out: Annotated[
@@ -102,12 +115,15 @@ def forecast(
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
         raise typer.BadParameter(text)
+    if lead is not None and capacity is None:
+        text = "--lead-weeks needs --capacity: how many GPUs there are"
+        raise typer.BadParameter(text)
     told = (instant, paths, horizon, gap, capacity, announced, calendar, sums)
     if all(one is None for one in told) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
         return
     _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
-           paths, most, capacity, growth, as_json, quiet)  # fmt: skip
+           paths, most, (capacity, growth, lead), as_json, quiet)  # fmt: skip
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
@@ -135,21 +151,25 @@ def _backtest(
     most: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Scores of every candidate and of what was chosen, from many origins."""
+    import polars as pl
+
     from gpuplanner.forecast import (
         CANDIDATES,
         affordable,
+        best_fixed,
         expected_cpu_s,
         fold_scores,
         fold_table,
         mean_scores,
+        weights_in_words,
     )
     from gpuplanner.names import resolve
     from gpuplanner.study.future.announced import read_calendar
-    from gpuplanner.study.future.gpus_wanted import wanted
+    from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import rolling
 
     days = None if calendar is None else read_calendar(calendar)
-    source = wanted(asked, at=at, by=resolve(by, ("tenant", "profile"), what="--by"), calendar=days)
+    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
     kept, left = affordable(budget, folds)
     if models is not None:
         kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
@@ -168,6 +188,7 @@ def _backtest(
     )  # fmt: skip
     scores = fold_scores(judged)
     mean = mean_scores(scores)
+    fixed = best_fixed(mean)
     _write(out, lambda: fold_table(judged), quiet)
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
@@ -181,6 +202,7 @@ def _backtest(
             {
                 "series": scores.to_dicts(),
                 "mean": mean.to_dicts(),
+                "best_fixed": fixed.to_dicts(),
                 "costs": costs,
                 "origins": origins,
                 "judged_from": judged.first,
@@ -192,12 +214,19 @@ def _backtest(
             as_json=True,
         )
         return
-    show_frame(mean, as_json=False, title="mean over the series; chosen: what somebody would have got")
     show_frame(
-        scores.filter(scores["model"] == "chosen").drop("chosen"), as_json=False, title="chosen, by series"
+        mean,
+        as_json=False,
+        title="mean over the series; chosen: the weighted forecast that somebody would have got",
     )
-    future = scores.filter("chosen").select("unique_id", "model", "rule")
-    show_frame(future, as_json=False, title="choice for the future")
+    show_frame(
+        fixed, as_json=False, title="chosen, beside the candidate that would have been best throughout"
+    )
+    mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
+    show_frame(mine, as_json=False, title="chosen, by series")
+    ids, words = judged.test.grid.ids, weights_in_words(judged)
+    future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
+    show_frame(future, as_json=False, title="weights for the future")
 
 
 def _workers(text: str | None, otherwise: int) -> int | str:
@@ -220,21 +249,23 @@ def _tenths(done: int, total: int) -> None:
 def _ahead(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool,
     told: tuple[Path | None, Path | None, str | None], paths: Path | None, most: int | None,
-    capacity: float | None, growth: float | None, as_json: bool, quiet: bool,
+    ending: tuple[float | None, float | None, int | None], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.names import resolve
     from gpuplanner.study.future.announced import read_announced, read_calendar
-    from gpuplanner.study.future.gpus_wanted import wanted
+    from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import ahead_of
 
     announced, calendar, sums = told
-    source = wanted(asked, at=at, by=by, calendar=None if calendar is None else read_calendar(calendar))
+    capacity, growth, lead = ending
+    days = None if calendar is None else read_calendar(calendar)
+    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
     if announced is not None:
         source = replace(source, announced=read_announced(announced))
     choice, table = ahead_of(
         source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed,
-        sums=None if sums is None else resolve(sums, ("top", "mint"), what="--sums"),
+        sums="mint" if sums is None else resolve(sums, ("mint", "top", "none"), what="--sums"),
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     ends = None if capacity is None else source.run_out(capacity, growth=growth, seed=asked.seed)
@@ -251,6 +282,8 @@ def _ahead(
             ).to_dicts()
         if ends is not None:
             rows["run_out"] = ends.to_dicts()
+            if lead is not None:
+                rows["lead"] = source.order_by(ends, lead).to_dict()
         show(rows, as_json=True)
         return
     if not quiet:
@@ -261,6 +294,8 @@ def _ahead(
     show_frame(choice, as_json=False, title="model used for each series")
     if ends is not None:
         show_frame(ends, as_json=False, title=f"weekly peaks against {capacity:g} GPUs")
+        if lead is not None:
+            say(source.order_by(ends, lead).sentence)
     show_frame(table, as_json=False, title="forecast")
 
 

@@ -362,9 +362,9 @@ def run_off(
     names = table.select(named.unique().sort()).to_series().to_list()
     number = table.select(named.replace_strict(names, range(len(names)), return_dtype=pl.Int64)).to_series()
     classes = table.select(
-        pl.col("tenant"),
         pl.col("job_class").cast(pl.String).fill_null(""),
-        wide=pl.Series(width_class(table["gpus"].fill_null(1.0).to_numpy())),
+        pl.Series("wide", width_class(table["gpus"].fill_null(1.0).to_numpy())),
+        pl.col("tenant"),  # last: a tenant of whom little is known runs like jobs of the same class and width
     )
     return RunOff(
         names=tuple(names),

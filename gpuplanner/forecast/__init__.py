@@ -4,18 +4,20 @@ from gpuplanner.forecast.answers import Progress
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
 from gpuplanner.forecast.decide import cost_curve, representatives
-from gpuplanner.forecast.judge import Judged, choose, judge, realised
+from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import LEVELS, MODELS, RULES
-from gpuplanner.forecast.reconcile import reconcile_mint, reconcile_to_pool
+from gpuplanner.forecast.reconcile import add_up, reconcile_mint, reconcile_to_pool
 from gpuplanner.forecast.result import (
     CHOSEN,
     ForecastResult,
     ahead_table,
+    best_fixed,
     fold_scores,
     fold_table,
     forecast_demand,
     mean_scores,
     score,
+    weights_in_words,
 )
 from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
@@ -29,10 +31,11 @@ __all__ = [
     "ForecastResult",
     "Judged",
     "Progress",
+    "add_up",
     "affordable",
     "ahead_table",
     "backtest",
-    "choose",
+    "best_fixed",
     "cost_curve",
     "coverage",
     "expected_cpu_s",
@@ -50,4 +53,5 @@ __all__ = [
     "score",
     "seasonal_scale",
     "smape",
+    "weights_in_words",
 ]

@@ -12,16 +12,16 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.forecast.answers import Progress, between, in_turn, origin_answers, series_answers
 from gpuplanner.forecast.candidates import (
-    CANDIDATES,
     NEED_JOBS,
     RUN_OFF,
     RUN_OFF_MEDIAN,
     WITH_QUANTILES,
     Known,
     usable_candidates,
+    with_parts,
 )
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
-from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, NAIVE, rule_of
+from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
 
 
@@ -167,7 +167,7 @@ def backtest(
     known : Known, optional
         What is known of the jobs behind the series; candidates that need it are left out without it.
     models : sequence of str
-        Candidates, of ``forecast.CANDIDATES``; the naive forecast is always among them.
+        Candidates, of ``forecast.CANDIDATES``; the naive forecast and what they are made of are always among them.
     caps : mapping of str to float, optional
         What a series can at most be: its quota, or the GPUs of its fleet.
     walk : bool
@@ -205,9 +205,7 @@ def backtest(
     ends = (*origins, grid.values.shape[1])
     seen = tuple(_as_seen(grid, known, end) for end in ends) if known else ()
     recent = HISTORY_WEEKS * grid.week
-    wanted = [
-        model for model in CANDIDATES if model in (NAIVE, *models) and (known or model not in NEED_JOBS)
-    ]
+    wanted = [model for model in with_parts(models) if known or model not in NEED_JOBS]
     shape = (len(grid.ids), len(origins), horizon)
     predicted = {model: np.full(shape, np.nan) for model in wanted}
     quantiles = {model: np.full((*shape, len(LEVELS)), np.nan) for model in wanted if model in WITH_QUANTILES}

@@ -23,6 +23,8 @@ class Known(Protocol):
 HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN = "HourOfDay", "RunOff", "RunOffMedian"
 WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN)
 NEED_JOBS = (RUN_OFF, RUN_OFF_MEDIAN)
+PARTS = {RUN_OFF_MEDIAN: (RUN_OFF, "Median")}
+"""Candidates that are made of others, which are tried wherever they are."""
 CANDIDATES = (*MODELS, *WITH_QUANTILES)
 """All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
 
@@ -39,9 +41,9 @@ COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
     "Median": 0.02,
     "AutoETS": 0.04,
     RUN_OFF: 0.01,
-    RUN_OFF_MEDIAN: 0.01,
 }
-"""CPU seconds of one forecast of an hourly series, as measured: what a budget is held against, alike anywhere."""
+"""CPU seconds of one forecast of an hourly series beside those of its parts, as measured: what a budget is held
+against, alike anywhere."""
 
 
 def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
@@ -59,8 +61,22 @@ def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tupl
     return (*alone, *hours, RUN_OFF, *((RUN_OFF_MEDIAN,) if "Median" in alone else ()))
 
 
+def with_parts(models: Sequence[str]) -> tuple[str, ...]:
+    """Candidates with those that they are made of, and the naive forecast, from simple to elaborate.
+
+    Examples
+    --------
+    >>> with_parts(["RunOffMedian"])
+    ('Naive', 'Median', 'RunOff', 'RunOffMedian')
+    """
+    wanted = {NAIVE, *models, *(part for model in models for part in PARTS.get(model, ()))}
+    return tuple(model for model in CANDIDATES if model in wanted)
+
+
 def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Candidates that fit a budget of CPU seconds a series, and those that do not, the dearest first.
+
+    What is made of one that does not fit goes with it.
 
     Examples
     --------
@@ -72,8 +88,10 @@ def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...],
     for model in sorted(free, key=lambda one: -COST_S[one]):
         if budget_s is None or sum(COST_S[one] for one in free if one in kept) * forecasts <= budget_s:
             break
-        kept.remove(model)
-        left.append(model)
+        for gone in (model, *(made for made, parts in PARTS.items() if model in parts)):
+            if gone in kept:
+                kept.remove(gone)
+                left.append(gone)
     return tuple(kept), tuple(left)
 
 

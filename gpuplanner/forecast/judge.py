@@ -1,4 +1,9 @@
-"""Quantiles and choice at every origin from earlier origins alone: what somebody would have got."""
+"""Quantiles and choice at every origin from earlier origins alone: what somebody would have got.
+
+What is chosen is a mean of the candidates' quantiles, weighed by what each lost so far. Series of a source share a
+belief: a prior is weighed once against all of them, each of which counts a quarter; the record of a series itself moves
+its own weights as it grows. A few origins therefore say little; a candidate that no origin has tried weighs nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,139 +11,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from gpuplanner.forecast.answers import between, say_alone, say_known
 from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.calibrate import mean_at, quantiles_at
-from gpuplanner.forecast.candidates import CANDIDATES, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
+from gpuplanner.forecast.candidates import HOUR_OF_DAY, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
 from gpuplanner.forecast.models import LEVELS, NAIVE
 
-OWN_WEIGHT = 0.25
-"""Weight of a series' own record in the choice; the rest is the record of the model on all series. A handful
-of backtests is a noisy judge: on the Philly trace, choosing by the own record alone did worse than keeping
-the naive forecast everywhere."""
-WORST = 3.0
-"""Relative records are cut off here, so that one odd series does not judge a model for all."""
-PRIOR, UNTRIED, PRIOR_SEASONS = {NAIVE: 1.0, RUN_OFF: 0.85, RUN_OFF_MEDIAN: 0.85}, 1.2, 16.0
-"""Cost relative to the naive forecast that a candidate is believed to reach before it was tried here, that of one
-not named, and how many seasons that belief counts for: an origin from which a week was forecast says more of it than
-one of a day. Public traces stand behind it, see ``docs/forecast.md``."""
-FLOOR = 0.05
-"""Relative records below it are told apart no further."""
-NOISE = 2.0
-"""A candidate that cost a series more than the naive forecast by so many standard errors is not chosen for it."""
-
-
-def choose(scores: pl.DataFrame, *, seasons: float = 1.0) -> pl.DataFrame:
-    """Choose a model for each series by its record relative to the naive forecast.
-
-    The record of a model is what it cost, or its pinball loss, or its mean MASE (MAE where that is not defined),
-    whichever the table has, divided by that of the naive forecast on the same origins. A quarter of it is the
-    series' own, the rest the mean over all series of the rule "full" that use the model. Where the table says
-    from how many ``windows``, a few are believed less (see :data:`PRIOR`); what is marked ``worse`` is not chosen.
-    The best record wins; of equal ones, the simpler model.
-
-    Parameters
-    ----------
-    scores : polars.DataFrame
-        From :func:`score`.
-    seasons : float
-        How many seasons were forecast from each origin.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``unique_id`` and ``model``, one row per series.
-
-    Examples
-    --------
-    >>> scores = pl.DataFrame({"unique_id": ["a", "a"], "model": ["Naive", "Median"], "rule": "full"})
-    >>> choose(scores.with_columns(mase=pl.Series([2.0, 1.0]), mae=pl.Series([4.0, 2.0]))).rows()
-    [('a', 'Median')]
-    """
-    preferred: list[str] = [name for name in ("realised_cost", "pinball") if name in scores.columns]
-    table = scores.with_columns(error=pl.coalesce(preferred or ["mase", "mae"]))
-    ids = table["unique_id"].unique(maintain_order=True).to_list()
-    models = [model for model in CANDIDATES if (table["model"] == model).any()]
-    place = {uid: number for number, uid in enumerate(ids)}
-    error = np.full((len(models), len(ids)), np.nan)
-    usable, full = np.zeros(error.shape, dtype=bool), np.zeros(len(ids), dtype=bool)
-    count = np.zeros(error.shape, dtype=np.int64)
-    for row in table.iter_rows(named=True):
-        at = models.index(row["model"]), place[row["unique_id"]]
-        error[at] = np.nan if row["error"] is None else row["error"]
-        usable[at], count[at] = not row.get("worse", False), row.get("windows", 0)
-        full[place[row["unique_id"]]] = row["rule"] == "full"
-    naive = error[models.index(NAIVE)] if NAIVE in models else np.full(len(ids), np.nan)
-    own = relative(error, naive)
-    if "windows" in table.columns:
-        own = shrunk(own, models, count * seasons)
-    chosen = pick(own, full, shut_out=~usable)
-    return pl.DataFrame({"unique_id": ids, "model": [models[one] for one in chosen]})
-
-
-def shrunk(own: np.ndarray, models: Sequence[str], seasons: np.ndarray) -> np.ndarray:
-    """Records drawn towards what is believed of each model before it was tried, by the seasons forecast so far.
-
-    Examples
-    --------
-    >>> shrunk(np.array([[1.0], [0.5]]), ["Naive", "AutoETS"], np.array([[16], [16]])).round(2).tolist()
-    [[1.0], [0.77]]
-    """
-    prior = np.log([PRIOR.get(model, UNTRIED) for model in models])[:, None]
-    seen = np.where(np.isnan(own), 0, seasons)
-    logs = np.log(np.maximum(np.where(np.isnan(own), 1.0, own), FLOOR))
-    return np.asarray(np.exp((seen * logs + PRIOR_SEASONS * prior) / (seen + PRIOR_SEASONS)))
-
-
-def relative(error: np.ndarray, naive: np.ndarray) -> np.ndarray:
-    """Records relative to the naive forecast, cut off at :data:`WORST`.
-
-    Examples
-    --------
-    >>> relative(np.array([[2.0, 0.0], [1.0, 3.0]]), np.array([2.0, 0.0])).tolist()
-    [[1.0, 1.0], [0.5, 3.0]]
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(
-            naive > 0, error / naive, np.where(error > 0, WORST, np.where(error == 0, 1.0, np.nan))
-        )
-    return np.minimum(ratio, WORST)
-
-
-def pick(own: np.ndarray, full: np.ndarray, *, shut_out: np.ndarray) -> np.ndarray:
-    """Number of the model with the best record, own and common; of equal ones the first.
-
-    Examples
-    --------
-    >>> none = np.zeros((2, 1), dtype=bool)
-    >>> pick(np.array([[1.0], [0.5]]), np.array([True]), shut_out=none).tolist()
-    [1]
-    """
-    seen = ~np.isnan(own) & full
-    count = seen.sum(axis=1)
-    common = np.where(count > 0, np.where(seen, own, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)[:, None]
-    record = OWN_WEIGHT * own + (1 - OWN_WEIGHT) * np.where(np.isnan(common), own, common)
-    record = np.where(shut_out | np.isnan(record), np.inf, record)
-    return np.asarray(record.argmin(axis=0))
+PRIOR = {
+    NAIVE: 1.0,
+    "SeasonalNaive": 1.15,
+    "WeeklyNaive": 1.3,
+    "WeeklyMean": 1.2,
+    "Median": 0.95,
+    "AutoETS": 1.0,
+    HOUR_OF_DAY: 1.1,
+    RUN_OFF: 0.8,
+    RUN_OFF_MEDIAN: 0.82,
+}
+"""Pinball loss relative to the naive forecast that a candidate is believed to reach before it was tried here. Public
+traces stand behind it, see ``docs/forecast.md``."""
+PRIOR_SEASONS, OWN_SHARE, OWN_SEASONS = 10.0, 0.25, 96.0
+"""How many seasons the prior counts for, as what share of a season one of a single series counts beside it, and after
+how many seasons a series' own record counts as much as that of all: an origin from which a week was forecast says more
+than one of a day, and series of one source err together."""
+HALF_LIFE = 20.0
+"""Origins after which a loss counts half."""
+WORST, FLOOR = 3.0, 0.05
+"""Relative losses are told apart within these bounds: one odd series does not judge a candidate for all."""
+SHARPNESS, LEAST_WEIGHT = 40.0, 0.02
+"""A candidate that loses 1 % more weighs so many per cent less; what weighs less than the least weighs nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Candidates with quantiles, and which of them was chosen.
+    """Candidates with quantiles, what each weighed, and the forecast that came of it.
 
     Parameters
     ----------
     test : Backtest
     price : float or None
-        Price of a unit short, in prices of a unit planned; None: judged by pinball loss.
+        Price of a unit short, in prices of a unit planned, at which plans are costed; it decides nothing: the loss
+        over all quantiles chooses best for the point forecast and for the cost of planning alike.
     quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
         What each candidate said at each origin, calibrated by what was known then.
     means : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
         Means of the same, which energy and money are counted with; the point forecast is the median.
-    chosen : numpy.ndarray of str, shape (n_series, n_origins + 1)
-        Candidate chosen for each series at each origin; the last column is the choice for the future.
+    weights : numpy.ndarray, shape (n_models, n_series, n_origins + 1)
+        Of the candidates, in the order of `quantiles`, at each origin; the last column is for the future.
+    said : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
+        What was said at each origin: the weighted mean of the candidates' quantiles.
     first : int
         The first origin that is judged; those before it only calibrate.
     """
@@ -147,26 +69,33 @@ class Judged:
     price: float | None
     quantiles: dict[str, np.ndarray]
     means: dict[str, np.ndarray]
-    chosen: np.ndarray
+    weights: np.ndarray
+    said: np.ndarray
     first: int
 
-    def of_chosen(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        """Of arrays by candidate, shape (n_series, n_origins, ...), the one that was chosen at each origin."""
-        found = np.full_like(values[NAIVE], np.nan)
-        for model, array in values.items():
-            mine = self.chosen[:, :-1] == model
-            found[mine] = array[mine]
-        return found
+    @property
+    def said_mean(self) -> np.ndarray:
+        """Mean of what was said, shape (n_series, n_origins, horizon)."""
+        return _mixed(self.means, self.weights[:, :, :-1])
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """Candidate that weighs most for the future of each series, shape (n_series,)."""
+        return np.asarray(np.array(list(self.quantiles), dtype=object)[self.weights[:, :, -1].argmax(axis=0)])
+
+    def weight_of(self, model: str) -> np.ndarray:
+        """What a candidate weighs for the future of each series, shape (n_series,)."""
+        return np.asarray(self.weights[list(self.quantiles).index(model), :, -1])
 
 
 def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judged:
-    """Calibrate and choose at every origin of a backtest.
+    """Calibrate and weigh the candidates at every origin of a backtest.
 
     Parameters
     ----------
     test : Backtest
     price : float, optional
-        Price of a unit short, in prices of a unit planned, above 1. Without one pinball loss decides.
+        Price of a unit short, in prices of a unit planned, above 1, for the cost of what was said.
     first : int
         Origins that only calibrate.
 
@@ -176,38 +105,119 @@ def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judg
     """
     shape = test.actual.shape
     quantiles = {model: np.full((*shape, len(LEVELS)), np.nan) for model in test.predicted}
-    chosen = np.full((shape[0], shape[1] + 1), NAIVE, dtype=object)
+    weights = np.zeros((len(quantiles), shape[0], shape[1] + 1))
     for place in range(shape[1] + 1):
         known = test.known_at(place)
-        for model, calibrated in quantiles.items():
-            if place < shape[1]:
-                calibrated[:, place] = quantiles_at(test, model, place, known, calibrated)
-        chosen[:, place] = _choice(test, quantiles, known, price, place)
+        weights[:, :, place] = _weights_at(test, quantiles, known, place)
+        for model, calibrated in quantiles.items() if place < shape[1] else ():
+            calibrated[:, place] = quantiles_at(test, model, place, known, calibrated)
     means = {
-        model: mean_at(test.predicted[model], test.said(model), said, test.cap[:, None, None])
-        for model, said in quantiles.items()
+        model: mean_at(test.predicted[model], test.said(model), calibrated, test.cap[:, None, None])
+        for model, calibrated in quantiles.items()
     }
-    return Judged(test, price, quantiles, means, chosen, first)
+    said = _mixed(quantiles, weights[:, :, :-1])
+    return Judged(test, price, quantiles, means, weights, said, first)
+
+
+def _weights_at(
+    test: Backtest, quantiles: dict[str, np.ndarray], known: np.ndarray, place: int
+) -> np.ndarray:
+    """Weights of the candidates at an origin, shape (n_models, n_series), from the folds whose outcome was known."""
+    loss = np.array([realised(known[:, :place], each[:, :place], None) for each in quantiles.values()])
+    seen = ~np.isnan(loss).all(axis=3)
+    folds = np.where(seen, np.nansum(loss, axis=3), 0.0)
+    faded = seen * 0.5 ** (np.arange(place)[::-1] / HALF_LIFE)
+    record = records(
+        (folds * faded).sum(axis=2),
+        faded.sum(axis=2) * max(test.horizon / test.grid.season, 1.0),
+        test.full[place],
+        list(quantiles),
+    )
+    return weigh(record, test.allowed[place] & seen.any(axis=(1, 2))[:, None])
+
+
+def records(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, models: Sequence[str]) -> np.ndarray:
+    """Loss that each candidate is believed to have beside the naive forecast, in logarithms.
+
+    Of what each lost in all (the naive forecast first) and over how many seasons, both of shape (n_models, n_series);
+    series of the rule "full" make the common record, the others do not.
+
+    Examples
+    --------
+    One series that says little, many that say it together, and one of them that says otherwise:
+
+    >>> lost = np.array([[1.0] * 40, [0.5] * 39 + [1.0]])
+    >>> names = ["Naive", "AutoETS"]
+    >>> np.exp(records(lost[:, :1], np.full((2, 1), 8.0), np.ones(1, dtype=bool), names)).round(2).tolist()
+    [[1.0], [0.85]]
+    >>> np.exp(records(lost, np.full((2, 40), 8.0), np.ones(40, dtype=bool), names))[1, [0, -1]].round(2).tolist()
+    [0.54, 0.57]
+    """
+    naive = loss[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(naive > 0, loss / naive, np.where(loss > 0, WORST, 1.0))
+    own = np.where(seasons > 0, np.log(np.clip(ratio, FLOOR, WORST)), 0.0)
+    prior = np.log([PRIOR[model] for model in models])
+    count = OWN_SHARE * seasons * full
+    common = (PRIOR_SEASONS * prior + (count * own).sum(axis=1)) / (PRIOR_SEASONS + count.sum(axis=1))
+    return np.asarray((OWN_SEASONS * common[:, None] + seasons * own) / (OWN_SEASONS + seasons))
+
+
+def weigh(record: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Weights from records in logarithms, shape (n_models, n_series); the first candidate stands in for none.
+
+    Examples
+    --------
+    >>> record, usable = np.log([[1.0], [0.8], [0.8], [0.5]]), np.array([[True], [True], [True], [False]])
+    >>> weigh(record, usable).ravel().tolist()
+    [0.0, 0.5, 0.5, 0.0]
+    """
+    best = np.where(usable, record, np.inf).min(axis=0)
+    best = np.where(np.isfinite(best), best, 0.0)
+    raw = np.where(usable, np.exp(-SHARPNESS * np.where(usable, record - best, 0.0)), 0.0)
+    share = raw / np.maximum(raw.sum(axis=0), 1e-300)
+    kept = np.where(share >= LEAST_WEIGHT, share, 0.0)
+    total = kept.sum(axis=0)
+    kept[0, total == 0] = 1.0
+    return np.asarray(kept / kept.sum(axis=0))
+
+
+def _mixed(values: dict[str, np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """Weighted mean of arrays by candidate; where the naive forecast says nothing, nothing is said."""
+    rest = values[NAIVE].ndim - weights.ndim + 1
+    found = np.zeros_like(values[NAIVE])
+    for each, weight in zip(values.values(), weights, strict=True):
+        spread = weight.reshape(*weight.shape, *([1] * rest))
+        found += np.where(spread > 0, spread * each, 0.0)
+    return np.where(np.isnan(values[NAIVE]), np.nan, found)
 
 
 def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Forecast what is still to come, with the candidate chosen for each series."""
-    test, chosen = judged.test, judged.chosen[:, -1]
+    """Forecast what is still to come: mean (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
+    test, weights = judged.test, judged.weights[:, :, -1]
     grid, end = test.grid, len(test.origins)
     history = test.seen[end] if test.seen else grid.values
+    outcome = test.known_at(end)
     mean = np.zeros((len(grid.ids), test.horizon))
     levels = np.zeros((*mean.shape, len(LEVELS)))
-    outcome = test.known_at(end)
-    for model in sorted(set(chosen)):
-        rows = np.flatnonzero(chosen == model)
-        ids = [grid.ids[row] for row in rows]
-        alone = "Median" if model == RUN_OFF_MEDIAN else model
-        said = None
-        if alone != RUN_OFF:
-            each = [
+    weight_of = dict(zip(judged.quantiles, weights, strict=True))
+    with_paths = np.flatnonzero(sum(weight_of[model] for model in NEED_JOBS if model in weight_of))
+    drawn = levels[:0, ..., 0], levels[:0]
+    if known is not None and len(with_paths):
+        ids = [grid.ids[row] for row in with_paths]
+        drawn = say_known(known, ids, grid.values.shape[1], test.gap, test.horizon, seed)
+    for model, weight in weight_of.items():
+        rows = np.flatnonzero(weight > 0)
+        if not len(rows):
+            continue
+        if model in NEED_JOBS:
+            at = np.searchsorted(with_paths, rows)
+            said = drawn[0][at], drawn[1][at]
+        if model != RUN_OFF:
+            alone = [
                 say_alone(
                     history[row][~np.isnan(history[row])],
-                    alone,
+                    "Median" if model == RUN_OFF_MEDIAN else model,
                     test.gap,
                     test.horizon,
                     grid.season,
@@ -215,16 +225,14 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
                 )
                 for row in rows
             ]
-            said = np.array([one[0] for one in each]), np.array([one[1] for one in each])
-        if model in NEED_JOBS:
-            assert known is not None
-            paths = say_known(known, ids, grid.values.shape[1], test.gap, test.horizon, seed)
-            said = paths if said is None else between(paths, said[0])
-        assert said is not None
-        every = np.zeros((len(grid.ids), test.horizon, len(LEVELS)))
+            own = np.array([one[0] for one in alone]), np.array([one[1] for one in alone])
+            said = between(said, own[0]) if model == RUN_OFF_MEDIAN else own
+        every = np.zeros((len(grid.ids), *said[1].shape[1:]))
         every[rows] = said[1]
-        levels[rows] = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]
-        mean[rows] = mean_at(*said, levels[rows], test.cap[rows, None])
+        calibrated = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]
+        share = weight[rows, None]
+        levels[rows] += share[..., None] * calibrated
+        mean[rows] += share * mean_at(*said, calibrated, test.cap[rows, None])
     return mean, levels
 
 
@@ -264,33 +272,3 @@ def realised(actual: np.ndarray, quantiles: np.ndarray, price: float | None) -> 
         return np.asarray(np.maximum(levels * short, (levels - 1) * short).mean(axis=-1))
     plan = plan_at(quantiles, price)
     return np.asarray(plan + price * np.maximum(actual - plan, 0.0))
-
-
-def _choice(
-    test: Backtest, quantiles: dict[str, np.ndarray], known: np.ndarray, price: float | None, place: int
-) -> np.ndarray:
-    """Candidate of each series, from what the quantiles of earlier origins cost."""
-    models = [model for model in CANDIDATES if model in quantiles]
-    cost = np.array([realised(known[:, :place], quantiles[model][:, :place], price) for model in models])
-    seen = ~np.isnan(cost).all(axis=3)
-    folds = np.where(seen, np.nansum(cost, axis=3), np.nan)
-    total = np.where(seen.any(axis=2), np.nansum(folds, axis=2), np.nan)
-    ahead = max(test.horizon / test.grid.season, 1.0)
-    own = shrunk(relative(total, total[0]), models, seen.sum(axis=2) * ahead)
-    out = np.array([worse_than(folds[0], one) for one in folds]) | ~test.allowed[place]
-    return np.asarray(np.array(models, dtype=object)[pick(own, test.full[place], shut_out=out)])
-
-
-def worse_than(naive: np.ndarray, cost: np.ndarray) -> np.ndarray:
-    """Whether a candidate cost a series more than the naive forecast by more than noise.
-
-    Examples
-    --------
-    >>> worse_than(np.array([[1.0, 1.0, 2.0]]), np.array([[2.0, 2.1, 2.9]])).tolist()
-    [True]
-    """
-    more = np.nan_to_num(cost - naive)
-    count = np.maximum((~np.isnan(cost - naive)).sum(axis=1), 1)
-    mean = more.sum(axis=1) / count
-    noise = np.sqrt(np.maximum((more**2).sum(axis=1) / count - mean**2, 0.0) / np.maximum(count - 1, 1))
-    return np.asarray((mean > NOISE * noise) & (count > 1))

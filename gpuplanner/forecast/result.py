@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,13 +10,16 @@ import polars as pl
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.calibrate import MIDDLE
 from gpuplanner.forecast.candidates import CANDIDATES, Known
-from gpuplanner.forecast.judge import Judged, ahead, choose, judge, realised, worse_than
+from gpuplanner.forecast.judge import Judged, ahead, judge, realised
 from gpuplanner.forecast.models import LEVELS, NAIVE, RULES
 from gpuplanner.forecast.scores import mae, pinball, smape
 from gpuplanner.schemas import Forecast, check
 
 INTERVALS = ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95))
 CHOSEN = "chosen"
+FIXED = dict.fromkeys(("use", "measure", "best"), pl.String) | dict.fromkeys(
+    ("value", "chosen", "ratio"), pl.Float64
+)
 NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 
 
@@ -27,13 +30,13 @@ class ForecastResult:
     Parameters
     ----------
     forecast : polars.DataFrame
-        Table ``schemas.Forecast``: the chosen model of each series, sorted by ``unique_id`` and ``ds``.
+        Table ``schemas.Forecast``: what the candidates say, weighed for each series; sorted by ``unique_id``, ``ds``.
     scores : polars.DataFrame
         All models on all series (see :func:`gpuplanner.forecast.score`).
     choice : polars.DataFrame
-        One row per series: ``unique_id``, ``model``, ``rule`` (how the series was treated), ``reason`` (that
-        rule in words), ``windows``, ``step_slots`` (slots between origins), ``filled_slots`` (gaps carried
-        on), and the chosen model's ``mase``, ``naive_mase`` and ``coverage_90``.
+        One row per series: ``unique_id``, ``model`` (that weighs most), ``weights`` (of all, in words), ``rule`` (how
+        the series was treated), ``reason`` (that rule in words), ``windows``, ``step_slots`` (slots between origins),
+        ``filled_slots`` (gaps carried on), and ``mase``, ``naive_mase`` and ``coverage_90`` of what was said.
     """
 
     forecast: pl.DataFrame
@@ -51,7 +54,7 @@ def forecast_demand(
     price: float | None = None,
     seed: int = 1,
 ) -> ForecastResult:
-    """Forecast every series with the model that did best on it, with quantiles whose coverage was measured.
+    """Forecast every series with the candidates that did best, with quantiles whose coverage was measured.
 
     The same demand, jobs and seed give the same forecast.
 
@@ -66,7 +69,7 @@ def forecast_demand(
     known : Known, optional
         What is known of the jobs behind the series.
     price : float, optional
-        Price of a unit short, in prices of a unit planned; without one pinball loss decides.
+        Price of a unit short, in prices of a unit planned, for the cost in the scores.
     seed : int
         Of sample paths.
 
@@ -98,45 +101,66 @@ def forecast_demand(
     )
     judged = judge(test, price=price)
     scores = score(test, judged=judged)
-    seasons = max(horizon / test.grid.season, 1.0)
-    chosen = choose(scores, seasons=seasons)["model"].to_list()
-    last = np.concatenate([judged.chosen[:, :-1], np.array(chosen, dtype=object)[:, None]], axis=1)
     return ForecastResult(
-        forecast=ahead_table(replace(judged, chosen=last), known=known, seed=seed),
+        forecast=ahead_table(judged, known=known, seed=seed),
         scores=scores,
-        choice=_choice(test, scores, chosen),
+        choice=_choice(judged, scores),
     )
 
 
-def _choice(test: Backtest, scores: pl.DataFrame, chosen: list[str]) -> pl.DataFrame:
-    naive = scores.filter(model="Naive").select("unique_id", naive_mase="mase")
-    table = pl.DataFrame(
-        {
-            "unique_id": test.grid.ids,
-            "model": chosen,
-            "rule": test.rules,
-            "reason": [RULES[rule] for rule in test.rules],
-            "step_slots": test.step,
-            "filled_slots": test.grid.filled,
-        }
-    )
-    record = scores.select("unique_id", "model", "windows", "mase", "coverage_90")
+def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
+    test = judged.test
+    rows = [_record(judged, row, judged.said[row]) for row in range(len(test.grid.ids))]
+    naive = scores.filter(model=NAIVE).select("unique_id", naive_mase="mase")
     return (
-        table.join(record, on=["unique_id", "model"], how="left", maintain_order="left")
-        .join(naive, on="unique_id", how="left", maintain_order="left")
-        .select(
-            "unique_id",
-            "model",
-            "rule",
-            "reason",
-            "windows",
-            "step_slots",
-            "filled_slots",
-            "mase",
-            "naive_mase",
-            "coverage_90",
+        pl.DataFrame(
+            {
+                "unique_id": test.grid.ids,
+                "model": judged.chosen,
+                "weights": weights_in_words(judged),
+                "rule": test.rules,
+                "reason": [RULES[rule] for rule in test.rules],
+                "windows": [row["windows"] for row in rows],
+                "step_slots": test.step,
+                "filled_slots": test.grid.filled,
+                "mase": [row["mase"] for row in rows],
+                "coverage_90": [row["coverage_90"] for row in rows],
+            },
+            schema_overrides={"model": pl.String, "mase": pl.Float64, "coverage_90": pl.Float64},
         )
+        .join(naive, on="unique_id", how="left", maintain_order="left")
+        .select(pl.exclude("coverage_90"), "coverage_90")
     )
+
+
+def weights_in_words(judged: Judged) -> list[str]:
+    """What each series is forecast with, the heaviest candidate first.
+
+    Parameters
+    ----------
+    judged : Judged
+
+    Returns
+    -------
+    list of str
+        One for each series, in their order: ``RunOff 70 %, Median 30 %``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> ds = [datetime(2026, 2, 2, tzinfo=UTC) + timedelta(hours=hour) for hour in range(96)]
+    >>> demand = pl.DataFrame({"unique_id": "a/gpu", "tenant": "a", "profile": "gpu", "ds": ds, "y": 2.0})
+    >>> weights_in_words(judge(backtest(demand, horizon=24, windows=4)))
+    ['Naive 100 %']
+    """
+    names = list(judged.quantiles)
+    told = []
+    for weights in judged.weights[:, :, -1].T:
+        order = np.argsort(-weights, kind="stable")
+        told.append(
+            ", ".join(f"{names[one]} {weights[one]:.0%}".replace("%", " %") for one in order if weights[one])
+        )
+    return told
 
 
 def fold_table(judged: Judged) -> pl.DataFrame:
@@ -146,7 +170,7 @@ def fold_table(judged: Judged) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``unique_id, model, cutoff, ds, y, mean, q05 ... q95``, and ``scale``, the unit of MASE at that origin; the
-        rows of model ``"chosen"`` repeat those of the candidate that was chosen then. Sorted by the first four.
+        rows of model ``"chosen"`` are what was said then, the weighted candidates. Sorted by the first four.
     """
     test, grid = judged.test, judged.test.grid
     places = range(judged.first, len(test.origins))
@@ -184,8 +208,8 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
         ``unique_id, model, rule, folds``; ``mase`` of the median and ``pinball`` (twice the mean loss over the
         seven quantiles), both in units of the seasonal naive error before each origin; ``coverage_90``;
         ``realised_cost`` (of planning at the quantile of the price, per unit needed; null without a price or
-        need); ``cpu_s`` of one forecast; ``chosen`` (whether it is the choice for the future). Model ``"chosen"``
-        is what was chosen at each origin.
+        need); ``cpu_s`` of one forecast; ``weight`` in the forecast of the future; ``chosen`` (whether it weighs most
+        there). Model ``"chosen"`` is what was said at each origin.
     """
     test = judged.test
     part = slice(judged.first, None)
@@ -211,7 +235,8 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
                     if priced
                     else None,
                     "cpu_s": used / (len(test.grid.ids) * len(test.origins)),
-                    "chosen": model == judged.chosen[row, -1],
+                    "weight": None if model == CHOSEN else float(judged.weight_of(model)[row]),
+                    "chosen": model == judged.chosen[row],
                 }
             )
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -235,26 +260,30 @@ def score(test: Backtest, *, judged: Judged | None = None) -> pl.DataFrame:
         ``unique_id``, ``model``, ``rule``, ``windows`` (origins), ``mase`` (mean over the origins at which it is
         defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the origins behind the first,
         which nothing calibrates: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
-        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: what a slot cost), ``worse`` (than
-        the naive forecast by more than noise); in the order of the series, and within them from simple to elaborate.
+        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: what a slot cost); in the order
+        of the series, and within them from simple to elaborate.
     """
     made = judged or judge(test)
-    rows = []
-    for row, uid in enumerate(test.grid.ids):
-        losses = {}
-        for model in (one for one in CANDIDATES if one in made.quantiles and one in test.models[row]):
-            levels, actual = made.quantiles[model][row], test.actual[row]
-            seen = ~np.isnan(levels[:, 0, 0])
-            late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
-            losses[model] = np.where(late, realised(actual, levels, made.price).mean(axis=1), np.nan)
-            worse = worse_than(losses[NAIVE][None], losses[model][None])[0]
-            rows.append(
-                {"unique_id": uid, "model": model, "rule": test.rules[row], "windows": int(seen.sum())}
-                | _measures(actual[seen], levels[seen], test.scale[row, seen], late[seen], made.price)
-                | {"worse": bool(worse)}
-            )
+    rows = [
+        {"unique_id": uid, "model": model, "rule": test.rules[row]}
+        | _record(made, row, made.quantiles[model][row])
+        for row, uid in enumerate(test.grid.ids)
+        for model in CANDIDATES
+        if model in made.quantiles and model in test.models[row]
+    ]
     order = pl.col("model").cast(pl.Enum(CANDIDATES)).to_physical()
     return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
+
+
+def _record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
+    """Origins and measures of quantiles that were said of a series, shape (n_origins, horizon, n_levels)."""
+    test = judged.test
+    seen = ~np.isnan(levels[:, 0, 0])
+    late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
+    measures = _measures(
+        test.actual[row, seen], levels[seen], test.scale[row, seen], late[seen], judged.price
+    )
+    return {"windows": int(seen.sum())} | measures
 
 
 def _measures(
@@ -278,14 +307,64 @@ def _measures(
 
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
     """The same by candidate, mean over the series that have it."""
-    values = ("folds", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "chosen")
+    values = ("folds", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
     return scores.group_by("model", maintain_order=True).agg(
         pl.len().alias("series"), *(pl.col(name).mean() for name in values)
     )
 
 
+USES = {
+    "mase": "point forecast",
+    "pinball": "all quantiles",
+    "realised_cost": "planning at the quantile of the price",
+}
+
+
+def best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
+    """What was chosen beside the candidate that would have been best for all series at every origin, by use.
+
+    Which one that is, nobody knew before; below 1 a ratio says that choosing gained more than any of them.
+
+    Parameters
+    ----------
+    mean : polars.DataFrame
+        From :func:`mean_scores`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``use`` and ``measure``, ``best`` (the candidate) with its ``value``, ``chosen`` and ``ratio``; uses that
+        nothing was measured for are left out.
+
+    Examples
+    --------
+    >>> mean = pl.DataFrame({"model": ["Naive", "RunOff", "chosen"], "mase": [1.0, 0.8, 0.9], "pinball": [2.0, 1, 1],
+    ...     "realised_cost": [None, None, None]})
+    >>> best_fixed(mean).select("measure", "best", pl.col("ratio").round(3)).rows()
+    [('mase', 'RunOff', 1.125), ('pinball', 'RunOff', 1.0)]
+    """
+    rows = []
+    for measure, use in USES.items():
+        told = dict(mean.select("model", measure).drop_nulls().iter_rows())
+        mine = told.pop(CHOSEN, None)
+        if mine is not None and told:
+            best = min(told, key=told.__getitem__)
+            ratio = mine / told[best] if told[best] > 0 else None
+            rows.append(
+                {
+                    "use": use,
+                    "measure": measure,
+                    "best": best,
+                    "value": told[best],
+                    "chosen": mine,
+                    "ratio": ratio,
+                }
+            )
+    return pl.DataFrame(rows, schema=FIXED)
+
+
 def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) -> pl.DataFrame:
-    """Forecast what is still to come with the candidate chosen for each series.
+    """Forecast what is still to come with the candidates as they weigh for each series.
 
     Returns
     -------
@@ -300,7 +379,7 @@ def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) ->
             {
                 "unique_id": uid,
                 "ds": [grid.time(end + test.gap + slot) for slot in range(test.horizon)],
-                "model": judged.chosen[row, -1],
+                "model": judged.chosen[row],
                 "mean": mean[row],
                 **{name: quantiles[row, :, at] for at, name in enumerate(NAMES)},
                 "cutoff": grid.time(end),
@@ -312,9 +391,9 @@ def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) ->
 
 
 def _with_chosen(judged: Judged) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Mean and quantiles of every candidate, and of what was chosen."""
+    """Mean and quantiles of every candidate, and of what was said with them."""
     found = {model: (judged.means[model], judged.quantiles[model]) for model in judged.quantiles}
-    return found | {CHOSEN: (judged.of_chosen(judged.means), judged.of_chosen(judged.quantiles))}
+    return found | {CHOSEN: (judged.said_mean, judged.said)}
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -1,61 +1,98 @@
-"""The choice among models by their records."""
+"""What candidates weigh: by records that series share, tried before trusted, and never without their parts."""
 
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
 
-from gpuplanner.forecast import MODELS, backtest, choose, score
+from gpuplanner.forecast import (
+    CANDIDATES,
+    affordable,
+    backtest,
+    best_fixed,
+    fold_scores,
+    judge,
+    mean_scores,
+    score,
+)
+from gpuplanner.forecast.candidates import PARTS, with_parts
+from gpuplanner.forecast.judge import PRIOR, records, weigh
+from gpuplanner.forecast.models import MODELS
+
+NAMES = ("Naive", "WeeklyMean", "AutoETS")
 
 
-def make_scores(mase, rule="full"):
-    """Scores of series by model: {series: {model: mase}}."""
-    rows = [
-        {"unique_id": uid, "model": model, "rule": rule, "mase": value, "mae": value}
-        for uid, by_model in mase.items()
-        for model, value in by_model.items()
-    ]
-    return pl.DataFrame(rows, schema_overrides={"mase": pl.Float64, "mae": pl.Float64})
+def record(loss, seasons=8.0, full=True):
+    """Records of candidates, from what each lost: a row a candidate, a column a series."""
+    loss = np.asarray(loss, dtype=float)
+    return records(loss, np.full(loss.shape, seasons), np.full(loss.shape[1], full), NAMES[: len(loss)])
 
 
-def chosen(scores):
-    return dict(choose(scores).iter_rows())
+def test_evidence_of_many_series_outweighs_a_prior_that_one_cannot():
+    lost = [[1.0], [0.75]]
+    alone, together = record(lost), record(np.repeat(lost, 60, axis=1))
+    assert alone[1, 0] > alone[0, 0]  # it is believed to do worse, and two days say little
+    assert (together[1] < together[0] - 0.1).all()
 
 
-def test_best_record_wins_and_ties_go_to_the_simpler():
-    assert chosen(make_scores({"a": {"Naive": 2.0, "Median": 1.0, "AutoETS": 1.5}})) == {"a": "Median"}
-    assert chosen(make_scores({"a": {"Naive": 1.0, "Median": 1.0, "AutoETS": 1.0}})) == {"a": "Naive"}
-
-
-def test_the_record_on_other_series_counts_for_more_than_the_own():
-    others = {f"s{number}": {"Naive": 1.0, "Median": 0.7} for number in range(9)}
-    slightly_worse = {"odd": {"Naive": 1.0, "Median": 1.1}}
-    much_worse = {"odd": {"Naive": 1.0, "Median": 2.9}}
-    assert chosen(make_scores(others | slightly_worse))["odd"] == "Median"
-    assert chosen(make_scores(others | much_worse))["odd"] == "Naive"
+def test_a_series_of_its_own_kind_is_told_apart_when_it_has_shown_so_for_long():
+    lost = np.repeat([[1.0], [0.7]], 30, axis=1)
+    lost[1, -1] = 2.9
+    early, late = record(lost, seasons=4.0), record(lost, seasons=400.0)
+    assert early[1, -1] < 0 < late[1, -1]
+    assert late[1, 0] < 0
 
 
 def test_one_hopeless_series_does_not_judge_for_all():
-    others = {f"s{number}": {"Naive": 1.0, "Median": 0.6} for number in range(6)}
-    hopeless = {"odd": {"Naive": 0.01, "Median": 50.0}}
-    assert chosen(make_scores(others | hopeless))["s0"] == "Median"
+    lost = np.repeat([[1.0], [0.6]], 20, axis=1)
+    lost[:, -1] = 0.01, 50.0
+    assert record(lost, seasons=30.0)[1, 0] < np.log(0.8)
 
 
-def test_a_perfect_naive_forecast_is_kept():
-    assert chosen(make_scores({"a": {"Naive": 0.0, "Median": 0.2}}, rule="intermittent")) == {"a": "Naive"}
+def test_series_that_are_mostly_zero_make_no_common_record():
+    lost = np.repeat([[1.0], [0.5]], 40, axis=1)
+    assert record(lost, full=False)[1, 0] > record(lost)[1, 0]
 
 
-def test_without_any_backtest_the_naive_forecast_is_kept():
-    assert chosen(make_scores({"a": {"Naive": None, "Median": None}})) == {"a": "Naive"}
+def test_weights_are_shares_and_a_little_worse_is_a_little_lighter():
+    told = weigh(
+        np.log([[1.0, 1.0], [0.99, 3.0], [0.98, 0.2]]), np.array([[True, True]] * 2 + [[True, False]])
+    )
+    np.testing.assert_allclose(told.sum(axis=0), 1.0)
+    assert told[2, 0] > told[1, 0] > told[0, 0] > 0
+    assert told[:, 1].tolist() == [1.0, 0.0, 0.0]  # what is not usable weighs nothing, however good
+
+
+def test_what_no_origin_has_tried_weighs_nothing(make_demand, daily_wave):
+    demand = make_demand({"a/gpu": daily_wave(1, 300)})
+    judged = judge(backtest(demand, horizon=48, windows=2, step=48, models=("SeasonalNaive", "HourOfDay")))
+    assert judged.weights[0, 0, 0] == 1.0  # nothing is known before the first origin: the last value is said
+    assert (judged.weights[1:, 0, 1:].sum(axis=0) > 0.5).all()
+    np.testing.assert_array_equal(judged.said[0, 0, :, 3], judged.quantiles["Naive"][0, 0, :, 3])
+
+
+def test_every_candidate_has_a_prior_and_comes_with_its_parts():
+    assert set(PRIOR) == set(CANDIDATES)
+    for budget in (0.0, 0.01, 0.1, 0.3, 0.6, 1.0, 9.0):
+        for folds in (10, 20, 60):
+            kept, left = affordable(budget, folds)
+            assert set(kept) | set(left) == set(CANDIDATES)
+            assert with_parts(kept) == kept
+    assert {"RunOff", "RunOffMedian"} < set(affordable(1.0, 60)[0])
+    assert set(PARTS["RunOffMedian"]) < set(with_parts(["RunOffMedian"]))
 
 
 @pytest.fixture(scope="module")
-def scores(make_demand, daily_wave):
+def waves(make_demand, daily_wave):
     demand = make_demand(
         {"wave/gpu": daily_wave(1, 500), "flat/gpu": np.full(500, 3.0), "zero/gpu": np.zeros(500)}
     )
-    return score(backtest(demand, horizon=24, windows=5))
+    return backtest(demand, horizon=24, windows=5)
+
+
+@pytest.fixture(scope="module")
+def scores(waves):
+    return score(waves)
 
 
 def test_naive_is_always_in_the_table_and_models_stand_in_order(scores):
@@ -76,3 +113,14 @@ def test_a_constant_has_no_scale_but_no_error_either(scores):
     flat = scores.filter(unique_id="flat/gpu").row(0, named=True)
     assert flat["mase"] is None
     assert (flat["mae"], flat["pinball"], flat["coverage_90"], flat["windows"]) == (0, 0, 1, 5)
+
+
+def test_what_was_said_stands_beside_the_candidate_that_was_best_throughout(waves):
+    mean = mean_scores(fold_scores(judge(waves, price=5.0, first=2)))
+    table = {row["measure"]: row for row in best_fixed(mean).iter_rows(named=True)}
+    assert set(table) == {"mase", "pinball", "realised_cost"}
+    for measure, row in table.items():
+        values = dict(mean.select("model", measure).iter_rows())
+        assert row["chosen"] == values.pop("chosen")
+        assert row["value"] == values[row["best"]] == min(values.values())
+        assert row["ratio"] == row["chosen"] / row["value"]

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.forecast import backtest, fold_scores, fold_table, judge, mean_scores
-from gpuplanner.forecast.judge import plan_at, realised
+from gpuplanner.forecast.judge import ahead, plan_at, realised
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 
@@ -36,7 +36,8 @@ def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
         }
         other = judged_of(make_demand(noise))
         upto = slice(None, place + 1)
-        assert (one.chosen[:, upto] == other.chosen[:, upto]).all()
+        assert (one.weights[..., upto] == other.weights[..., upto]).all()
+        assert one.said[:, upto].tobytes() == other.said[:, upto].tobytes()
         for model, quantiles in one.quantiles.items():
             assert quantiles[:, upto].tobytes() == other.quantiles[model][:, upto].tobytes()
 
@@ -44,7 +45,8 @@ def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
 def test_intervals_hold_what_they_promise_on_waves(waves):
     table = fold_scores(waves).filter(model="chosen")
     assert table["coverage_90"].mean() == pytest.approx(0.9, abs=0.05)
-    assert (waves.chosen[:, 8:] != "Naive").all()
+    naive = list(waves.quantiles).index("Naive")
+    assert (waves.weights[naive, :, 8:] == 0).all()
 
 
 def test_the_gap_lies_between_origin_and_first_slot(waves):
@@ -99,3 +101,28 @@ def test_what_cannot_be_demand_is_refused_with_its_place(make_demand, value):
     values[7] = value
     with pytest.raises(SchemaError, match="'a/gpu' at 2026-02-02 07:00"):
         backtest(make_demand({"a/gpu": values}), horizon=4)
+
+
+class RunsOn:
+    """Jobs that never end: what runs at an origin is what will run."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def seen(self, series, origin):
+        return np.stack([self.values[uid][:origin] for uid in series])
+
+    def draws(self, series, origin, steps, seed):
+        now = np.array([self.values[uid][origin - 1] for uid in series])
+        return np.broadcast_to(now[:, None, None], (len(series), 9, steps))
+
+
+def test_what_is_ahead_is_drawn_from_the_end_of_the_history(make_demand):
+    """Demand goes up by steps that only the jobs explain: two days before the end it was less than half."""
+    values = {f"t{number}/gpu": np.repeat([2.0, 3, 2, 3, 4, 5, 6, 8, 9, 20], 24) for number in range(3)}
+    known = RunsOn(values)
+    judged = judged_of(make_demand(values), known=known, models=("HourOfDay", "RunOff"), gap=0, windows=8)
+    assert (judged.weight_of("RunOff") > 0.5).all()
+    mean, levels = ahead(judged, known=known)
+    assert (levels[..., 3] > 15).all()
+    assert (mean > 15).all()

@@ -78,27 +78,53 @@ def test_least_trace_agrees_with_its_other_closed_form(series):
     means = {uid: [value] * 8 for uid, value in zip(ids, [*said, said.sum() + 9], strict=True)}
     noise = np.linalg.cholesky(np.eye(series) + 0.5) @ rng.normal(size=(series, 200))
     errors = dict(zip(ids, noise * rng.uniform(1, 5, (series, 1)), strict=True))
-    table = reconcile_mint(make_forecast(means), "all/gpu", errors)
+    sums = {"all/gpu": ids[:-1]}
+    table = reconcile_mint(make_forecast(means), sums, errors)
     ordered = table["unique_id"].to_list()
-    covariance = _shrunk_covariance(np.array([errors[uid] for uid in ordered]))
     base = np.array([means[uid][0] for uid in ordered])
+    covariance = _shrunk_covariance(np.array([errors[uid] for uid in ordered]), base)
     expected = minimum_trace(base, covariance, ordered.index("all/gpu"))
     np.testing.assert_allclose(table["mean"].to_numpy(), expected)
     assert table.filter(unique_id="all/gpu")["mean"].item() == pytest.approx(
         table.filter(pl.col("unique_id") != "all/gpu")["mean"].sum()
     )
-    again = reconcile_mint(table, "all/gpu", errors)
+    again = reconcile_mint(table, sums, errors)
     np.testing.assert_allclose(again.select(VALUES).to_numpy(), table.select(VALUES).to_numpy())
 
 
 def test_correlations_of_few_errors_are_drawn_towards_none_and_variances_kept():
     rng = np.random.default_rng(3)
     noise = np.linalg.cholesky([[4.0, 1.8], [1.8, 1.0]]) @ rng.normal(size=(2, 4000))
-    few, many = _shrunk_covariance(noise[:, :12]), _shrunk_covariance(noise)
+    few, many = (_shrunk_covariance(part, np.ones(2)) for part in (noise[:, :12], noise))
     assert abs(few[0, 1]) < abs(np.cov(noise[:, :12])[0, 1])
     np.testing.assert_allclose(many, np.cov(noise), rtol=0.01)
 
 
-def test_a_pool_without_members_is_refused():
-    with pytest.raises(SchemaError, match="past errors of each"):
-        reconcile_mint(make_forecast({"all/gpu": [1.0] * 8}), "all/gpu", {})
+def test_sums_at_every_level_are_the_sums_of_their_parts_and_none_is_below_zero():
+    rng = np.random.default_rng(5)
+    leaves = ["a/x/gpu", "a/y/gpu", "b/gpu", "new/gpu"]
+    sums = {"a/gpu": leaves[:2], "all/gpu": leaves}
+    means = {"a/x/gpu": 0.1, "a/y/gpu": 5.0, "b/gpu": 8.0, "new/gpu": 2.0, "a/gpu": 3.0, "all/gpu": 9.0}
+    errors = {uid: rng.normal(0, 1 + mean, 40) for uid, mean in means.items()}
+    errors["new/gpu"] = np.full(40, np.nan)  # begun after the last origin
+    table = reconcile_mint(make_forecast({uid: [mean] * 8 for uid, mean in means.items()}), sums, errors)
+    found = dict(table.select("unique_id", "mean").iter_rows())
+    assert min(found.values()) >= 0
+    for whole, parts in sums.items():
+        assert found[whole] == pytest.approx(sum(found[part] for part in parts), rel=1e-12)
+    assert found["a/x/gpu"] < found["a/y/gpu"]
+    assert 0.5 < found["new/gpu"] <= 2.0
+
+
+def test_shares_of_the_pool_keep_the_spread_of_each_tenant():
+    below = make_forecast({"a/gpu": [2, 1, 1, 1, 2, 3, 4, 5], "b/gpu": [6] * 8, "c/gpu": [0] * 8})
+    pool = make_forecast({"all/gpu": [4, 1, 2, 3, 4, 5, 6, 7]})
+    shared = reconcile_to_pool(below, pool, own_quantiles=True)
+    assert shared["mean"].to_list() == [1.0, 3.0, 0.0]
+    assert shared.row(0)[4:11] == (0.5, 0.5, 0.5, 1.0, 1.5, 2.0, 2.5)
+
+
+@pytest.mark.parametrize("sums", [{}, {"all/gpu": []}, {"all/gpu": ["b/gpu"]}])
+def test_a_pool_without_members_is_refused(sums):
+    with pytest.raises(SchemaError, match="each sum with its parts"):
+        reconcile_mint(make_forecast({"all/gpu": [1.0] * 8}), sums, {})

@@ -13,8 +13,9 @@ from gpuplanner.demand import complete_until
 from gpuplanner.errors import ScenarioError
 from gpuplanner.forecast import CANDIDATES
 from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import Samples, conform
 from gpuplanner.study.future.announced import read_announced
-from gpuplanner.study.future.gpus_wanted import laid_out, wanted
+from gpuplanner.study.future.demand_at_hand import by_board, laid_out, sampled, wanted
 from gpuplanner.study.future.rolling import ahead_of
 from gpuplanner.study.past.history import load_trace
 
@@ -253,3 +254,74 @@ def test_jobs_that_end_before_they_start_count_nothing():
     right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([jobs, odd])))
     np.testing.assert_allclose(wrong.values, right.values, atol=1e-9)
     assert np.isfinite(wrong.known.draws(wrong.ids, wrong.slots, 24, 1)).all()
+
+
+HOURS = [timedelta(hours=hour) for hour in range(24 * 8)]
+
+
+def made(tenants, boards):
+    """A job an hour for eight days, each two hours long, tenants in turn and boards too."""
+    begin = datetime(2026, 2, 2, tzinfo=UTC)
+    rows = [
+        {"job_id": f"{number}", "attempt": 1, "tenant": tenants[number % len(tenants)], "state": "COMPLETED",
+         "gpus": 1.0 + number % 3, "gpu_model": boards[number // 3 % len(boards)], "submit_time": begin + hour,
+         "start_time": begin + hour, "end_time": begin + hour + timedelta(hours=2)}
+        for number, hour in enumerate(HOURS)
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("boards", "forced", "names"),
+    [
+        (["A"], False, ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
+        (["A", None], False, ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
+        (["A", "B"], False, None),
+        (["A", "B", None], True, None),
+    ],
+)
+def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards, forced, names):
+    jobs, _ = by_board(made(["a/x", "a/y", "b"], boards), forced=forced)
+    found = laid_out(jobs, trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC), series="series")
+    if names:
+        assert list(found.ids) == names
+    else:
+        assert {"b/A/gpu", "a/x/B/gpu", "a/A/gpu", "all/A/gpu", "all/gpu"} <= set(found.ids)
+    assert found.whole == "all/gpu"
+    rows = dict(zip(found.ids, found.values, strict=True))
+    leaves = set(found.ids) - set(found.sums)
+    for whole, parts in found.sums.items():
+        assert set(parts) <= leaves
+        np.testing.assert_allclose(rows[whole], sum(rows[part] for part in parts), atol=1e-9)
+    np.testing.assert_allclose(rows["all/gpu"], sum(rows[leaf] for leaf in leaves), atol=1e-9)
+    drawn = found.known.draws(["a/gpu" if names else "all/A/gpu"], found.slots, 4, seed=1)
+    assert drawn.shape[1:] == (200, 4)
+
+
+def test_a_tenant_whose_name_begins_others_keeps_its_own_jobs_apart():
+    found = laid_out(made(["a", "a/x"], ["A"]), trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC))
+    assert found.sums == {"a/gpu": ("a/(own)/gpu", "a/x/gpu"), "all/gpu": ("a/(own)/gpu", "a/x/gpu")}
+    rows = dict(zip(found.ids, found.values, strict=True))
+    np.testing.assert_allclose(rows["a/gpu"], rows["all/gpu"])
+
+
+def test_telemetry_alone_is_forecast_by_what_devices_held():
+    """Two GPUs for five days: one works in office hours, the other has a process on it throughout."""
+    begin = datetime(2026, 2, 2, tzinfo=UTC)
+    times = [begin + timedelta(minutes=20 * step) for step in range(3 * 24 * 5 + 1)]
+    busy = [9 <= time.hour < 17 for time in times]
+    both = pl.concat(
+        pl.DataFrame({"time": times, "sm_activity": work, "memory_used_gib": memory}).with_columns(
+            node=pl.lit("n1"), gpu=pl.lit(gpu), activity_source=pl.lit("profiling")
+        )
+        for gpu, work, memory in ((0, [0.8 * one for one in busy], 0.0), (1, [0.0] * len(times), 20.0))
+    )
+    found = sampled(conform(both, Samples, where="samples").lazy(), 1.0, None)
+    assert found.ids == ("all/gpu",)
+    assert found.caps == {"all/gpu": 2}
+    assert found.values[0, :24].tolist() == [2.0 if 9 <= hour < 17 else 1.0 for hour in range(24)]
+    choice, table = ahead_of(found, horizon=24, gap=0, price=5.0, models=FAST)
+    assert "HourOfDay" in choice["weights"].item() or "SeasonalNaive" in choice["weights"].item()
+    assert table["q95"].max() <= 2
+    earlier = sampled(conform(both, Samples, where="samples").lazy(), 1.0, begin + timedelta(days=2))
+    assert earlier.slots == 48

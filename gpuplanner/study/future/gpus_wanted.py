@@ -1,28 +1,62 @@
-"""GPUs wanted by tenant and in all up to an origin, with what is known of their jobs: no board is needed."""
+"""GPUs wanted, series by series and in all, up to an origin, with what is known of their jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, RunOff, complete_until, remaining_run_time, run_off
-from gpuplanner.demand.growth import fit_growth
+from gpuplanner.demand import POOL, RunOff, remaining_run_time
+from gpuplanner.demand.growth import EVEN, fit_growth
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.forecast import cost_curve, representatives
-from gpuplanner.intervals import untimed
-from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.future.announced import gpus_announced, hours_of
-from gpuplanner.study.past.history import end_of, grouped, history, load_trace
-from gpuplanner.units import HOURS_PER_WEEK
+from gpuplanner.study.future.announced import gpus_announced
+from gpuplanner.units import HOURS_PER_WEEK, counted
 
-SILENCE = timedelta(days=56)
-"""Nothing that came before so long a silence says what comes next."""
+
+@dataclass(frozen=True)
+class OrderBy:
+    """When to order what comes `lead_weeks` later.
+
+    - ``before_delivery``: Chance that the fleet is too small by the time what is ordered today has come.
+    - ``week``: First week by which it is too small as likely as not; None: none of those looked at.
+    - ``origin``: Day that the weeks are counted from.
+    """
+
+    lead_weeks: int
+    before_delivery: float
+    week: int | None
+    origin: date
+
+    @property
+    def last_day(self) -> date | None:
+        """Last day to order on; in the past where it is too late."""
+        return None if self.week is None else self.origin + timedelta(weeks=self.week - 1 - self.lead_weeks)
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        told = (
+            f"ordered today, GPUs come in {counted(self.lead_weeks, 'week')}; "
+            f"too few before then: {self.before_delivery:.0%} likely; ".replace("%", " %")
+        )
+        if self.week is None or self.last_day is None:
+            return told + "no week ahead is more likely than not to need more"
+        late = " (that is past: they come too late)" if self.last_day < self.origin else ""
+        return told + f"as likely as not too few in week {self.week}: order by {self.last_day:%Y-%m-%d}{late}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The object ``lead`` of ``forecast --json``."""
+        return {
+            "weeks": self.lead_weeks,
+            "before_delivery": self.before_delivery,
+            "run_out_week": self.week,
+            "order_by": self.last_day,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +66,7 @@ class Wanted:
     - ``start``: First slot.
     - ``slots``, ``slot_hours``: Number of slots up to the origin, and their length [h].
     - ``ids``: Series, the fleet as ``all/...``.
+    - ``sums``: Series that are sums of others, with those.
     - ``known``: None where the source has no jobs.
     - ``values``, shape (n_series, slots): Demand as it was known at the origin; NaN where there is no reading.
     - ``caps``: What a series can at most be.
@@ -49,6 +84,7 @@ class Wanted:
     caps: Mapping[str, float]
     remarks: tuple[str, ...] = ()
     announced: pl.DataFrame | None = None
+    sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def demand(self) -> pl.DataFrame:
@@ -109,23 +145,39 @@ class Wanted:
         """Weekly peaks ahead, and how likely they are to pass a capacity: in a week, and by then.
 
         Trend, noise and walk are fitted to past peaks, see :mod:`gpuplanner.demand.growth`; `growth` [share a year]
-        stands for the trend from now on.
+        stands for the trend from now on. Of the first week more is known where there are jobs: its peaks are those of
+        the sample paths, and by no later week is a run-out less likely than in it.
         """
         law = fit_growth(self.weekly_peaks())
         law = law if growth is None else law.growing(growth)
         paths = law.paths(weeks, seed=seed)
-        low, middle, high = np.quantile(paths, (0.05, 0.5, 0.95), axis=0)
         over = law.passed(paths, capacity)
+        chance, by_then = over.mean(axis=0), np.maximum.accumulate(over, axis=1).mean(axis=0)
+        peaks = np.quantile(paths, (0.05, 0.5, 0.95), axis=0)
+        if self.known is not None:
+            slots = round(HOURS_PER_WEEK / self.slot_hours)
+            drawn = self.known.draws([self.whole], self.slots, slots, seed)[0] + self._of_whole(
+                self.on_top(slots, 0)
+            )
+            near = np.quantile(drawn, 0.95, axis=1)
+            peaks[:, 0], chance[0] = np.quantile(near, (0.05, 0.5, 0.95)), (near > capacity).mean()
+            by_then = np.maximum(by_then, chance[0])
         return pl.DataFrame(
             {
                 "week": np.arange(1, weeks + 1),
-                "q05": low,
-                "q50": middle,
-                "q95": high,
-                "over": over.mean(axis=0),
-                "run_out_by": np.maximum.accumulate(over, axis=1).mean(axis=0),
+                **dict(zip(("q05", "q50", "q95"), peaks, strict=True)),
+                "over": chance,
+                "run_out_by": by_then,
             }
         )
+
+    def order_by(self, ends: pl.DataFrame, lead_weeks: int) -> OrderBy:
+        """By when to order, from :meth:`run_out` and the weeks from an order to GPUs."""
+        chance = ends["run_out_by"].to_numpy()
+        even = np.flatnonzero(chance >= EVEN)
+        week = int(ends["week"][int(even[0])]) if len(even) else None
+        by_lead = float(chance[min(lead_weeks, len(chance)) - 1]) if lead_weeks else 0.0
+        return OrderBy(lead_weeks, by_lead, week, self._ahead(1, 0)[0].date())
 
     def _of_whole(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values[self.ids.index(self.whole)])
@@ -175,7 +227,7 @@ class Wanted:
         ds = pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC"))
         kept, weights = np.arange(drawn.shape[1]), np.ones(drawn.shape[1])
         if most is not None:
-            rows = [row for row, uid in enumerate(self.ids) if uid not in self._jobs().totals]
+            rows = [row for row, uid in enumerate(self.ids) if uid not in self.sums]
             kept, weights = representatives(drawn[rows].swapaxes(0, 1), most)
             drawn = drawn[:, kept]
         count = drawn.shape[1]
@@ -190,131 +242,3 @@ class Wanted:
             schema_overrides={"unique_id": pl.String, "path": pl.Int32},
         )
         return table.drop("weight") if most is None else table
-
-
-def wanted(
-    scenario: Scenario,
-    *,
-    at: datetime | None = None,
-    by: str = "tenant",
-    calendar: pl.DataFrame | None = None,
-) -> Wanted:
-    """Lay out the demand of a scenario's data up to an origin."""
-    span = scenario.month_span()
-    at = at if at is not None or span is None else span[1]
-    if by == "profile":
-        past = history(scenario)
-        jobs = past.views["rightsized"].with_columns(profile=pl.format(POOL + "/{}", "profile"))
-        return laid_out(
-            jobs, trace_end=past.plan_start, at=at or past.plan_start, slot_hours=scenario.slot_hours,
-            series="profile", size="instances", suffix="", total=None, calendar=calendar,
-        )  # fmt: skip
-    trace = grouped(load_trace(scenario.data), scenario.smallest_group)
-    if "jobs" not in trace.tables:
-        return occupied(trace.tables["occupancy"], scenario.slot_hours, at)
-    return laid_out(
-        trace.jobs, trace_end=end_of(trace), at=at, slot_hours=scenario.slot_hours, calendar=calendar
-    )
-
-
-def laid_out(
-    jobs: pl.DataFrame,
-    *,
-    trace_end: datetime,
-    at: datetime | None = None,
-    slot_hours: float = 1.0,
-    series: str = "tenant",
-    size: str = "gpus",
-    suffix: str = f"/{WHOLE_GPU}",
-    total: str | None = f"{POOL}/{WHOLE_GPU}",
-    calendar: pl.DataFrame | None = None,
-) -> Wanted:
-    """Lay jobs out up to an origin, or as far as their record is complete; see :func:`wanted`."""
-    end = at or trace_end
-    remarks: tuple[str, ...] = ()
-    if at is None:
-        end = complete_until(jobs.filter(~untimed()), trace_end)
-        if end < trace_end:
-            remarks = (
-                f"the record holds only jobs that ended: after {end:%Y-%m-%d %H:%M} more than a tenth of the "
-                "demand is missing from it, and is cut off",
-            )
-    jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
-    slot = timedelta(hours=slot_hours)
-    start, before = _begin(jobs, end)
-    start = _floor(start, slot)
-    if before:
-        remarks += (
-            f"{before:,} submission(s) lie more than {SILENCE.days} days before the next: series begin behind them, "
-            f"at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
-        )
-    slots = (end - start) // slot
-    if slots < 2:
-        text = message(
-            "forecast",
-            f"two slots with jobs before {end:%Y-%m-%d %H:%M}",
-            f"{slots}",
-            "Choose a later origin.",
-        )
-        raise ScenarioError(text)
-    events = () if calendar is None else hours_of(calendar, start)
-    known = run_off(
-        jobs, start=start, slot_hours=slot_hours, series=series, size=size, suffix=suffix, total=total,
-        events=events,
-    )  # fmt: skip
-    ids = (*known.names, *known.totals)
-    return Wanted(start, slots, slot_hours, ids, known, known.seen(ids, slots), {}, remarks)
-
-
-def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
-    """First submission behind the last long silence, and how many lie before it, by a wrong clock or in another age."""
-    times = jobs["submit_time"].sort()
-    if times.is_empty():
-        return end, 0
-    silent = (times.diff() > SILENCE).arg_true()
-    before = int(silent[-1]) if len(silent) else 0
-    return times[before], before
-
-
-def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:
-    """GPUs held by pool: the mean of the readings of each slot, and the quota as cap."""
-    slot = timedelta(hours=slot_hours)
-    readings = table if at is None else table.filter(pl.col("time") < at)
-    if readings.is_empty():
-        text = message("forecast: occupancy", f"readings before {at}", "none", "Choose a later origin.")
-        raise ScenarioError(text)
-    times = readings.select(
-        first=pl.col("time").min(),
-        last=pl.col("time").max(),
-        every=pl.col("time").unique().sort().diff().median(),
-    ).row(0, named=True)
-    start = _floor(times["first"], slot)
-    # The last slot counts if it was read to its end.
-    slots = (times["last"] + (times["every"] or slot) - start) // slot
-    place = (pl.col("time") - start).dt.total_microseconds() // (slot // timedelta(microseconds=1))
-    named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
-    hours = (
-        readings.with_columns(place=place, unique_id=named)
-        .filter(pl.col("place") < slots)
-        .group_by("unique_id", "place")
-        .agg(y=pl.col("allocated").mean(), total=pl.col("total").max())
-    )
-    ids = tuple(hours["unique_id"].unique().sort())
-    values = np.full((len(ids), slots), np.nan)
-    rows = hours["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()
-    values[rows, hours["place"].to_numpy()] = hours["y"].to_numpy()
-    caps = dict(hours.group_by("unique_id").agg(pl.col("total").max()).sort("unique_id").iter_rows())
-    if len(ids) > 1 and readings["resource"].n_unique() == 1:
-        whole = f"{POOL}/{readings['resource'].cast(pl.String)[0]}"
-        values = np.concatenate([values, values.sum(axis=0, keepdims=True)])
-        caps[whole] = sum(caps.values())
-        ids = (*ids, whole)
-    gaps = int(np.isnan(values).sum())
-    gap_remarks = (f"{gaps:,} slots without a reading carry the last value on",) if gaps else ()
-    remark = "readings of what was held: no jobs are known, and the quota is the most that can be held"
-    return Wanted(start, slots, slot_hours, ids, None, values, caps, (remark, *gap_remarks))
-
-
-def _floor(instant: datetime, slot: timedelta) -> datetime:
-    day = instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return day + (instant - day) // slot * slot

@@ -26,8 +26,9 @@ class Outlook:
     """Demand of the past and its forecast.
 
     - ``demand``: Table ``schemas.Demand``, tenants apart.
-    - ``result``: Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well.
-    - ``by_tenant``: Forecast of the tenants, made to add up to that of the pool.
+    - ``result``: Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well, whose means add up
+      to it.
+    - ``by_tenant``: Forecast of the tenants, every quantile of which adds up to that of the pool: what a plan covers.
     """
 
     demand: pl.DataFrame
@@ -112,9 +113,10 @@ def _outlook(scenario: Scenario, view: str) -> Outlook:
     if view != "rightsized":
         return Outlook(demand, ForecastResult(*mine))
     each = tenants(scenario)
+    told = reconcile_to_pool(each.forecast, mine[0], own_quantiles=True)
     both = [
         pl.concat([pool_part, tenant_part])
-        for pool_part, tenant_part in zip(mine, (each.forecast, each.scores, each.choice), strict=True)
+        for pool_part, tenant_part in zip(mine, (told, each.scores, each.choice), strict=True)
     ]
     return Outlook(demand, ForecastResult(*both), reconcile_to_pool(each.forecast, mine[0]))
 

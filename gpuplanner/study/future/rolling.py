@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.demand import POOL
 from gpuplanner.forecast import (
     CANDIDATES,
     CHOSEN,
     RULES,
     Judged,
     Progress,
+    add_up,
     ahead_table,
     backtest,
     fold_scores,
     judge,
     reconcile_mint,
     reconcile_to_pool,
+    weights_in_words,
 )
-from gpuplanner.study.future.gpus_wanted import Wanted, wanted
+from gpuplanner.study.future.demand_at_hand import wanted
+from gpuplanner.study.future.gpus_wanted import Wanted
 
 __all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
 
@@ -64,14 +66,14 @@ def ahead_of(
     price: float | None,
     models: tuple[str, ...] = CANDIDATES,
     with_known: bool = True,
-    sums: str | None = None,
+    sums: str = "mint",
     seed: int = 1,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Forecast the future of a source: the choice for each series, and table ``schemas.Forecast``.
 
-    `sums` makes forecasts add up that do not by themselves: ``"top"`` shares the pool's out
-    (:func:`gpuplanner.forecast.reconcile_to_pool`), ``"mint"`` moves all by their past errors
-    (:func:`gpuplanner.forecast.reconcile_mint`).
+    Series that are sums of others are their sums: `sums` ``"mint"`` moves all by their past errors
+    (:func:`gpuplanner.forecast.reconcile_mint`), ``"top"`` shares the forecast of the whole out
+    (:func:`gpuplanner.forecast.reconcile_to_pool`), ``"none"`` leaves every series as it was forecast by itself.
     """
     judged = rolling(
         source,
@@ -85,30 +87,31 @@ def ahead_of(
     )
     scores = fold_scores(judged)
     table = ahead_table(judged, known=source.known if with_known else None, seed=seed)
-    if sums is not None:
-        table = _added_up(table, judged, source.whole, sums)
+    if sums != "none" and source.sums:
+        table = _added_up(table, judged, source, sums)
     ids = table["unique_id"].unique(maintain_order=True).to_list()
     more = source.on_top(horizon, gap)[[source.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
     table = table.with_columns(pl.col(values) + pl.Series("more", more))
     record = scores.filter(pl.col("model") == CHOSEN).select("unique_id", "folds", "mase", "coverage_90")
     naive = scores.filter(pl.col("model") == "Naive").select("unique_id", naive_mase="mase")
+    words = pl.DataFrame({"unique_id": judged.test.grid.ids, "weights": weights_in_words(judged)})
     choice = (
         scores.filter("chosen")
-        .select("unique_id", "model", "rule", reason=pl.col("rule").replace_strict(RULES))
+        .join(words, on="unique_id", maintain_order="left")
+        .select("unique_id", "model", "weights", "rule", reason=pl.col("rule").replace_strict(RULES))
         .join(record, on="unique_id", maintain_order="left")
         .join(naive, on="unique_id", maintain_order="left")
     )
     return choice, table
 
 
-def _added_up(table: pl.DataFrame, judged: Judged, whole: str, sums: str) -> pl.DataFrame:
-    of_whole = pl.col("unique_id") == whole
-    if not whole.startswith(f"{POOL}/"):
-        return table  # nothing is the sum of anything
-    if sums == "top":
-        pool = table.filter(of_whole)
-        return pl.concat([pool, reconcile_to_pool(table.filter(~of_whole), pool)]).sort("unique_id", "ds")
-    test = judged.test
-    errors = (test.actual - judged.of_chosen(judged.means)).reshape(len(test.grid.ids), -1)
-    return reconcile_mint(table, whole, dict(zip(test.grid.ids, errors, strict=True)))
+def _added_up(table: pl.DataFrame, judged: Judged, source: Wanted, sums: str) -> pl.DataFrame:
+    if sums == "mint":
+        test = judged.test
+        errors = (test.actual - judged.said_mean).reshape(len(test.grid.ids), -1)
+        return reconcile_mint(table, source.sums, dict(zip(test.grid.ids, errors, strict=True)))
+    pool = table.filter(unique_id=source.whole)
+    leaves = table.filter(pl.col("unique_id").is_in(source.sums[source.whole]))
+    shared = reconcile_to_pool(leaves, pool)
+    return pl.concat([shared, add_up(shared, table, source.sums)]).sort("unique_id", "ds")

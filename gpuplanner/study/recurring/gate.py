@@ -18,7 +18,8 @@ from gpuplanner.study.decision.ahead import TOUCHED, WEEK_DAYS, weekly_needs
 from gpuplanner.study.decision.asked import Asked, asked_of, size_classes
 from gpuplanner.study.decision.shortage import kept_waiting_s
 from gpuplanner.study.decision.types import ASSUMED
-from gpuplanner.study.future.gpus_wanted import Wanted, laid_out
+from gpuplanner.study.future.demand_at_hand import laid_out
+from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import SECONDS_PER_MINUTE
 
